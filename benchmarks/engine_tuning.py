@@ -14,7 +14,6 @@ import argparse
 import statistics
 import time
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -24,7 +23,7 @@ from engine import make_model
 from engine_shapes import SHAPES
 from results import publish
 
-from turnwise.engines.native import NativeEngine, paged_attention, product_table, recorded
+from turnwise.engines.native import NativeEngine, paged_attention, product_table
 from turnwise.engines.native.layer_products import LayerProducts
 from turnwise.engines.native.mail import Results
 from turnwise.engines.native.product_table import Blocks
@@ -35,6 +34,7 @@ CASES = {
     "128 ragged": (128, 1152, True),
     "512 at 1152": (512, 1152, False),
     "128 at 4400": (128, 4400, False),
+    "128 ragged, long": (128, 2600, True),
 }
 DOWN = ("down", 8960, 1536)
 # name: switches, settings of attention, other blocks for products
@@ -45,11 +45,10 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[Any, Any]]] = {
     "no overlap": ({"overlap": False}, {}, {}),
     "3 stages, next": ({}, {"STAGES": 3, "NEXT": True}, {}),
     "3 stages": ({}, {"STAGES": 3, "PROGRAMS": 528}, {}),
-    "attention overlaps": ({}, {"overlap": True}, {}),
     "balance": ({"balance": True}, {}, {}),
-    "own down": ({}, {}, {DOWN: ((128, Blocks(128, 64, 64, 5, 4, 7, True, 1)),)}),
-    "own down, 4 parts": ({}, {}, {DOWN: ((128, Blocks(64, 64, 128, 4, 4, 5, True, 1)),)}),
-    "own down, 5 parts": ({}, {}, {DOWN: ((128, Blocks(128, 64, 128, 5, 4, 4, True, 1)),)}),
+    "the library's down": ({}, {}, {DOWN: ((128, None),)}),
+    "own down, 128 × 64": ({}, {}, {DOWN: ((128, Blocks(128, 64, 64, 5, 4, 7, True, 1)),)}),
+    "own down, 11 parts": ({}, {}, {DOWN: ((128, Blocks(128, 128, 64, 11, 8, 5, True, 1)),)}),
 }
 
 
@@ -84,13 +83,10 @@ class Step:
         self.runner.switches = Switches.of(switches)
         self.runner._products = LayerProducts(self.runner.weights, self.runner.switches)
         results = Results(self.lanes, self.runner.weights.device)
-        known = {key: value for key, value in attention.items() if key != "overlap"}
-        attend = partial(paged_attention.attend_singles, overlap="overlap" in attention)
         with ExitStack() as patched, torch.no_grad():
             patched.enter_context(patch.dict(product_table.MEASURED, table))
-            patched.enter_context(patch.object(recorded, "attend_singles", attend))
-            if known:
-                patched.enter_context(patch.multiple(paged_attention, **known))
+            if attention:
+                patched.enter_context(patch.multiple(paged_attention, **attention))
             way = self.runner.switches.way(self.lanes)
             self.runner.tables.last.zero_()
             self.runner._decode_into(self.control, results, way, None)

@@ -22,7 +22,7 @@ import argparse
 import gc
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -186,11 +186,17 @@ class Bench:
         return self.dialogues
 
     def warm_up(self) -> None:
-        """Compile kernels and record steps: two turns, and an update on a few of them."""
+        """Compile kernels and record steps: two turns, an update on a few of them, and one on sequences of full length."""
         found = self.collect(2, self.shape.groups, 0)[: 2 * self.shape.members]
-        batch = Batch.of(found)
-        self.learner.update(batch.with_columns({"turn.advantage": np.random.default_rng(0).normal(size=len(batch))}))
+        for some in (found, [self._longest(one) for one in found[: self.shape.members]]):
+            batch = Batch.of(some)
+            self.learner.update(batch.with_columns({"turn.advantage": np.random.default_rng(0).normal(size=len(batch))}))
         self.engine.refresh()
+
+    def _longest(self, trajectory: Trajectory) -> Trajectory:
+        """Its first turn, after a prompt that is as long as the last one of an iteration."""
+        turn, more = trajectory.turns[0], self.shape.longest - self.shape.response - len(trajectory.turns[0].prompt_ids)
+        return replace(trajectory, turns=[replace(turn, prompt_ids=[*turn.prompt_ids, *[0] * max(more, 0)])])
 
     def iteration(self) -> dict[str, Any]:
         """The iteration, phase by phase, as the training loop goes through them."""

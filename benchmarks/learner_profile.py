@@ -46,7 +46,7 @@ from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings
 from turnwise.learn.fused import attention
 from turnwise.learn.fused.stack import Kept
-from turnwise.learn.homes import home_of
+from turnwise.learn.homes import adds_in_place, home_of
 from turnwise.learn.update import Update
 from turnwise.objectives import Loss
 
@@ -272,6 +272,7 @@ def measured(shape: Shape, steps: int, rates: dict[str, float], repeats: int = 2
     first = learner.update(batch)  # plans, kernels and moments too
     found: dict[str, Any] = {"tokens": int(first["tokens_forward"]), "kept": kept, "variants": {}}
     if device == "cuda":
+        found["products add up gradients"] = adds_in_place(torch.bfloat16)
         found["peak_gb"] = round(first["memory_peak_gib"] * 2**30 / 1e9, 1)
     for name in ("all", *VARIANTS, "all again"):
         with variant(name, learner):

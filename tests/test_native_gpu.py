@@ -97,9 +97,7 @@ def test_recorded_prompts_and_other_draws_give_the_logprobs_of_the_models_forwar
 
 
 @pytest.mark.parametrize("variant", ["qwen2", "qwen3", "llama with biases", "gemma3"])
-@pytest.mark.parametrize(
-    ("bulk", "overlap", "fetch"), [(False, False, False), (True, False, True), (True, True, False), (True, True, True)]
-)
+@pytest.mark.parametrize(("bulk", "overlap"), [(False, False), (True, False), (True, True)])
 def test_own_products_give_the_logprobs_of_the_models_forward(
     variant: str, bulk: bool, overlap: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

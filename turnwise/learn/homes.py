@@ -95,17 +95,18 @@ def share(homes: Sequence[Home], sizes: Sequence[int], gradient: Tensor) -> None
 
 
 def joined(sums: Sequence[Tensor | None]) -> Tensor | None:
-    """Sums that follow one another in memory, as one tensor; None if they do not, or if there are none."""
+    """The tensor that these sums are all parts of, one after another; None if there is none."""
     first = sums[0]
     if first is None or len(sums) == 1:
         return first
-    end, storage, rows = first.data_ptr(), first.untyped_storage().data_ptr(), 0
+    whole, end = first._base, first.data_ptr()
+    if whole is None or whole.data_ptr() != end or not whole.is_contiguous():
+        return None
     for own in sums:
-        if own is None or own.data_ptr() != end or own.untyped_storage().data_ptr() != storage or not own.is_contiguous():
+        if own is None or own._base is not whole or own.data_ptr() != end or not own.is_contiguous():
             return None
         end += own.numel() * own.element_size()
-        rows += len(own)
-    return first.as_strided((rows, *first.shape[1:]), first.stride())
+    return whole if end == whole.data_ptr() + whole.numel() * whole.element_size() else None
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:

@@ -19,7 +19,6 @@ import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
-from turnwise.engines.native.kernels import allow_next, launching, wait_for_last
 from turnwise.engines.native.layer_products import since_hopper
 from turnwise.engines.native.paged_attention import (
     LOG2_E,
@@ -38,7 +37,7 @@ RESIDENT = 2  # programs for each multiprocessor: all of them at work at the sam
 WARPS = 2
 STAGES = 5
 NEXT = False  # as in `paged_attention`
-LEAST = 2  # pages of a stretch
+LEAST = 4  # pages of a stretch
 BEGINNING = 1  # pages that could be read in the time in which a program takes up another lane
 MERGING = 1  # pages that could be read in the time in which parts are merged
 AHEAD = 4  # parts that are read at once to be merged
@@ -177,13 +176,12 @@ def _balanced(
     row_stride, table_stride, values, scale, eps, lanes, room, part_stride,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, ROWS: tl.constexpr, GROUP_ROWS: tl.constexpr,
     NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, EIGHT: tl.constexpr, SHIFT: tl.constexpr, PARTS: tl.constexpr,
-    NEXT: tl.constexpr, AHEAD: tl.constexpr, BRING: tl.constexpr, THREADS: tl.constexpr, OVERLAP: tl.constexpr,
+    NEXT: tl.constexpr, AHEAD: tl.constexpr, BRING: tl.constexpr, THREADS: tl.constexpr,
 ):  # fmt: skip
-    allow_next(OVERLAP)
     kv_head, number = tl.program_id(0), tl.program_id(1)
     GROUP: tl.constexpr = HEADS // KV
     KIND: tl.constexpr = out.dtype.element_ty
-    at = stretches + number * STRETCH  # plans and tables were made before the embedding, so they may be read before the last kernel ends
+    at = stretches + number * STRETCH
     first_lane, after = tl.load(at), tl.load(at + 1)
     begin, end = tl.load(at + 2), tl.load(at + 3)
     slot, length, origin, stretch, count = _lane(at + 4)
@@ -191,7 +189,6 @@ def _balanced(
         first, last = _pages_of(begin, end, origin, length, PAGE, WINDOW)
         chain = table + slot.to(tl.int64) * table_stride
         _bring(cache, chain, first, last, kv_head, values, KV, SIZE, PAGE, EIGHT, BRING, THREADS)
-    wait_for_last(OVERLAP)
     row = tl.arange(0, ROWS)
     column = tl.arange(0, SIZE)
     inside = tl.arange(0, PAGE)
@@ -278,9 +275,7 @@ def _merged(parts, sums, base, count, column, real, SIZE: tl.constexpr, ROWS: tl
     return sum_ / total[:, None]
 
 
-def attend_balanced(
-    qkv: Tensor, cache: Tensor, layer: Any, tables: Any, plan: Plan, shape: Any, arrivals: Tensor, overlap: bool = False
-) -> Tensor:
+def attend_balanced(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, plan: Plan, shape: Any, arrivals: Tensor) -> Tensor:
     """As `paged_attention.attend_singles`, for the slots and positions that the plan was made of."""
     lanes, size = qkv.shape[-2], shape.head_dim
     room = lanes + len(plan.stretches)  # parts: from one to the next, the lane or the stretch is another one
@@ -295,8 +290,8 @@ def attend_balanced(
         HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], ROWS=max(16, triton.next_power_of_2(shape.group)),
         GROUP_ROWS=triton.next_power_of_2(shape.group), NORM=layer.q_norm is not None, WINDOW=layer.window, PRECISION=_precision(out),
         EIGHT=cache.dtype == torch.int8, SHIFT=layer.shift is not None, PARTS=len(qkv) if qkv.dim() == 3 else 1, NEXT=NEXT,
-        AHEAD=AHEAD, BRING=BRING if since_hopper(qkv.device) else 0, THREADS=32 * warps, OVERLAP=overlap, num_warps=warps,
-        num_stages=_stages(qkv.device, _page_bytes(cache, layer, size), STAGES), **launching(overlap),
+        AHEAD=AHEAD, BRING=BRING if since_hopper(qkv.device) else 0, THREADS=32 * warps, num_warps=warps,
+        num_stages=_stages(qkv.device, _page_bytes(cache, layer, size), STAGES),
     )  # fmt: skip
     return out
 

@@ -26,7 +26,7 @@ import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
-from turnwise.engines.native.kernels import allow_next, launching, packed, reach, wait_for_last
+from turnwise.engines.native.kernels import packed, reach
 
 PROGRAMS = 264  # enough to keep every multiprocessor of a large GPU reading; more splits only add to the merging
 WARPS = 2
@@ -141,9 +141,8 @@ def _single(
     row_stride, table_stride, values, scale, eps, splits, others, part_stride,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr,
     NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, MERGE: tl.constexpr, EIGHT: tl.constexpr,
-    SHIFT: tl.constexpr, CASCADE: tl.constexpr, PARTS: tl.constexpr, NEXT: tl.constexpr, OVERLAP: tl.constexpr,
+    SHIFT: tl.constexpr, CASCADE: tl.constexpr, PARTS: tl.constexpr, NEXT: tl.constexpr,
 ):  # fmt: skip
-    wait_for_last(OVERLAP)
     lane, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     GROUP: tl.constexpr = HEADS // KV
     KIND: tl.constexpr = out.dtype.element_ty
@@ -200,7 +199,6 @@ def _single(
             weight = weight * of_v[None, :]
         sum_ = sum_ * fade[:, None] + tl.dot(weight.to(q.dtype), v.to(q.dtype), input_precision=PRECISION)
         top = higher
-    allow_next(OVERLAP)  # not before: whoever waits on a multiprocessor takes the memory of programs that have pages to read
     head = kv_head * GROUP + row
     if not SPLIT:
         target = out + lane * HEADS * SIZE + head[:, None] * SIZE + column[None, :]
@@ -264,16 +262,15 @@ def splits_for(lanes: int, kv_heads: int) -> int:
 
 def attend_singles(
     qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any, arrivals: Tensor | None = None,
-    overlap: bool = False,
 ) -> Tensor:  # fmt: skip
     """One token per lane at `positions`; `qkv` is [lanes, heads], or parts of it in float32, [parts, lanes, heads]. Queries and keys are
     normed and rotated in the same pass, and the new keys and values go into the cache: `qkv` is as the matrix product left it. With
-    `arrivals` (a zero for every lane and key head, zero again afterwards), the last program of a sequence merges its parts. `overlap`: the
-    kernel may begin before the last one has ended. [lanes, heads · size]."""
+    `arrivals` (a zero for every lane and key head, zero again afterwards), the last program of a sequence merges its parts.
+    [lanes, heads · size]."""
     lanes, splits = qkv.shape[-2], splits_for(qkv.shape[-2], shape.kv_heads)
     parts = torch.empty(lanes * shape.heads * splits * shape.head_dim if splits > 1 else 1, dtype=torch.float32, device=qkv.device)
     sums = torch.empty(lanes * shape.heads * splits, dtype=torch.float32, device=qkv.device)
-    return attend_parts(qkv, cache, layer, tables, slots, positions, shape, arrivals, None, (splits, 0, parts, sums), overlap)
+    return attend_parts(qkv, cache, layer, tables, slots, positions, shape, arrivals, None, (splits, 0, parts, sums))
 
 
 def attend_parts(
@@ -287,7 +284,6 @@ def attend_parts(
     arrivals: Tensor | None,
     shared: Tensor | None,
     room: tuple[int, int, Tensor, Tensor],
-    overlap: bool = False,
 ) -> Tensor:
     """The parts of `attend_singles`, and their sum. `room`: how many parts each sequence has, how many more are there already (of the first
     `shared` pages of each lane), and the memory for all of them and for their sizes."""
@@ -300,9 +296,9 @@ def attend_parts(
         HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], SPLIT=splits + others > 1, NORM=layer.q_norm is not None,
         WINDOW=layer.window, ROWS=max(16, triton.next_power_of_2(shape.group)), PRECISION=_precision(out), MERGE=arrivals is not None,
         EIGHT=cache.dtype == torch.int8, SHIFT=layer.shift is not None, CASCADE=shared is not None,
-        PARTS=len(qkv) if qkv.dim() == 3 else 1, NEXT=NEXT, OVERLAP=overlap,
+        PARTS=len(qkv) if qkv.dim() == 3 else 1, NEXT=NEXT,
         num_warps=2 * WARPS if cache.dtype == torch.int8 else WARPS,
-        num_stages=_stages(qkv.device, _page_bytes(cache, layer, size), STAGES), **launching(overlap),
+        num_stages=_stages(qkv.device, _page_bytes(cache, layer, size), STAGES),
     )  # fmt: skip
     if splits + others > 1 and arrivals is None:
         count = splits + others

@@ -41,7 +41,7 @@ MEASURED: dict[tuple[str, int, int], Lines] = {  # by kind, inner size and outer
         (16, Blocks(16, 64, 128, 5, 4, 5, True, 1, 8, False)),
         (32, Blocks(32, 32, 128, 5, 4, 5, True, 1, 8, False)),
         (64, Blocks(64, 64, 128, 5, 4, 5, True, 1, 8, False)),
-        (128, None),
+        (128, Blocks(128, 64, 128, 5, 4, 4, True, 1, 8, False)),  # alone as fast as the library; in a step, which it overlaps with, faster
         (256, None),
         (512, None),
     ),

@@ -42,6 +42,7 @@ class Linear:
         self._weight: Tensor | None = None
         self._places: list[int] = []
         self.bias: Tensor | None = None
+        self.adapted = False  # whether any of them has adapters
         self.down: Tensor | None = None  # [ranks, in]
         self.up: Tensor | None = None  # [out, ranks]: blocks on the diagonal, scaled
         self.update()
@@ -49,6 +50,7 @@ class Linear:
     def update(self) -> bool:
         """Read the parameters again. Returns whether any of the tensors has been replaced."""
         plain = [base_of(module) for module in self._modules]
+        self.adapted = any(hasattr(module, "lora_A") for module in self._modules)
         before = self._places
         if not self._packed:
             self._weight = _joined([layer.weight for layer in plain], self._dtype, self._weight)

@@ -31,7 +31,7 @@ class Factor:
 def factors_of(product: Any) -> list[Factor]:
     """The adapters that are active now on the layers of a joined product."""
     found, start = [], 0
-    if isinstance(product, Linear):
+    if isinstance(product, Linear) and product.adapted:
         for size, adapters in zip(product.sizes, product.adapters(), strict=True):
             found += [Factor(down, up, scale, slice(start, start + size)) for down, up, scale in adapters]
             start += size

@@ -65,6 +65,9 @@ def reason_against(model: Any, shared: bool = False) -> str | None:
     return None
 
 
+Parameters = tuple[Any, list[Any], list[Any]]  # the second half's function, and the arguments of both halves
+
+
 @dataclass(frozen=True)
 class Pass:
     """One layer of one pass: all that it needs apart from its input and its parameters."""
@@ -75,18 +78,13 @@ class Pass:
     kept: tuple[int, int]  # of what attention and MLP computed
     places: Tensor | None
 
-    def __call__(self, module: Any, x: Tensor, delta: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Both halves with the parameters of the module."""
+    def __call__(self, module: Any, x: Tensor, delta: Tensor | None, own: Parameters | None = None) -> tuple[Tensor, Tensor]:
+        """Both halves with the parameters of the module (`own`, if they have been looked up)."""
         attention, mlp = self.kept
-        adapters = self._adapters("out", "qkv"), self._adapters("down", "gate_up")
-        x, delta = AttentionHalf.apply(x, delta, self.layer, self.frame, attention, self.places, *_attention(module), *adapters[0])
-        half, weights = (ExpertsHalf, _experts(module)) if hasattr(module.mlp, "experts") else (MlpHalf, _mlp(module))
-        found: tuple[Tensor, Tensor] = half.apply(x, delta, self.layer, self.frame.eps, self.activation, mlp, *weights, *adapters[1])
+        half, first, second = parameters_of(module, self.layer) if own is None else own
+        x, delta = AttentionHalf.apply(x, delta, self.layer, self.frame, attention, self.places, *first)
+        found: tuple[Tensor, Tensor] = half.apply(x, delta, self.layer, self.frame.eps, self.activation, mlp, *second)
         return found
-
-    def _adapters(self, *products: str) -> list[Tensor]:
-        """The adapters' factors. Layers whose weights several processes share have none."""
-        return parameters(*(getattr(self.layer, name) for name in products)) if isinstance(self.layer, Layer) else []
 
 
 class FusedStack:
@@ -97,6 +95,7 @@ class FusedStack:
         self.model, self.shared = model, shared
         self._weights: Weights | SharedWeights | None = None
         self._places: list[int] = []  # of the parameters when they were looked up
+        self._parameters: dict[int, Parameters] = {}  # by layer
         self.kept = Kept()
         self._tables: list[tuple[Tensor, Tensor]] = []
         if shared is not None:
@@ -114,17 +113,30 @@ class FusedStack:
         """Look up where the parameters are now: something may have moved them."""
         if self._weights is not None and self._places and self._places == self._look():
             return
+        self._forget()
         self.weights.update()
         self._places = self._look()
 
     def _look(self) -> list[int]:
-        """Addresses of the parameters; none if some are copied or belong to several processes, so that equal addresses say nothing."""
+        """Which parameters there are, and where; nothing if some are copied or belong to several processes, so that this says nothing."""
         found = list(self.model.parameters()) if self.shared is None else []
-        return [parameter.data_ptr() for parameter in found] if len({parameter.dtype for parameter in found}) == 1 else []
+        return [own for one in found for own in (id(one), one.data_ptr())] if len({parameter.dtype for parameter in found}) == 1 else []
+
+    def _of(self, number: int, module: Any, layer: AnyLayer) -> Parameters | None:
+        """The parameters of a layer, if those of all layers are where they were. Adapters may be switched on and off at any time."""
+        if not self._places or any(linear.adapted for linear in getattr(layer, "linears", ())):
+            return None
+        if number not in self._parameters:
+            self._parameters[number] = parameters_of(module, layer)
+        return self._parameters[number]
 
     def release(self) -> None:
         """Forget where the parameters are until they are needed again."""
-        self._weights, self._places = None, []
+        self._weights = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._places, self._parameters = [], {}
 
     def hidden(self, ids: Tensor, positions: Tensor, lengths: list[int], offsets: Tensor, places: Tensor | None = None) -> Tensor:
         """The last hidden states of all tokens of a packed row, or of those at `places` (each at most once)."""
@@ -144,7 +156,7 @@ class FusedStack:
                 self.weights.copy_again(number)
             left = len(layers) - number
             own = Pass(layer, frame, shape.activation, self.kept.of(left), places if left == 1 else None)
-            x, delta = own(module, x, delta) if self.shared is None else module(x, delta, own)
+            x, delta = own(module, x, delta, self._of(number, module, layer)) if self.shared is None else module(x, delta, own)
         out: Tensor = LastNorm.apply(x, delta, inner.norm.weight, self.weights.norm, shape.eps)
         return out
 
@@ -169,6 +181,16 @@ def _forward(module: Any, x: Tensor, *rest: Any, **named: Any) -> Any:
     if len(rest) == 2 and isinstance(rest[1], Pass):
         return rest[1](module, x, rest[0])
     return type(module).forward(module, x, *rest, **named)
+
+
+def parameters_of(module: Any, layer: AnyLayer) -> Parameters:
+    """What both halves of a layer take: parameters, and the factors of adapters. Layers whose weights several processes share have none."""
+
+    def adapters(*products: str) -> list[Tensor]:
+        return parameters(*(getattr(layer, name) for name in products)) if isinstance(layer, Layer) else []
+
+    half, weights = (ExpertsHalf, _experts(module)) if hasattr(module.mlp, "experts") else (MlpHalf, _mlp(module))
+    return half, [*_attention(module), *adapters("out", "qkv")], [*weights, *adapters("down", "gate_up")]
 
 
 def _attention(module: Any) -> list[Tensor | None]:
