@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 from cluster_runs import SEATS, in_one_process, same, trained
 from conftest import ROOT, Cli
+from safetensors.torch import load_file
 
+import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.cluster.placement import Demand, Node, crowded, lacking, place
 from turnwise.cluster.probe import here as installed_here
@@ -33,6 +35,10 @@ from turnwise.setup.placing import check_cluster, check_recipe
 
 QUICKSTART = ROOT / "recipes" / "quickstart.toml"
 STORE = 80 * 2**20  # bytes of shared memory per node
+QUICK: dict[str, Any] = {  # the quickstart, shorter: warm start, two updates, evaluations
+    "iterations": 2, "collect.groups": 2, "collect.group_size": 4, "sft.tasks": 24, "sft.steps": 6, "sft.at_least": None, "eval.n": 2,
+    "eval.every": 0, "env.tasks": 40, "threads": 1,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -288,6 +294,16 @@ def test_one_engine_gives_the_weights_of_one_process_for_both_seats_of_a_game(no
     seats = seats_of(next(tmp_path.glob("one*")), 2)
     assert seats.count(0) == seats.count(1) == 3 * 4
     assert not same(trained(tmp_path, "untrained", iterations=0, **SEATS), plain)
+
+
+def test_the_quickstart_agent_gets_the_same_weights_on_a_cluster_of_nodes_as_in_one_process(nodes: Any, tmp_path: Path) -> None:
+    def weights(name: str, **changes: Any) -> dict[str, Any]:
+        given = QUICK | {"out": str(tmp_path), "name": name} | changes
+        return load_file(tw.train(QUICKSTART, quiet=True, **given).folder / "model" / "model.safetensors")
+
+    plain = weights("plain")
+    assert same(plain, weights("cluster", **{"cluster.engines": 1}))
+    assert not same(plain, weights("untrained", iterations=0))
 
 
 def test_ahead_of_the_learner_whole_games_are_learned_from_within_the_bound(nodes: Any, plain: dict[str, Any], tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ class Counter:
     """A stand-in for a learner: a number that calls add to, a checkpoint in a file, and ways to fail."""
 
     def __init__(self, rank: int, folder: Path):
-        self.rank, self.folder, self.total, self.beats = rank, folder, 0, 0
+        self.rank, self.folder, self.total, self.beats, self.was_restored = rank, folder, 0, 0, False
         self.dies("start")
 
     def dies(self, moment: str) -> None:
@@ -34,13 +34,15 @@ class Counter:
             time.sleep(60)
 
     def add(self, number: int) -> tuple[int, int]:
-        self.dies("add")
+        self.dies("repeated" if self.was_restored else "add")
         self.total += number
         self.dies("added")
         return self.rank, self.total
 
     def look(self) -> int:
         self.dies("look")
+        self.beats += 1
+        self.dies("looked")
         return self.total
 
     def keep(self, step: int = 0) -> None:
@@ -49,7 +51,7 @@ class Counter:
         self.dies("kept")
 
     def restored(self, step: int = 0) -> None:
-        self.total = int((self.folder / f"step {step} of {self.rank}").read_text())
+        self.total, self.was_restored = int((self.folder / f"step {step} of {self.rank}").read_text()), True
         self.dies("restored")
 
     def add_and_die(self, number: int, rank: int, times: int) -> int:
@@ -132,24 +134,35 @@ def test_a_killed_rank_ends_all_and_the_calls_since_the_checkpoint_are_made_agai
     assert own.restarts == 3
 
 
-MOMENTS = ["add", "added", "look", "keep", "kept"]
+MOMENTS = {  # during a call, and while the ranks start again after that
+    "add": "start",
+    "added": "",
+    "look": "restored",
+    "looked": "",
+    "keep": "repeated",
+    "kept": "",
+    "between two calls": "",
+}
 
 
-def test_whenever_a_rank_is_killed_each_call_counts_once(gang: Callable[..., Gang], tmp_path: Path) -> None:
+def test_at_whichever_of_ten_moments_a_rank_is_killed_each_call_counts_once(gang: Callable[..., Gang], tmp_path: Path) -> None:
     own = gang()
     own.call("add", 1)
     own.save("keep", then=("restored",))
     total = 1
-    for number, moment in enumerate(MOMENTS):
+    for number, (moment, then) in enumerate(MOMENTS.items()):
         rank = number % 2
-        (tmp_path / f"kill {moment} {rank}").touch()
-        if rank:  # the next start fails too: while a rank is made, or while it loads the checkpoint
-            (tmp_path / f"kill {'start' if number == 1 else 'restored'} 0").touch()
+        for kill in filter(None, (moment, then)):
+            (tmp_path / f"kill {kill} {rank}").touch()
+        if moment == "between two calls":
+            (tmp_path / f"kill {moment} {rank}").unlink()
+            os.kill(own.pids[rank], signal.SIGKILL)
         total += 10**number
         assert own.call("add", 10**number) == (0, total)
         assert own.call("look", pure=True) == total
         own.save("keep", number, then=("restored", number))
-    assert own.restarts == len(MOMENTS) + 2 and not list(tmp_path.glob("kill *"))
+    assert own.restarts == len(MOMENTS) + len([then for then in MOMENTS.values() if then]) == 10
+    assert not list(tmp_path.glob("kill *"))
 
 
 def test_a_gang_that_is_lost_again_and_again_ends_the_run(gang: Callable[..., Gang]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from conftest import ROOT
 
 import turnwise as tw
 from turnwise.api import make_system
+from turnwise.config.schema import Config
 from turnwise.setup.gang import GangSystem
 from turnwise.util.errors import TurnwiseError
 
@@ -67,3 +69,14 @@ def test_a_transfer_that_several_learners_do_not_have_is_an_error(tmp_path: Path
     changes = SMALL | TWO | {"cluster.transfer": "broadcast", "out": str(tmp_path), "name": "x"}
     with pytest.raises(TurnwiseError, match="is for one learner"):
         tw.train(ROOT / "recipes" / "own-env.toml", quiet=True, **changes)
+
+
+@pytest.mark.parametrize(("staleness", "asked"), [(0, []), (1, ["annotated"])])
+def test_several_learners_also_say_how_far_the_policy_has_moved_since_a_batch_was_sampled(staleness: int, asked: list[str]) -> None:
+    changes = [f"cluster.staleness={staleness}", "cluster.learners=2", "objective.importance=truncate", "learner.old_logprobs=learner"]
+    system = GangSystem(Config.load(ROOT / "recipes" / "quickstart.toml", changes))
+    calls: list[str] = []
+    system.__dict__["gang"] = SimpleNamespace(call=lambda name, method, batch, pure: calls.append(method) or {}, close=lambda: None)
+    batch: Any = SimpleNamespace(with_columns=lambda columns: "annotated")
+    assert system.annotate(batch) is batch if not asked else system.annotate(batch) == "annotated"
+    assert calls == asked

@@ -48,7 +48,7 @@ PLAIN_TEMPLATE = (
 )
 ASKED, ANSWER, NEXT, THOUGHT = (f"TURNWISE{word}MARKER" for word in ("ASKED", "ANSWER", "NEXT", "THOUGHT"))
 KEPT_PICTURES = 64
-KEPT_TEXTS = 8192
+KEPT_TEXTS, KEPT_OPENINGS = 8192, 64
 FAR = 16  # characters per token of a limit: a text with fewer is simply tokenised
 SURE = 64  # tokens: the end of a truncated text may have become a few more
 ANY_MARK = OPEN + "0" * 32 + CLOSE
@@ -95,6 +95,7 @@ class Chat:
         self.control = Control(tokenizer)
         # the attempts of a group tokenise the same observations repeatedly, and a tokenizer call takes as long as an environment step
         self._known_ids = lru_cache(maxsize=KEPT_TEXTS)(self._ids_of)
+        self._known_openings = lru_cache(maxsize=KEPT_OPENINGS, typed=True)(self._opening_ids)  # a marked text is another one
         self._known_texts = lru_cache(maxsize=KEPT_TEXTS)(self._text_of)
         if tools and not self.is_plain:
             bare = self.render([_user(ASKED)])
@@ -183,6 +184,9 @@ class Chat:
 
     def opening_ids(self, text: str) -> list[int]:
         """The prompt that opens a sequence."""
+        return self._opening_ids(text) if self.vision is not None else list(self._known_openings(text))
+
+    def _opening_ids(self, text: str) -> list[int]:
         messages = self.opening(text)
         content = messages[-1]["content"]
         if self.vision is not None and (pictures := self.shown(content)):

@@ -193,7 +193,8 @@ def left_for_activations(demand: Demand, memory: int) -> int:
     """Bytes that the learner finds free for the activations of a micro-batch, as it counts them: next to a whole piece of logits."""
     varying = ("activations", "a layer's work", "allocator's gaps", "logits")
     held = sum(term.bytes.get(LEARN, 0) for term in terms(demand) if term.name not in varying)
-    return memory - held - logits_bytes(demand.shape, demand.piece, demand.apart)
+    piece = 0 if demand.rank or demand.apart else 4 * demand.shape.head  # a place for the output layer's gradient in one piece
+    return memory - held - piece - logits_bytes(demand.shape, demand.piece, demand.apart)
 
 
 def _kept(demand: Demand, room: float) -> Demand:

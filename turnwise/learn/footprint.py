@@ -150,6 +150,7 @@ def terms(demand: Demand) -> list[Term]:
     found += [_always(f"model {own.name}", own.parameters * own.width) for own in demand.beside]
     found += [_always(f"optimiser of {own.name}", 16 * own.parameters) for own in demand.beside if own.trained]
     gaps = {phase: int((1 / USABLE - 1) * sum(term.bytes.get(phase, 0) for term in found if term.name in VARYING)) for phase in PHASES}
+    gaps[LEARN] += 0 if demand.rank or demand.apart else 4 * demand.shape.head  # the output layer's gradient needs a place in one piece
     found += [Term("allocator's gaps", gaps), _always("CUDA context", CONTEXT)]
     return [term for term in found if term.most]
 

@@ -102,10 +102,11 @@ class Memory:
         return sum(8 * held(master) for master in self.weights.masters.values())
 
     def _head_bytes(self) -> int:
-        """A chunk of logits with its gradient, and the output layer's gradient if products do not add it up where it belongs."""
+        """A chunk of logits with its gradient, and the output layer's gradient: if products add it up where it belongs, only a gap of its
+        size, because it needs a place in one piece."""
         weight = self.policy.head.weight
-        apart: int = weight.numel() * (8 if weight.requires_grad and home_of(weight) is None else 0)
-        return 8 * self.piece + apart
+        own: int = weight.numel() * (0 if not weight.requires_grad else 8 if home_of(weight) is None else 4)
+        return 8 * self.piece + own
 
     def rows_of_logits(self) -> int | None:
         """How many rows of logits are made at once; None: the usual number of the device."""

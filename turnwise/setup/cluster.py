@@ -154,9 +154,12 @@ class ClusterSystem(System):
     def annotate(self, batch: Batch) -> Batch:
         """A batch that may be older than the weights also gets the log-probs of the weights as they are: what the learner's ratio and the
         metrics about age start from."""
-        if self.own.staleness > 0 and self.config.learner.old_logprobs in (None, "learner"):
-            return self.learner.annotate(batch)
-        return super().annotate(batch)
+        return self.learner.annotate(batch) if self.measures_age else super().annotate(batch)
+
+    @property
+    def measures_age(self) -> bool:
+        """Whether batches get the log-probs of the weights as they are."""
+        return self.own.staleness > 0 and self.config.learner.old_logprobs in (None, "learner")
 
     def load_ahead(self, pause: Pause = lambda: None) -> None:
         """Let the engines load what the next tasks need, while the learner learns. Ahead of the learner they never rest."""

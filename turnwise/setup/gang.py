@@ -83,7 +83,9 @@ class GangSystem(ClusterSystem):
         yield from stored.tensors(torch.device("cpu")).items()
 
     def annotate(self, batch: Batch) -> Batch:
-        return batch.with_columns(self.gang.call("columns", "annotate", batch, pure=True)) if self.annotates else batch
+        if not (self.annotates or self.measures_age):
+            return batch
+        return batch.with_columns(self.gang.call("columns", "annotated", batch, pure=True))
 
     def signal(self, batch: Batch, progress: float = 0.0) -> Batch:
         return batch.with_columns(self.gang.call("columns", "signal", batch, progress)) if self.config.signal else batch
@@ -173,6 +175,10 @@ class Learning(System):
 
     def _rest_engine(self) -> None:
         """There is no engine here."""
+
+    def annotated(self, batch: Batch) -> Batch:
+        """The batch with what the learner knows of it, whether or not credit needs it."""
+        return self.learner.annotate(batch)
 
     def columns(self, method: str, batch: Batch, *arguments: Any) -> dict[str, Any]:
         """The columns that a method adds to a batch, or changes."""

@@ -70,6 +70,13 @@ class World:
         return [(number,) for number, kind in enumerate(self.types) if kind in kinds]
 
     @cached_property
+    def beginning(self) -> tuple[str, dict[str, Command], tuple[str, ...], bool]:
+        """The first answer of every game in this house, its commands and actions, and whether it is won."""
+        state = State(self)
+        play = Play(self, state, self.rules.intro(self, state.containers, ()))
+        return play.text, play.commands, play.actions, play.won
+
+    @cached_property
     def base(self) -> int:
         """128 bits of what never changes: the things, the goal, and the facts at the start."""
         text = repr((sorted(self.problem.objects.items()), sorted(self.problem.facts), self.problem.goal, self.task))
@@ -177,6 +184,9 @@ class Play:
         """From the start, or from a later `state`, of which `text` was the last answer."""
         self.world = world
         self.state = state or State(world)
+        if state is None and text is None:
+            self.text, self.commands, self.actions, self.won = world.beginning
+            return
         self.text = world.rules.intro(world, self.state.containers, ()) if text is None else text
         self._look_around()
 

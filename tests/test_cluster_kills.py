@@ -1,0 +1,98 @@
+"""Kills by SIGKILL, at ten moments for each kind of process: engines, processes of environments, nodes. Every run ends, nothing is
+counted twice, and what is learned is bitwise what an undisturbed run learns.
+
+The engines here have no model and start in a second, so that ten deaths fit into a test; `test_cluster_gang.py` kills learner ranks at ten
+moments, and `make test-cluster` does the same to whole runs with a model.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_doom import Doom, DoomedLearner, DoomedRollouter
+from cluster_light import GROUPS, SIZE, alone, places, run
+from cluster_light import Sender as Sends
+from conftest import ROOT
+
+from turnwise.cluster.collecting import RemoteCollector
+from turnwise.cluster.crew import Crew
+from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
+
+ray = pytest.importorskip("ray")
+NOTICES = {"RAY_health_check_period_ms": "300", "RAY_health_check_failure_threshold": "2"}  # how soon Ray knows that a node is dead
+BATCHES = 11  # one for each strike, and one to notice the last
+PLAYING = ("has learned", "has work", "first turn", "turn", "attempt ends", "work is done", "takes weights", "has weights", "learns")
+MOMENTS = {
+    "engine": ("starts", *PLAYING),
+    "worker": ("reset", "was reset", "step", "stepped", "last step", "turn", "attempt ends", "work is done", "learns", "takes weights"),
+    "node": ("started", *PLAYING),
+}
+
+
+@pytest.fixture(scope="module")
+def add() -> Iterator[Callable[[], None]]:
+    """A head without room and three nodes on this machine, in a process of their own. Call the result to add another node, without waiting
+    for it."""
+    paths = os.pathsep.join([str(ROOT / "tests"), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, str(ROOT / "tests" / "cluster" / "nodes.py"), "3"]
+    made = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **NOTICES, "PYTHONPATH": paths}
+    )
+    assert made.stdin is not None and made.stdout is not None
+    order = made.stdin
+    try:
+        line = made.stdout.readline()
+        assert line.startswith("address "), "the nodes did not start"
+        ray.init(address=line.split()[1], log_to_driver=False, logging_level="ERROR")
+        yield lambda: print("add", file=order, flush=True)
+    finally:
+        ray.shutdown()
+        order.close()
+        try:
+            made.wait(60)
+        except subprocess.TimeoutExpired:
+            made.kill()
+
+
+def trained(learner: DoomedLearner) -> tuple[DoomedLearner, Crew]:
+    """A run in step over two engines."""
+
+    def hire(number: int) -> Any:
+        return ray.remote(DoomedRollouter).options(num_cpus=1, max_restarts=0, max_concurrency=16).remote(learner.doom, number)
+
+    crew = Crew(hire, 2, deadline=180.0, retries=3)  # a slow start on a busy machine is not a loss
+    access, learner.settle = Access(crew), crew.settle
+    engine = RemoteEngine(access, Sends(learner))
+    engine.refresh()
+    source = ClusterSource(places(), GROUPS, lambda: RemoteCollector(access), engine, access=access)
+    try:
+        run(source, engine, learner, BATCHES)
+        return learner, crew
+    finally:
+        access.close()
+
+
+@pytest.mark.parametrize("kind", MOMENTS)
+def test_ten_kills_at_ten_moments_change_nothing(add: Callable[[], None], tmp_path: Path, kind: str) -> None:
+    doom = Doom(kind, MOMENTS[kind], tmp_path)
+    learner, replaced = DoomedLearner(doom), set[int]()
+
+    def replace_nodes() -> None:
+        for batch in set(doom.struck) - replaced if kind == "node" else ():
+            add()
+            replaced.add(batch)
+
+    learner.mend = replace_nodes
+    found, crew = trained(learner)
+    assert len(set(MOMENTS[kind])) == len(MOMENTS[kind]) == 10
+    assert doom.struck == list(range(10)), "every strike was carried out, in its batch"
+    assert len(found.learned) == len(set(found.learned)) == BATCHES * GROUPS * SIZE, "nothing is lost and nothing counts twice"
+    undisturbed = alone(BATCHES)
+    assert found.batches == undisturbed.batches and found.weight == undisturbed.weight
+    assert (crew.counts["lost_engines"] == 0) if kind == "worker" else (crew.counts["lost_engines"] >= 10)
