@@ -28,7 +28,6 @@ NUMBERS = ("prompt_ids", "response_ids", "logprobs", "reports")  # of a turn: wh
 FIELDS = tuple(field.name for field in fields(Turn))
 TEXTS = tuple(name for name in FIELDS if name not in NUMBERS)
 WHOLE = tuple(field.name for field in fields(Trajectory) if field.name != "turns")
-BEFORE = [field.name for field in fields(Trajectory)].index("turns")
 _numbers, _whole = attrgetter(*NUMBERS), attrgetter(*WHOLE)
 
 
@@ -113,8 +112,8 @@ class Unpacker:
         values = {**dict(zip(TEXTS, parcel.texts, strict=True)), **self._read(parcel)}
         self._places += map(Turn, *(values[name] for name in FIELDS))
         for whole, places in parcel.trajectories:
-            one = Trajectory(*whole[:BEFORE], [self._places[place] for place in places], *whole[BEFORE:])
-            self._known.append(one)
+            turns = [self._places[place] for place in places]
+            self._known.append(Trajectory(**dict(zip(WHOLE, whole, strict=True)), turns=turns))
         return [self._known[place] for place in parcel.order]
 
     def _read(self, parcel: Parcel) -> dict[str, list[Any]]:
