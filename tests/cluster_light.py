@@ -134,6 +134,9 @@ class LightParts:
     def openings(self, starts: Sequence[Start]) -> list[str]:
         return [start.task.id for start in starts]
 
+    def load_ahead(self, task: Task) -> None:
+        self.pool.load_ahead(task)
+
     def publish(self, version: int, weights: Any) -> None:
         self.engine.version, self.engine.weight = version, int(weights)
 

@@ -73,6 +73,8 @@ class LocalCrew:
             session = self._sessions[home] = Session(work, self._parts)
         return session.go_on(work)
 
+    def load_ahead(self, tasks: Sequence[Any]) -> None: ...
+
     def publish(self, version: int, send: Any, waits: bool = False) -> None:
         self._sessions.clear()
         send(SimpleNamespace(publish=SimpleNamespace(remote=lambda version, weights: self._parts.publish(version, weights))))

@@ -31,6 +31,7 @@ from turnwise.cluster.rollouter import Rollouter
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
 from turnwise.cluster.work import Hooks, Spec
 from turnwise.collect.seats import SEAT
+from turnwise.data.tasks import Task
 from turnwise.methods.planning import Plain
 
 ray = pytest.importorskip("ray")
@@ -156,6 +157,41 @@ def test_engines_have_closed_their_parts_when_the_crew_is_closed(fake: None) -> 
 def test_any_number_of_engines_learns_what_one_process_learns(fake: None, engines: int) -> None:
     found, _ = trained(Dies(-1, 0).hire, engines)
     assert found.batches == alone().batches and found.weight == alone().weight
+
+
+class Loads(LightParts):
+    """Parts that write down what is loaded ahead."""
+
+    loaded: list[str]
+
+    def load_ahead(self, task: Task) -> None:
+        self.loaded.append(task.id)
+
+
+def test_engines_load_their_own_next_tasks_while_they_have_nothing_else_to_do(fake: None) -> None:
+    loaded: dict[int, list[str]] = {0: [], 1: []}
+
+    def hire(number: int) -> Handle:
+        def make(hooks: Hooks) -> LightParts:
+            parts = Loads(hooks)
+            parts.loaded = loaded[number]
+            return parts
+
+        return Handle(make, number)
+
+    crew = Crew(hire, 2, deadline=30.0)
+    try:
+        crew.publish(0, Sender(Learner()).send)
+        crew.settle()
+        crew.load_ahead([Task(str(number)) for number in range(5)])
+        until = time.monotonic() + 30.0
+        while sum(map(len, loaded.values())) < 5 and time.monotonic() < until:
+            time.sleep(0.005)
+        assert loaded == {0: ["0", "2", "4"], 1: ["1", "3"]}
+        crew.members[0].handle.die()
+        crew.load_ahead([Task("5"), Task("6")])  # one that is lost is not missed
+    finally:
+        crew.close()
 
 
 @pytest.mark.parametrize("engine", [0, 1])

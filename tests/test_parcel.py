@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from turnwise.cluster.work import Outcome
 from turnwise.data.batch import Batch
-from turnwise.data.parcel import Parcel
+from turnwise.data.parcel import Packer, Parcel, Unpacker
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.envs.pool import EnvResult, Fault
@@ -112,3 +112,14 @@ def test_a_batch_brings_its_trajectories_columns_and_tasks() -> None:
     assert found.rollouts.names() == batch.rollouts.names()
     assert all(np.array_equal(found.column(name), batch.column(name)) for name in batch.rollouts.names())
     assert found.rows(2) == batch.rows(2)
+
+
+def test_several_parcels_of_one_packer_bring_what_one_would_bring() -> None:
+    parent, other = dialogue(0, turns=3), dialogue(2, turns=2)
+    branch = Trajectory(0, 1, turns=[*parent.turns[:2], *dialogue(1, turns=3).turns[2:]], parent=0, branch_t=2)
+    packer, unpacker = Packer(), Unpacker()
+    pieces = [pickle.loads(pickle.dumps(packer.pack(given))) for given in ([other, parent], [branch], [parent, branch, other])]
+    (_, first), (second,), last = (unpacker.unpack(piece) for piece in pieces)
+    assert last == [parent, branch, other] and last[0] is first and last[1] is second
+    assert second.turns[1] is first.turns[1]
+    assert not pieces[2].shapes and len(pieces[1].shapes) == 1  # what is known does not travel again

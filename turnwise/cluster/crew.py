@@ -15,6 +15,7 @@ from typing import Any
 
 from turnwise.cluster.start import import_ray, one_line
 from turnwise.cluster.work import Outcome, Work
+from turnwise.data.tasks import Task
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.garbage import rare_searches
 
@@ -140,6 +141,12 @@ class Crew:
                 waiting.remove(mine[0])
                 ref = self.employ(member, member.handle.run.remote(works[mine[0]]))
                 running[ref] = mine[0], member
+
+    def load_ahead(self, tasks: Sequence[Task]) -> None:
+        """Tell each member which of these tasks will be its own: those of new groups in turn. It has no effect on any result."""
+        for member in self.members:
+            if member.state == "up" and (own := list(tasks[member.number :: self.size])):
+                member.handle.load_ahead.remote(own)
 
     def employ(self, member: Member, ref: Any) -> Any:
         """Give the member this work."""

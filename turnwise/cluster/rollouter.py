@@ -23,9 +23,12 @@ from turnwise.cluster.streaming import GroupJob, Stream
 from turnwise.cluster.work import Call, Hooks, Outcome, Parts, Spec, Work, died, drawn, portable
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory
+from turnwise.data.tasks import Task
 from turnwise.envs.pool import EnvResult
+from turnwise.util.garbage import search_between
 
 CLOSES = 5.0  # seconds for the parts to be closed
+IDLES = 0.2  # seconds without work after which garbage is searched
 
 
 @dataclass
@@ -51,8 +54,9 @@ class Session:
             self.value = self._make(call)
             self.made += 1
         faults, self.faults = self.faults, []
+        value, self.value = self.value, None
         counts = {name: float(value) for name, value in getattr(self.collector.policy, "counts", {}).items()}
-        return Outcome(self.value, counts, self.collector.counts["lost_branches"], self.collector.lost, faults)
+        return Outcome(value, counts, self.collector.counts["lost_branches"], self.collector.lost, faults)
 
     def _make(self, call: Call) -> Any:
         if call.name == "say":
@@ -63,7 +67,8 @@ class Session:
         for start in starts:
             self._recognise(start)
         found = self.collector.run(starts)
-        self._known |= {trajectory.id: trajectory for trajectory in found}
+        if self.collector.snapshots:
+            self._known |= {trajectory.id: trajectory for trajectory in found}
         return found
 
     def _recognise(self, start: Start) -> None:
@@ -85,6 +90,8 @@ class Rollouter:
         self._wake = threading.Condition()
         self._jobs: deque[_Job | GroupJob] = deque()
         self._weights: deque[tuple[int, Any, Future[int]]] = deque()
+        self._coming: deque[Task] = deque()  # that will be played soon
+        self._tidy = True  # whether nothing was played since garbage was searched
         self._cancelled = self._over = False
         self._turns = self._ended = 0
         self._first = 0.0  # when the first turn of the work was over
@@ -115,6 +122,12 @@ class Rollouter:
             self._weights.append((version, weights, done))
             self._wake.notify()
         return done.result()
+
+    def load_ahead(self, tasks: Sequence[Task]) -> None:
+        """These tasks come soon: while there is nothing else to do, the environment loads what they need."""
+        with self._wake:
+            self._coming = deque(tasks)
+            self._wake.notify()
 
     def status(self) -> dict[str, Any]:
         """Numbers that grow while there is progress, the version of the weights, and the processes of the environments."""
@@ -158,20 +171,29 @@ class Rollouter:
                     job.done.set_result(self._timed(job))
                 except BaseException as error:
                     job.done.set_exception(portable(error))
+                del job  # with its trajectories: they are freed as soon as they were sent
         finally:
             self._parts.close()
 
     def _next(self) -> _Job | GroupJob | None:
-        """The next job; weights are applied while it waits. None: there will be no more."""
+        """The next job; weights are applied while it waits, and what it will need is prepared. None: there will be no more."""
         while True:
             with self._wake:
-                while not (self._jobs or self._weights or self._over):
-                    self._wake.wait()
+                while not (self._jobs or self._weights or self._over or self._coming):
+                    if self._wake.wait(None if self._tidy else IDLES) or self._tidy:
+                        continue
+                    self._tidy = True
+                    search_between()
                 if self._over:
                     return None
-                if not self._weights:
+                if self._jobs and not self._weights:
+                    self._tidy = False
+                    self._coming.clear()
                     return self._jobs.popleft()
-            self._apply()
+            if self._weights:
+                self._apply()
+            elif self._coming:
+                self._parts.load_ahead(self._coming.popleft())
 
     def _apply(self) -> None:
         """Apply the newest weights; older ones that wait are skipped."""

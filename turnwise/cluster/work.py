@@ -12,6 +12,7 @@ from turnwise.collect.collector import Collector
 from turnwise.data.attempts import Start
 from turnwise.data.parcel import Parcel
 from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.data.tasks import Task
 from turnwise.envs.pool import EnvResult, Fault
 from turnwise.util.errors import TurnwiseError
 
@@ -99,6 +100,8 @@ class Parts(Protocol):
     def say(self, texts: Sequence[str], seed: int, temperature: float | None) -> list[Turn]: ...
 
     def openings(self, starts: Sequence[Start]) -> list[str]: ...
+
+    def load_ahead(self, task: Task) -> None: ...
 
     def publish(self, version: int, weights: Any) -> None: ...
 

@@ -1,11 +1,14 @@
 """Trajectories on their way to another process.
 
 In a growing dialogue every prompt repeats the one before it: an iteration has millions of prompt tokens, of which a few percent are new.
-A parcel holds the new ones only, and all tokens and log-probs as flat columns of numbers. What arrives shares integers between prompts,
-just as what was sent did.
+A parcel holds the new ones only, and everything else that turns have as columns. What arrives shares integers between prompts, just as what
+was sent did.
 
     parcel = Parcel.of(trajectories)      # to be pickled
     parcel.unpacked()                     # equal trajectories; what was one object is one object again
+
+Trajectories can also be sent in several parcels, one after another: a `Packer` knows what it has packed, and an `Unpacker` that gets all
+parcels of this packer, in order, knows it too.
 """
 
 from __future__ import annotations
@@ -19,83 +22,123 @@ from typing import Any
 import numpy as np
 
 from turnwise.data.rollouts import Trajectory, Turn
-from turnwise.util.prefix import Prefix
+from turnwise.util.prefix import common_length
 
-NUMBERS = ("prompt_ids", "response_ids", "logprobs", "reports")  # of a turn: what travels in columns
-TEXTS = tuple(field.name for field in fields(Turn) if field.name not in NUMBERS)
+NUMBERS = ("prompt_ids", "response_ids", "logprobs", "reports")  # of a turn: what travels in columns of numbers
+FIELDS = tuple(field.name for field in fields(Turn))
+TEXTS = tuple(name for name in FIELDS if name not in NUMBERS)
 WHOLE = tuple(field.name for field in fields(Trajectory) if field.name != "turns")
-_texts, _whole = attrgetter(*TEXTS), attrgetter(*WHOLE)
+_numbers, _whole = attrgetter(*NUMBERS), attrgetter(*WHOLE)
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """`trajectories` has, for each different one, what it says of itself and its turns as places in `turns`; `order` has the given ones as
-    places in it. `turns` has the texts of each turn, how much of its prompt is known from the turn before, and the shapes of its numbers,
-    which follow each other in `tokens` and `floats`."""
+    """`order` has the given trajectories as places among all that were packed so far. `trajectories` has what each new one says of itself,
+    and its turns as places among all turns. `texts` has a column for each of TEXTS with an entry per new turn. `shapes` has, per new turn,
+    how much of its prompt is known from the turn before, and the shapes of its numbers: they follow each other in `tokens` and `floats`."""
 
     order: list[int]
     trajectories: list[tuple[tuple[Any, ...], list[int]]]
-    turns: list[tuple[Any, ...]]
+    texts: list[list[Any]]
+    shapes: list[tuple[Any, ...]]
     tokens: Any
     floats: Any
 
     @classmethod
     def of(cls, given: Iterable[Trajectory]) -> Parcel:
-        """The parcel of these trajectories. A prompt is compared with the turn before, that of a first turn with the last trajectory's."""
-        trajectories = list(given)
-        different = {id(one): one for one in trajectories}
-        order = {key: place for place, key in enumerate(different)}
-        packer, opening = _Packer(), None
-        rows = []
-        for one in different.values():
-            before = opening
-            for turn in one.turns:
-                packer.add(turn, before)
-                before = turn
-            opening = one.turns[0] if one.turns else None
-            rows.append((_whole(one), [packer.places[id(turn)] for turn in one.turns]))
-        return cls([order[id(one)] for one in trajectories], rows, packer.rows, _column("q", packer.tokens), _column("d", packer.floats))
+        """The parcel of these trajectories."""
+        return Packer().pack(given)
 
     def unpacked(self) -> list[Trajectory]:
-        """The trajectories."""
-        tokens, floats = _Reader(self.tokens), _Reader(self.floats)
-        turns: list[Turn] = []
-        found: list[Trajectory] = []
-        opening: Turn | None = None
-        for whole, places in self.trajectories:
-            before = opening
-            for place in places:
-                if place == len(turns):
-                    turns.append(_turn(self.turns[place], before, tokens, floats))
-                before = turns[place]
-            own = [turns[place] for place in places]
-            opening = own[0] if own else None
-            found.append(Trajectory(**dict(zip(WHOLE, whole, strict=True)), turns=own))
-        return [found[place] for place in self.order]
+        """The trajectories, if this is the only parcel of its packer."""
+        return Unpacker().unpack(self)
 
 
-class _Packer:
-    """Takes turns apart. `places` knows which row is whose."""
+class Packer:
+    """Takes trajectories apart. A prompt is compared with the turn before, that of a first turn with the first of the last trajectory. What
+    was packed is kept, because it is recognised as an object."""
 
     def __init__(self) -> None:
-        self.places: dict[int, int] = {}
-        self.rows: list[tuple[Any, ...]] = []
-        self.tokens: list[int] = []
-        self.floats: list[float] = []
+        self._known: dict[int, tuple[int, Trajectory]] = {}
+        self._places: dict[int, tuple[int, Turn]] = {}
+        self._opening: list[int] = []
 
-    def add(self, turn: Turn, before: Turn | None) -> None:
-        if id(turn) in self.places:
-            return
-        self.places[id(turn)] = len(self.rows)
-        prompt: Any = turn.prompt_ids
-        kept = 0 if before is None else _repeated(prompt, before)
-        asked, said = (
-            _put(prompt[kept:] if kept or isinstance(prompt, Prefix) else prompt, self.tokens),
-            _put(turn.response_ids, self.tokens),
-        )
-        drawn = _put(turn.logprobs, self.floats)
-        measured = {name: _put(values, self.floats) for name, values in turn.reports.items()}
-        self.rows.append((_texts(turn), kept, asked, said, drawn, measured))
+    def pack(self, given: Iterable[Trajectory]) -> Parcel:
+        trajectories, tokens, floats = list(given), list[int](), list[float]()
+        new: list[Turn] = []
+        shapes: list[tuple[Any, ...]] = []
+        rows = []
+        for one in trajectories:
+            if id(one) not in self._known:
+                self._known[id(one)] = len(self._known), one
+                rows.append((_whole(one), self._turns(one, new, shapes, tokens, floats)))
+        texts = [[getattr(turn, name) for turn in new] for name in TEXTS]
+        order = [self._known[id(one)][0] for one in trajectories]
+        return Parcel(order, rows, texts, shapes, _column("q", tokens), _column("d", floats))
+
+    def _turns(self, one: Trajectory, new: list[Turn], shapes: list[Any], tokens: list[int], floats: list[float]) -> list[int]:
+        """The places of a trajectory's turns, after those that are new were packed."""
+        grown, places = self._opening.copy(), []
+        for turn in one.turns:
+            if (known := self._places.get(id(turn))) is not None:
+                places.append(known[0])
+                grown = _listed(turn.prompt_ids) + _listed(turn.response_ids)
+                continue
+            places.append(len(self._places))
+            self._places[id(turn)] = len(self._places), turn
+            new.append(turn)
+            prompt, response, logprobs, reports = _numbers(turn)
+            kept, asked = _put_prompt(prompt, grown, tokens)
+            if len(places) == 1:
+                self._opening = grown.copy()
+            said = _put(response, tokens)
+            if type(said) is int:
+                grown += response
+            drawn = _put(logprobs, floats)
+            measured = {name: _put(values, floats) for name, values in reports.items()} if reports else None
+            shapes.append((kept, asked, said, drawn, measured))
+        return places
+
+
+class Unpacker:
+    """Puts together what a packer took apart, and knows it as the packer does."""
+
+    def __init__(self) -> None:
+        self._known: list[Trajectory] = []
+        self._places: list[Turn] = []
+        self._opening: list[int] = []
+
+    def unpack(self, parcel: Parcel) -> list[Trajectory]:
+        values = {**dict(zip(TEXTS, parcel.texts, strict=True)), **self._read(parcel)}
+        self._places += map(Turn, *(values[name] for name in FIELDS))
+        for whole, places in parcel.trajectories:
+            turns = [self._places[place] for place in places]
+            self._known.append(Trajectory(**dict(zip(WHOLE, whole, strict=True)), turns=turns))
+        return [self._known[place] for place in parcel.order]
+
+    def _read(self, parcel: Parcel) -> dict[str, list[Any]]:
+        """The numbers of all new turns, as columns."""
+        columns: dict[str, list[Any]] = {name: [] for name in NUMBERS}
+        prompts, responses, logprobs, reports = (columns[name].append for name in NUMBERS)
+        tokens, floats, begins = _Reader(parcel.tokens), _Reader(parcel.floats), len(self._places)
+        for _, places in parcel.trajectories:
+            grown = self._opening.copy()
+            for t, place in enumerate(places):
+                if (own := place - begins) < len(columns["reports"]):  # known from another trajectory
+                    known = _numbers(self._places[place]) if own < 0 else [column[own] for column in columns.values()]
+                    grown = _listed(known[0]) + _listed(known[1])
+                    continue
+                kept, asked, said, drawn, measured = parcel.shapes[own]
+                prompts(_grow(grown, kept, asked, tokens))
+                if t == 0:
+                    self._opening = grown.copy()
+                response = tokens.take(said)
+                if type(said) is int:
+                    grown += response
+                responses(response)
+                logprobs(floats.take(drawn))
+                reports({} if measured is None else {name: floats.take(shape) for name, shape in measured.items()})
+        return columns
 
 
 class _Reader:
@@ -108,9 +151,8 @@ class _Reader:
     def take(self, shape: Any) -> Any:
         if type(shape) is not int:
             return shape
-        count = shape if shape >= 0 else -1 - shape
-        found = self._values[self._at : self._at + count]
-        self._at += count
+        start, self._at = self._at, self._at + (shape if shape >= 0 else -1 - shape)
+        found = self._values[start : self._at]
         return found if shape >= 0 else tuple(found)
 
 
@@ -122,49 +164,41 @@ def _put(sequence: Any, column: list[Any]) -> Any:
     return len(sequence) if type(sequence) is list else -1 - len(sequence)
 
 
+def _put_prompt(prompt: Any, grown: list[int], column: list[Any]) -> tuple[int, Any]:
+    """Make `grown` (the turn before: its prompt and its response) this prompt, and put what is new into a column. Returns how much was
+    known, and the shape of the rest."""
+    if type(prompt) not in (list, tuple):
+        grown.clear()
+        return 0, prompt
+    ids = prompt if type(prompt) is list else list(prompt)
+    kept = len(grown)
+    rest = ids[kept:]
+    grown += rest
+    if grown != ids:  # it does not only grow; that is compared as a whole because a slice would count a reference to each integer
+        kept = common_length(grown[:kept], ids)
+        rest = ids[kept:]
+        grown[kept:] = rest
+    return kept, _put(rest if ids is prompt else tuple(rest), column)
+
+
+def _grow(grown: list[int], kept: int, shape: Any, tokens: _Reader) -> Any:
+    """The same on arrival: make `grown` the next prompt. Returns that prompt."""
+    rest = tokens.take(shape)
+    if type(shape) is not int:
+        grown.clear()
+        return rest
+    grown[kept:] = rest
+    return grown.copy() if shape >= 0 else tuple(grown)
+
+
+def _listed(ids: Any) -> list[int]:
+    """Tokens as a list of its own; none if they travel as something else."""
+    return [*ids] if type(ids) in (list, tuple) else []
+
+
 def _column(kind: str, values: list[Any]) -> Any:
     """Numbers as an array, or as they are if there are others among them."""
     try:
         return np.frombuffer(array(kind, values), np.int64 if kind == "q" else np.float64) if values else values
     except (TypeError, OverflowError):
         return values
-
-
-def _repeated(prompt: Any, before: Turn) -> int:
-    """How many tokens of a prompt are those of the turn before it: of its prompt, then of its response."""
-    last: Any = before.prompt_ids
-    if isinstance(prompt, Prefix):
-        if isinstance(last, Prefix) and (held := prompt.held(last, before.response_ids)):
-            return held
-        prompt = prompt.listed()
-    last = last.listed() if isinstance(last, Prefix) else last
-    if type(prompt) not in (list, tuple) or type(last) is not type(prompt):
-        return 0
-    known = _common(prompt, last)
-    if known < len(last) or not isinstance(before.response_ids, (list, tuple)):
-        return known
-    said: Any = before.response_ids
-    return known + _common(prompt[known : known + len(said)], type(prompt)(said))
-
-
-def _common(left: Any, right: Any) -> int:
-    """The length of the common beginning of two lists or two tuples."""
-    low, high = 0, min(len(left), len(right))
-    if left[:high] == (right if len(right) == high else right[:high]):  # a copy less in the usual case
-        return high
-    while high - low > 1:  # they agree up to `low`, and not up to `high`
-        middle = (low + high) // 2
-        low, high = (middle, high) if left[low:middle] == right[low:middle] else (low, middle)
-    return low
-
-
-def _turn(row: tuple[Any, ...], before: Turn | None, tokens: _Reader, floats: _Reader) -> Turn:
-    texts, kept, prompt, response, logprobs, measured = row
-    ids = tokens.take(prompt)
-    if kept and before is not None:
-        last: Any = before.prompt_ids
-        begin = last if kept >= len(last) else last[:kept]
-        ids = begin + type(last)([*before.response_ids[: kept - len(begin)], *ids])
-    numbers = {"prompt_ids": ids, "response_ids": tokens.take(response), "logprobs": floats.take(logprobs)}
-    reports = {name: floats.take(shape) for name, shape in measured.items()}
-    return Turn(**dict(zip(TEXTS, texts, strict=True)), **numbers, reports=reports)

@@ -37,6 +37,7 @@ from turnwise.config.schema import Config
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.data.tasks import Task
 from turnwise.engines.base import Engine
 from turnwise.learn.learner import Learner
 from turnwise.learn.models import choose_device
@@ -45,7 +46,8 @@ from turnwise.setup.correcting import truncated
 from turnwise.setup.favours import openings, said
 from turnwise.setup.names import know
 from turnwise.setup.placing import check_recipe, seats_for
-from turnwise.setup.system import System
+from turnwise.setup.system import MOST_AHEAD, System
+from turnwise.util.beside import Pause
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.garbage import play_only
 
@@ -158,6 +160,11 @@ class ClusterSystem(System):
     def measures_age(self) -> bool:
         """Whether batches get the log-probs of the weights as they are."""
         return self.own.staleness > 0 and self.config.learner.old_logprobs in (None, "learner")
+
+    def load_ahead(self, pause: Pause = lambda: None) -> None:
+        """Let the engines load what the next tasks need, while the learner learns. Ahead of the learner they never rest."""
+        if self.own.staleness == 0:
+            self.crew.load_ahead(self.places.coming(min(self.config.collect.groups, MOST_AHEAD)))
 
     def said(self, texts: Sequence[str], seed: int, temperature: float | None = None) -> list[Turn]:
         return self._session.say(texts, seed, temperature)
@@ -362,6 +369,10 @@ class PlayingParts:
 
     def openings(self, starts: Sequence[Start]) -> list[str]:
         return openings(self._system, starts)
+
+    def load_ahead(self, task: Task) -> None:
+        if (pool := self._system.__dict__.get("pool")) is not None:
+            pool.load_ahead(task)
 
     def publish(self, version: int, weights: Any) -> None:
         device = self._system.learner.device
