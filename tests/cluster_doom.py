@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -45,8 +46,11 @@ class Doom:
             os.close(os.open(self.folder / f"struck {self._batch}", os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return
-        for victim in victims or self._known():
-            os.kill(victim, signal.SIGKILL)
+        first, *others = victims or self._known()
+        os.kill(first, signal.SIGKILL)
+        for victim in others:
+            with suppress(ProcessLookupError):  # processes of a node end by themselves when it is gone
+                os.kill(victim, signal.SIGKILL)
 
     @property
     def _batch(self) -> int:

@@ -67,13 +67,17 @@ class PromptMaker:
         if not opening and not self.template.counts_later_turns:
             turn = LATER
         if history or self.vision is not None or not self.template.shows_all or len(seen) > LONGEST_KEPT:
-            text = self._compose(seen, goal, turn, opening, actions, history)
+            text = self._compose(self.settings.instructions, seen, goal, turn, opening, actions, history)
         else:
-            text = self._known_messages(seen, goal, turn, opening, actions)
+            text = self._known_messages(self.settings.instructions, seen, goal, turn, opening, actions)
         hint = self.hint_for(observation, opening)
         return Marked(f"{self.chat.control.mark(hint)}\n\n{text}") if hint else text
 
-    def _compose(self, seen: str, goal: str, turn: int, opening: bool, actions: tuple[str, ...], history: Sequence[Past] = ()) -> Marked:
+    def _compose(
+        self, instructions: str, seen: str, goal: str, turn: int, opening: bool, actions: tuple[str, ...], history: Sequence[Past] = ()
+    ) -> Marked:
+        """A message without a hint. Copies of this object with other settings share what is known: the instructions are among the
+        arguments."""
         view = View(
             observation=seen,
             goal=goal,
@@ -81,7 +85,7 @@ class PromptMaker:
             opening=opening,
             actions=actions,
             history=history,
-            instructions=self.settings.instructions,
+            instructions=instructions,
             native_tools=self.chat.native_tools,
             tools=self._tools,
         )
