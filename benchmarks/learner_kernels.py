@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from attention import median_ms
 from iteration import SIZES
 from results import publish
 
@@ -23,17 +24,9 @@ from turnwise.learn.fused import kernels
 
 def micros(work: Callable[[], Any], repeats: int = 20) -> float:
     """The median time on the GPU, with its cache emptied by what the work itself reads."""
-    for _ in range(3):
+    for _ in range(2):
         work()
-    times = []
-    for _ in range(repeats):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        work()
-        end.record()
-        end.synchronize()
-        times.append(1e3 * start.elapsed_time(end))
-    return sorted(times)[repeats // 2]
+    return 1e3 * median_ms(work, repeats)
 
 
 def rate(took: float, size: float) -> dict[str, float]:
