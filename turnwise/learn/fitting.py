@@ -3,7 +3,7 @@
     fit = choose(demand, memory=24 * 10**9, free=Freedom())
     fit.fits, fit.changed                           # whether, and what had to change, in the order of `LEVERS`
 
-Among the settings that give the same results (a smaller cache, fewer tokens at once, activations that are computed again, the optimiser in
+Among the settings that give the same results (another cache, fewer tokens at once, activations that are computed again, the optimiser in
 host memory), those that fit and take the least time are chosen. Moments in 8 bits come after them. Adapters change what is trained, so they
 are a choice only if they are asked for. Settings that the user has made are never changed.
 """
@@ -167,16 +167,15 @@ def tiers(demand: Demand, free: Freedom) -> Iterator[list[Demand]]:
 
 
 def candidates(demand: Demand, free: Freedom) -> Iterator[Demand]:
-    """Rows of the cache, tokens at once and what is kept of them; with a cache that stays during updates, or is released. Of equals, more
-    rows and tokens come first."""
+    """Rows of the cache and tokens at once, with a cache that stays during updates, or is released. Of equals, more rows and tokens come
+    first."""
     sizes = [size for size in (*SIZES, FEWEST_TOKENS) if size <= demand.tokens] if free.tokens else [demand.tokens]
-    again = replace(demand, attention=0, mlp=0) if free.recompute else demand
+    own = replace(demand, attention=0, mlp=0) if free.recompute else demand  # what is kept depends on the room
     for rows in sorted({max(1, demand.slots // part) for part in CACHE_PARTS}, reverse=True) if free.cache else (demand.slots,):
         for asleep in (False, True) if free.sleep and not demand.sleeps else (demand.sleeps,):
-            for own in (demand, again) if free.recompute else (demand,):
-                for size in sizes:
-                    found = replace(own, tokens=size, piece=piece_of(size), sleeps=asleep)
-                    yield replace(found, cache=least_cache(demand, rows)) if free.cache else found
+            for size in sizes:
+                found = replace(own, tokens=size, piece=piece_of(size), sleeps=asleep)
+                yield replace(found, cache=least_cache(demand, rows)) if free.cache else found
 
 
 def least_cache(demand: Demand, rows: int) -> int:
