@@ -155,16 +155,17 @@ class Prompts:
         return {"wall ms": wall * 1e3, "busy ms": busy / 1e3, "idle ms": wall * 1e3 - busy / 1e3, "between ms": between / 1e3, **table}
 
     def work(self, count: int, length: int) -> dict[str, tuple[str, float]]:
-        """What a pass computes or moves, by kind."""
+        """What a pass computes or moves, by kind. Of the last layer, that is queries, keys and values, their rotation and one norm."""
         config, tokens = self.model.config, count * length
         layers, hidden, middle = config.num_hidden_layers, config.hidden_size, config.intermediate_size
         both = hidden + 2 * config.num_key_value_heads * (hidden // config.num_attention_heads)
-        products = {"qkv": hidden * both, "out": hidden**2, "gate, up": 2 * hidden * middle, "down": hidden * middle}
-        found = {kind: ("TFLOP/s", 2.0 * tokens * layers * size) for kind, size in products.items()}
-        found["attention"] = ("TFLOP/s", 2.0 * layers * hidden * count * length**2)
-        found["norms"] = ("TB/s", 2.0 * layers * tokens * hidden * 4 * 2)
+        found = {"qkv": ("TFLOP/s", 2.0 * tokens * layers * hidden * both)}
+        for kind, size in (("out", hidden**2), ("gate, up", 2 * hidden * middle), ("down", hidden * middle)):
+            found[kind] = ("TFLOP/s", 2.0 * tokens * (layers - 1) * size)
+        found["attention"] = ("TFLOP/s", 2.0 * (layers - 1) * hidden * count * length**2)
+        found["norms"] = ("TB/s", (2.0 * layers - 1) * tokens * hidden * 4 * 2)
         found["rotation"] = ("TB/s", 2.0 * layers * tokens * both * 2)
-        found["activation"] = ("TB/s", 2.0 * layers * tokens * middle * 3)
+        found["activation"] = ("TB/s", 2.0 * (layers - 1) * tokens * middle * 3)
         return found
 
 
