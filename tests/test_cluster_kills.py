@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import cluster_driver
+import pytest
 from cluster_doom import Doom, DoomedLearner, DoomedRollouter
 from cluster_light import GROUPS, SIZE, alone, places, run
 from cluster_light import Sender as Sends
