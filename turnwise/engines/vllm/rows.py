@@ -1,5 +1,5 @@
 """A request under way: what was drawn for it so far, and which weights drew it. It outlives the requests that vLLM sees: one that is
-aborted and submitted again is the same row, so stop strings, rules, budgets and reports go on where they were."""
+aborted and submitted again is the same row, so stop strings, rules, budgets and reports continue where they were."""
 
 from __future__ import annotations
 
