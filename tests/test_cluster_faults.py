@@ -367,6 +367,27 @@ def test_ahead_of_the_learner_a_lost_engine_costs_nothing_but_time(fake: None, t
     assert sorted(found.learned) == list(range(8 * GROUPS * SIZE))
 
 
+@pytest.mark.parametrize("deaths", [2, 3])
+def test_ahead_of_the_learner_a_group_fails_only_when_its_retries_are_used_up(fake: None, deaths: int) -> None:
+    handles: dict[int, Handle] = {}
+    struck: list[int] = []
+
+    def hire(number: int) -> Handle:
+        def strike(parts: LightParts) -> None:
+            if parts.group == 5 and len(struck) < deaths:  # whoever plays it dies, with all that it plays
+                struck.append(number)
+                handles[number].die()
+
+        handles[number] = Handle(lambda hooks: LightParts(hooks, strikes=strike), number)
+        return handles[number]
+
+    found, _ = trained(hire, staleness=2, batches=4)
+    groups = [int(number) // SIZE for number in found.learned]
+    assert len(struck) == deaths and len(found.learned) == len(set(found.learned))
+    assert all(groups.count(group) == SIZE for group in groups), "groups are learned from as a whole"
+    assert sorted(set(groups)) == list(range(4 * GROUPS)) if deaths == 2 else 5 not in groups
+
+
 def test_a_checkpoint_keeps_what_was_learned_from_and_not_what_was_collected_ahead(fake: None) -> None:
     learner, own, plan = Learner(), places(), Plain()
     crew = Crew(Dies(-1, 0).hire, 2, deadline=30.0)
