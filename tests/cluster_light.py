@@ -97,7 +97,7 @@ class Fate:
 
 @dataclass
 class LightParts:
-    """`strikes` is called at every turn with how many there were."""
+    """`strikes` is called at every turn, when `turns` counts them and `group` is that of the attempt."""
 
     hooks: Hooks
     workers: int = 0
@@ -105,6 +105,7 @@ class LightParts:
     env: Any = Corridor
     engine: WordEngine = field(default_factory=WordEngine)
     turns: int = 0
+    group: int | str = -1
 
     def __post_init__(self) -> None:
         self.pool = Pool(self.env, GROUPS * SIZE, workers=self.workers, timeout=20.0)
@@ -123,7 +124,7 @@ class LightParts:
         return Collector(self.pool, policy, max_turns=6, snapshots=spec.training, **own)
 
     def on_turn(self, trajectory: Trajectory) -> None:
-        self.turns += 1
+        self.turns, self.group = self.turns + 1, trajectory.group
         self.hooks.on_turn(trajectory)
         if self.strikes is not None:
             self.strikes(self)
@@ -168,6 +169,7 @@ class Learner:
 
     def __init__(self) -> None:
         self.weight = 7
+        self.weights: list[int] = []  # after each update
         self.learned: list[int | str] = []
         self.ages: list[int] = []
         self.batches: list[list[Any]] = []
@@ -177,6 +179,7 @@ class Learner:
         self.learned += [one.id for one in trajectories]
         self.ages += [version - turn.version for one in trajectories for turn in one.turns]
         self.weight = derive(self.weight, repr(self.batches[-1])) % 1000
+        self.weights.append(self.weight)
 
 
 def run(source: LocalSource, engine: Any, learner: Learner, batches: int = 3) -> Learner:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import pytest
 import torch
 from transformers import (
     Gemma3ForCausalLM,
@@ -22,6 +23,8 @@ from transformers import (
 )
 
 from turnwise.engines.base import Engine, Finish, Request, Response, Sampling
+from turnwise.engines.native import NativeEngine
+from turnwise.engines.native.weights import Linear
 
 CLASSES = {
     "llama": (LlamaConfig, LlamaForCausalLM),
@@ -137,3 +140,18 @@ def worst(model: Any, prompts: Sequence[Sequence[int]], responses: dict[int, Res
         for n, ids in enumerate(prompts)
     ]
     return max(gaps)
+
+
+def mlp_rows(engine: NativeEngine, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """By layer, how many rows its MLP was given in every step from now on."""
+    layers = engine.weights.layers
+    found: list[list[int]] = [[] for _ in layers]
+    numbers, call = {id(layer.gate_up): number for number, layer in enumerate(layers)}, Linear.__call__
+
+    def counted(linear: Linear, x: torch.Tensor) -> torch.Tensor:
+        if id(linear) in numbers:
+            found[numbers[id(linear)]].append(len(x))
+        return call(linear, x)
+
+    monkeypatch.setattr(Linear, "__call__", counted)
+    return found

@@ -30,8 +30,9 @@ from turnwise.config.writing import content_hash, to_toml
 from turnwise.report.cluster_check import check_command
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_trajectories
+from turnwise.setup import placing
 from turnwise.setup.cluster import ClusterSystem, Recruit
-from turnwise.setup.placing import check_cluster, check_recipe
+from turnwise.setup.placing import check_cluster, check_recipe, seats_for
 
 QUICKSTART = ROOT / "recipes" / "quickstart.toml"
 STORE = 80 * 2**20  # bytes of shared memory per node
@@ -261,6 +262,22 @@ def test_missing_packages_and_other_versions_are_named_with_their_node() -> None
     ]
     assert problems(known, found, ["vllm"])[0] == "node 10.0.0.1 has vllm 0.25.1; 0.26 or newer is needed"
     assert problems(known, found, [])[-1] == "node 10.0.0.3 does not answer: no answer"
+
+
+def test_a_node_that_has_just_died_is_left_out_as_soon_as_ray_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config.load(QUICKSTART, ["cluster.engines=2", "device=cpu"])
+    own, head, dead = installed_here(), Node("a", "10.0.0.1", 1, here=True), Node("b", "10.0.0.2", 8)
+    alive = Node("c", "10.0.0.3", 8)
+    known = iter([[head, dead, alive], [head, dead, alive], [head, alive], [head, alive]])
+    monkeypatch.setattr(placing, "nodes", lambda: next(known))
+    monkeypatch.setattr(placing, "lacking", lambda seats: "")
+    monkeypatch.setattr(placing, "probe", lambda asked: {node.id: {"error": "gone"} if node is dead else own for node in asked})
+    monkeypatch.setattr(placing, "LOOKS", 0.0)
+    assert {seat.node.id for seat in seats_for(config)} <= {"a", "c"} and next(known, None) is None
+    monkeypatch.setattr(placing, "nodes", lambda: [head, dead, alive])
+    monkeypatch.setattr(placing, "LEAVES", 0.0)
+    with pytest.raises(TurnwiseError, match=r"node 10\.0\.0\.2 does not answer: gone"):
+        seats_for(config)
 
 
 def test_check_shows_nodes_and_seats_and_fails_for_what_cannot_be_placed(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:

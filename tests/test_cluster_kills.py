@@ -1,5 +1,5 @@
-"""Kills by SIGKILL, at ten moments for each kind of process: engines, processes of environments, nodes. Every run ends, nothing is
-counted twice, and what is learned is bitwise what an undisturbed run learns.
+"""Kills by SIGKILL, at ten moments for each kind of process: the driver, engines, processes of environments, nodes. Every run ends, nothing
+is counted twice, and what is learned is bitwise what an undisturbed run learns.
 
 The engines here have no model and start in a second, so that ten deaths fit into a test; `test_cluster_gang.py` kills learner ranks at ten
 moments, and `make test-cluster` does the same to whole runs with a model.
@@ -7,13 +7,16 @@ moments, and `make test-cluster` does the same to whole runs with a model.
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import cluster_driver
 import pytest
 from cluster_doom import Doom, DoomedLearner, DoomedRollouter
 from cluster_light import GROUPS, SIZE, alone, places, run
@@ -23,6 +26,7 @@ from conftest import ROOT
 from turnwise.cluster.collecting import RemoteCollector
 from turnwise.cluster.crew import Crew
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
+from turnwise.runs.folder import Run
 
 ray = pytest.importorskip("ray")
 NOTICES = {"RAY_health_check_period_ms": "300", "RAY_health_check_failure_threshold": "2"}  # how soon Ray knows that a node is dead
@@ -58,6 +62,20 @@ def add() -> Iterator[Callable[[], None]]:
             made.wait(60)
         except subprocess.TimeoutExpired:
             made.kill()
+
+
+def test_ten_kills_of_the_driver_at_ten_moments_change_nothing(add: Callable[[], None], tmp_path: Path) -> None:
+    address, paths = ray.get_runtime_context().gcs_address, os.pathsep.join([str(ROOT / "tests"), str(ROOT)])
+    command = [sys.executable, str(ROOT / "tests" / "cluster_driver.py"), address, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": paths}, timeout=400)
+    codes = json.loads(done.stdout)
+    assert codes == [-signal.SIGKILL] * 10 + [0], done.stderr[-2000:]
+    run, batches = Run.open(tmp_path / "run"), cluster_driver.BATCHES
+    lines, undisturbed = run.metrics(), alone(batches)
+    assert [line["iteration"] for line in lines] == list(range(batches + 1)), "every iteration is logged once"
+    assert [line["learner/weight"] for line in lines[1:]] == undisturbed.weights
+    learned = [one["id"] for line in lines[1:] for one in run.trajectories(line["iteration"])]
+    assert learned == undisturbed.learned, "nothing is lost and nothing counts twice"
 
 
 def trained(learner: DoomedLearner) -> tuple[DoomedLearner, Crew]:

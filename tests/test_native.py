@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from native_models import VARIANTS, WORDS, ask, drain, make, plain_logprobs, prompt, worst
+from native_models import VARIANTS, WORDS, ask, drain, make, mlp_rows, plain_logprobs, prompt, worst
 
 from turnwise.engines.base import Finish, Request, Sampling
 from turnwise.engines.native import NativeEngine, supports
@@ -48,6 +48,15 @@ def test_greedy_tokens_are_those_of_generate_and_logprobs_those_of_the_forward(v
         assert list(responses[n].token_ids) == likeliest(model, ids, responses[n].token_ids)
         assert responses[n].finish is Finish.LENGTH
     assert worst(model, prompts, responses) < 1e-4
+
+
+def test_the_last_layer_computes_no_more_than_the_draw_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make(num_hidden_layers=3)
+    engine = NativeEngine(model, max_length=160, prefill_tokens=64)
+    rows, prompts = mlp_rows(engine, monkeypatch), [prompt(100, 1), prompt(20, 2)]
+    found = ask(engine, prompts, Sampling(max_tokens=3))
+    assert rows == [[64, 56, 2, 2], [64, 56, 2, 2], [2, 2, 2]]  # the first step reads the beginning of a prompt and draws nothing
+    assert worst(model, prompts, found) < 1e-4
 
 
 def test_sampled_logprobs_are_at_the_requests_temperature_and_before_truncation() -> None:

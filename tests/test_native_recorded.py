@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from native_doubles import Everything, paged_runner
-from native_models import ask, drain, make, prompt, worst
+from native_models import ask, drain, make, mlp_rows, prompt, worst
 from test_native_cache import random_requests_are_right
 
 import turnwise.engines.native.engine as native_engine
@@ -91,6 +92,36 @@ def test_products_in_parts_and_with_the_activation_inside_change_no_token(
         assert worst(model, prompts, found) < 1e-4
 
 
+@pytest.mark.parametrize("variant", ["qwen2", "llama with biases", "gemma3", "qwen3-moe, a dense layer"])
+def test_products_that_add_to_the_residual_themselves_change_no_token(
+    recorded: Make, variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, prompts = make(variant, num_hidden_layers=3), [prompt(n, n) for n in (5, 40, 64)]
+    engine = recorded(model, 40, 16, {"residual": True}, max_length=128)
+    monkeypatch.setattr(sys.modules["turnwise.engines.native.layer_products"], "MANY_ROWS", 4)
+    added: list[int] = []
+    addmm = torch.Tensor.addmm_
+    monkeypatch.setattr(torch.Tensor, "addmm_", lambda x, a, b: added.append(len(a)) or addmm(x, a, b))
+    for turn in range(2):
+        found = ask(engine, prompts, Sampling(max_tokens=6), seed=turn)
+        assert worst(model, prompts, found) < 1e-4
+    assert bool(added) == (variant != "gemma3") and all(count > 4 for count in added)
+
+
+@pytest.mark.parametrize("variant", ["qwen2", "llama with biases", "gemma3"])
+def test_the_two_halves_of_an_mlp_as_two_products_change_no_token(recorded: Make, variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, prompts = make(variant), [prompt(n, n) for n in (5, 40, 64)]
+    engine = recorded(model, 40, 16, {"apart": True, "gate": False}, max_length=128)
+    module = sys.modules["turnwise.engines.native.layer_products"]
+    monkeypatch.setattr(module, "MANY_ROWS", 4)
+    halves: list[int] = []
+    apart = module.gate_mul_apart
+    monkeypatch.setattr(module, "gate_mul_apart", lambda gate, *more: halves.append(len(gate)) or apart(gate, *more))
+    found = ask(engine, prompts, Sampling(max_tokens=6))
+    assert worst(model, prompts, found) < 1e-4
+    assert bool(halves) == (variant != "llama with biases") and all(count > 4 for count in halves)
+
+
 def test_a_product_is_the_librarys_unless_its_shape_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     few, more = Blocks(16, 64, 64), Blocks(64, 64, 64)
     monkeypatch.setattr(product_table, "MEASURED", {("out", 64, 32): ((16, few), (48, None), (128, more))})
@@ -115,6 +146,18 @@ def test_a_replayed_step_does_what_a_new_one_does_with_what_the_host_has_sent_si
         for n in range(4):
             engine.release(n)
     assert min(replays.count(kind) for kind in ("prompt", "draw", "decode")) >= 2
+
+
+@pytest.mark.parametrize("record", [True, False])
+def test_the_last_layer_computes_no_more_than_the_draw_needs(recorded: Make, record: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make(num_hidden_layers=3)
+    engine = recorded(model, 60, 16, {"record": record}, max_batch=4, max_length=160, prefill_tokens=64)
+    rows = mlp_rows(engine, monkeypatch)
+    prompts = [prompt(100, 1), prompt(20, 2)]
+    found = ask(engine, prompts, Sampling(max_tokens=1))
+    assert worst(model, prompts, found) < 1e-4
+    padded = PromptSize(64, 64, 4, 16).rows
+    assert rows == [[64, 64], [64, 64], [padded, padded]] if record else [[64, 56], [64, 56], [2]]
 
 
 def test_a_step_with_reports_and_one_too_large_to_record_run_as_they_come(recorded: Make) -> None:
@@ -144,12 +187,15 @@ def test_padding_fills_a_size_exactly_and_covers_every_token_once() -> None:
     assert size == PromptSize(128, 64, 8, 16)
     ends = np.array(step.counts).cumsum()
     whole = np.arange(113)
-    tokens, positions, slots, blocks, last = size.pad(whole, whole % 70, whole * 0, ends, step, spare=8)
-    assert tuple(map(len, (tokens, positions, slots, blocks, last))) == size.pieces
+    step.rows[2].computed = 5
+    tokens, positions, slots, blocks, last, last_blocks = size.pad(whole, whole % 70, whole * 0, ends, step, spare=8)
+    assert tuple(map(len, (tokens, positions, slots, blocks, last, last_blocks))) == size.pieces
     covered = np.concatenate([np.arange(start, start + count) for _, start, _, count in blocks.reshape(-1, 4)])
     assert sorted(covered.tolist()) == list(range(128))
     assert (slots[113:] == 8).all() and positions[113:].max() < 16
     assert last[:2].tolist() == [69, 112]
+    assert last_blocks.reshape(-1, 4)[:2].tolist() == [[0, 0, 69, 1], [2, 1, 44, 1]]
+    assert last_blocks.reshape(-1, 4)[2:].tolist() == [[8, n, 0, 1] for n in range(2, size.rows)]
 
 
 def test_many_short_rows_take_a_larger_size_and_too_many_tokens_none() -> None:

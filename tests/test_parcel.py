@@ -15,6 +15,7 @@ from turnwise.data.parcel import Packer, Parcel, Unpacker
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.envs.pool import EnvResult, Fault
+from turnwise.util.prefix import Prefix
 
 TOKENS = st.lists(st.integers(0, 300_000), max_size=5)
 FLOATS = st.lists(st.floats(allow_nan=False), max_size=3)
@@ -72,6 +73,21 @@ def test_of_a_growing_dialogue_only_what_is_new_travels() -> None:
     assert len(parcel.tokens) == said + opening + new
     assert isinstance(parcel.tokens, np.ndarray) and isinstance(parcel.floats, np.ndarray)
     assert parcel.unpacked() == trajectories
+    whole = list(range(100))
+    shared = Trajectory(0, 0, turns=[Turn(t, prompt_ids=Prefix(whole, 50 + t)) for t in range(10)])
+    assert len(Parcel.of([shared, *trajectories]).tokens) == len(parcel.tokens) + 59 and sent([shared]) == [shared]
+
+
+def test_a_trajectory_that_was_changed_travels_again_if_it_is_forgotten() -> None:
+    changed, other = dialogue(0, turns=3), dialogue(1, turns=2)
+    packer, unpacker = Packer(), Unpacker()
+    assert unpacker.unpack(packer.pack([], [changed, other])) == []
+    for turn in changed.turns:
+        turn.info = {"seat": 1}
+    packer.forget(changed)
+    packer.forget(dialogue(2, turns=1))  # one that was not packed
+    last = packer.pack([changed, other])
+    assert unpacker.unpack(last) == [changed, other] and len(last.shapes) == 3
 
 
 def test_turns_that_attempts_share_and_attempts_that_come_twice_are_one_object_again() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from turnwise.data.parcel import Parcel
+from turnwise.data.parcel import Packer, Parcel, Unpacker
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tokenfile import write_tokens
 from turnwise.learn.packing import pack
@@ -87,4 +87,34 @@ def test_shared_prompts_are_packed_sent_and_written_like_lists(seed: int, tmp_pa
     assert files[0] == files[1]
     arrived = [pickle.loads(pickle.dumps(Parcel.of(given))).unpacked() for given in (shared, plain)]
     assert arrived[0] == arrived[1] == plain
-    assert {type(turn.prompt_ids) for one in arrived[0] for turn in one.turns} == {list}
+    for before, after in ((shared, arrived[0]), (plain, arrived[1])):
+        pairs = [
+            (left.prompt_ids, right.prompt_ids)
+            for old, new in zip(before, after, strict=True)
+            for left, right in zip(old.turns, new.turns, strict=True)
+        ]
+        assert [type(left) for left, _ in pairs] == [type(right) for _, right in pairs]
+        lists = {(id(left.whole), id(right.whole)) for left, right in pairs if isinstance(left, Prefix) and isinstance(right, Prefix)}
+        assert len({one for one, _ in lists}) == len({one for _, one in lists}) == len(lists), "one list for each that was shared"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_trajectories_that_are_sent_while_they_grow_arrive_as_if_sent_at_once(seed: int) -> None:
+    whole, rng = dialogues(seed), random.Random(seed)
+    played = [replace(one, turns=[]) for one in whole]
+    packer, unpacker, travelled = Packer(), Unpacker(), 0
+
+    def send(given: list[Trajectory], growing: list[Trajectory]) -> list[Trajectory]:
+        nonlocal travelled
+        parcel: Parcel = pickle.loads(pickle.dumps(packer.pack(given, growing)))
+        travelled += len(parcel.shapes)
+        return unpacker.unpack(parcel)
+
+    while going := [k for k, one in enumerate(played) if len(one.turns) < len(whole[k].turns)]:
+        k = rng.choice(going)
+        played[k].turns += whole[k].turns[len(played[k].turns) :][: rng.randint(1, 3)]
+        if rng.random() < 0.6:
+            over = [one for k, one in enumerate(played) if len(one.turns) == len(whole[k].turns)][: rng.randint(0, 2)]
+            assert send(over, [one for one in played if rng.random() < 0.5 and one not in over]) == over
+    assert send(played, []) == listed(played)
+    assert travelled == len({id(turn) for one in whole for turn in one.turns}), "nothing travels twice"

@@ -7,7 +7,7 @@
 A Ray cluster on this machine, of several nodes where nodes are killed, trains the smallest agent. A moment is something that happens
 (`moments.py`), not a second. Each run is struck at several moments, one after another; the driver is resumed after each death. In step, a
 run must end with the weights of an undisturbed one, bit by bit. Always, every iteration is logged once, every attempt is in one batch at
-most, and every group is learned from, too old or failed. Writes a line per run, and JSON with an entry per strike.
+most, and every group is learned from, or too old. Writes a line per run, and JSON with an entry per strike.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> int:
     given = parser.parse_args()
     if "TURNWISE_KILLS" not in os.environ:  # again, with what is inside every process from its start
         os.environ["TURNWISE_KILLS"] = str(given.folder.absolute()) if given.folder else tempfile.mkdtemp(prefix="turnwise-kills-")
-        os.environ |= PATIENT
+        os.environ |= PATIENT | {"TURNWISE_STATE": f"{os.environ['TURNWISE_KILLS']}/state"}  # one for all lives of a driver
         os.execv(sys.executable, [sys.executable, *sys.argv])
     from moments import RUNS
 
@@ -76,9 +76,9 @@ def _report(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _good(row: dict[str, Any]) -> bool:
-    return bool(
-        row["struck"] and row["ended"] and row["counted_twice"] == 0 and row["all_groups_ended"] and row["weights_equal"] is not False
-    )
+    """Struck, and nothing was lost by it: no group fails, because no group is struck more often than `cluster.retries`."""
+    ends = row["ended"] and row["errors"] == 0 and row["all_groups_ended"] and row["groups"]["failed"] == 0
+    return bool(row["struck"] and ends and row["counted_twice"] == 0 and row["weights_equal"] is not False)
 
 
 class Harness:
@@ -117,16 +117,17 @@ class Harness:
         for file in (*self.folder.glob("struck-*"), self.folder / "iteration", self.folder / "strikes.json"):
             file.unlink(missing_ok=True)
         lives = [[strike] for strike in run.strikes] + [[]] if run.driver else [list(run.strikes)]
-        code = -1
+        codes: list[int] = []
         struck: list[dict[str, Any] | None] = []
         for strikes in lives:
             (self.folder / "strikes.json").write_text(json.dumps([strike.described() for strike in strikes]))
-            code = self.live(name)
+            codes.append(self.live(name))
             marks = [self.folder / f"struck-{number}" for number in range(len(strikes))]
             struck += [json.loads(mark.read_text()) if mark.exists() else None for mark in marks]
             for mark in marks:
                 mark.unlink(missing_ok=True)
-        result = {"ended": code == 0, "seconds": round(time.monotonic() - begun, 1)} | self.judged(name)
+        ended = {"ended": codes[-1] == 0, "errors": len([1 for code in codes if code > 0])}  # a driver that is killed has a negative one
+        result = ended | {"seconds": round(time.monotonic() - begun, 1)} | self.judged(name)
         print(json.dumps({"run": name, "struck": [one is not None for one in struck]} | result), flush=True)
         shared = {"run": name, "staleness": run.settings.get("cluster.staleness", 0)}
         return [
@@ -196,6 +197,7 @@ class Harness:
         if not (self.folder / name / "model" / "model.safetensors").is_file():
             return {
                 "log": (self.folder / f"{name}.log").read_text()[-1500:],
+                "groups": {},
                 "counted_twice": None,
                 "all_groups_ended": False,
                 "weights_equal": False,

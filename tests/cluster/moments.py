@@ -16,7 +16,7 @@ ITERATIONS = 10
 ONE: dict[str, Any] = {"cluster.engines": 1}
 TWO: dict[str, Any] = {"cluster.engines": 2}
 RANKS: dict[str, Any] = {"cluster.engines": 1, "cluster.learners": 2, "run.checkpoint_every": 2}
-AHEAD: dict[str, Any] = {"cluster.engines": 2, "cluster.staleness": 2}
+AHEAD: dict[str, Any] = {"cluster.engines": 2, "cluster.staleness": 2, "cluster.retries": 8}  # more than the strikes of a run
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,20 @@
 """Trajectories on their way to another process.
 
 In a growing dialogue every prompt repeats the one before it: an iteration has millions of prompt tokens, of which a few percent are new.
-A parcel holds the new ones only, and everything else that turns have as columns. What arrives shares integers between prompts, just as what
-was sent did.
+A parcel holds the new ones only, and everything else that turns have as columns. What arrives shares its tokens as what was sent did:
+prompts that are the beginnings of one list (`Prefix`) are so again, and others share their integers.
 
     parcel = Parcel.of(trajectories)      # to be pickled
     parcel.unpacked()                     # equal trajectories; what was one object is one object again
 
-Trajectories can also be sent in several parcels, one after another: a `Packer` knows what it has packed, and an `Unpacker` that gets all
-parcels of this packer, in order, knows it too.
+Trajectories can also be sent in several parcels, one after another, and while they still grow: a `Packer` knows what it has packed, and an
+`Unpacker` that gets all parcels of this packer, in order, knows it too.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any
@@ -22,24 +22,27 @@ from typing import Any
 import numpy as np
 
 from turnwise.data.rollouts import Trajectory, Turn
-from turnwise.util.prefix import common_length
+from turnwise.util.prefix import Prefix, common_length
 
 NUMBERS = ("prompt_ids", "response_ids", "logprobs", "reports")  # of a turn: what travels in columns of numbers
 FIELDS = tuple(field.name for field in fields(Turn))
 TEXTS = tuple(name for name in FIELDS if name not in NUMBERS)
 WHOLE = tuple(field.name for field in fields(Trajectory) if field.name != "turns")
-_numbers, _whole = attrgetter(*NUMBERS), attrgetter(*WHOLE)
+BREATH = 16  # turns that are packed between two pauses
+_numbers, _texts, _whole = attrgetter(*NUMBERS), attrgetter(*TEXTS), attrgetter(*WHOLE)
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """`order` has the given trajectories as places among all that were packed so far. `trajectories` has what each new one says of itself,
-    and its turns as places among all turns. `texts` has a column for each of TEXTS with an entry per new turn. `shapes` has, per new turn,
-    how much of its prompt is known from the turn before, and the shapes of its numbers: they follow each other in `tokens` and `floats`."""
+    """`order` has the given trajectories as places among all that were packed so far. `parts` has the place of every trajectory with
+    something new, and its further turns as places among all turns; `ends` has what a complete one says of itself, after its place. `texts`
+    has a column for each of TEXTS with an entry per new turn. `shapes` has, per new turn, how its prompt begins and the shapes of its
+    numbers: they follow each other in `tokens` and `floats`."""
 
     order: list[int]
-    trajectories: list[tuple[tuple[Any, ...], list[int]]]
-    texts: list[list[Any]]
+    parts: list[tuple[int, list[int]]]
+    ends: list[tuple[int, tuple[Any, ...]]]
+    texts: list[tuple[Any, ...]]
     shapes: list[tuple[Any, ...]]
     tokens: Any
     floats: Any
@@ -54,66 +57,145 @@ class Parcel:
         return Unpacker().unpack(self)
 
 
+@dataclass(slots=True)
+class _Packed:
+    """What was packed of a trajectory."""
+
+    place: int
+    trajectory: Trajectory
+    turns: int = 0
+    complete: bool = False
+
+
+@dataclass(slots=True)
+class _Shared:
+    """What was packed of a list whose beginnings are prompts."""
+
+    place: int
+    whole: list[int]
+    size: int = 0
+
+
 class Packer:
     """Takes trajectories apart. A prompt is compared with the turn before, that of a first turn with the first of the last trajectory. What
-    was packed is kept, because it is recognised as an object."""
+    was packed is kept, because it is recognised as an object. `pause` is called between small pieces of the work."""
 
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[int, Trajectory]] = {}
+    def __init__(self, pause: Callable[[], object] = lambda: None) -> None:
+        self.pause = pause
+        self._packed: dict[int, _Packed] = {}
         self._places: dict[int, tuple[int, Turn]] = {}
+        self._shared: dict[int, _Shared] = {}
+        self._trajectories = self._turns = 0  # that have a place
         self._opening: list[int] = []
 
-    def pack(self, given: Iterable[Trajectory]) -> Parcel:
-        trajectories, tokens, floats = list(given), list[int](), list[float]()
-        new: list[Turn] = []
-        shapes: list[tuple[Any, ...]] = []
-        rows = []
-        for one in trajectories:
-            if id(one) not in self._known:
-                self._known[id(one)] = len(self._known), one
-                rows.append((_whole(one), self._turns(one, new, shapes, tokens, floats)))
-        texts = [[getattr(turn, name) for turn in new] for name in TEXTS]
-        order = [self._known[id(one)][0] for one in trajectories]
-        return Parcel(order, rows, texts, shapes, _column("q", tokens), _column("d", floats))
+    def pack(self, given: Iterable[Trajectory], growing: Iterable[Trajectory] = ()) -> Parcel:
+        """The parcel that brings what was given. The turns that `growing` ones have so far travel with it."""
+        complete, new = list(given), _New()
+        parts, ends = [(known.place, self._part(known, new)) for known in map(self._know, growing)], []
+        for one in complete:
+            if not (known := self._know(one)).complete:
+                parts.append((known.place, self._part(known, new)))
+                ends.append((known.place, _whole(one)))
+                known.complete = True
+        texts = list(zip(*map(_texts, new.turns), strict=True)) if new.turns else [()] * len(TEXTS)
+        order = [self._packed[id(one)].place for one in complete]
+        return Parcel(order, parts, ends, texts, new.shapes, _column("q", new.tokens), _column("d", new.floats))
 
-    def _turns(self, one: Trajectory, new: list[Turn], shapes: list[Any], tokens: list[int], floats: list[float]) -> list[int]:
-        """The places of a trajectory's turns, after those that are new were packed."""
-        grown, places = self._opening.copy(), []
-        for turn in one.turns:
-            if (known := self._places.get(id(turn))) is not None:
-                places.append(known[0])
-                grown = _listed(turn.prompt_ids) + _listed(turn.response_ids)
+    def forget(self, one: Trajectory) -> None:
+        """What was packed of a trajectory does not count: it was changed since."""
+        if self._packed.pop(id(one), None) is not None:
+            for turn in one.turns:
+                self._places.pop(id(turn), None)
+
+    def _know(self, one: Trajectory) -> _Packed:
+        known = self._packed.get(id(one))
+        if known is None:
+            known = self._packed[id(one)] = _Packed(self._trajectories, one)
+            self._trajectories += 1
+        return known
+
+    def _part(self, known: _Packed, new: _New) -> list[int]:
+        """The places of a trajectory's further turns, after those that are new were packed."""
+        turns, places = known.trajectory.turns, list[int]()
+        grown = None  # the tokens of the turn before, where they are compared
+        for t in range(known.turns, len(turns)):
+            turn = turns[t]
+            if (seen := self._places.get(id(turn))) is not None:
+                places.append(seen[0])
+                grown = None
                 continue
-            places.append(len(self._places))
-            self._places[id(turn)] = len(self._places), turn
-            new.append(turn)
+            places.append(self._turns)
+            self._places[id(turn)] = self._turns, turn
+            self._turns += 1
             prompt, response, logprobs, reports = _numbers(turn)
-            kept, asked = _put_prompt(prompt, grown, tokens)
-            if len(places) == 1:
-                self._opening = grown.copy()
-            said = _put(response, tokens)
-            if type(said) is int:
+            begins: Any
+            if type(prompt) is Prefix:
+                begins, asked = self._put_shared(prompt, new.tokens)
+                grown = None
+            else:
+                if grown is None:
+                    grown = _joined(turns[t - 1].prompt_ids, turns[t - 1].response_ids) if t else self._opening.copy()
+                begins, asked = _put_prompt(prompt, grown, new.tokens)
+            if t == 0:
+                self._opening = _listed(prompt)
+            said = _put(response, new.tokens)
+            if grown is not None and type(said) is int:
                 grown += response
-            drawn = _put(logprobs, floats)
-            measured = {name: _put(values, floats) for name, values in reports.items()} if reports else None
-            shapes.append((kept, asked, said, drawn, measured))
+            drawn = _put(logprobs, new.floats)
+            measured = {name: _put(values, new.floats) for name, values in reports.items()} if reports else None
+            new.add(turn, (begins, asked, said, drawn, measured))
+            if not len(new.turns) % BREATH:
+                self.pause()
+        known.turns += len(places)
         return places
+
+    def _put_shared(self, prompt: Prefix, tokens: list[int]) -> tuple[tuple[int, int, int], int]:
+        """Put what is new of a shared list into a column. Returns the list's place, how much of it is the last opening and how long the
+        prompt is, and how much is new."""
+        shared, kept = self._shared.get(id(prompt.whole)), 0
+        if shared is None:
+            shared = self._shared[id(prompt.whole)] = _Shared(len(self._shared), prompt.whole)
+            shared.size = kept = common_length(self._opening, prompt.listed())
+        rest = prompt.whole[shared.size : prompt.size]
+        tokens += rest
+        shared.size += len(rest)
+        return (shared.place, kept, prompt.size), len(rest)
+
+
+class _New:
+    """What a parcel brings of turns."""
+
+    def __init__(self) -> None:
+        self.turns: list[Turn] = []
+        self.shapes: list[tuple[Any, ...]] = []
+        self.tokens: list[int] = []
+        self.floats: list[float] = []
+
+    def add(self, turn: Turn, shape: tuple[Any, ...]) -> None:
+        self.turns.append(turn)
+        self.shapes.append(shape)
 
 
 class Unpacker:
     """Puts together what a packer took apart, and knows it as the packer does."""
 
     def __init__(self) -> None:
-        self._known: list[Trajectory] = []
+        self._known: dict[int, Trajectory] = {}
+        self._turns: list[list[Turn]] = []  # of every trajectory, complete or not
         self._places: list[Turn] = []
+        self._shared: list[list[int]] = []
         self._opening: list[int] = []
 
     def unpack(self, parcel: Parcel) -> list[Trajectory]:
+        """The trajectories that the parcel was made to bring."""
+        size = max((place + 1 for place, _ in parcel.parts), default=0)
+        self._turns += [[] for _ in range(len(self._turns), size)]
         values = {**dict(zip(TEXTS, parcel.texts, strict=True)), **self._read(parcel)}
         self._places += map(Turn, *(values[name] for name in FIELDS))
-        for whole, places in parcel.trajectories:
-            turns = [self._places[place] for place in places]
-            self._known.append(Trajectory(**dict(zip(WHOLE, whole, strict=True)), turns=turns))
+        for place, places in parcel.parts:
+            self._turns[place] += [self._places[turn] for turn in places]
+        for place, whole in parcel.ends:
+            self._known[place] = Trajectory(**dict(zip(WHOLE, whole, strict=True)), turns=self._turns[place])
         return [self._known[place] for place in parcel.order]
 
     def _read(self, parcel: Parcel) -> dict[str, list[Any]]:
@@ -121,24 +203,43 @@ class Unpacker:
         columns: dict[str, list[Any]] = {name: [] for name in NUMBERS}
         prompts, responses, logprobs, reports = (columns[name].append for name in NUMBERS)
         tokens, floats, begins = _Reader(parcel.tokens), _Reader(parcel.floats), len(self._places)
-        for _, places in parcel.trajectories:
-            grown = self._opening.copy()
-            for t, place in enumerate(places):
+        for whose, places in parcel.parts:
+            before, grown = len(self._turns[whose]), None
+            last: Any = _numbers(self._turns[whose][-1]) if before else None
+            for t, place in enumerate(places, before):
                 if (own := place - begins) < len(columns["reports"]):  # known from another trajectory
-                    known = _numbers(self._places[place]) if own < 0 else [column[own] for column in columns.values()]
-                    grown = _listed(known[0]) + _listed(known[1])
+                    last = _numbers(self._places[place]) if own < 0 else [column[own] for column in columns.values()]
+                    grown = None
                     continue
-                kept, asked, said, drawn, measured = parcel.shapes[own]
-                prompts(_grow(grown, kept, asked, tokens))
+                where, asked, said, drawn, measured = parcel.shapes[own]
+                prompt: Any
+                if type(where) is tuple:
+                    prompt = self._grow_shared(where, tokens.take(asked))
+                    grown = None
+                else:
+                    if grown is None:
+                        grown = _joined(last[0], last[1]) if t else self._opening.copy()
+                    prompt = _grow(grown, where, asked, tokens)
                 if t == 0:
-                    self._opening = grown.copy()
+                    self._opening = _listed(prompt)
                 response = tokens.take(said)
-                if type(said) is int:
+                if grown is not None and type(said) is int:
                     grown += response
+                prompts(prompt)
                 responses(response)
                 logprobs(floats.take(drawn))
                 reports({} if measured is None else {name: floats.take(shape) for name, shape in measured.items()})
+                last = prompt, response
         return columns
+
+    def _grow_shared(self, where: tuple[int, int, int], rest: list[int]) -> Prefix:
+        """The first tokens of a list, which has more of them now."""
+        place, kept, size = where
+        if place == len(self._shared):
+            self._shared.append(self._opening[:kept])
+        whole = self._shared[place]
+        whole += rest
+        return Prefix(whole, size)
 
 
 class _Reader:
@@ -193,7 +294,12 @@ def _grow(grown: list[int], kept: int, shape: Any, tokens: _Reader) -> Any:
 
 def _listed(ids: Any) -> list[int]:
     """Tokens as a list of its own; none if they travel as something else."""
-    return [*ids] if type(ids) in (list, tuple) else []
+    return [*ids] if type(ids) in (list, tuple, Prefix) else []
+
+
+def _joined(prompt: Any, response: Any) -> list[int]:
+    """The tokens of a turn."""
+    return _listed(prompt) + _listed(response)
 
 
 def _column(kind: str, values: list[Any]) -> Any:

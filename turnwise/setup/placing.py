@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from turnwise.cluster.placement import Demand, Node, Seat, lacking, nodes, place
@@ -14,6 +16,8 @@ from turnwise.setup.programs import is_program
 from turnwise.util.errors import TurnwiseError
 
 SOON = 2.0  # seconds for Ray to notice what is free
+LEAVES = 30.0  # seconds for Ray to notice that a node is gone
+LOOKS = 0.2  # seconds between two looks
 
 
 @dataclass(frozen=True)
@@ -65,14 +69,34 @@ def check_program(config: Config) -> None:
 
 
 def seats_for(config: Config) -> list[Seat]:
-    """A seat for every part of a run; an error if there is none, or if a node lacks a package."""
-    seats = place(nodes(), demand_of(config))
+    """A seat for every part of a run; an error if there is none, or if a node lacks a package. Ray lists a node that has just died for some
+    seconds more: then all parts are placed again, without it."""
+    while True:
+        seats = place(nodes(), demand_of(config))
+        wrong, silent = _check_seats(seats, needed_packages(config))
+        if not wrong:
+            return seats
+        if not _left({seat.node.id for seat in seats}, LEAVES if silent else 0.0):
+            raise TurnwiseError(wrong)
+
+
+def _check_seats(seats: Sequence[Seat], needed: Sequence[str]) -> tuple[str, bool]:
+    """What is wrong with the nodes of these seats, and whether one of them does not answer."""
     if busy := lacking(seats):
-        raise TurnwiseError(f"{busy}. Wait until they have ended, or lower cluster.engines")
+        return f"{busy}. Wait until they have ended, or lower cluster.engines", False
     away = {seat.node.id: seat.node for seat in seats if not seat.node.here}
-    if wrong := problems(away.values(), probe(away.values()), needed_packages(config)):
-        raise TurnwiseError("; ".join(wrong))
-    return seats
+    versions = probe(away.values())
+    return "; ".join(problems(away.values(), versions, needed)), any("error" in found for found in versions.values())
+
+
+def _left(ids: Collection[str], patience: float) -> bool:
+    """Whether one of these nodes leaves the cluster in time."""
+    until = time.monotonic() + patience
+    while set(ids) <= {node.id for node in nodes()}:
+        if time.monotonic() >= until:
+            return False
+        time.sleep(LOOKS)
+    return True
 
 
 def needed_packages(config: Config) -> list[str]:

@@ -20,9 +20,9 @@ class Prefix(Sequence[int]):
     __slots__ = ("size", "whole")
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, whole: list[int]):
-        """All that the list has now."""
-        self.whole, self.size = whole, len(whole)
+    def __init__(self, whole: list[int], size: int | None = None):
+        """The first `size` tokens; without it, all that the list has now."""
+        self.whole, self.size = whole, len(whole) if size is None else size
 
     def __len__(self) -> int:
         return self.size

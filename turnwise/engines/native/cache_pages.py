@@ -14,6 +14,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from typing import Any
 
 from turnwise.util.prefix import common_length
 
@@ -57,12 +58,16 @@ class CachePages:
 
     def __init__(self, count: int, size: int, grain: int):
         self.count, self.size, self.grain = count, size, min(grain, size)
-        self._nodes: dict[tuple[int, tuple[int, ...]], tuple[int, int]] = {}  # (node, next grain) -> (node, page)
-        self._after: dict[int, int] = {}  # node -> the page that was last seen to follow it
-        self.clear()
+        self._empty()
 
-    def clear(self) -> None:
-        """Forget every content. Chains made before must not be used any more."""
+    def clear(self) -> list[Any]:
+        """Forget every content. Chains made before must not be used any more. Returns what is left to free: thousands of small objects,
+        which take milliseconds."""
+        litter = [self._idle, self._holders, self._content, self._keys, self._follows, self._nodes, self._after]
+        self._empty()
+        return litter
+
+    def _empty(self) -> None:
         self._free = list(range(self.count))  # a heap, as it is
         self._idle: OrderedDict[int, None] = OrderedDict()  # held by no chain, contents still indexed; the oldest first
         self._holders = [0] * self.count
@@ -71,8 +76,8 @@ class CachePages:
         self._keys: defaultdict[int, list[tuple[int, tuple[int, ...], int]]] = defaultdict(list)  # (node, grain, end in the page)
         self._follows: defaultdict[int, dict[int, int]] = defaultdict(dict)  # node -> where in the page it ends
         self._fresh: dict[int, int] = {}  # page -> how much of it was there before this step
-        self._nodes.clear()
-        self._after.clear()
+        self._nodes: dict[tuple[int, tuple[int, ...]], tuple[int, int]] = {}  # (node, next grain) -> (node, page)
+        self._after: dict[int, int] = {}  # node -> the page that was last seen to follow it
         self._last_node = ROOT
 
     @property

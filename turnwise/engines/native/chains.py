@@ -7,6 +7,7 @@ computed is kept for the next turn of its trajectory. If pages run out, the leas
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Any
 
 from turnwise.engines.native.cache_pages import CachePages, Chain, Match
 from turnwise.engines.native.requests import RunningRequest
@@ -23,11 +24,12 @@ class Chains:
         self.kept: OrderedDict[int, Chain] = OrderedDict()
         self.copies: list[tuple[int, int, int]] = []
 
-    def clear(self) -> None:
-        """Forget every content. Chains made before must not be used any more."""
-        self.kept.clear()
+    def clear(self) -> list[Any]:
+        """Forget every content. Chains made before must not be used any more. Returns what is left to free."""
+        litter = [self.kept, *self.pages.clear()]
+        self.kept = OrderedDict()
         self.copies.clear()
-        self.pages.clear()
+        return litter
 
     def known(self, sequence: int) -> list[int] | None:
         """The tokens that are kept of a trajectory, for one request that continues it: it may append its own. None if there are none, or

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from turnwise.engines.native.draw_kernel import draw_tokens
 from turnwise.engines.native.kernels import add_norm, begin, rotate
 from turnwise.engines.native.layer_products import LayerProducts
 from turnwise.engines.native.paged_attention import attend_prompts, attend_singles
-from turnwise.engines.native.prompt_sizes import block_for, row_blocks
+from turnwise.engines.native.prompt_sizes import FEWEST_QUERIES, block_for, end_blocks, row_blocks
 from turnwise.engines.native.requests import RunningRequest, Step, StepResult
 from turnwise.engines.native.weights import Layer, Weights
 from turnwise.engines.sampling import Noted, measure, reports_of, signed
@@ -41,6 +41,14 @@ class BlockTables:
     last: Tensor  # the last token
     floats: Tensor  # temperature, top-p, min-p
     integers: Tensor  # greedy, top-k, seed
+
+
+class Ends(NamedTuple):
+    """Of which tokens the next one is drawn. The last layer computes keys and values of all tokens, and the rest of these alone: `attend`
+    is its attention."""
+
+    places: Tensor
+    attend: Attend
 
 
 @dataclass(slots=True)
@@ -222,25 +230,31 @@ class CudaRunner:
         block = block_for(max(step.counts))
         tokens, positions, slots, ends = self._flatten(step)
         rows = [step.rows[i] for i in step.drawing]
-        parts = [tokens, positions, slots, row_blocks(step, ends, block).ravel(), ends[step.drawing] - 1]
+        parts = [tokens, positions, slots, row_blocks(step, ends, block).ravel(), ends[step.drawing] - 1, end_blocks(step).ravel()]
         parts += [np.array([row.slot for row in rows]), np.array([row.drawn for row in rows])]
         on_gpu = self._upload(np.concatenate(parts)).split([len(part) for part in parts])
-        x, delta = self._layers(
-            self.weights.embed(on_gpu[0].long()),
-            lambda qkv, cache, layer: self._attend_prompts(qkv, cache, layer, on_gpu[2], on_gpu[1], on_gpu[3].view(-1, 4), block),
-        )
+        x, delta = self._read(on_gpu[:6], block)
         if not rows:
             return Landing(x.new_empty(0), x.new_empty(0), 0)
-        last = on_gpu[4].long()
         reports = reports_of(row.request.sampling for row in rows)
-        drawn, logprobs, measured = self._draw(x[last], delta[last], on_gpu[5], on_gpu[6], reports)
+        drawn, logprobs, measured = self._draw(x, delta, on_gpu[6], on_gpu[7], reports)
         return Landing(drawn, logprobs, len(rows), reports, measured)
 
-    def _attend_prompts(
-        self, qkv: Tensor, cache: Tensor, layer: Layer, slots: Tensor, positions: Tensor, blocks: Tensor, size: int
-    ) -> Tensor:
-        rotate(qkv, cache, layer, self.tables, slots, positions, self.weights.shape)
-        return self._attend_many(qkv, cache, layer, self.tables.pages, blocks, size, self.weights.shape)
+    def _read(self, pieces: Sequence[Tensor], block: int) -> tuple[Tensor, Tensor]:
+        """All layers over tokens of prompts: the residual and the last layer's output of the rows' last tokens. `pieces` are those of
+        `PromptSize`, without padding or with it."""
+        tokens, positions, slots, blocks, last, last_blocks = pieces
+
+        def attend(qkv: Tensor, cache: Tensor, layer: Layer) -> Tensor:
+            rotate(qkv, cache, layer, self.tables, slots, positions, self.weights.shape)
+            return self._attend_many(qkv, cache, layer, self.tables.pages, blocks.view(-1, 4), block, self.weights.shape)
+
+        def attend_ends(qkv: Tensor, cache: Tensor, layer: Layer) -> Tensor:
+            rotate(qkv, cache, layer, self.tables, slots, positions, self.weights.shape)
+            own, table = qkv.index_select(0, last), self.tables.pages
+            return self._attend_many(own, cache, layer, table, last_blocks.view(-1, 4), FEWEST_QUERIES, self.weights.shape)
+
+        return self._layers(self.weights.embed(tokens.long()), attend, ends=Ends(last, attend_ends))
 
     def _flatten(self, step: Step) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """All tokens one after another: ids, positions, slots; and where each row ends."""
@@ -254,18 +268,26 @@ class CudaRunner:
 
     # What both have in common.
 
-    def _layers(self, x: Tensor, attend: Attend, parts: bool = False, heads: bool = False) -> tuple[Tensor, Tensor]:
-        """All layers: the residual, and the last layer's output that is not added yet. `parts`: the latter may be parts of a sum; `heads`:
-        what attention is given may be."""
-        work = self._products
+    def _layers(
+        self, x: Tensor, attend: Attend, parts: bool = False, heads: bool = False, ends: Ends | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """All layers: the residual, and the last layer's output that is not added yet, of the tokens or of their `ends`. `parts`: the
+        latter may be parts of a sum; `heads`: what attention is given may be."""
+        work, last = self._products, len(self.weights.layers) - 1
         delta: Tensor | None = None
         for number, layer in enumerate(self.weights.layers):
             qkv = work.qkv(layer, work.norm(x, delta, layer.before_attention), heads)
-            delta = work.out(layer, attend(qkv, self.cache[number], layer), parts)
-            if layer.after_attention is not None:
+            if ends is not None and number == last:
+                x, attend = x.index_select(0, ends.places), ends.attend
+            seen = attend(qkv, self.cache[number], layer)
+            if not len(x):
+                return x, x
+            residual = x if number < last else None
+            delta = work.out(layer, seen, parts, residual)
+            if delta is not None and layer.after_attention is not None:
                 delta = work.norm(delta, None, layer.after_attention)
-            delta = work.mlp(layer, work.norm(x, delta, layer.before_mlp), parts)
-            if layer.after_mlp is not None:
+            delta = work.mlp(layer, work.norm(x, delta, layer.before_mlp), parts, residual)
+            if delta is not None and layer.after_mlp is not None:
                 delta = work.norm(delta, None, layer.after_mlp)
         assert delta is not None
         return x, delta

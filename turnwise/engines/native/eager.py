@@ -87,13 +87,11 @@ class EagerRunner:
             copy_beginning(self.cache, *copy)
         drawing = step.drawing
         order = sorted(range(len(step.rows)), key=lambda i: step.counts[i] > 1)  # single tokens first
-        hidden = self._forward([step.rows[i] for i in order], [step.counts[i] for i in order])
+        place = {i: number for number, i in enumerate(order)}
+        hidden = self._forward([step.rows[i] for i in order], [step.counts[i] for i in order], [place[i] for i in drawing])
         if not drawing:
             return Done([], [])
-        ends = torch.tensor([step.counts[i] for i in order]).cumsum(0) - 1
-        last = torch.empty(len(order), dtype=torch.long)
-        last[torch.tensor(order)] = ends
-        logits = linear(self._norm(hidden[last[drawing]], self.weights.norm), self.weights.head, self.weights.head_bias)
+        logits = linear(self._norm(hidden, self.weights.norm), self.weights.head, self.weights.head_bias)
         return self._draw([step.rows[i] for i in drawing], self.weights.bounded(logits))
 
     def _note_settings(self, rows: list[RunningRequest]) -> None:
@@ -120,8 +118,8 @@ class EagerRunner:
         noted = Noted(reports, measure(logits, columns.temperature, reports)) if reports else None
         return Done(drawn.tokens.tolist(), drawn.logprobs.tolist(), noted)
 
-    def _forward(self, rows: list[RunningRequest], counts: list[int]) -> Tensor:
-        """The last layer's output for every token; keys and values go into the cache."""
+    def _forward(self, rows: list[RunningRequest], counts: list[int], drawing: list[int]) -> Tensor:
+        """The last layer's output for the last token of the rows that draw; keys and values of all tokens go into the cache."""
         w, shape = self.weights, self.weights.shape
         pages = [row.chain.pages[0] for row in rows]
         starts = [row.computed for row in rows]
@@ -140,7 +138,14 @@ class EagerRunner:
             heads = layer.qkv(self._norm(x, layer.before_attention)).view(len(tokens), -1, shape.head_dim)
             query = self._rotate(layer, heads, *turns[layer.rotation])
             keys, values = self._keep(number, layer, heads[:, shape.heads :], *place)
-            pieces = zip(parts[layer.window if layer.window < longest else 0], query.split(sizes), strict=True)
+            window = layer.window if layer.window < longest else 0
+            if number == len(w.layers) - 1 and len(drawing) < len(tokens):
+                if not drawing:
+                    return x[:0]
+                ends = (torch.tensor(counts).cumsum(0) - 1)[drawing]
+                x, query, sizes = x.index_select(0, ends), query.index_select(0, ends), [len(drawing)]
+                parts[window] = [Singles([pages[i] for i in drawing], [starts[i] + counts[i] for i in drawing], w.dtype, window)]
+            pieces = zip(parts[window], query.split(sizes), strict=True)
             seen = [part.attend(piece, keys, values, shape) for part, piece in pieces]
             x = self._finish(x, layer, seen[0] if len(seen) == 1 else torch.cat(seen))
         return x

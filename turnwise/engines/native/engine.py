@@ -85,6 +85,7 @@ class NativeEngine:
         self._done: list[Response] = []
         self._admitted: list[RunningRequest] = []
         self._since_prefill = 0
+        self._litter: list[Any] = []  # what was forgotten and is not freed yet
         self._unclean = False  # something that is not a number may be in the cache
         self._closed = False
         self.version, self.reports = 0, tuple(COLUMNS)
@@ -99,32 +100,30 @@ class NativeEngine:
         for request in requests:
             if request.sampling.stop and self.tokenizer is None:
                 raise TurnwiseError("engine: stop strings need a tokenizer: give one to NativeEngine")
-            ids, fresh = self._read(request)
-            if problem := self._problem(ids, fresh):
-                del ids[len(ids) - len(fresh) :]  # they may be those of a trajectory
+            ids, unchecked = self._read(request)
+            if problem := self._wrong_length(ids):
+                del ids[len(ids) - unchecked :]  # they may be those of a trajectory
                 self._done.append(Response(request.key, finish=Finish.REFUSED, message=problem))
                 continue
             stop = StopStrings(self.tokenizer, request.sampling.stop) if request.sampling.stop else None
             row = RunningRequest(request, ids, min(len(ids) + request.sampling.max_tokens, self.max_length), stop)
+            row.unchecked = unchecked
             row.rule = watch(request.sampling, self.tokenizer)
             self._queue.append(row)
 
-    def _read(self, request: Request) -> tuple[list[int], list[int]]:
-        """A prompt as plain integers, and its end that was not checked before: what follows on the tokens that are kept of its
-        trajectory."""
+    def _read(self, request: Request) -> tuple[list[int], int]:
+        """A prompt as a list, and how many tokens at its end are to be checked: what follows on those that are kept of its trajectory."""
         prompt, known = request.prompt_ids, self._chains.known(request.sequence)
         if isinstance(prompt, (list, Prefix)) and known is not None and len(known) < len(prompt):
             before, whole = len(known), prompt if isinstance(prompt, list) else prompt.whole
             whole = whole if len(whole) == len(prompt) else prompt[:]
             if {int}.issuperset(map(type, whole[before:])) and extend_to(known, whole):
-                return known, known[before:]
+                return known, len(known) - before
         fresh = list(prompt)
-        if set(map(type, fresh)) - {int}:  # numpy integers, for example
-            fresh = [int(token) for token in fresh]
-        return fresh, fresh
+        return fresh, len(fresh)
 
-    def _problem(self, prompt: list[int], fresh: list[int]) -> str:
-        """Why a prompt cannot be taken, or an empty text; `fresh` is its unchecked end."""
+    def _wrong_length(self, prompt: list[int]) -> str:
+        """Why a prompt of this length cannot be taken, or an empty text."""
         if not prompt:
             return "the prompt is empty: it needs at least one token"
         if len(prompt) >= self.max_length:
@@ -132,10 +131,23 @@ class NativeEngine:
                 f"the prompt has {len(prompt)} tokens, and prompt and response together may have {self.max_length}: "
                 "give a shorter prompt, a larger max_length or more cache_memory"
             )
-        known = self.weights.shape.vocabulary
-        if fresh and (min(fresh) < 0 or max(fresh) >= known):
-            return f"the prompt has token ids from {min(prompt)} to {max(prompt)}, and the model knows 0 to {known - 1}: another tokenizer?"
         return ""
+
+    def _check(self, row: RunningRequest) -> bool:
+        """Look at a prompt's tokens when its turn has come, while the GPU works on those before it: whether they are the model's. They are
+        plain integers afterwards."""
+        ids, first = row.ids, len(row.ids) - row.unchecked
+        fresh = ids[first:]
+        row.unchecked = 0
+        if set(map(type, fresh)) - {int}:  # numpy integers, for example
+            fresh = ids[first:] = [int(token) for token in fresh]
+        known = self.weights.shape.vocabulary
+        if min(fresh) >= 0 and max(fresh) < known:
+            return True
+        message = f"the prompt has token ids from {min(ids)} to {max(ids)}, and the model knows 0 to {known - 1}: another tokenizer?"
+        del ids[first:]  # they may be those of a trajectory
+        self._done.append(Response(row.request.key, finish=Finish.REFUSED, message=message))
+        return False
 
     def poll(self, wait: bool = True) -> list[Response]:
         while not self._done and (self._queue or self._rows):
@@ -187,6 +199,7 @@ class NativeEngine:
             self._reset()
             self._runner.clean()
             self._unclean = False
+        answered = len(self._done)
         step = self._plan()
         if step.rows:
             try:
@@ -197,7 +210,7 @@ class NativeEngine:
             except BaseException:
                 self._reset(settle=False)  # pages were promised contents that they did not get
                 raise
-        elif not self._flights:
+        elif not self._flights and len(self._done) == answered:  # a prompt that was refused just now is progress
             self._make_room()
         while len(self._flights) > (self._runner.ahead if step.rows else 0):
             self._settle(*self._flights.popleft())
@@ -210,6 +223,7 @@ class NativeEngine:
         for row in drawing:
             row.flying += 1
         self._flights.append((drawing, result))
+        self._litter.clear()  # while a GPU works
         self._pages.drop([source for source, _, _ in step.copies])  # held until now, so that nothing else was written there
 
     def _settle(self, rows: list[RunningRequest], result: StepResult) -> None:
@@ -292,6 +306,8 @@ class NativeEngine:
         waiting: list[RunningRequest] = []
         while self._queue and self._free_slots and step.tokens < self.prefill_tokens and len(waiting) < self.max_batch:
             row = self._queue.popleft()
+            if row.unchecked and not self._check(row):
+                continue
             ready = self._chains.find_prefix(row)
             if ready is None:
                 waiting.append(row)
@@ -336,7 +352,7 @@ class NativeEngine:
         self._rows.clear()
         self._admitted.clear()
         self._free_slots = list(range(self.max_batch))
-        self._chains.clear()
+        self._litter = self._chains.clear()
 
     def _recover(self, step: Step, error: Exception) -> None:
         """Out of memory: try again with fewer prompt tokens at a time; a step that is small already is a fault of its rows."""

@@ -11,6 +11,7 @@ from turnwise.engines.native.requests import Step
 from turnwise.engines.native.weights import Weights
 
 SIZES = (32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096)
+FEWEST_QUERIES = 16  # that one program attends from: the smallest side of a matrix product
 FEWEST_TOKENS = 8  # per row, on average: a step of more and shorter rows takes a larger size
 WORK = 2e12  # tokens × parameters: beyond this a GPU needs longer for the step than a host to issue its launches
 
@@ -37,8 +38,8 @@ class PromptSize:
 
     @property
     def pieces(self) -> tuple[int, ...]:
-        """The lengths of tokens, positions, slots, blocks and ends of rows."""
-        return self.tokens, self.tokens, self.tokens, 4 * self.blocks, self.rows
+        """The lengths of tokens, positions, slots, blocks, ends of rows and their blocks."""
+        return self.tokens, self.tokens, self.tokens, 4 * self.blocks, self.rows, 4 * self.rows
 
     @property
     def room(self) -> int:
@@ -57,14 +58,17 @@ class PromptSize:
         blocks[: len(own)] = own
         filled = blocks[len(own) : len(own) + len(padding)]
         filled[:, 1], filled[:, 3] = len(tokens) + padding, np.minimum(self.filler, empty - padding)
-        last = np.zeros(self.rows, dtype=np.int64)
-        last[: len(step.drawing)] = ends[step.drawing] - 1
+        drawn = len(step.drawing)
+        last, last_blocks = np.zeros(self.rows, dtype=np.int64), np.ones((self.rows, 4), dtype=np.int64)
+        last[:drawn], last_blocks[:drawn] = ends[step.drawing] - 1, end_blocks(step)
+        last_blocks[drawn:, :3] = np.stack([np.full(self.rows, spare), np.arange(self.rows), np.zeros(self.rows)], axis=1)[drawn:]
         return (
             np.concatenate([tokens, np.zeros(empty, dtype=np.int64)]),
             np.concatenate([positions, fill]),
             np.concatenate([slots, np.full(empty, spare)]),
             blocks.ravel(),
             last,
+            last_blocks.ravel(),
         )
 
 
@@ -79,6 +83,12 @@ def row_blocks(step: Step, ends: np.ndarray, size: int) -> np.ndarray:
     return np.stack([slots[of], (ends - counts)[of] + done, computed[of] + done, np.minimum(size, counts[of] - done)], axis=1)
 
 
+def end_blocks(step: Step) -> np.ndarray:
+    """The last tokens of the rows that draw as blocks of one token each, as `row_blocks`, in a list of these tokens alone."""
+    last = [(step.rows[i].slot, number, step.rows[i].computed + step.counts[i] - 1, 1) for number, i in enumerate(step.drawing)]
+    return np.array(last, dtype=np.int64).reshape(-1, 4)
+
+
 def prompt_sizes(weights: Weights) -> tuple[int, ...]:
     """The sizes that are worth recording for a model: those where the host would be slower than the GPU."""
     shape = weights.shape
@@ -89,7 +99,7 @@ def prompt_sizes(weights: Weights) -> tuple[int, ...]:
 
 def block_for(longest: int) -> int:
     """How many tokens one program attends from, if that is the longest prompt of a step."""
-    return 64 if longest > 16 else 16
+    return 64 if longest > FEWEST_QUERIES else FEWEST_QUERIES
 
 
 def prompt_size(sizes: tuple[int, ...], step: Step, slots: int, most: int) -> PromptSize | None:

@@ -219,14 +219,9 @@ class RecordedRunner(CudaRunner):
 
     def _read_prompts(self, size: PromptSize, pieces: list[Tensor]) -> None:
         """All layers over the tokens; of each row's last token, what the draw needs is kept."""
-        tokens, positions, slots, blocks, last = pieces
-        x, delta = self._layers(
-            self.weights.embed(tokens.long()),
-            lambda qkv, cache, layer: self._attend_prompts(qkv, cache, layer, slots, positions, blocks.view(-1, 4), size.block),
-        )
-        ends = last.long()
-        torch.index_select(x, 0, ends, out=self._ends[0, : len(ends)])
-        torch.index_select(delta, 0, ends, out=self._ends[1, : len(ends)])
+        x, delta = self._read(pieces, size.block)
+        self._ends[0, : len(x)].copy_(x)
+        self._ends[1, : len(x)].copy_(delta)
 
     def _draw_ends(self, lanes: int, results: Results, way: str) -> None:
         box, room = self._mail.box, self._lane_room

@@ -31,6 +31,7 @@ class RunningRequest:
     logprobs: list[float] = field(default_factory=list)
     reports: dict[str, list[float]] = field(default_factory=dict)
     version: int = -1  # of the weights that drew the first token
+    unchecked: int = 0  # tokens at the end of `ids` that nobody has looked at
     rule: Callable[[int, Mapping[str, float]], bool] | None = None  # asked after each token whether the response ends
 
     @property

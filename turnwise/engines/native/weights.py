@@ -63,6 +63,11 @@ class Linear:
         return before != self._places
 
     @property
+    def copies(self) -> bool:
+        """Whether anything here is a copy of the parameters, or depends on more than them: another dtype, adapters, codes of 4 bits."""
+        return self.adapted or self._packed or base_of(self._modules[0]).weight.dtype != self._dtype
+
+    @property
     def plain(self) -> bool:
         """Whether this is a product with one dense weight, and nothing else."""
         return not self._packed and self.down is None
@@ -187,9 +192,32 @@ class Weights:
             self.head = self.embedding if head.weight is inner.embed_tokens.weight else self._hold(head.weight)
             self.head_bias = None if head.bias is None else self._hold(head.bias)
         self._pointers = self._read_pointers()
+        self._seen = self._identities()
 
     def update(self) -> bool:
         """The parameters have changed: refresh what is copied. True if any of them is now elsewhere in memory."""
+        if self._seen is not None and self._seen == self._identities():  # the usual case: new values in the same places
+            self.copy_again()
+            return False
+        found = self._update()
+        self._seen = self._identities()
+        return found
+
+    def _identities(self) -> list[Any] | None:
+        """Which parameters there are, and where; None if layers hold copies of theirs, which are to be made again. All of a model's modules
+        are looked at after every update of the weights, so this goes through their dictionaries by itself."""
+        if any(linear.copies for layer in self.layers for linear in layer.linears):
+            return None
+        found: list[Any] = []
+        modules: list[Any] = [self.model]
+        while modules:
+            module = modules.pop()
+            found.append(type(module))
+            found += [(id(p), p.data_ptr(), p.dtype) for p in module._parameters.values() if p is not None]
+            modules += [child for child in module._modules.values() if child is not None]
+        return found
+
+    def _update(self) -> bool:
         if reason := supports(self.model):
             raise TurnwiseError(f"the native engine cannot run this model any more: {reason}")
         if self.model.lm_head.weight.device != self.device:
