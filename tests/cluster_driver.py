@@ -18,7 +18,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import ray
 from cluster_light import GROUPS, Learner, Make, Sender, places
 from conftest import ROOT
 
@@ -55,7 +54,7 @@ MOMENTS = (
     "evaluates",
 )
 BATCHES = 11  # one for each strike, and one more
-SETTINGS: dict[str, Any] = {"iterations": BATCHES, "run.checkpoint_every": 2, "run.keep_rollouts": BATCHES, "eval.every": 3}
+SETTINGS: dict[str, Any] = {"sft": None, "iterations": BATCHES, "run.checkpoint_every": 2, "run.keep_rollouts": BATCHES, "eval.every": 3}
 
 
 class Driver(System):
@@ -81,6 +80,8 @@ class Driver(System):
 
     @cached_property
     def access(self) -> Access:
+        import ray
+
         def hire(number: int) -> Any:
             return ray.remote(Rollouter).options(num_cpus=1, max_restarts=0, max_concurrency=16).remote(Make(number), number)
 
@@ -148,6 +149,8 @@ class Driver(System):
 
 def live(folder: Path, address: str, moment: str, least: int) -> None:
     """The run, or what is left of it, until a moment."""
+    import ray
+
     made = folder / "run"
     config = Config.load(ROOT / "recipes" / "own-env.toml", SETTINGS | {"out": str(folder), "name": "run"})
     run = Run.open(made) if made.is_dir() else Run.create(folder, "run", to_toml(config))
@@ -166,6 +169,8 @@ def live(folder: Path, address: str, moment: str, least: int) -> None:
 
 def lives(folder: Path, address: str, moments: Sequence[str]) -> list[int]:
     """The exit codes of the lives that are killed at these moments, and of one that is not."""
+    import ray  # noqa: F401  # once for all lives
+
     codes = []
     for least, moment in enumerate([*moments, ""]):
         child = os.fork()
