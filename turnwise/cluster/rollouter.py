@@ -132,8 +132,9 @@ class Rollouter:
     def status(self) -> dict[str, Any]:
         """Numbers that grow while there is progress, the version of the weights, and the processes of the environments."""
         parts = self._parts if self._made.done() else None
-        version, pids = (-1, []) if parts is None else (parts.version, parts.pids)
-        return {"turns": self._turns, "ended": self._ended, "version": version, "pids": pids, "pid": os.getpid()}
+        version, pids, played = (-1, [], 0.0) if parts is None else (parts.version, parts.pids, parts.environments)
+        counts = {"turns": self._turns, "ended": self._ended, "environments": played}
+        return counts | {"version": version, "pids": pids, "pid": os.getpid()}
 
     def cancel(self) -> None:
         """End the current work and all waiting work, between two turns."""
@@ -234,6 +235,7 @@ class Rollouter:
         self._first = 0.0
         outcome = self._perform(job.work)
         outcome.seconds = {"play": time.perf_counter() - job.came}
+        outcome.environments = self._parts.environments
         if self._first:
             outcome.seconds["first_turn"] = self._first - job.came
         return outcome
