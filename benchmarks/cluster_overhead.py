@@ -1,14 +1,21 @@
-"""What the cluster path costs: the same small recipe plain and with one engine as an actor, in turn, in one run. Prints JSON and a table.
+"""What the cluster path costs: the same recipe plain and with one engine as an actor, in turn, in one run. Prints JSON and a table.
 
     python benchmarks/cluster_overhead.py                                         # the tiny model on a CPU
-    python benchmarks/cluster_overhead.py --model FOLDER --device cuda --recipe recipes/alfworld.toml engine.name=native
+    python benchmarks/cluster_overhead.py --still --model FOLDER --device cuda --recipe recipes/alfworld-0.5b-gigpo.toml --iterations 8
     python benchmarks/cluster_overhead.py --rounds 3 collect.groups=8 cluster.transfer=store
     python benchmarks/cluster_overhead.py … engine.name=vllm --kinds cluster       # only whether vLLM runs inside an actor, and how fast
 
-Seconds per iteration and per phase are medians over all iterations but the first of each run, which warms up. `ratio` is cluster / plain of
-the whole iteration. `same_weights` says which runs end with the same weights: all of them where the learner is bitwise repeatable. If two
-plain runs differ, so do their games: `work` has the turns and tokens per iteration, and `per_turn` the ratios of seconds per turn. `parts`
-has the seconds of the cluster's own parts (`cluster/seconds_…` in docs/metrics.md).
+Seconds per iteration and per phase are medians over all iterations but the first of each run, which warms up. `wall` is the time from one
+line of the log to the next: the iteration and everything between two of them. `ratio` is cluster / plain of it. `per_turn` has the ratios
+of seconds per turn, and `paired` the medians of the ratios of iterations with the same number, where both have played equally many turns.
+
+A GPU's learner is not bitwise repeatable, so the games of two runs drift apart. With `--still` the learner's steps are too small to change
+a weight: all is computed, and all runs play the same games. `same_games` says whether they did, `work` has the turns and tokens per
+iteration. `same_weights` says which runs end with the same weights: without `--still`, all of them where the learner is repeatable.
+
+`parts` has the seconds of the cluster's own parts (`cluster/seconds_…` in docs/metrics.md), and `extra` what they add up to: `messages` are
+pack, travel and unpack, `weights` are publish and wait, `play` is the engine's playing beyond the plain path's collecting, and `other` is
+the rest of the difference.
 """
 
 from __future__ import annotations
@@ -25,6 +32,7 @@ from contextlib import contextmanager
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from results import publish
@@ -34,27 +42,75 @@ from turnwise.config.recipes import parse_override
 from turnwise.runs.folder import Run
 
 ROOT = Path(__file__).resolve().parent.parent
-PHASES = ("collect", "credit", "update", "iteration")
+PHASES = ("collect", "credit", "update", "keep", "iteration", "wall")
+STILL = 1e-30  # a learning rate: no step changes a weight
+SAME = 0.02  # of the turns of an iteration: how far two that are compared as a pair may differ
 WORK = ("turns", "prompt_tokens", "response_tokens")
 PARTS = "cluster/seconds_"
 Found = dict[str, list[dict[str, Any]]]  # the runs of each kind
 
 
+@contextmanager
+def noted(walls: list[float]) -> Iterator[None]:
+    """When each line of a log was written."""
+    log = Run.log
+
+    def note(self: Run, metrics: Any) -> None:
+        log(self, metrics)
+        walls.append(time.monotonic())
+
+    with patch.object(Run, "log", note):
+        yield
+
+
 def run(recipe: Path, out: Path, name: str, changes: dict[str, Any]) -> dict[str, Any]:
-    """One run: the lines of its log but the first, and a sum of its weights."""
-    start = time.perf_counter()
-    result = tw.train(recipe, quiet=True, out=str(out), name=name, **changes)
+    """One run: the lines of its log but the first two, and a sum of its weights. The evaluation after the last one does not count."""
+    start, walls = time.perf_counter(), list[float]()
+    with noted(walls):
+        result = tw.train(recipe, quiet=True, out=str(out), name=name, **changes)
     whole = hashlib.sha256()
     for path in sorted((result.folder / "model").glob("*.safetensors")):
         with path.open("rb") as file:
             whole.update(hashlib.file_digest(file, "sha256").digest())
-    lines = [line for line in Run.open(result.folder).metrics() if line["iteration"] > 1]
-    return {"lines": lines, "whole": time.perf_counter() - start, "weights": whole.hexdigest()}
+    lines = Run.open(result.folder).metrics()
+    for before, now, line in zip(walls, walls[1:], lines[1:], strict=False):
+        line["time/wall"] = now - before - line.get("time/eval", 0.0)
+    measured = [line for line in lines if line["iteration"] > 1]
+    return {"lines": measured, "whole": time.perf_counter() - start, "weights": whole.hexdigest()}
 
 
 def median(runs: list[dict[str, Any]], name: str, per: str | None = None) -> float:
     """Over all iterations of all runs; `per`: divided by another number of the same iteration."""
-    return statistics.median(line[name] / (max(line[per], 1.0) if per else 1.0) for one in runs for line in one["lines"])
+    return statistics.median(line.get(name, 0.0) / (max(line[per], 1.0) if per else 1.0) for one in runs for line in one["lines"])
+
+
+def pairs(runs: Found, phase: str) -> list[float]:
+    """Cluster / plain for iterations of the same number that have nearly the same number of turns."""
+    found = []
+    for left, right in product(runs.get("plain", []), runs.get("cluster", [])):
+        for one, other in zip(left["lines"], right["lines"], strict=True):
+            if abs(one["collect/turns"] - other["collect/turns"]) <= SAME * one["collect/turns"] and one.get(f"time/{phase}"):
+                found.append(other[f"time/{phase}"] / one[f"time/{phase}"])
+    return found
+
+
+def same_games(runs: Found) -> bool:
+    """Whether all runs have played equally many turns and tokens in every iteration."""
+    return (
+        len({repr([[line[f"collect/{name}"] for name in WORK] for line in one["lines"]]) for found in runs.values() for one in found}) == 1
+    )
+
+
+def extra(seconds: dict[str, dict[str, float]], parts: dict[str, float]) -> dict[str, float]:
+    """What the cluster's iteration takes longer than the plain one, in groups of parts."""
+    if not {"plain", "cluster"} <= seconds.keys():
+        return {}
+    found = {
+        "messages": sum(parts.get(name, 0.0) for name in ("pack", "travel", "unpack")),
+        "weights": sum(parts.get(name, 0.0) for name in ("publish", "wait")),
+        "play": parts.get("play", 0.0) - seconds["plain"]["collect"],
+    }
+    return found | {"other": seconds["cluster"]["wall"] - seconds["plain"]["wall"] - sum(found.values())}
 
 
 def same_weights(runs: Found) -> dict[str, bool]:
@@ -77,13 +133,19 @@ def compared(runs: Found) -> dict[str, Any]:
         return {phase: values["cluster"][phase] / max(values["plain"][phase], 1e-9) for phase in PHASES}
 
     own = [name for name in runs["cluster"][0]["lines"][-1] if name.startswith(PARTS)] if "cluster" in runs else []
+    parts = {name.removeprefix(PARTS): median(runs["cluster"], name) for name in own}
+    paired = {phase: found for phase in PHASES if (found := pairs(runs, phase))}
     return {
         "seconds": seconds,
-        "ratio": ratios(seconds).get("iteration"),
+        "ratio": ratios(seconds).get("wall"),
         "ratios": ratios(seconds),
         "per_turn": ratios(per_turn),
+        "paired": {phase: statistics.median(found) for phase, found in paired.items()},
+        "pairs": {phase: len(found) for phase, found in paired.items()},
+        "same_games": same_games(runs),
         "work": {kind: {name: median(found, f"collect/{name}") for name in WORK} for kind, found in runs.items()},
-        "parts": {name.removeprefix(PARTS): median(runs["cluster"], name) for name in own},
+        "parts": parts,
+        "extra": extra(seconds, parts),
         "whole_run_seconds": {kind: [one["whole"] for one in found] for kind, found in runs.items()},
         "same_weights": same_weights(runs),
     }
@@ -126,6 +188,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda", "auto"])
     parser.add_argument("--iterations", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=2, help="how often both are run, in turn")
+    parser.add_argument("--still", action="store_true", help="let no step change a weight, so that all runs play the same games")
     parser.add_argument("--kinds", nargs="+", default=["plain", "cluster"], choices=["plain", "cluster"])
     parser.add_argument("--seconds", type=float, default=540.0, help="no run is started that would probably end later")
     parser.add_argument("--out", type=Path, help="a file for the result")
@@ -133,6 +196,7 @@ def main() -> None:
     given = parser.parse_intermixed_args()
     shared: dict[str, Any] = {"device": given.device, "iterations": given.iterations, "sft": None, "eval.n": 1, "run.checkpoint_every": 0}
     shared |= {"model.path": given.model} if given.model else {}
+    shared |= {"learner.lr": STILL} if given.still else {}
     changes = shared | dict(parse_override(text) for text in given.overrides)
     plain = {key: value for key, value in changes.items() if not key.startswith("cluster.")}
     both = {"plain": plain, "cluster": {"cluster.engines": 1} | changes}
@@ -140,12 +204,18 @@ def main() -> None:
     machine = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     report = {"machine": machine, "recipe": given.recipe.name, "settings": changes} | compared(runs)
     publish(json.loads(json.dumps(report, default=str)), given.out)
-    print(f"{'seconds':12}" + "".join(f"{kind:>12}" for kind in runs) + f"{'ratio':>12}{'per turn':>12}")
+    shown(report, list(runs))
+
+
+def shown(report: dict[str, Any], kinds: list[str]) -> None:
+    """The same as a table."""
+    print(f"{'seconds':12}" + "".join(f"{kind:>12}" for kind in kinds) + f"{'ratio':>12}{'per turn':>12}{'paired':>12}")
     for phase in PHASES:
-        shown = "".join(f"{report['seconds'][kind][phase]:12.3f}" for kind in runs)
-        print(f"{phase:12}{shown}{report['ratios'].get(phase, float('nan')):12.3f}{report['per_turn'].get(phase, float('nan')):12.3f}")
-    for name, value in report["parts"].items():
-        print(f"{name:12}{'':>{12 * (len(runs) - 1)}}{value:12.3f}")
+        seconds = "".join(f"{report['seconds'][kind][phase]:12.3f}" for kind in kinds)
+        ratios = "".join(f"{report[name].get(phase, float('nan')):12.3f}" for name in ("ratios", "per_turn", "paired"))
+        print(f"{phase:12}{seconds}{ratios}")
+    for title in ("parts", "extra"):
+        print(f"{title}: " + ", ".join(f"{name} {value * 1000:.1f} ms" for name, value in report[title].items()))
 
 
 if __name__ == "__main__":

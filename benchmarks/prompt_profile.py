@@ -1,7 +1,7 @@
 """Where the time of prompts goes in the native engine: by kind of kernel, and how long the GPU idles.
 
     python benchmarks/prompt_profile.py                                     # 1.5B shape on a GPU, about half a minute
-    python benchmarks/prompt_profile.py --budgets 16384 32768 --parts kinds # without whole runs
+    python benchmarks/prompt_profile.py --budgets 16384 --switches residual # next to an engine with a switch turned round
     python benchmarks/prompt_profile.py --shape tiny                        # also on a CPU: by operation
 
 `kinds` is one pass over 32 prompts of 1,024 tokens: milliseconds, number of kernels, and the rate at which a kind computes or moves bytes.
@@ -29,6 +29,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from turnwise.engines.base import Request, Sampling
 from turnwise.engines.native import NativeEngine
+from turnwise.engines.native.switches import Switches
 
 TINY = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2}
 NAMES = {  # how a kernel's name begins, or for the library's a part of it: its kind
@@ -80,11 +81,14 @@ class Prompts:
         self.model, self.device, self.seed = make_model(shape, device), device, 0
         self.engine: Any = None
 
-    def use(self, budget: int | None) -> None:
+    def use(self, budget: int | None, turned: str = "") -> None:
+        """A new engine. `turned`: a switch that is not as it is by default."""
         if self.engine is not None:
             self.engine.close()
         memory = 0.5 if self.device == "cuda" else 2**28
-        self.engine = NativeEngine(self.model, max_batch=128, max_length=1536, cache_memory=memory, prefill_tokens=budget)
+        switches = {turned: not getattr(Switches(), turned)} if turned else {}
+        settings: dict[str, Any] = {"cache_memory": memory, "prefill_tokens": budget, "switches": switches}
+        self.engine = NativeEngine(self.model, max_batch=128, max_length=1536, **settings)
 
     def requests(self, count: int, length: int, tokens: int) -> list[Request]:
         self.seed += 1
@@ -203,6 +207,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=[*SHAPES, "tiny"], default="1.5b")
     parser.add_argument("--parts", nargs="+", choices=("kinds", "host", "whole"), default=("kinds", "host", "whole"))
     parser.add_argument("--budgets", nargs="+", type=int, default=[16384, 32768, 8192])
+    parser.add_argument("--switches", nargs="*", default=[], help="each is turned round, one after another, with the first budget")
     parser.add_argument("--prompts", type=int, default=32)
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--out", type=Path)
@@ -215,14 +220,16 @@ def main() -> None:
         result["product TFLOP/s"] = product_rates()
     sizes = options.prompts, options.length
     many = 4 * options.prompts, options.length
-    for budget in options.budgets:
-        bench.use(budget)
+    for budget, turned in [*((budget, "") for budget in options.budgets), *((options.budgets[0], name) for name in options.switches)]:
+        bench.use(budget, turned)
         work: dict[str, Callable[[], Any]] = {
             "kinds": lambda: bench.kinds(*sizes),
             "host": lambda: bench.host(*many),
             "whole": lambda: {"prompts s": bench.least(*many, 1), "prompts and 128 tokens s": bench.least(*many, 128)},
         }
-        result[f"{budget} tokens per step"] = {part: work[part]() for part in options.parts}
+        result[f"{budget} tokens per step" + (f", {turned} turned round" if turned else "")] = {
+            part: work[part]() for part in options.parts
+        }
     publish(result, options.out)
 
 

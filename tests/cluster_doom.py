@@ -18,6 +18,7 @@ from typing import Any
 from cluster_light import Learner, LightParts
 from toy_env import Corridor
 
+from turnwise.cluster.pieces import Pace
 from turnwise.cluster.rollouter import Rollouter
 from turnwise.cluster.work import Hooks, Outcome, Work
 from turnwise.data.rollouts import Trajectory
@@ -107,7 +108,9 @@ class Parts(LightParts):
 
 
 class DoomedRollouter(Rollouter):
-    """The actor of an engine, which comes to moments."""
+    """The actor of an engine, which comes to moments. What it has played travels at once."""
+
+    pace = Pace(every=0.001, few=1)
 
     def __init__(self, doom: Doom, number: int):
         self.doom = doom

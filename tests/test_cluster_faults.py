@@ -9,7 +9,7 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from functools import partial
@@ -27,10 +27,13 @@ from turnwise import TurnwiseError
 from turnwise.cluster.ahead import Ahead, Settings
 from turnwise.cluster.collecting import RemoteCollector
 from turnwise.cluster.crew import Crew, Hears
+from turnwise.cluster.pieces import Arrival, Pace, Piece
 from turnwise.cluster.rollouter import Rollouter
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
 from turnwise.cluster.work import Hooks, Spec
 from turnwise.collect.seats import SEAT
+from turnwise.data.attempts import Start
+from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import Task
 from turnwise.methods.planning import Plain
 
@@ -95,6 +98,7 @@ class FakeRay:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnwise.cluster.crew.import_ray", FakeRay)
+    monkeypatch.setattr(Rollouter, "pace", Pace(every=0.0005, few=1))  # what is played travels at once
 
 
 class Dies:
@@ -195,6 +199,46 @@ def test_any_number_of_engines_learns_what_one_process_learns(fake: None, engine
     assert found.batches == alone().batches and found.weight == alone().weight
 
 
+@pytest.mark.parametrize("engines", [1, 2])
+def test_engines_read_weights_while_the_driver_goes_on_and_the_learner_changes_nothing_before_that(fake: None, engines: int) -> None:
+    """Engines read the learner's number where it is, and late: after the driver has come to the next batch."""
+    learner, asked = Learner(), threading.Event()
+    asked.set()
+
+    class Live(LightParts):
+        def publish(self, version: int, weights: Any) -> None:
+            assert asked.wait(30.0)
+            time.sleep(0.02)
+            super().publish(version, learner.weight)
+
+    crew = Crew(lambda number: Handle(Live, number), engines, deadline=30.0)
+    access = Access(crew)
+    engine = RemoteEngine(access, Sender(learner), waits=True, later=True)
+    engine.refresh()
+    assert {member.state for member in crew.members} == {"up"}, "whoever refreshes may change the weights at once"
+    source = ClusterSource(places(), GROUPS, lambda: RemoteCollector(access), engine, access=access)
+    try:
+        for number, found in enumerate(source.batches(Plain(), n=3, begins=asked.set)):
+            learner.update(found.trajectories, number)
+            asked.clear()
+            engine.publish(number + 1)
+            assert {member.state for member in crew.members} == {"updating"}
+        asked.set()
+        source.collect(Nothing())
+        assert {member.state for member in crew.members} == {"up"}, "also if nothing was played"
+    finally:
+        access.close()
+    assert learner.batches == alone().batches and learner.weight == alone().weight
+
+
+class Nothing:
+    """A plan that plays nothing."""
+
+    def gather(self, places: Any, groups: int) -> Generator[list[Start], list[Trajectory], Any]:
+        yield from ()
+        return SimpleNamespace(trajectories=[], counts={})
+
+
 class Loads(LightParts):
     """Parts that write down what is loaded ahead."""
 
@@ -237,6 +281,37 @@ def test_an_engine_that_dies_at_any_turn_changes_nothing(fake: None, engine: int
     found, crew = trained(dies.hire)
     assert dies.struck and crew.counts["lost_engines"] == 1
     assert found.batches == alone().batches and len(found.learned) == len(set(found.learned)) == 3 * GROUPS * SIZE
+
+
+@pytest.mark.parametrize("env", [Corridor, Race])
+def test_what_is_played_travels_meanwhile_and_what_a_lost_engine_has_sent_does_not_count(
+    fake: None, monkeypatch: pytest.MonkeyPatch, env: Any
+) -> None:
+    """An engine plays on after a piece was taken. The first one dies then."""
+    handles: list[Handle] = []
+    taken: list[int] = []
+    take = Arrival.take
+
+    def note(arrival: Arrival, piece: Piece) -> None:
+        taken.append(len(handles))
+        take(arrival, piece)
+
+    def strike(parts: LightParts) -> None:
+        until = time.monotonic() + 30.0
+        while parts.turns == 5 and len(handles) not in taken and time.monotonic() < until:
+            time.sleep(0.001)
+        if parts.turns == 5 and len(handles) == 1:
+            handles[0].die()
+
+    def hire(number: int) -> Handle:
+        handles.append(Handle(lambda hooks: LightParts(hooks, strikes=strike, env=env), number))
+        return handles[-1]
+
+    monkeypatch.setattr(Arrival, "take", note)
+    found, crew = trained(hire, engines=1)
+    assert crew.counts["lost_engines"] == 1 and {1, 2} <= set(taken)
+    undisturbed = alone(env=env)
+    assert found.batches == undisturbed.batches and found.weight == undisturbed.weight
 
 
 def test_an_engine_that_always_dies_costs_its_share_and_not_the_run(fake: None) -> None:

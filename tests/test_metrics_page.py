@@ -75,7 +75,7 @@ CLUSTER = (  # on a cluster alone: see test_cluster_metrics.py
         f"cluster/{name}"
         for name in ("stale_groups", "failed_groups", "repeated_groups", "expired_leases", "late_answers", "dropped_share")
     ),
-    *(f"cluster/seconds_{name}" for name in ("publish", "play", "first_turn", "pack", "travel", "unpack")),
+    *(f"cluster/seconds_{name}" for name in ("publish", "wait", "play", "first_turn", "pack", "travel", "unpack")),
 )
 LEARNED = {"token.old_logprob", "token.ref_logprob"}  # what the learner itself gives an objective; methods bring the rest
 KINDS |= {

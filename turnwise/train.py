@@ -63,7 +63,7 @@ def learn_from(found: Collected, run: Run, system: System, state: State) -> None
         def write(pause: Pause) -> None:
             run.save_batch(iteration, batch, 0 if keep == 0 else None, config.run.keep_tokens, pause)
 
-        with beside(write, system.load_ahead) as wait:
+        with beside(system.load_ahead, write) as wait:
             with clock("update"):
                 metrics |= numbers("learner", system.update(batch, derive(config.seed, "update", iteration), progress))
                 metrics |= numbers("model", system.train_models(batch, progress))

@@ -11,8 +11,10 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from turnwise.cluster.pieces import Arrival, Rest
 from turnwise.cluster.start import import_ray, one_line
 from turnwise.cluster.work import Outcome, Work
 from turnwise.data.tasks import Task
@@ -45,6 +47,15 @@ class Member:
     spans: list[tuple[float, float]] = field(default_factory=list)  # when it had work
     played: float = 0.0  # seconds that its environments have played in this life, as it last reported them
     told: float = 0.0  # those of them that `environments` has returned; below 0: some of a life before are missing
+
+
+@dataclass
+class Running:
+    """Work that a member does, by its number, and what has arrived of it."""
+
+    number: int
+    member: Member
+    arrival: Arrival
 
 
 @dataclass
@@ -86,6 +97,11 @@ class Crew:
         while any(member.state in ("starting", "updating") for member in self.members):
             self.step([])
 
+    def updated(self) -> None:
+        """Wait until no member reads weights any more. One that starts gets them later."""
+        while any(member.state == "updating" for member in self.members):
+            self.step([])
+
     def _update(self, member: Member) -> None:
         if self._send is None:
             member.state = "up"
@@ -101,48 +117,79 @@ class Crew:
         """The outcome of each work, in order; None for one that was lost more often than `retries` allows, or was cancelled before it
         began. `homes` are the members that do it if they are there."""
         found: list[Outcome | None] = [None] * len(works)
+        began = time.monotonic()
         waiting, tries = deque(range(len(works))), [0] * len(works)
-        running: dict[Any, tuple[int, Member]] = {}
+        running: dict[Any, Running] = {}
         cancelled = False
         if not self._begun:  # a member that is only slower to start keeps its work
             self.settle()
             self._begun = True
         while waiting or running:
-            self._hand_out(works, homes, waiting, running)
+            for ref in self._hand_out(works, homes, waiting, running):
+                self.seconds["wait"] += running[ref].member.began - began
             if self.hears.cancelled() and not cancelled:
                 cancelled, waiting = True, deque()
-                for _, member in running.values():
-                    member.handle.cancel.remote()
-            for ref in self.step(list(running)):
-                k, member = running.pop(ref)
-                took = time.monotonic() - member.began
-                found[k] = self.result(member, ref)
-                self._note_travel(found[k], took)
-                if found[k] is None:
-                    running[ref] = k, member
-            for ref in [ref for ref, (_, member) in running.items() if ref not in member.refs]:  # its member was lost
-                k, _ = running.pop(ref)
+                for one in running.values():
+                    one.member.handle.cancel.remote()
+            pieces = {ref: one.arrival for one in running.values() if (ref := one.arrival.awaited()) is not None}
+            done = self.step([*running, *pieces])
+            for ref in [ref for ref in done if ref in pieces]:
+                self._take(pieces[ref])
+            for ref in [ref for ref in done if ref in running]:
+                one = running[ref]
+                took = time.monotonic() - one.member.began
+                if (outcome := self.result(one.member, ref, one.arrival)) is not None:
+                    self._note_travel(outcome, took)
+                    found[running.pop(ref).number] = outcome
+            for ref in [ref for ref, one in running.items() if ref not in one.member.refs]:  # its member was lost
+                k = running.pop(ref).number
                 tries[k] += 1
                 if tries[k] <= self.retries and not cancelled:
                     self.counts["repeated_work"] += 1
                     waiting.append(k)
         return found
 
-    def _note_travel(self, outcome: Outcome | None, took: float) -> None:
+    def _take(self, arrival: Arrival) -> None:
+        """Take the piece that was asked for. If it does not come, the work itself says why."""
+        ref, arrival.ref = arrival.ref, None
+        try:
+            piece = import_ray().get(ref, timeout=self.deadline)
+        except Exception:
+            arrival.ask = lambda: None
+            return
+        if piece is not None:
+            arrival.take(piece)
+
+    def _join(self, found: Outcome, arrival: Arrival) -> bool:
+        """Put an outcome together with what has arrived of it before. False: a piece is missing."""
+        if isinstance(rest := found.value, Rest):
+            if arrival.lacks(rest) and arrival.ref is not None:
+                self._take(arrival)
+            if arrival.lacks(rest):
+                return False
+            found.join(arrival)
+        return True
+
+    def _note_travel(self, outcome: Outcome, took: float) -> None:
         """Of the time that work took, what its member has not spent on it."""
-        if outcome is not None and "play" in outcome.seconds:
+        if "play" in outcome.seconds:
             self.seconds["travel"] += max(took - outcome.seconds["play"] - outcome.seconds.get("pack", 0.0), 0.0)
 
-    def _hand_out(self, works: Sequence[Work], homes: Sequence[int], waiting: deque[int], running: dict[Any, tuple[int, Member]]) -> None:
+    def _hand_out(self, works: Sequence[Work], homes: Sequence[int], waiting: deque[int], running: dict[Any, Running]) -> list[Any]:
+        """Give members work. Returns its references."""
+        given = []
         for member in self.members:
-            if member.state != "up" or not waiting or any(other is member for _, other in running.values()):
+            if member.state != "up" or not waiting or any(one.member is member for one in running.values()):
                 continue
             own = [k for k in waiting if homes[k] == member.number]
             orphans = [k for k in waiting if self.members[homes[k]].state in ("starting", "gone")]
             if mine := own or orphans:
                 waiting.remove(mine[0])
-                ref = self.employ(member, member.handle.run.remote(works[mine[0]]))
-                running[ref] = mine[0], member
+                work = works[mine[0]]
+                ref = self.employ(member, member.handle.run.remote(work))
+                running[ref] = Running(mine[0], member, Arrival(partial(member.handle.piece.remote, work.key)))
+                given.append(ref)
+        return given
 
     def load_ahead(self, tasks: Sequence[Task]) -> None:
         """Tell each member which of these tasks will be its own: those of new groups in turn. It has no effect on any result."""
@@ -158,8 +205,8 @@ class Crew:
         member.refs.add(ref)
         return ref
 
-    def result(self, member: Member, ref: Any) -> Outcome | None:
-        """The result of finished work; None if its member is lost."""
+    def result(self, member: Member, ref: Any, arrival: Arrival | None = None) -> Outcome | None:
+        """The result of finished work, with what has arrived of it before; None if its member is lost."""
         if ref not in member.refs:
             return None
         member.refs.discard(ref)
@@ -169,8 +216,12 @@ class Crew:
         try:
             with rare_searches():
                 found: Outcome = import_ray().get(ref, timeout=self.deadline)
+                whole = arrival is None or self._join(found, arrival)
         except Exception as error:
             self._failed(error, member)
+            return None
+        if not whole:
+            self.lose(member, "what it has sent did not arrive")
             return None
         member.played = max(member.played, found.environments)
         for part, seconds in (found.seconds | {"unpack": time.monotonic() - member.since}).items():

@@ -25,7 +25,7 @@ DROPS = {
     "ignored": "late_answers",
 }
 
-SECONDS = ("first_turn", "play", "pack", "travel", "unpack")
+SECONDS = ("wait", "first_turn", "play", "pack", "travel", "unpack")
 
 
 def group_ages(version: ArrayLike, group: ArrayLike, learned_with: int) -> np.ndarray:

@@ -56,24 +56,33 @@ class Access:
 
 class RemoteEngine:
     """All engines as one, to publish weights. Attempts go through a collector. `waits`: the learner's weights may not change before all
-    engines have read them."""
+    engines have read them. With `later` it is `settle` that waits for that, which is called before the learner goes on; until then, engines
+    read while the driver does other things."""
 
-    def __init__(self, access: Access, sender: Sender, waits: bool = False):
+    def __init__(self, access: Access, sender: Sender, waits: bool = False, later: bool = False):
         self.access, self.version, self.reports, self.pending = access, 0, tuple(COLUMNS), 0
         self.seconds = 0.0  # that the last weights took
-        self._sender, self._waits = sender, waits
+        self._sender, self._waits, self._later = sender, waits, later
 
     def publish(self, version: int, weights: Any = None) -> None:
         """The learner's weights have this version now. Every engine gets them before it plays again, or as soon as possible if it is
         playing for a batch ahead."""
-        self.version, began = version, time.perf_counter()
-        self._sender.publish(version)
-        self.access.publish(version, self._sender.send, self._waits)
-        self.seconds = time.perf_counter() - began
+        self._publish(version, self._waits and not self._later)
 
     def refresh(self) -> None:
-        """The learner's weights have changed."""
-        self.publish(self.version)
+        """The learner's weights have changed, and may change again at once."""
+        self._publish(self.version, self._waits)
+
+    def _publish(self, version: int, waits: bool) -> None:
+        self.version, began = version, time.perf_counter()
+        self._sender.publish(version)
+        self.access.publish(version, self._sender.send, waits)
+        self.seconds = time.perf_counter() - began
+
+    def settle(self) -> None:
+        """From now on the learner's weights may change."""
+        if self._waits and self._later:
+            self.access.do(self.access.crew.updated)
 
     def submit(self, requests: Sequence[Any]) -> None:
         raise TurnwiseError("the engines of a cluster take whole attempts, not requests")
@@ -131,7 +140,10 @@ class ClusterSource(LocalSource):
     def collect(self, plan: Gathers) -> Collected:
         if self.access is not None:
             self._spent = dict(self.access.crew.seconds)
-        return super().collect(plan)
+        found = super().collect(plan)
+        if isinstance(self.engine, RemoteEngine):
+            self.engine.settle()
+        return found
 
     def _next(self, ahead: Ahead) -> Collected | None:
         """The next batch that is formed; None if the run is cancelled."""

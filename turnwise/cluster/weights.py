@@ -11,10 +11,12 @@ with `tensors(device)`, which the engine calls to get its weights by name.
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from itertools import count
 from typing import Any, Protocol
 
@@ -100,8 +102,16 @@ class Handles:
     handles of a `key` once, and has them open until it gets others or ends."""
 
     key: str
-    parts: dict[str, tuple[Any, tuple[Any, ...]]]
+    parts: dict[str, tuple[Any, tuple[Any, ...]]] | bytes
     gpu: str
+
+    @cached_property
+    def _pickled(self) -> bytes:
+        return self.parts if isinstance(self.parts, bytes) else pickle.dumps(self.parts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """They travel as bytes, made once, and are only read by an engine that has not opened them yet."""
+        return _sent, (self.key, self._pickled, self.gpu)
 
     def tensors(self, device: torch.device) -> dict[str, Tensor]:
         if self.key not in _opened:
@@ -114,11 +124,16 @@ class Handles:
         if (own := gpu_name(here)) != self.gpu:
             raise TurnwiseError(f"the engine is on GPU {own} and the learner on {self.gpu}: cluster.transfer=ipc needs the same one")
         found = {}
-        for name, (rebuild, arguments) in self.parts.items():
+        parts = pickle.loads(self.parts) if isinstance(self.parts, bytes) else self.parts
+        for name, (rebuild, arguments) in parts.items():
             placed = [*arguments]
             placed[6] = here  # the number that this GPU has in this process
             found[name] = rebuild(*placed)
         return found
+
+
+def _sent(key: str, parts: bytes, gpu: str) -> Handles:
+    return Handles(key, parts, gpu)
 
 
 _opened: dict[str, dict[str, Tensor]] = {}  # in an engine's process: the weights whose handles are open
@@ -269,6 +284,7 @@ def copy_into(parameters: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -
             raise TurnwiseError(
                 f"engine: {name!r} has the shape {tuple(parameters[name].shape)}, and the learner's has {tuple(tensor.shape)}"
             )
-    with torch.no_grad():
-        for name, tensor in weights.items():
-            parameters[name].copy_(tensor)
+    if not weights:
+        return
+    with torch.no_grad():  # all at once: a GPU would wait for the host between them
+        torch._foreach_copy_([parameters[name] for name in weights], list(weights.values()))

@@ -6,11 +6,11 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
+from turnwise.cluster.pieces import Arrival, Pace, Rest, Sending
 from turnwise.collect.collector import Collector
 from turnwise.data.attempts import Start
-from turnwise.data.parcel import Parcel
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.envs.pool import EnvResult, Fault
@@ -45,11 +45,17 @@ class Work:
     spec: Spec
     calls: tuple[Call, ...]
 
+    @property
+    def key(self) -> tuple[str, int]:
+        """Which call it is."""
+        return self.session, len(self.calls)
+
 
 @dataclass
 class Outcome:
     """The result of a call, what the session has counted so far, why its first branch was lost, the faults that were reported, and the
-    seconds that parts of it took. Trajectories travel as a parcel: those of the result, then those of the faults."""
+    seconds that parts of it took. Trajectories travel as a parcel: those of the result, then those of the faults. If pieces of them went
+    ahead (`sending`), the value arrives as a `Rest`, until `join` puts everything together."""
 
     value: Any
     counts: dict[str, float] = field(default_factory=dict)
@@ -59,22 +65,27 @@ class Outcome:
     spoilt: bool = False  # an environment's process has died, which is not the policy's fault: try again
     seconds: dict[str, float] = field(default_factory=dict)
     environments: float = 0.0  # seconds that the actor's environments have played so far, per process
+    sending: Sending | None = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        state, found = dict(self.__dict__), self.value
+        state, found = dict(self.__dict__) | {"sending": None}, self.value
         if not isinstance(found, list) or not all(type(one) is Trajectory for one in found):
             return state
         began = time.perf_counter()
-        state["value"] = len(found), Parcel.of([*found, *(trajectory for trajectory, _ in self.faults)])
+        state["value"] = (self.sending or Sending(Pace())).rest(found, [trajectory for trajectory, _ in self.faults])
         state["faults"] = [result for _, result in self.faults]
         return state | {"seconds": {**self.seconds, "pack": time.perf_counter() - began}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if type(state["value"]) is tuple:
-            count, parcel = state["value"]
-            found = parcel.unpacked()
-            state = state | {"value": found[:count], "faults": list(zip(found[count:], state["faults"], strict=True))}
         self.__dict__.update(state)
+        if isinstance(self.value, Rest) and not self.value.pieces:
+            self.join(Arrival())
+
+    def join(self, arrival: Arrival) -> None:
+        """The value, from the pieces that have arrived and the rest."""
+        if isinstance(rest := self.value, Rest):
+            found = arrival.complete(rest)
+            self.value, self.faults = found[: rest.count], list(zip(found[rest.count :], cast("list[EnvResult]", self.faults), strict=True))
 
 
 @dataclass

@@ -188,8 +188,8 @@ class Unpacker:
 
     def unpack(self, parcel: Parcel) -> list[Trajectory]:
         """The trajectories that the parcel was made to bring."""
-        new = [place for place, _ in parcel.parts if place >= len(self._turns)]
-        self._turns += [[] for _ in new]
+        size = max((place + 1 for place, _ in parcel.parts), default=0)
+        self._turns += [[] for _ in range(len(self._turns), size)]
         values = {**dict(zip(TEXTS, parcel.texts, strict=True)), **self._read(parcel)}
         self._places += map(Turn, *(values[name] for name in FIELDS))
         for place, places in parcel.parts:

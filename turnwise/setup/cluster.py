@@ -127,7 +127,7 @@ class ClusterSystem(System):
         self.connect()
         kind = transfer(self.own, self.learner.device)
         sends = sender(kind, self._weights, self.learner.device, self.own.deadline, self.own.port)
-        made = RemoteEngine(self.access, sends, waits=kind != "store")
+        made = RemoteEngine(self.access, sends, waits=kind != "store", later=self.own.staleness == 0)
         made.refresh()
         return cast("Engine", made)
 

@@ -273,20 +273,21 @@ class CudaRunner:
     ) -> tuple[Tensor, Tensor]:
         """All layers: the residual, and the last layer's output that is not added yet, of the tokens or of their `ends`. `parts`: the
         latter may be parts of a sum; `heads`: what attention is given may be."""
-        work, cut = self._products, len(self.weights.layers) - 1 if ends is not None else -1
+        work, last = self._products, len(self.weights.layers) - 1
         delta: Tensor | None = None
         for number, layer in enumerate(self.weights.layers):
             qkv = work.qkv(layer, work.norm(x, delta, layer.before_attention), heads)
-            if ends is not None and number == cut:
+            if ends is not None and number == last:
                 x, attend = x.index_select(0, ends.places), ends.attend
             seen = attend(qkv, self.cache[number], layer)
             if not len(x):
                 return x, x
-            delta = work.out(layer, seen, parts)
-            if layer.after_attention is not None:
+            residual = x if number < last else None
+            delta = work.out(layer, seen, parts, residual)
+            if delta is not None and layer.after_attention is not None:
                 delta = work.norm(delta, None, layer.after_attention)
-            delta = work.mlp(layer, work.norm(x, delta, layer.before_mlp), parts)
-            if layer.after_mlp is not None:
+            delta = work.mlp(layer, work.norm(x, delta, layer.before_mlp), parts, residual)
+            if delta is not None and layer.after_mlp is not None:
                 delta = work.norm(delta, None, layer.after_mlp)
         assert delta is not None
         return x, delta
