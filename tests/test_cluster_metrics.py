@@ -102,8 +102,11 @@ def test_every_name_is_in_the_page_of_metrics() -> None:
     from test_metrics_page import CLUSTER, documented, pattern
 
     counts = dict(Scheduler(1, 0, 1).counts, accepted=1)
-    told = age_metrics([0, 1]) | ratio_metrics([0.0]) | drop_metrics({}, counts) | idle_metrics(
-        dict.fromkeys(("learner", "engine_0"), ([], [])), 0.0, 1.0, {"environments_0": 0.0, "rank_0": 0.0}
+    told = (
+        age_metrics([0, 1])
+        | ratio_metrics([0.0])
+        | drop_metrics({}, counts)
+        | idle_metrics(dict.fromkeys(("learner", "engine_0"), ([], [])), 0.0, 1.0, {"environments_0": 0.0, "rank_0": 0.0})
     )
     told |= seconds_metrics({}, dict.fromkeys(SECONDS, 1.0), 0.5)
     logged = set(numbers("cluster", told))
