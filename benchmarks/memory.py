@@ -1,8 +1,9 @@
 """Training inside a small card: a process that may take only so much memory runs iterations of a recipe, beside what was predicted.
 
-    python benchmarks/memory.py --out memory.json                  all cases on a GPU, four minutes at most
-    python benchmarks/memory.py --case 1.5b --iterations 10        one of them
-    python benchmarks/memory.py --tiny                             seconds, on a CPU: a tiny shape, and no limit
+    python benchmarks/memory.py --seconds 290 --out memory.json            all cases on a GPU, one after another
+    python benchmarks/memory.py --cases 0.5b,7b-lora --iterations 10       some of them
+    python benchmarks/memory.py --together 2                               two at the same time: less exact rates, half the time
+    python benchmarks/memory.py --tiny                                     on a CPU: a tiny shape, and no limit
 
     0.5b          all weights in 12 GB          7b-lora       adapters in 40 GB
     1.5b          all weights in 24 GB          7b-lora-4bit  adapters on weights of 4 bits in 24 GB
@@ -12,13 +13,15 @@ What differs is in the result under `not_as_in_the_recipe`, key by key: generate
 the real shape, and fewer groups, turns and sampled tokens (--groups, --turns, --response), so that ten iterations take a minute. No
 checkpoint is written. A model of random weights answers noise, so every attempt lasts to the turn limit.
 
-Settings are chosen as `turnwise train` chooses them on such a card. The limit is set before anything is allocated. It holds for what torch
-allocates, so the CUDA context is subtracted from it first. `predicted_in_use_gb` is to be compared with `measured_peak_gb`, and
-`predicted_peak_gb` with the limit.
+Settings are chosen as `turnwise train` chooses them on such a card, and the allocator is set up in the same way. The limit is set before
+anything is allocated. It holds for what torch allocates, so what is predicted outside torch is subtracted from it first; what was there
+outside torch is measured. `predicted_in_use_gb` is to be compared with `measured_peak_gb`, and `predicted_peak_gb` and `measured_total_gb`
+(held by torch, and outside) with the limit. `retries` counts how often the learner ran out of memory and went on with fewer tokens at once,
+`allocator_ooms` how often the allocator found nothing, and `allocator_retries` how often it gave back what it had cached first.
 
-Every case has a process of its own. All of them are prepared at the same time (imports, tokenizer, weights in host memory), next to a
-rehearsal of each with one layer, which compiles the kernels. They then use the GPU one after another. --seconds is for all of them
-together; a case that would take too long ends early, and the result says how many iterations were made.
+Every case has a process of its own. All of them are prepared at the same time (imports, tokenizer), next to a rehearsal of each with one
+layer, which compiles the kernels. They then use the GPU one after another. --seconds is for all of them together; a case that would take
+too long ends early, and the result says how many iterations were made. The result is written after every iteration.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -39,16 +43,17 @@ import torch
 from kept import watch
 from random_weights import TINY, RandomSystem, random_model
 from results import publish
+from running import Running, keep
 
 from turnwise.config.schema import Config
 from turnwise.config.writing import to_toml
-from turnwise.learn.footprint import CONTEXT, in_use, terms
+from turnwise.learn.footprint import in_use, terms
 from turnwise.learn.shapes import SHAPES, ModelShape
 from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter
 from turnwise.setup.fit import GB, Found, find, with_settings
 from turnwise.setup.fit_words import lines
-from turnwise.setup.small_gpu import keep_choice
+from turnwise.setup.small_gpu import keep_choice, prepared
 from turnwise.setup.state import restore
 from turnwise.util.files import write_text_atomically
 
@@ -56,7 +61,8 @@ __all__ = ["CASES", "TINY", "find", "main", "random_model", "recipe"]
 loop: Any = import_module("turnwise.train")  # by this name the package has a function too
 RECIPES = Path(__file__).parent.parent / "recipes"
 REHEARSAL = 60.0  # seconds that rehearsals may take
-LEAST = 38.0  # seconds that are left to each of the cases that come later
+GRACE = 30.0  # seconds after which a case that should have ended is ended
+LEAST = 45.0  # seconds that are left to each of the cases that come later
 
 
 @dataclass(frozen=True)
@@ -130,10 +136,10 @@ def differences(case: Case, options: argparse.Namespace) -> dict[str, Any]:
 # -- one case ---------------------------------------------------------------------------------------------------------------------------
 
 
-def limit_memory(gigabytes: float) -> None:
+def limit_memory(found: Found) -> None:
     """Torch may allocate no more than this card would leave it."""
-    total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction((gigabytes * GB - CONTEXT) / total)
+    outside = sum(term.most for term in found.fit.terms if term.name in ("CUDA context", "recorded steps"))
+    torch.cuda.set_per_process_memory_fraction((found.fit.memory - outside) / torch.cuda.get_device_properties(0).total_memory)
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -149,33 +155,83 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     deadline = [float("inf")]
     system = RandomSystem(config, say=lambda text: say(name, text), cancelled=lambda: time.monotonic() > deadline[0])
     system.shape = replace(shape, layers=options.layers) if options.layers else shape  # type: ignore[misc]
-    _ = system.made
+    _ = system.vocabulary
     say(name, f"prepared in {time.monotonic() - start:.1f} s")
     seconds = turn_of(options)
     start = time.monotonic()
     deadline[0] = start + (seconds or float("inf"))
+    grows = False
     if not options.tiny:
-        limit_memory(case.limit)
-    rows, learner = trained(name, system, found)
+        limit_memory(found)
+        grows = prepared(found)
     sizes = {"attempts": config.collect.groups * config.collect.group_size, "turns": options.turns, "response": options.response}
-    result = {"case": name, "recipe": case.recipe, "limit_gb": case.limit, **sizes, "not_as_in_the_recipe": differences(case, options)}
-    return result | predicted(found) | learner | measured(rows) | {"seconds_on_the_gpu": round(time.monotonic() - start, 1)}
+    known = {"case": name, "recipe": case.recipe, "limit_gb": case.limit, **sizes, "not_as_in_the_recipe": differences(case, options)}
+    known |= predicted(found) | {"growing_segments": grows, "cases_together": options.together}
+
+    def report(rows: list[dict[str, Any]], more: dict[str, Any]) -> dict[str, Any]:
+        done = {"finished": len(rows) >= options.iterations, "seconds_on_the_gpu": round(time.monotonic() - start, 1)}
+        result = known | more | measured(rows) | done
+        if "measured_held_gb" in result:
+            total = result["measured_held_gb"] + result["outside_torch_gb"]
+            result |= {"measured_total_gb": round(total, 2), "within_the_limit": total <= case.limit}
+        if options.out is not None:
+            write_text_atomically(options.out, json.dumps(result, indent=1) + "\n")
+        return result
+
+    return trained(name, system, found, report)
 
 
-def trained(name: str, system: RandomSystem, found: Found) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The recipe's loop: the metrics of its iterations, and what the learner decided. No checkpoint is written at its end."""
+def trained(name: str, system: RandomSystem, found: Found, report: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    """The recipe's loop, reported after every iteration with what the learner decided and took. No checkpoint is written at its end."""
     loop.save = lambda *_: None
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         run = Run.create(folder, name, to_toml(system.config))
         keep_choice(run, found)
         try:
             system.check()
-            kept = watch(system.learner)
+            learner, kept, outside = system.learner, watch(system.learner), Outside(system.engine)
+
+            def decided() -> dict[str, Any]:
+                own = {"tokens_at_once": learner.settings.tokens_per_batch, "retries": learner.memory.retries}
+                return own | {"largest_micro_batch": dict(kept)} | outside.found()
+
+            def heard(metrics: Mapping[str, Any]) -> None:
+                if metrics["iteration"] > 0:
+                    rows.append(dict(metrics))
+                    report(rows, decided())
+
+            run.on_log = heard
             loop.run_iterations(run, system, restore(run, system, system.say), Reporter())
-            decided = {"tokens_at_once": system.learner.settings.tokens_per_batch, "largest_micro_batch": kept}
+            return report(rows, decided())
         finally:
             system.close()
-        return [row for row in run.metrics() if row["iteration"] > 0], decided
+
+
+class Outside:
+    """The most memory that was taken on the GPU outside torch, as far as one looked: before recorded steps are released, and when asked."""
+
+    def __init__(self, engine: Any):
+        self._most = 0
+        sleep = getattr(engine, "sleep", None)
+        if sleep is not None and torch.cuda.is_available():
+            engine.sleep = lambda: (self._look(), sleep())[1]
+
+    def _look(self) -> None:
+        free, total = torch.cuda.mem_get_info()
+        self._most = max(self._most, total - free - torch.cuda.memory_reserved())
+
+    def found(self) -> dict[str, Any]:
+        """Empty on a CPU."""
+        if not torch.cuda.is_initialized():
+            return {}
+        self._look()
+        counts = torch.cuda.memory_stats()
+        return {
+            "outside_torch_gb": round(self._most / GB, 2),
+            "allocator_retries": counts.get("num_alloc_retries", 0),
+            "allocator_ooms": counts.get("num_ooms", 0),
+        }
 
 
 def turn_of(options: argparse.Namespace) -> float:
@@ -206,25 +262,27 @@ def measured(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """What the iterations took. On a CPU memory is not measured."""
     last = rows[1:] or rows  # the first compiles kernels and records steps
 
-    def rate(what: str, seconds: str) -> float:
-        return round(sum(row[what] for row in last) / max(1e-9, sum(row[seconds] for row in last)), 1)
+    def total(*names: str) -> float:
+        return float(sum(row[name] for row in last for name in names))
+
+    def rate(tokens: float, seconds: float) -> float:
+        return round(tokens / max(1e-9, seconds), 1)
 
     result: dict[str, Any] = {
         "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
         "iterations": len(rows),
         "seconds_by_iteration": [round(row["time/iteration"], 2) for row in rows],
-        "seconds_per_iteration": round(sum(row["time/iteration"] for row in last) / max(1, len(last)), 2),
+        "seconds_per_iteration": round(total("time/iteration") / max(1, len(last)), 2),
         "optimiser_steps": int(sum(row["learner/steps"] for row in rows)),
-        "sampled_tokens_per_s": rate("collect/response_tokens", "time/collect"),
-        "learned_tokens_per_s": rate("learner/tokens_forward", "time/update"),
+        "sampled_tokens_per_s": rate(total("collect/response_tokens"), total("time/collect")),
+        "learned_tokens_per_s": rate(total("learner/tokens_forward"), total("time/update")),
+        "tokens_per_s": rate(total("collect/response_tokens", "learner/tokens_forward"), total("time/iteration")),
         "measured_peak_gb": None,
     }
     if any("learner/memory_peak_gib" in row for row in rows):
-        free, total = torch.cuda.mem_get_info()
-        most = max(row["learner/memory_peak_gib"] for row in rows) * 2**30
-        held = max(row["learner/memory_held_gib"] for row in rows) * 2**30
-        result |= {"measured_peak_gb": round(max(most, torch.cuda.max_memory_allocated()) / GB, 2), "measured_held_gb": round(held / GB, 2)}
-        result |= {"outside_torch_gb": round((total - free - torch.cuda.memory_reserved()) / GB, 2)}
+        most, held = (max(row[f"learner/memory_{kind}_gib"] for row in rows) * 2**30 for kind in ("peak", "held"))
+        result |= {"measured_peak_gb": round(max(most, torch.cuda.max_memory_allocated()) / GB, 2)}
+        result |= {"measured_held_gb": round(max(held, torch.cuda.max_memory_reserved()) / GB, 2)}
     return result
 
 
@@ -235,27 +293,43 @@ def say(name: str, text: str) -> None:
 # -- all of them ------------------------------------------------------------------------------------------------------------------------
 
 
-def every_case(options: argparse.Namespace, words: list[str]) -> list[dict[str, Any]]:
-    """Each case in a process of its own, because a limit holds for a process. What is known is written after each of them."""
-    begin, found = time.monotonic(), list[dict[str, Any]]()
+def every_case(names: list[str], options: argparse.Namespace, words: list[str]) -> list[dict[str, Any]]:
+    """Each case in a process of its own, because a limit holds for a process. What is known is written whenever more is."""
+    begin, over = time.monotonic(), dict[str, dict[str, Any]]()
     with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        waiting = {name: started(name, folder, [*words, f"--wait={folder / name}.turn"]) for name in CASES}
-        rehearsed = rehearse(folder, words)
-        for number, (name, process) in enumerate(waiting.items(), start=1):
-            start = time.monotonic()
-            left = options.seconds - (start - begin) - LEAST * (len(CASES) - number)
-            seconds = max(1.0, left) if options.seconds else 0.0
-            write_text_atomically(folder / f"{name}.turn", str(seconds))
-            code = ended(process, seconds + 30 if seconds else 600.0)
-            kept = folder / f"{name}.json"
-            result = json.loads(kept.read_text()) if kept.exists() else {"case": name, "limit_gb": CASES[name].limit, "failed": code}
-            found.append(result | {"rehearsal": rehearsed[name], "seconds_in_all": round(time.monotonic() - start, 1)})
+        folder, running = Path(made), dict[str, Running]()
+        waiting = {name: started(name, folder, [*words, f"--wait={folder / name}.turn"]) for name in names}
+        rehearsed = rehearse(names, folder, words)
+
+        def known() -> list[dict[str, Any]]:
+            found = {name: result_of(name, folder) for name in running} | over
+            return [found[name] | {"rehearsal": rehearsed[name]} for name in names if name in found]
+
+        while waiting or running:
+            while waiting and len(running) < options.together:
+                name, process = next(iter(waiting.items()))
+                del waiting[name]
+                left = options.seconds - (time.monotonic() - begin) - LEAST * len(waiting) / options.together
+                seconds = max(1.0, left) if options.seconds else 0.0
+                write_text_atomically(folder / f"{name}.turn", str(seconds))
+                running[name] = Running(process, time.monotonic(), seconds + GRACE if seconds else float("inf"))
+            time.sleep(0.2)
+            for name, own in list(running.items()):
+                if own.stopped():
+                    del running[name]
+                    over[name] = result_of(name, folder, own.process.returncode) | {"seconds_in_all": own.seconds}
+                    say(name, f"{over[name].get('iterations', 0)} iterations, exit status {own.process.returncode}, {own.seconds} s")
             if options.out is not None:
-                write_text_atomically(options.out, json.dumps(found, indent=1) + "\n")
-            say(name, f"{result.get('iterations', 'failed:')} {result.get('failed', 'iterations')}, {found[-1]['seconds_in_all']} s")
-    print(f"all cases: {time.monotonic() - begin:.1f} s", file=sys.stderr)
-    return found
+                keep(options.out, known())
+        print(f"all cases: {time.monotonic() - begin:.1f} s", file=sys.stderr)
+        return known()
+
+
+def result_of(name: str, folder: Path, code: int = 0) -> dict[str, Any]:
+    """What a case has written so far, and the exit status of one that failed."""
+    kept = folder / f"{name}.json"
+    found = json.loads(kept.read_text()) if kept.exists() else {"case": name, "limit_gb": CASES[name].limit, "iterations": 0}
+    return found | ({"failed": code} if code else {})
 
 
 def started(name: str, folder: Path, words: list[str]) -> subprocess.Popen[bytes]:
@@ -264,29 +338,33 @@ def started(name: str, folder: Path, words: list[str]) -> subprocess.Popen[bytes
     return subprocess.Popen(command, stdout=subprocess.DEVNULL)
 
 
-def ended(process: subprocess.Popen[bytes], seconds: float) -> int | str:
-    """The exit status of a process, which is stopped if it takes too long."""
-    try:
-        return process.wait(max(0.0, seconds))
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        return "stopped"
-
-
-def rehearse(folder: Path, words: list[str]) -> dict[str, Any]:
+def rehearse(names: list[str], folder: Path, words: list[str]) -> dict[str, Any]:
     """All cases at the same time with one layer and one group, two iterations: this compiles the kernels. The exit status of each."""
     begin = time.monotonic()
     few = [*words, "--iterations=2", "--groups=1", "--layers=1"]
-    running = {name: started(name, folder, [*few, f"--out={folder / name}.rehearsal"]) for name in CASES}
-    found = {name: ended(process, REHEARSAL - (time.monotonic() - begin)) for name, process in running.items()}
+    running = {
+        name: Running(started(name, folder, [*few, f"--out={folder / name}.rehearsal"]), time.monotonic(), REHEARSAL) for name in names
+    }
+    while [own for own in running.values() if not own.stopped()]:
+        time.sleep(0.1)
+    found = {name: own.process.returncode for name, own in running.items()}
     print(f"rehearsals: {found}, {time.monotonic() - begin:.1f} s", file=sys.stderr)
     return found
 
 
+def cases_of(text: str) -> list[str]:
+    """The names of cases, separated by commas; `all`: every case."""
+    names = list(CASES) if text == "all" else text.split(",")
+    if unknown := [name for name in names if name not in CASES]:
+        raise SystemExit(f"--cases: there is no case {unknown[0]!r}. Choose from {', '.join(CASES)}")
+    return names
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--case", choices=("all", *CASES), default="all")
+    parser.add_argument("--cases", default="all", help="names separated by commas, each in a process of its own")
+    parser.add_argument("--case", choices=tuple(CASES), help="one case in this process, without a rehearsal")
+    parser.add_argument("--together", type=int, default=1, help="cases that use the GPU at the same time")
     parser.add_argument("--iterations", type=int, default=10)
     parser.add_argument("--groups", type=int, default=0, help="groups of 8 attempts per iteration; 0: as the case has them")
     parser.add_argument("--turns", type=int, default=2, help="turn limit")
@@ -297,11 +375,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--tiny", action="store_true", help="a tiny shape on a CPU")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
-    if options.case != "all":
+    if options.case is not None:
         publish(measure(options.case, options), options.out)
         return
-    words = [f"--{name}={getattr(options, name)}" for name in ("iterations", "groups", "turns", "response")]
-    publish(every_case(options, [*words, *(["--tiny"] if options.tiny else [])]), options.out)
+    words = [f"--{name}={getattr(options, name)}" for name in ("iterations", "groups", "turns", "response", "together")]
+    publish(every_case(cases_of(options.cases), options, [*words, *(["--tiny"] if options.tiny else [])]), options.out)
 
 
 if __name__ == "__main__":

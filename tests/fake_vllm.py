@@ -1,12 +1,14 @@
-"""A stand-in for the parts of vLLM that the engine uses, on a CPU: the signatures, the order of calls and the refusals of 0.26, 0.27 and
-0.28, read from their sources. Its model is the real one of transformers; it samples by Gumbel noise from a request's seed and position,
-keeps a prefix cache of blocks by salt and tokens, and remembers which weights each block was computed with."""
+"""A stand-in for the parts of vLLM that the engine uses, on a CPU: the signatures, the order of calls and the refusals of 0.26 to 0.32,
+read from their sources. Its model is the real one of transformers; it samples by Gumbel noise from a request's seed and position, keeps a
+prefix cache of blocks by salt and tokens, and remembers which weights each block was computed with. As in vLLM, a step is launched before
+the output of the one before is read, so that one is in flight between two steps."""
 
 from __future__ import annotations
 
 import math
 import os
 import sys
+from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 from types import ModuleType, SimpleNamespace
@@ -82,16 +84,39 @@ class FlatLogprobs:
 
 
 @dataclass
+class Frame:
+    """A token of a request that was launched: its log-probs, and the weights that drew it."""
+
+    token: int
+    tokens: list[int]
+    logprobs: list[float]
+    epoch: int
+
+
+@dataclass
 class State:
-    """A request: what the real output processor and scheduler know of it."""
+    """A request: what the real output processor, scheduler and model runner know of it. `frames` are launched and not read, `stale` of the
+    frames that come back belong to before a preemption, `computed` are the weights that its keys and values were computed with."""
 
     external: str
     prompt: list[int]
     salt: str
     params: SamplingParams
-    is_prefilling: bool = True
     drawn: list[int] = field(default_factory=list)
     flat: FlatLogprobs = field(default_factory=FlatLogprobs)
+    frames: list[Frame] = field(default_factory=list)
+    stale: int = 0
+    computed: set[int] = field(default_factory=set)
+    generator: torch.Generator | None = None
+
+    @property
+    def detokenizer(self) -> Any:
+        return SimpleNamespace(num_output_tokens=lambda: len(self.drawn))
+
+    @property
+    def ids(self) -> list[int]:
+        """All tokens, those in flight included."""
+        return self.prompt + self.drawn + [frame.token for frame in self.frames]
 
 
 class Worker:
@@ -159,20 +184,30 @@ class Worker:
 
 
 class LLMEngine:
-    """The engine in this process. `calls` is what was asked of it, in order; `stale` counts prefixes of other weights that were reused."""
+    """The engine in this process. `calls` is what was asked of it, in order; `stale` counts prefixes of other weights that were reused,
+    `mixed` tokens that were drawn over keys and values of other weights. `read` says which weights drew the tokens that were handed out, by
+    seed and position."""
 
     made: ClassVar[list[LLMEngine]] = []
     number: tuple[int, int] = (0, 26)
     registry: ClassVar[dict[str, Any]] = {}
+    positional: ClassVar[bool] = True  # as the second model runner; the first has a generator per request
+    ahead: ClassVar[int] = 2  # steps in the queue; 1: without asynchronous scheduling
 
     def __init__(self, args: EngineArgs):
         self.args, self.calls = args, []
         self.worker = Worker(args, self.registry, self.number, self.calls)
         self.output_processor = SimpleNamespace(request_states={})
-        self.engine_core = SimpleNamespace(shutdown=lambda: self.calls.append("shutdown"))
+        self.vllm_config = SimpleNamespace(use_v2_model_runner=self.positional)
+        self.queue: deque[list[tuple[str, Frame]]] | None = deque() if self.ahead > 1 else None
+        core = SimpleNamespace(batch_queue=self.queue)
+        self.engine_core = SimpleNamespace(shutdown=lambda: self.calls.append("shutdown"), engine_core=core)
         self.cache: dict[tuple[str, tuple[int, ...]], int] = {}
         self.running: set[str] = set()
-        self.stale, self.hits, self.weight_version = 0, 0, "default"
+        self.gone = False  # a request has ended, and the workers do not know yet
+        self.paused = False
+        self.stale, self.hits, self.mixed, self.weight_version = 0, 0, 0, "default"
+        self.read: dict[tuple[int, int], int] = {}
         LLMEngine.made.append(self)
 
     @classmethod
@@ -195,64 +230,126 @@ class LLMEngine:
     def abort_request(self, request_ids: list[str], internal: bool = False) -> None:
         for name in request_ids:
             assert internal and name in self.output_processor.request_states
-            del self.output_processor.request_states[name]
-            self.running.discard(name)
+            self._end(name)
         self.calls.append("abort")
 
+    def _end(self, name: str) -> None:
+        del self.output_processor.request_states[name]
+        self.running.discard(name)
+        self.gone = True
+
+    def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        if mode not in ("abort", "keep"):
+            raise ValueError("'wait' pause mode is not supported in inproc-engine mode")
+        assert level == 0 and mode == "keep", "other levels free the memory of the weights; other modes lose requests without an output"
+        self.calls.append("sleep")
+        self.paused = True
+
+    def wake_up(self, tags: list[str] | None = None) -> None:
+        assert tags == ["scheduling"], "other tags are for memory that was freed"
+        self.calls.append("wake_up")
+        self.paused = False
+
     def step(self) -> list[Any]:
+        """As the real core: launch a step if there is anything to do, and read the oldest one unless there is room for another."""
+        if self.queue is None:
+            return self._read(self._launch()) if self._busy else []
+        if self._busy:
+            frames = self._launch()
+            self.queue.appendleft(frames)
+            if len(self.queue) < self.ahead and (frames or self._busy):
+                return []
+        return self._read(self.queue.pop()) if self.queue else []
+
+    @property
+    def _busy(self) -> bool:
+        return self.gone or (bool(self.output_processor.request_states) and not self.paused)
+
+    def _launch(self) -> list[tuple[str, Frame]]:
+        """Draw a token for every request that can have one more; the real one is only started here, and runs on the GPU."""
+        self.gone, found = False, []
+        for name, state in list(self.output_processor.request_states.items())[: 0 if self.paused else self.args.max_num_seqs]:
+            if len(state.drawn) + len(state.frames) < (state.params.max_tokens or 0):
+                if name not in self.running:
+                    self.running.add(name)
+                    state.computed = set()
+                    self._reuse(state)
+                state.frames.append(self._draw(state))
+                found.append((name, state.frames[-1]))
+        return found
+
+    def _read(self, frames: list[tuple[str, Frame]]) -> list[Any]:
         found = []
-        for name, state in list(self.output_processor.request_states.items())[: self.args.max_num_seqs]:
-            self.running.add(name)
-            self._reuse(state)
-            token = self._draw(state)
-            state.is_prefilling = False
-            state.drawn.append(token)
-            stopped = token in (state.params.stop_token_ids or ())
+        for name, frame in frames:
+            state = self.output_processor.request_states.get(name)
+            if state is None:
+                continue  # ended or aborted while it was in flight
+            if state.stale:
+                state.stale -= 1
+                continue
+            assert state.frames.pop(0) is frame
+            self.read[state.params.seed, len(state.prompt) + len(state.drawn)] = frame.epoch
+            state.drawn.append(frame.token)
+            state.flat.append(frame.tokens, frame.logprobs)
+            stopped = frame.token in (state.params.stop_token_ids or ())
             reason = "stop" if stopped else "length" if len(state.drawn) >= (state.params.max_tokens or 0) else None
             if state.params.output_kind is RequestOutputKind.FINAL_ONLY and reason is None:
                 continue
             delta = state.params.output_kind is RequestOutputKind.DELTA
-            ids, flat = ([token], state.flat.last(1)) if delta else (state.drawn, state.flat)
+            ids, flat = ([frame.token], state.flat.last(1)) if delta else (state.drawn, state.flat)
             out = SimpleNamespace(token_ids=ids, logprobs=flat, finish_reason=reason, stop_reason=None)
             found.append(SimpleNamespace(request_id=state.external, outputs=[out], finished=reason is not None))
             if reason is not None:
-                del self.output_processor.request_states[name]
-                self.running.discard(name)
+                self._end(name)
         return found
 
     def _reuse(self, state: State) -> None:
         """The prefix cache, as blocks of tokens under a salt, with the weights that they were computed with."""
-        ids = state.prompt + state.drawn
+        ids = state.ids
         for end in range(BLOCK, len(ids) + 1, BLOCK):
             key = (state.salt, tuple(ids[:end]))
-            if key in self.cache and state.is_prefilling:
+            if key in self.cache:
                 self.hits += 1
                 self.stale += self.cache[key] != self.worker.epoch
             self.cache.setdefault(key, self.worker.epoch)
 
-    def _draw(self, state: State) -> int:
+    def _draw(self, state: State) -> Frame:
         if self.worker.model.half_loaded or self.worker.active:
             raise RuntimeError("a step in the middle of a weight update")
         assert self.args.logprobs_mode == "processed_logprobs"
+        state.computed.add(self.worker.epoch)
+        self.mixed += state.computed != {self.worker.epoch}
         with torch.no_grad():
-            logits = self.worker.model(input_ids=torch.tensor([state.prompt + state.drawn])).logits[0, -1].float()
+            logits = self.worker.model(input_ids=torch.tensor([state.ids])).logits[0, -1].float()
         params = state.params
         greedy = params.temperature == 0
         logprobs = torch.log_softmax(logits / (1.0 if greedy else params.temperature), -1)
         noise = torch.zeros_like(logprobs)
         if not greedy:
-            chance = torch.Generator().manual_seed((params.seed * 1000003 + len(state.prompt) + len(state.drawn)) % 2**63)
-            noise = -torch.log(-torch.log(torch.rand(logprobs.shape, generator=chance).clamp(1e-20, 1 - 1e-7)))
+            uniform = torch.rand(logprobs.shape, generator=self._chance(state)).clamp(1e-20, 1 - 1e-7)
+            noise = -torch.log(-torch.log(uniform))
         token = int((logprobs + noise).argmax())
         top = logprobs.topk(params.logprobs or 0)
         value = float(logprobs[token])
-        state.flat.append([token, *top.indices.tolist()], [value if math.isfinite(value) else math.nan, *top.values.tolist()])
-        return token
+        values = [value if math.isfinite(value) else math.nan, *top.values.tolist()]
+        return Frame(token, [token, *top.indices.tolist()], values, self.worker.epoch)
+
+    def _chance(self, state: State) -> torch.Generator:
+        """A function of seed and position, or the request's generator, which goes on for as long as the request lives."""
+        assert state.params.seed is not None
+        if self.positional:
+            return torch.Generator().manual_seed((state.params.seed * 1000003 + len(state.ids)) % 2**63)
+        if state.generator is None:
+            state.generator = torch.Generator().manual_seed(state.params.seed)
+        return state.generator
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         self.calls.append("reset_prefix_cache")
         if self.running and not reset_running_requests:
             return False
+        for name in self.running:  # preempted: what is in flight of them is discarded when it comes back
+            state = self.output_processor.request_states[name]
+            state.stale, state.frames = len(state.frames), []  # counted anew, as in 0.26: twice without a step between loses count
         self.running.clear()
         self.cache.clear()
         return True

@@ -32,6 +32,10 @@ def gate_mul(both: Tensor, kind: str, overlap: bool = False) -> Tensor:
     return (silu(gate) if kind == "silu" else gelu(gate, approximate="tanh")) * up
 
 
+def gate_mul_apart(gate: Tensor, up: Tensor, kind: str, overlap: bool = False) -> Tensor:
+    return gate_mul(torch.cat([gate, up], -1), kind)
+
+
 def fits(x: Tensor, weight: Tensor, blocks: Any) -> bool:
     return True
 
@@ -210,7 +214,7 @@ def copy_pages(cache: Tensor, pairs: Tensor) -> None:
 
 
 MODULES = {
-    "kernels": (add_norm, begin, gate_mul, rotate),
+    "kernels": (add_norm, begin, gate_mul, gate_mul_apart, rotate),
     "products": (fits, gated, product),
     "paged_attention": (attend_singles, attend_prompts),
     "balance_kernel": (plan_of, attend_balanced),

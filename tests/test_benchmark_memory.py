@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,13 @@ def test_a_case_runs_from_end_to_end_with_a_tiny_shape(
     turn = tmp_path / "turn"
     turn.write_text("60.0")
     monkeypatch.setattr(bench.loop, "save", None)  # it is put aside, so that no checkpoint is written
-    bench.main(["--case", case, "--tiny", "--iterations", "1", "--turns", "2", "--response", "4", "--layers", "1", f"--wait={turn}"])
+    words, out = ["--iterations", "1", "--turns", "2", "--response", "4", "--layers", "1", f"--wait={turn}"], tmp_path / "result.json"
+    written: list[dict[str, Any]] = []
+    monkeypatch.setattr(bench, "write_text_atomically", lambda path, text: written.append({"path": path, **json.loads(text)}))
+    bench.main(["--case", case, "--tiny", *words, f"--out={out}"])
     found = json.loads(capsys.readouterr().out)
+    assert [(one["path"], one["iterations"]) for one in written] == [(out, 1), (out, 1)], "after the iteration, and at the end"
+    assert found["finished"] and found["retries"] == 0 and found["cases_together"] == 1
     assert found["not_as_in_the_recipe"]["env.max_turns"] == {"recipe": 50, "here": 2} and "learner.lr" not in found["not_as_in_the_recipe"]
     assert len(found["seconds_by_iteration"]) == found["optimiser_steps"] == 1
     assert found["iterations"] == 1 and found["limit_gb"] == 24 and found["measured_peak_gb"] is None
@@ -53,6 +59,45 @@ def test_the_cases_are_predicted_to_fit(bench: Any) -> None:
         assert fit.fits and fit.peak <= case.limit * 10**9, name
 
 
+CHILD = """
+import json, sys, time
+from pathlib import Path
+name, out, wait, end = sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+while wait and not Path(wait).exists():
+    time.sleep(0.01)
+out.write_text(json.dumps({"case": name, "iterations": 3, "seconds": wait and float(Path(wait).read_text())}))
+sys.exit(end)
+"""
+
+
+def test_cases_run_one_after_another_and_one_that_fails_keeps_what_it_had(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    turns: list[str] = []
+
+    def started(name: str, folder: Path, words: list[str]) -> subprocess.Popen[bytes]:
+        wait = next((word.partition("=")[2] for word in words if word.startswith("--wait=")), "")
+        out = next((word.partition("=")[2] for word in words if word.startswith("--out=")), f"{folder / name}.json")
+        turns.append(f"{name}{' waits' if wait else ''}")
+        return subprocess.Popen([sys.executable, "-c", CHILD, name, out, wait, "3" if name == "1.5b" and wait else "0"])
+
+    monkeypatch.setattr(bench, "started", started)
+    out = tmp_path / "all.json"
+    bench.main(["--cases", "0.5b,1.5b", "--seconds", "100", f"--out={out}"])
+    first, second = json.loads(out.read_text())
+    assert turns == ["0.5b waits", "1.5b waits", "0.5b", "1.5b"], "cases are prepared while others are rehearsed"
+    assert first["case"] == "0.5b" and first["rehearsal"] == 0 and "failed" not in first
+    assert second["case"] == "1.5b" and second["failed"] == 3 and second["iterations"] == 3
+    assert 100 - bench.LEAST - 30 < first["seconds"] < 100 - bench.LEAST < second["seconds"] < 100, "time is left for the second"
+    assert json.loads(capsys.readouterr().out) == [first, second]
+
+
+def test_an_unknown_case_is_an_error_that_names_the_known_ones(bench: Any) -> None:
+    assert bench.cases_of("all") == list(bench.CASES) and bench.cases_of("7b-lora,0.5b") == ["7b-lora", "0.5b"]
+    with pytest.raises(SystemExit, match=r"no case '3b'.*7b-lora-4bit"):
+        bench.cases_of("0.5b,3b")
+
+
 def test_what_differs_from_the_recipe_is_named_with_both_values(bench: Any) -> None:
     from argparse import Namespace
 
@@ -64,6 +109,7 @@ def test_what_differs_from_the_recipe_is_named_with_both_values(bench: Any) -> N
 
 
 def test_random_weights_have_the_shape_and_are_finite(bench: Any) -> None:
+    assert bench.random_model(bench.TINY, device="meta").lm_head.weight.is_meta, "weights are made where they will be"
     model = bench.random_model(bench.TINY)
     first, last = (model.model.layers[number].mlp.up_proj.weight for number in (0, -1))
     assert first.data_ptr() != last.data_ptr(), "layers that stay on a CPU are trained apart"

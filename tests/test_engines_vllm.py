@@ -41,7 +41,7 @@ Make = Callable[..., tuple[VllmEngine, Any]]
 
 @pytest.fixture(autouse=True)
 def short_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnwise.engines.vllm.engine.CHECKED_TOKENS", 3)
+    monkeypatch.setattr("turnwise.engines.vllm.checks.CHECKED_TOKENS", 3)
 
 
 @pytest.fixture(params=RELEASES)
@@ -208,7 +208,7 @@ def test_every_release_is_called_in_its_own_way_and_in_order(release: Any) -> No
     engine = VllmEngine(make("qwen2"), max_batch=8, max_length=64, self_check=False)
     inner = fake_vllm.LLMEngine.made[-1]
     engine.publish(2)
-    round_ = ["start_weight_update", "update_weights", "finish_weight_update", "reset_prefix_cache"]
+    round_ = ["sleep", "start_weight_update", "update_weights", "finish_weight_update", "reset_prefix_cache", "wake_up"]
     assert inner.calls == ["init_weight_transfer_engine", *round_, *round_]
     assert inner.weight_version == ("default" if release.number < (0, 27) else "2")
     assert inner.args.given["logprobs_mode"] == "processed_logprobs" and inner.args.given["gpu_memory_utilization"] == 0.4

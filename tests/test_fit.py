@@ -23,7 +23,7 @@ from turnwise.engines.native import prompt_sizes
 from turnwise.engines.native.families import FAMILIES
 from turnwise.engines.native.weights import Weights as NativeWeights
 from turnwise.learn import footprint
-from turnwise.learn.fitting import LEVERS, Fit, Freedom, as_it_is, as_it_runs, choose, left_for_activations
+from turnwise.learn.fitting import LEVERS, MARGIN, Fit, Freedom, as_it_is, as_it_runs, choose, left_for_activations
 from turnwise.learn.footprint import LEARN, OUTSIDE, PHASES, USABLE, Beside, Demand, in_use, terms, totals, wanted_cache
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.fused.stack import Kept
@@ -35,6 +35,7 @@ from turnwise.learn.shapes import SHAPES, shape_from
 from turnwise.report.fitting import LABELS
 from turnwise.runs.folder import Run
 from turnwise.setup.fit import GB, find, freedom, sampled_share, with_settings
+from turnwise.setup.fit_costs import seconds
 from turnwise.setup.small_gpu import fitted, for_this_gpu, keep_choice
 from turnwise.util.errors import TurnwiseError
 
@@ -302,6 +303,39 @@ def test_a_choice_that_fits_is_within_the_memory_in_every_phase() -> None:
     for memory in (14, 18, 24, 30, 36, 44, 60):
         fit = choose(WINDOW, memory * GB, Freedom())
         assert fit.fits and all(size <= memory * GB for size in totals(fit.terms).values())
+
+
+@pytest.mark.parametrize("memory", [16, 24, 44])
+def test_of_the_settings_that_fit_the_fastest_are_chosen(memory: int) -> None:
+    """Against every combination of three of them, set by hand."""
+    best = choose(WINDOW, memory * GB, Freedom(), seconds=seconds)
+    assert best.fits
+    others = 0
+    for tokens in (1024, 4096, 16384):
+        for place in ("device", "host"):
+            for sleeps in (False, True):
+                given = replace(WINDOW, tokens=tokens, piece=footprint.piece_of(tokens), place=place, sleeps=sleeps)
+                fit = choose(given, memory * GB, Freedom(tokens=False, place=False, sleep=False, reference=False, moments=False))
+                if fit.peak <= (1 - MARGIN) * memory * GB:
+                    others += 1
+                    assert seconds(best.demand) <= seconds(fit.demand) * (1 + 1e-9), (tokens, place, sleeps)
+    assert others
+
+
+def test_what_costs_time_takes_more_of_it() -> None:
+    fast = replace(WINDOW, cache=wanted_cache(WINDOW))
+    slower: dict[str, Any] = {"tokens": 2048, "mlp": 4, "sleeps": True, "place": "host", "moments": "8bit", "reference": "host"}
+    for name, value in {**slower, "cache": 4 * GB}.items():
+        other = replace(fast, sequence=0, **{name: value})
+        assert seconds(other) > seconds(replace(fast, sequence=0)), name
+
+
+def test_moments_are_rounded_only_if_nothing_exact_fits() -> None:
+    for memory, host in ((34, None), (42, 0)):
+        fit = choose(WINDOW, memory * GB, Freedom(), host=host, seconds=seconds)
+        assert fit.fits and "moments" not in fit.changed
+    fit = choose(WINDOW, 34 * GB, Freedom(), host=0, seconds=seconds)
+    assert fit.fits and fit.demand.moments == "8bit" and fit.demand.place == "device"
 
 
 def test_host_memory_is_used_only_if_the_host_has_it() -> None:

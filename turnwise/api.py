@@ -29,7 +29,7 @@ from turnwise.setup.choose import make_system
 from turnwise.setup.early import check_trainable
 from turnwise.setup.measure import choose_panel, report_faults, says_how, settings_of
 from turnwise.setup.resume import apply_changes, resumed_config
-from turnwise.setup.small_gpu import for_this_gpu, keep_choice
+from turnwise.setup.small_gpu import for_this_gpu, keep_choice, prepare_allocator
 from turnwise.setup.source import source_config, write_weights
 from turnwise.setup.state import restore
 from turnwise.setup.system import System
@@ -137,6 +137,7 @@ def _train(config: Config, run: Run, reporter: Reporter) -> Result:
     trackers = Trackers(run.folder, make_trackers(config.run.trackers, config.run.tracker_options), reporter.note)
     with Interrupt(reporter.note) as interrupted:
         shown: dict[str, Any] = {"say": reporter.note, "on_start": reporter.expect, "on_end": lambda trajectory: reporter.advance()}
+        prepare_allocator(config)
         system = make_system(config, cancelled=interrupted, **shown)
         try:
             system.check()

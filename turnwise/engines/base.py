@@ -97,7 +97,8 @@ class Response:
     """What was sampled, stop token included, with one log-prob per token. `text` is set only by an engine that received text and not
     tokens (a server). It is then authoritative, and the token ids are a re-encoding for the records, not for training. `reports` holds
     what `Sampling.report` asked for: by column, one number per token. `version` is that of the weights that drew the first token, -1 if
-    it is unknown."""
+    it is unknown. `spans` are the versions of all tokens, in order, each with the number of tokens that it drew; empty if the engine
+    does not say."""
 
     key: int
     token_ids: tuple[int, ...] = ()
@@ -107,6 +108,7 @@ class Response:
     text: str | None = None
     reports: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     version: int = -1
+    spans: tuple[tuple[int, int], ...] = ()
 
 
 class Engine(Protocol):

@@ -3,20 +3,21 @@
     fit = choose(demand, memory=24 * 10**9, free=Freedom())
     fit.fits, fit.changed                           # whether, and what had to change, in the order of `LEVERS`
 
-What costs least comes first: a smaller cache, fewer tokens at once, activations that are computed again, then what the optimiser keeps.
-Adapters change what is trained, so they are a choice only if they are asked for. Settings that the user has made are never changed.
+Among the settings that give the same results (another cache, fewer tokens at once, activations that are computed again, the optimiser in
+host memory), those that fit and take the least time are chosen. Moments in 8 bits come after them. Adapters change what is trained, so they
+are a choice only if they are asked for. Settings that the user has made are never changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from turnwise.learn.footprint import (
     COLLECT,
-    FEW_TOKENS,
     FEWEST_TOKENS,
     LEARN,
+    PAGES,
     SIZES,
     STEP,
     USABLE,
@@ -38,6 +39,7 @@ from turnwise.learn.footprint import (
 )
 
 LEVERS = ("cache", "tokens", "recompute", "sleep", "moments", "place", "reference", "lora", "four_bit")
+CACHE_PARTS = (1, 2, 4, 16)  # of the rows, for which the cache has room if all are of the longest length
 GPU_PART = 0.5  # of the free memory: what the engine's cache takes by itself
 MARGIN = 0.03  # of the memory that a choice leaves free
 RANK = 16
@@ -119,57 +121,61 @@ def free_for_cache(demand: Demand, memory: int) -> int:
     return max(0, memory - totals([term for term in terms(demand) if term.name not in later])[COLLECT])
 
 
-def choose(demand: Demand, memory: int, free: Freedom, host: int | None = None) -> Fit:
-    """The settings as they are if they fit; otherwise the first choice that does, or the smallest one if none does. `host`: bytes of the
-    host's memory that may stand for those of the GPU; None: as many as are needed."""
+def choose(
+    demand: Demand, memory: int, free: Freedom, host: int | None = None, seconds: Callable[[Demand], float] = lambda demand: 0.0
+) -> Fit:
+    """The settings as they are if they fit; otherwise those that fit and take the least time, the first of equals; or the smallest ones if
+    none fit. `host`: bytes of the host's memory that may stand for those of the GPU; None: as many as are needed. `seconds`: an estimate of
+    the time that settings take."""
     plain = as_it_is(demand, memory, free)
     if plain.fits:
         return plain
     usable, smallest = int(memory * (1 - MARGIN)), plain
-    for variant in variants(demand, free):
-        if host is not None and host_bytes(variant) > max(host, host_bytes(demand)):
-            continue
-        for rows in (demand.slots // 2, max(1, demand.slots // 16)):
-            for candidate in candidates(variant, free, rows):
+    for tier in tiers(demand, free):
+        fitting = list[Demand]()
+        for variant in tier:
+            if host is not None and host_bytes(variant) > max(host, host_bytes(demand)):
+                continue
+            for candidate in candidates(variant, free):
                 found = _with_room(candidate, usable, free)
                 if Fit(found, memory).peak <= usable:
-                    found = as_it_runs(found, memory, free)
-                    return Fit(found, memory, changes(demand, plain.demand, found))
-                smallest = min(smallest, Fit(found, memory, changes(demand, plain.demand, found)), key=lambda one: one.peak)
+                    fitting.append(as_it_runs(found, memory, free))
+                else:
+                    smallest = min(smallest, Fit(found, memory, changes(demand, plain.demand, found)), key=lambda one: one.peak)
+        if fitting:
+            best = min(fitting, key=seconds)
+            return Fit(best, memory, changes(demand, plain.demand, best))
     return smallest
 
 
-def variants(demand: Demand, free: Freedom) -> Iterator[Demand]:
-    """What the optimiser and the reference keep, from the least change to the largest."""
-    yield demand
-    found = demand
-    if free.moments and demand.moments == "float32":
-        found = replace(demand, moments="8bit")
-        yield found
-    if free.place and demand.place == "device":  # with it, 8 bits would save nothing more on the device
-        found = replace(demand, place="host")
-        yield found
+def tiers(demand: Demand, free: Freedom) -> Iterator[list[Demand]]:
+    """What the optimiser and the reference keep, from the least change to the largest: where it is kept, which changes no result; then how
+    exactly; then what is trained. A tier is tried if nothing of the one before fits."""
+    exact = [demand]
+    if free.place and demand.place == "device":
+        exact.append(replace(demand, place="host"))
     if free.reference and demand.reference == "device":
-        yield replace(found, reference="host")
+        exact.append(replace(exact[-1], reference="host"))
+    yield exact
+    if free.moments and demand.moments == "float32":
+        yield [replace(one, moments="8bit") for one in exact]
     if free.lora and not demand.rank:
         demand = replace(demand, rank=RANK, reference=None)
-        yield demand
+        yield [demand]
     if free.four_bit and demand.rank:
-        yield replace(demand, four_bit=True)
+        yield [replace(demand, four_bit=True)]
 
 
-def candidates(demand: Demand, free: Freedom, rows: int) -> Iterator[Demand]:
-    """Tokens at once and what is kept of them: fewer tokens first, down to a size at which computing activations again costs less. Then
-    the same with a cache that is released during updates."""
+def candidates(demand: Demand, free: Freedom) -> Iterator[Demand]:
+    """Rows of the cache and tokens at once, with a cache that stays during updates, or is released. Of equals, more rows and tokens come
+    first."""
     sizes = [size for size in (*SIZES, FEWEST_TOKENS) if size <= demand.tokens] if free.tokens else [demand.tokens]
-    demand = replace(demand, cache=least_cache(demand, rows)) if free.cache else demand
-    again = replace(demand, attention=0, mlp=0) if free.recompute else demand
-    either = (False, True) if 2 * rows >= demand.slots else (True, False)  # with few rows, decoding gains more than recording costs
-    for asleep in either if free.sleep and not demand.sleeps else (demand.sleeps,):
-        for own, few in ((demand, FEW_TOKENS if free.tokens else 0), (again, 0)):
+    own = replace(demand, attention=0, mlp=0) if free.recompute else demand  # what is kept depends on the room
+    for rows in sorted({max(1, demand.slots // part) for part in CACHE_PARTS}, reverse=True) if free.cache else (demand.slots,):
+        for asleep in (False, True) if free.sleep and not demand.sleeps else (demand.sleeps,):
             for size in sizes:
-                if size >= few:
-                    yield replace(own, tokens=size, piece=piece_of(size), sleeps=asleep)
+                found = replace(own, tokens=size, piece=piece_of(size), sleeps=asleep)
+                yield replace(found, cache=least_cache(demand, rows)) if free.cache else found
 
 
 def least_cache(demand: Demand, rows: int) -> int:
@@ -193,8 +199,7 @@ def left_for_activations(demand: Demand, memory: int) -> int:
     """Bytes that the learner finds free for the activations of a micro-batch, as it counts them: next to a whole piece of logits."""
     varying = ("activations", "a layer's work", "allocator's gaps", "logits")
     held = sum(term.bytes.get(LEARN, 0) for term in terms(demand) if term.name not in varying)
-    piece = 0 if demand.rank or demand.apart else 4 * demand.shape.head  # a place for the output layer's gradient in one piece
-    return memory - held - piece - logits_bytes(demand.shape, demand.piece, demand.apart)
+    return memory - held - PAGES - logits_bytes(demand.shape, demand.piece, demand.apart)
 
 
 def _kept(demand: Demand, room: float) -> Demand:

@@ -18,6 +18,7 @@ from turnwise.learn.shapes import ModelShape
 START, COLLECT, LEARN, STEP, PUBLISH = PHASES = ("start", "collect", "learn", "step", "publish")
 EVERY = 10**6  # layers: all of them
 USABLE = 0.92  # of what is left for activations: an allocator cannot fill every gap
+PAGES = int(0.15e9)  # of the allocator's pages that are in use in part
 PLENTY = 0.6  # of what is left for activations: more is not taken for what saves little
 MOST_TOKENS = 32768  # of a micro-batch: larger products are not faster
 SIZES = (MOST_TOKENS, 24576, 16384, 8192, 4096, 2048)
@@ -27,8 +28,8 @@ LOGITS, FEW_LOGITS = 2**28, 2**26  # numbers of a piece of logits on a GPU
 PAGE = 64  # tokens of a page of the engine's cache
 SCALE = 4  # bytes, for every token and head of a cache in 8 bits
 BIASED = ("qwen2",)  # families whose keys have a bias
-CONTEXT = int(0.7e9)  # CUDA itself, its libraries and the kernels
-GRAPH = int(15e6)  # of a recorded decode step, outside torch
+CONTEXT = int(0.9e9)  # CUDA itself, its libraries and the kernels
+GRAPH = int(5e6)  # of a recorded decode step, outside torch; with CONTEXT, 0.88 to 0.92 GB were measured (benchmarks/memory.json)
 LANES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # sizes of recorded decode steps
 PROMPTS = (*range(32, 129, 32), *range(192, 513, 64), *range(640, 1025, 128), *range(1280, 2049, 256), *range(2560, 4097, 512))
 PROMPT_WORK = 2e12  # tokens × weights: prompts beyond this are not recorded
@@ -149,8 +150,8 @@ def terms(demand: Demand) -> list[Term]:
     found = [*_weights(demand), *_optimiser(demand), *_engine(demand), *_activations(demand)]
     found += [_always(f"model {own.name}", own.parameters * own.width) for own in demand.beside]
     found += [_always(f"optimiser of {own.name}", 16 * own.parameters) for own in demand.beside if own.trained]
-    gaps = {phase: int((1 / USABLE - 1) * sum(term.bytes.get(phase, 0) for term in found if term.name in VARYING)) for phase in PHASES}
-    gaps[LEARN] += 0 if demand.rank or demand.apart else 4 * demand.shape.head  # the output layer's gradient needs a place in one piece
+    varying = {phase: sum(term.bytes.get(phase, 0) for term in found if term.name in VARYING) for phase in PHASES}
+    gaps = {phase: PAGES + int((1 / USABLE - 1) * size) for phase, size in varying.items()}
     found += [Term("allocator's gaps", gaps), _always("CUDA context", CONTEXT)]
     return [term for term in found if term.most]
 

@@ -65,6 +65,18 @@ def homes_of(weights: Sequence[Any]) -> list[Home | None]:
     return [home_of(weight) for weight in weights]
 
 
+def reserve(weights: Sequence[Any]) -> None:
+    """Give the gradients of weights that follow one another a place before anything is added up: zeros, in one piece. Nothing happens if
+    one of them has no home, or a sum already."""
+    homes = [home for home in homes_of(weights) if home is not None and home.sum is None]
+    if len(homes) < len(weights):
+        return
+    rows = [len(weight) for weight in weights]
+    whole = torch.zeros(sum(rows), *weights[0].shape[1:], dtype=torch.float32, device=weights[0].device)
+    for home, part in zip(homes, whole.split(rows), strict=True):
+        home.put(part)
+
+
 def add_product(homes: Sequence[Home], sizes: Sequence[int], left: Tensor, right: Tensor) -> None:
     """Add leftᵀ · right to the sums of weights that follow one another in it, with so many rows each."""
     known = joined([home.sum for home in homes])

@@ -157,6 +157,7 @@ class Learner:
         half = max(1, tokens // 2)
         self.settings, self._automatic = replace(self.settings, tokens_per_batch=half), False
         self.memory.room *= 0.75
+        self.memory.retries += 1
         warnings.warn(f"out of memory with {tokens} tokens at once: continuing with {half} (learner.tokens_per_batch)", stacklevel=2)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -167,6 +168,11 @@ class Learner:
                 "learner.gradient_checkpointing = true, give the engine less (engine.options.cache_memory), or use adapters"
             )
         return done[0]
+
+    def reserve(self) -> None:
+        """Take the memory of gradients before that of activations, if our own layers add them up."""
+        if self.policy.fused is not None and self.policy.sharded is None:
+            self.policy.fused.reserve()
 
     def _tried(self, work: Callable[[], T]) -> tuple[list[T], str]:
         """The result of the work, or the reason to repeat it: memory ran out here, or in another process of this learner."""

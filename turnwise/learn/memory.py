@@ -34,6 +34,7 @@ class Memory:
         """`keep`: everything (true), nothing that can be computed again (false), or what the memory allows (None)."""
         self.policy, self.weights, self.keep = policy, weights, keep
         self.room = float("inf")
+        self.retries = 0  # how often memory ran out, and work was done again with fewer tokens at once
         self.keeps_slopes = False  # whether the next micro-batch keeps the slopes of its log-probs (`logprobs.py`)
         self.piece = CHUNK_ELEMENTS["cuda"]  # numbers of logits that exist at once on a GPU
         self.others: Callable[[], int] = lambda: 0  # bytes that other models on this device will still allocate permanently
@@ -45,7 +46,7 @@ class Memory:
             gathered = 0 if self.policy.sharded is None else self.policy.sharded.gathered_bytes
             unpacked = footprint.joined_bytes(self._shape) if has_packed(self.policy.causal) else 0
             later = self._to_come(optimiser) + self._head_bytes() + self.others() + gathered + unpacked
-            self.room = footprint.USABLE * (free_bytes(device) - later)
+            self.room = footprint.USABLE * (free_bytes(device) - later - footprint.PAGES)
 
     def tokens(self) -> int:
         """Tokens of a micro-batch: as many as are useful and fit with everything kept; if those are few, more with less kept."""
@@ -102,11 +103,10 @@ class Memory:
         return sum(8 * held(master) for master in self.weights.masters.values())
 
     def _head_bytes(self) -> int:
-        """A chunk of logits with its gradient, and the output layer's gradient: if products add it up where it belongs, only a gap of its
-        size, because it needs a place in one piece."""
+        """A chunk of logits with its gradient, and the output layer's gradient if it is made apart from where it is added up."""
         weight = self.policy.head.weight
-        own: int = weight.numel() * (0 if not weight.requires_grad else 8 if home_of(weight) is None else 4)
-        return 8 * self.piece + own
+        apart = weight.requires_grad and home_of(weight) is None
+        return 8 * self.piece + (8 * weight.numel() if apart else 0)
 
     def rows_of_logits(self) -> int | None:
         """How many rows of logits are made at once; None: the usual number of the device."""

@@ -135,6 +135,7 @@ def _backward(learner: Learner, batch: Packed, prompt_weight: float) -> float:
     def idle(piece: Packed) -> None:
         policy.inside(lambda: losses(piece))[0].backward(torch.zeros((), device=learner.device))
 
+    learner.reserve()
     parts = passes(policy, learner.ranks, batch, learner.settings.tokens_per_batch, "sft", work, idle)
     return learner.everywhere({"loss": float(sum(parts, torch.zeros((), device=learner.device)))})["loss"]
 

@@ -190,6 +190,7 @@ class Update:
                 check_split(seen, "trajectory")
             return self._backward(part, tokens, values)
 
+        learner.reserve()
         return passes(
             learner.policy, learner.ranks, batch, learner.settings.tokens_per_batch, "update", work, self._idle, self.whole_trajectories
         )

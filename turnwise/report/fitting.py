@@ -106,7 +106,7 @@ def overview(several: Sequence[Found], name: str) -> None:
 
 
 LABELS = {
-    "cache": "smaller cache",
+    "cache": "cache size",
     "tokens": "fewer tokens at once",
     "recompute": "recomputation",
     "sleep": "cache released during updates",

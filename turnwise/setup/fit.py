@@ -16,6 +16,7 @@ from turnwise.config.sections import Lora
 from turnwise.learn.fitting import MARGIN, Fit, Freedom, as_it_is, choose, free_for_cache
 from turnwise.learn.footprint import COLLECT, CONTEXT, EVERY, FUSED, TARGETS, Beside, Demand, piece_of, terms, totals, wanted_cache
 from turnwise.learn.shapes import SHAPES, ModelShape, shape_of
+from turnwise.setup.fit_costs import seconds
 from turnwise.setup.names import needed
 from turnwise.util.errors import TurnwiseError
 
@@ -45,7 +46,7 @@ def find(config: Config, memory: int, shape: ModelShape | None = None, lora: boo
     host's memory that may be used instead."""
     known = shape or shape_for(config)
     demand, free = demand_of(config, known, memory), freedom(config, lora)
-    return Found(config, known, as_it_is(demand, memory, free), choose(demand, memory, free, host))
+    return Found(config, known, as_it_is(demand, memory, free), choose(demand, memory, free, host, seconds))
 
 
 def shape_for(config: Config) -> ModelShape:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from turnwise.config.schema import Config
 from turnwise.learn.footprint import CONTEXT
 from turnwise.learn.models import choose_device
+from turnwise.learn.segments import grow_segments
 from turnwise.runs.folder import Run
 from turnwise.setup.fit import GB, Found, find, with_settings
 from turnwise.setup.fit_words import lines, refusal
@@ -15,6 +16,8 @@ from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
 from turnwise.util.machine import all_memory
 
+TIGHT = 0.85  # of the memory: a run that needs more has its tensors in segments that grow
+OWN_ENGINES = ("native", "transformers")  # whose memory is torch's
 NEARLY = 1.05  # an estimate may be off by this much: a run is refused only beyond it
 HOST_PART = 0.6  # of the host's memory: the model is loaded there too, and checkpoints are made there
 MEMORY = "memory.json"  # in the folder of a run whose settings were chosen
@@ -48,6 +51,26 @@ def for_this_gpu(config: Config, say: Callable[[str], None]) -> tuple[Config, Fo
     from turnwise.engines.native.memory import free_bytes
 
     return fitted(config, free_bytes(torch.device("cuda")) + CONTEXT, say, int(HOST_PART * all_memory()))
+
+
+def prepare_allocator(config: Config) -> bool:
+    """Let memory grow in segments if this run will nearly fill its GPU; whether it does. Before anything is allocated there."""
+    if config.cluster is not None or config.engine.name not in OWN_ENGINES or choose_device(config.device) != "cuda":
+        return False
+    import torch
+
+    from turnwise.engines.native.memory import free_bytes
+
+    try:
+        found = find(config, free_bytes(torch.device("cuda")) + CONTEXT)
+    except TurnwiseError:
+        return False  # an unknown shape
+    return prepared(found)
+
+
+def prepared(found: Found) -> bool:
+    """The same for a recipe whose memory is known."""
+    return found.fit.peak > TIGHT * found.fit.memory and grow_segments()
 
 
 def keep_choice(run: Run, found: Found | None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from turnwise.engines.native.kernels import add_norm, gate_mul
+from turnwise.engines.native.kernels import add_norm, gate_mul, gate_mul_apart
 from turnwise.engines.native.product_table import Blocks, blocks_of
 from turnwise.engines.native.products import fits, gated, product
 from turnwise.engines.native.switches import PLAIN, Switches
@@ -26,7 +26,7 @@ class LayerProducts:
         hopper = since_hopper(weights.device)
         self._own, self._gate = (on and (hopper or weights.device.type != "cuda") for on in (switches.products, switches.gate))
         self.overlap = switches.overlap and hopper
-        self._adds = switches.residual
+        self._adds, self._apart = switches.residual, switches.apart
 
     def norm(self, x: Tensor, delta: Tensor | None, weight: Tensor) -> Tensor:
         """x += delta, in place; the norm of x."""
@@ -63,6 +63,9 @@ class LayerProducts:
 
     def _activated(self, linear: Linear, x: Tensor) -> Tensor:
         blocks = self._blocks("gate", linear, x)
+        if blocks is None and self._apart and len(x) > MANY_ROWS and linear.plain and linear.bias is None:
+            gate, up = (torch.mm(x, half.t()) for half in linear.weight.chunk(2))
+            return gate_mul_apart(gate, up, self._kind, self.overlap)
         if blocks is None:
             return gate_mul(linear(x), self._kind, self.overlap)
         return gated(x, linear.weight, linear.bias, self._kind, blocks, self.overlap)

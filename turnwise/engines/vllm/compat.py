@@ -7,13 +7,18 @@
 | `finish_weight_update` takes a label of the version | no | yes | yes |
 
 Constant since 0.26: a round is start, update (any number of times), finish; `LLMEngine` in the caller's process; token ids with a cache
-salt in, token ids with flat log-probs out.
+salt in, token ids with flat log-probs out; `LLMEngine.sleep(level=0, mode="keep")` is, in the caller's process, what
+`AsyncLLM.pause_generation(mode="keep", clear_cache=False)` is in a server.
+
+A step is launched before the output of the one before is read (asynchronous scheduling, vLLM's default). Between two steps one is in
+flight. A pause does not wait for it in the caller's process: `step` reads it while nothing new is scheduled.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import logging
 import os
 import random
@@ -30,6 +35,9 @@ OLDEST = (0, 26)
 READ = "0.26 to 0.32"  # the releases whose sources this file was written for
 LOCAL = "turnwise"  # the name under which our own transfer is registered
 QUIET = {"VLLM_LOGGING_LEVEL": "WARNING", "VLLM_NO_USAGE_STATS": "1", "VLLM_USE_FLASHINFER_SAMPLER": "0"}  # unless the user says otherwise
+
+WORKERS = 1800.0  # seconds for workers to answer: some calls read the weights of a large model from disk
+IN_FLIGHT = 64  # steps after which nothing may be in flight any more: there are two at most, one more per stage of a pipeline
 
 CHATTY = ("vllm.model_executor.model_loader.reload.layerwise", "vllm.utils.jit_monitor")  # once per round, about what is fine
 
@@ -173,11 +181,12 @@ class Core:
         (self._tokens,) = load("vllm.inputs", "tokens_input")
         if arguments.get("weight_transfer_config") is not None and arguments["weight_transfer_config"].backend == LOCAL:
             register_local()
+        self.keeps = "mode" in inspect.signature(engine.sleep).parameters if hasattr(engine, "sleep") else False
         for name in CHATTY:
             logging.getLogger(name).setLevel(logging.ERROR)
         try:
             with global_chance():
-                self._engine = engine.from_engine_args(args(**arguments), enable_multiprocessing=False)
+                self._engine: Any = engine.from_engine_args(args(**arguments), enable_multiprocessing=False)
         except Exception as error:
             raise TurnwiseError(f"engine.name=vllm: vLLM {release.text} could not start: {type(error).__name__}: {error}") from error
 
@@ -189,19 +198,47 @@ class Core:
         return self._params(**settings, output_kind=kind, detokenize=False, flat_logprobs=True, ignore_eos=True)
 
     def add(self, name: str, prompt: Sequence[int], salt: str, parameters: Any) -> str:
-        """Add a request. Returns its name for `abort` and `begun`."""
+        """Add a request. Returns its name for `abort` and `drawn`."""
         return str(self._engine.add_request(name, self._tokens(list(prompt), cache_salt=salt), parameters))
 
     def step(self) -> list[Any]:
         return list(self._engine.step())
 
     def abort(self, names: Sequence[str]) -> None:
-        self._engine.abort_request(list(names), internal=True)
+        if names:
+            self._engine.abort_request(list(names), internal=True)
 
-    def begun(self, name: str) -> bool:
-        """Whether a request has drawn a token."""
+    def drawn(self, name: str) -> int:
+        """How many tokens of a request were drawn and read."""
         state = self._engine.output_processor.request_states.get(name)
-        return state is not None and not state.is_prefilling
+        return 0 if state is None else int(state.detokenizer.num_output_tokens())
+
+    @property
+    def positional(self) -> bool:
+        """Whether a seed and the position of a token decide the draw. The older model runner has a generator per request, which starts
+        again if the request is submitted again."""
+        return bool(getattr(self._engine.vllm_config, "use_v2_model_runner", False))
+
+    # A pause that keeps requests.
+
+    def pause(self) -> None:
+        """Schedule nothing more; requests stay. What is in flight is not waited for: `drain`."""
+        self._engine.sleep(level=0, mode="keep")
+
+    def resume(self) -> None:
+        self._engine.wake_up(tags=["scheduling"])
+
+    def drain(self) -> Iterator[Any]:
+        """The outputs of the steps that are in flight. Nothing new is launched if vLLM is paused, or has no requests."""
+        for _ in range(IN_FLIGHT):
+            if not self._in_flight:
+                return
+            yield from self.step()
+        raise TurnwiseError(f"vLLM still has a step in flight after {IN_FLIGHT} more, although it is paused")
+
+    @property
+    def _in_flight(self) -> bool:
+        return bool(getattr(getattr(self._engine.engine_core, "engine_core", None), "batch_queue", None))
 
     def forget(self) -> None:
         """Drop all keys and values; running requests compute theirs again."""
@@ -210,24 +247,28 @@ class Core:
 
     # Weights: its own four calls.
 
+    def _rpc(self, method: str, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> None:
+        """Call all workers. Those in other processes answer in time, or there is an error."""
+        self._engine.collective_rpc(method, timeout=WORKERS, args=args, kwargs=dict(kwargs or {}))
+
     def init_weight_transfer_engine(self, info: Mapping[str, Any]) -> None:
-        self._engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": dict(info)})
+        self._rpc("init_weight_transfer_engine", kwargs={"init_info": dict(info)})
 
     def start_weight_update(self) -> None:
-        self._engine.collective_rpc("start_weight_update")
+        self._rpc("start_weight_update")
 
     def update_weights(self, info: Mapping[str, Any]) -> None:
-        self._engine.collective_rpc("update_weights", kwargs={"update_info": dict(info)})
+        self._rpc("update_weights", kwargs={"update_info": dict(info)})
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self._engine.collective_rpc("finish_weight_update")
+        self._rpc("finish_weight_update")
         if weight_version is not None and self.release.labels:
             self._engine.set_weight_version(weight_version)
 
     def reload(self, folder: str) -> None:
         """Load the weights of a folder: the route that needs no transfer."""
-        self._engine.collective_rpc("update_config", args=({"load_config": {"load_format": "auto"}},))
-        self._engine.collective_rpc("reload_weights", kwargs={"weights_path": folder})
+        self._rpc("update_config", args=({"load_config": {"load_format": "auto"}},))
+        self._rpc("reload_weights", kwargs={"weights_path": folder})
 
     def close(self) -> None:
         """End vLLM's workers and free its memory."""

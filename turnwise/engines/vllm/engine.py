@@ -1,8 +1,17 @@
 """The vLLM engine: our engine protocol on top of vLLM's engine.
 
-vLLM's scheduler runs in this process and only when it is stepped, so nothing is drawn while weights are replaced. Its model is a second
-copy of the learner's, and starts with the learner's weights. Every later version is one round of vLLM's weight transfer: start, update,
-finish; then all keys and values are dropped, and new requests carry the version in the salt of their prefix cache. A round that fails
+vLLM's scheduler runs in this process and only when it is stepped. Its model is a second copy of the learner's, and starts with the
+learner's weights. Every later version is one update: pause, one round of vLLM's weight transfer (start, update, finish), drop all keys
+and values, resume. New requests carry the version in the salt of their prefix cache.
+
+Responses may be under way during an update, and there are two ways to pause them:
+
+keep    Requests stay in vLLM and nothing more is scheduled. A step is still in flight then; its tokens were drawn by the old weights, and
+        are read before anything is replaced. With `keep_cache` these requests continue on the keys and values of the old weights.
+abort   Requests are aborted, and submitted again afterwards: the prompt and the tokens so far, with what is left of the budget. Tokens in
+        flight are dropped and drawn again.
+
+Either way, every token's log-prob is the one that it was sampled with, and `Response.spans` says which version drew it. A round that fails
 leaves a model with some new and some old weights, and vLLM cannot undo it: the engine is then dead, reports that, and must be made again.
 """
 
@@ -10,43 +19,28 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from turnwise.config.options import Help
 from turnwise.engines.base import Finish, Request, Response, Sampling
-from turnwise.engines.module import evaluating, longest
+from turnwise.engines.module import longest
 from turnwise.engines.registry import register
-from turnwise.engines.reports import read_report, refuse
-from turnwise.engines.sampling import frozen
+from turnwise.engines.reports import read_report
 from turnwise.engines.stopping import StopStrings, newest, stop_tokens, watch
+from turnwise.engines.vllm.checks import REPORTS, Update, check_sampling, check_update, compare_transfers
 from turnwise.engines.vllm.compat import Core, check, engine_arguments
+from turnwise.engines.vllm.rows import Row
 from turnwise.engines.vllm.transfer import choose
 from turnwise.engines.vllm.weights import Pairs, checked, config_folder, inner_model, named_weights, shapes_of
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
-REPORTS = ("top_logprobs", "top_tokens")
 SEEDS = (1 << 63) - 1
-CHECKED_TOKENS = 16
-LARGEST_GAP = 1.0  # nats per token, on average: bfloat16 gives a few hundredths, wrong weights several
-
-
-@dataclass(slots=True)
-class Row:
-    """A submitted request. `name` is vLLM's; `version` is that of the weights that drew its first token, None before."""
-
-    request: Request
-    name: str
-    stop: StopStrings | None
-    rule: Callable[[int, Mapping[str, float]], bool] | None
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    reports: dict[str, list[float]] = field(default_factory=dict)
-    version: int | None = None
+STALLS = 300.0  # seconds without a token after which vLLM makes no progress
 
 
 @register("vllm")
@@ -56,6 +50,7 @@ class VllmEngine:
     `model` is the learner's module (or another with its config): the weights are taken from it at the start, by `refresh`, and by
     `publish` without weights. `memory` is the share of the GPU's memory that vLLM takes in all, its copy of the weights included.
     `tensor_parallel` splits the model over that many GPUs. `transfer` is the route of the weights: local, ipc, reload, nccl, or auto.
+    `update` and `keep_cache` say what happens to responses under way while weights are replaced.
     `eager` runs without compilation and CUDA graphs. `self_check` transfers the same weights twice at the start and compares.
     `arguments` are further arguments of vLLM's EngineArgs. The tokenizer is needed for stop strings. Not thread-safe."""
 
@@ -71,6 +66,17 @@ class VllmEngine:
         memory: float = 0.4,
         tensor_parallel: int = 1,
         transfer: str = "auto",
+        update: Annotated[
+            Update,
+            Help(
+                "responses under way while weights are replaced: keep pauses vLLM with its requests in it, abort aborts requests and "
+                "submits them again with their tokens so far; auto is keep where vLLM offers it"
+            ),
+        ] = "auto",
+        keep_cache: Annotated[
+            bool,
+            Help("with update=keep: responses under way continue on the keys and values of the old weights, which are not computed again"),
+        ] = False,
         prefill_tokens: int = 16384,
         dtype: torch.dtype | None = None,
         eager: bool = False,
@@ -78,6 +84,7 @@ class VllmEngine:
         arguments: dict[str, Any] | None = None,
         stop_token_ids: Sequence[int] | None = None,
     ):
+        check_update(update, keep_cache)
         release = check(tensor_parallel, transfer)
         if not 0 < memory <= 1 or max_batch < 1 or prefill_tokens < 1:
             raise TurnwiseError(f"engine: memory is a share up to 1, max_batch and prefill_tokens are positive: {memory=}, {max_batch=}")
@@ -96,8 +103,10 @@ class VllmEngine:
         self._words = int(inner.get_input_embeddings().weight.shape[0])
         self._route = choose(transfer, tensor_parallel, model)
         self._rows: dict[str, Row] = {}
+        self._waiting: list[Row] = []  # to be submitted when the update is over
         self._done: list[Response] = []
-        self._count, self._epoch, self._closed = 0, 0, False
+        self._count, self._epoch, self._paused, self._closed = 0, 0, False, False
+        self._keep_cache = keep_cache
         self._follows = self._route.backend != "nccl"  # the weights are those of `model`
         more: dict[str, Any] = {
             "gpu_memory_utilization": memory, "tensor_parallel_size": tensor_parallel, "enforce_eager": eager,
@@ -107,27 +116,34 @@ class VllmEngine:
         with config_folder(model) as folder:
             made = engine_arguments(folder, name, max_batch, self.max_length, self._route.backend, more | (arguments or {}))
             self._core = Core(release, made)
+        self._keeps = self._core.keeps if update == "auto" else update == "keep"
         self._start(self_check and self._route.backend != "nccl")
 
     @staticmethod
     def ready(sampling: Sampling, options: Mapping[str, Any]) -> None:
         """An error for what cannot work, before a model is loaded."""
-        _check_sampling(sampling)
+        check_sampling(sampling)
+        check_update(str(options.get("update", "auto")), bool(options.get("keep_cache", False)))
         check(int(options.get("tensor_parallel", 1)), str(options.get("transfer", "auto")))
 
     def _start(self, compare: bool) -> None:
         try:
+            if (self._keeps or self._keep_cache) and not self._core.keeps:
+                raise TurnwiseError(
+                    f"engine.options.update=keep: vLLM {self._core.release.text} offers no pause that keeps requests: use update=abort, "
+                    "without keep_cache"
+                )
             self._route.begin(self._core)
             self.refresh()  # from here on, its weights are the model's
             if compare:
-                self._compare()
+                compare_transfers(self)
         except BaseException:
             self.close()
             raise
 
     @property
     def pending(self) -> int:
-        return len(self._rows) + len(self._done)
+        return len(self._rows) + len(self._waiting) + len(self._done)
 
     # Requests.
 
@@ -135,7 +151,7 @@ class VllmEngine:
         self._alive()
         for request in requests:
             sampling = request.sampling
-            _check_sampling(sampling)
+            check_sampling(sampling)
             if sampling.stop and self.tokenizer is None:
                 raise TurnwiseError("engine: stop strings need a tokenizer: give one to VllmEngine")
             if request.images:
@@ -144,7 +160,9 @@ class VllmEngine:
             if problem := self._problem(prompt):
                 self._done.append(Response(request.key, finish=Finish.REFUSED, message=problem))
                 continue
-            self._add(request, prompt)
+            stop = StopStrings(self.tokenizer, sampling.stop) if sampling.stop else None
+            most = min(sampling.max_tokens, self.max_length - len(prompt))
+            self._enter(Row(request, prompt, most, stop, watch(sampling, self.tokenizer)))
 
     def _problem(self, prompt: list[int]) -> str:
         """Why a prompt is rejected; empty if it is not."""
@@ -162,25 +180,31 @@ class VllmEngine:
             )
         return ""
 
-    def _add(self, request: Request, prompt: list[int]) -> None:
-        sampling, self._count = request.sampling, self._count + 1
-        stop = StopStrings(self.tokenizer, sampling.stop) if sampling.stop else None
-        rule = watch(sampling, self.tokenizer)
+    def _enter(self, row: Row) -> None:
+        """Give vLLM a row, with the tokens that it has already; during an update, when that is over."""
+        if self._paused:
+            self._waiting.append(row)
+            return
+        sampling, self._count = row.request.sampling, self._count + 1
+        seed = row.request.seed
+        if row.ids and not self._core.positional:  # the same generator from its start would repeat its numbers
+            seed = derive(seed, "continued", len(row.ids))
         parameters = self._core.parameters(
-            stream=stop is not None or rule is not None,
+            stream=row.stop is not None or row.rule is not None or not self._keeps,
             temperature=sampling.temperature,
-            max_tokens=min(sampling.max_tokens, self.max_length - len(prompt)),
-            seed=request.seed & SEEDS,
+            max_tokens=row.most - len(row.ids),
+            seed=seed & SEEDS,
             logprobs=max((read_report(name).count for name in sampling.report), default=0),
             stop_token_ids=sorted(self.stop_token_ids),
         )
         key = f"{self._count}"
         try:
-            name = self._core.add(key, prompt, self._salt, parameters)
+            row.name = self._core.add(key, row.prompt + row.ids, self._salt, parameters)
         except ValueError as error:  # vLLM takes everything that we let through, as far as we know
-            self._done.append(Response(request.key, finish=Finish.REFUSED, message=f"vLLM: {error}"))
+            version, finish = (self.version, Finish.FAULT) if row.ids else (-1, Finish.REFUSED)
+            self._done.append(row.response(version, finish, f"vLLM: {error}"))
             return
-        self._rows[key] = Row(request, name, stop, rule)
+        self._rows[key] = row
 
     @property
     def _salt(self) -> str:
@@ -189,7 +213,8 @@ class VllmEngine:
 
     def poll(self, wait: bool = True) -> list[Response]:
         self._alive()
-        while not self._done and self._rows:
+        looked, drawn = time.monotonic(), -1
+        while not self._done and self._rows and not self._paused:
             try:
                 outputs = self._core.step()
             except BaseException as error:
@@ -198,8 +223,18 @@ class VllmEngine:
                 self._read(output)
             if not wait:
                 break
+            if time.monotonic() - looked > STALLS:
+                looked, drawn = time.monotonic(), self._progress(drawn)
         done, self._done = self._done, []
         return done
+
+    def _progress(self, before: int) -> int:
+        """How many tokens the rows have; an error if that is what they had before."""
+        drawn = sum(self._core.drawn(row.name) for row in self._rows.values())
+        if drawn == before and self._rows and not self._done:
+            error = TimeoutError(f"no token for {len(self._rows)} requests within {STALLS:g} seconds")
+            raise self._die("vLLM makes no progress", error)
+        return drawn
 
     def _read(self, output: Any) -> None:
         """Take what a step returned for one request: all of its tokens, or those of this step."""
@@ -207,17 +242,14 @@ class VllmEngine:
         if row is None:
             return None  # aborted, and answered already
         found = output.outputs[0]
-        row.version = self.version if row.version is None and found.token_ids else row.version
         flat = found.logprobs
         for place, token in enumerate(found.token_ids):
             start = flat.start_indices[place] if flat is not None else 0
             logprob = flat.logprobs[start] if flat is not None and len(flat.logprobs) > start else math.nan
             if logprob is None or not math.isfinite(logprob):
-                message = f"the model's logits after {len(row.request.prompt_ids) + len(row.ids)} tokens are not numbers: has it diverged?"
+                message = f"the model's logits after {len(row.prompt) + len(row.ids)} tokens are not numbers: has it diverged?"
                 return self._leave(row, output, Finish.FAULT, message)
-            row.ids.append(int(token))
-            row.logprobs.append(float(logprob))
-            _note(row, flat, start)
+            row.take(int(token), float(logprob), flat, start)
             if ended := self._ended(row, int(token)):
                 return self._leave(row, output, ended)
         if output.finished:
@@ -230,8 +262,7 @@ class VllmEngine:
         """Whether we end a response that vLLM would continue: at a stop string, or by the request's rule."""
         if token in self.stop_token_ids or (row.stop is not None and row.stop.push(token)):
             return Finish.STOP
-        longest_ = len(row.ids) >= min(row.request.sampling.max_tokens, self.max_length - len(row.request.prompt_ids))
-        if not longest_ and row.rule is not None and row.rule(token, newest(row.reports)):
+        if len(row.ids) < row.most and row.rule is not None and row.rule(token, newest(row.reports)):
             return Finish.RULE
         return None
 
@@ -239,9 +270,7 @@ class VllmEngine:
         del self._rows[output.request_id]
         if not output.finished:
             self._core.abort([row.name])
-        version = -1 if row.version is None else row.version
-        made = Response(row.request.key, tuple(row.ids), tuple(row.logprobs), finish, message, None, frozen(row.reports), version)
-        self._done.append(made)
+        self._done.append(row.response(self.version, finish, message))
 
     def release(self, sequence: int) -> None:
         """Prefixes are shared by their content, and dropped when the memory is needed."""
@@ -253,7 +282,8 @@ class VllmEngine:
         (transfer nccl), they are there already. A wrong name or shape is found before the round starts, and changes nothing."""
         self._alive()
         if weights is None and self._route.backend == "nccl":
-            self._forget_all(version)
+            self._pause()  # unless `start_weight_update` did
+            self._resume(version)
             return
         if weights is None:
             self._replace(named_weights(self.model), version)
@@ -273,27 +303,60 @@ class VllmEngine:
     def forget(self) -> None:
         """Forget everything that was computed, as if this engine were new."""
         self._alive()
-        self._forget_all(self.version)
+        self._pause()
+        self._resume(self.version, drop=True)
 
     def _replace(self, pairs: Pairs, version: int | None = None) -> None:
-        """One round of transfer."""
+        """One update."""
         number, start = self.version if version is None else version, time.perf_counter()
+        self._pause()
         try:
             self._route.send(self._core, pairs, str(number))
         except BaseException as error:
             raise self._die(f"the transfer of version {number} failed", error) from error
-        self._forget_all(number)
+        self._resume(number)
         self.transfer_seconds.append(time.perf_counter() - start)
 
-    def _forget_all(self, version: int) -> None:
-        for row in self._rows.values():
-            if row.version is None and self._core.begun(row.name):
-                row.version = self.version
+    def _pause(self) -> None:
+        """From here on nothing is drawn, and what was drawn is marked with the version that drew it."""
+        if self._paused:
+            return
+        self._paused = True
         try:
-            self._core.forget()
+            if self._keeps:
+                self._core.pause()
+                for output in self._core.drain():
+                    self._read(output)
+                for row in self._rows.values():
+                    row.mark(self._core.drawn(row.name), self.version)
+            if not self._keeps or self._keep_cache:  # a cache that is kept is for responses that have begun
+                self._withdraw([key for key, row in self._rows.items() if not self._keeps or not row.marks])
+        except BaseException as error:
+            raise self._die("vLLM could not be paused", error) from error
+
+    def _withdraw(self, keys: Sequence[str]) -> None:
+        """Abort these requests; they are submitted again when the update is over. What is in flight of them is dropped."""
+        rows = [self._rows.pop(key) for key in keys]
+        self._core.abort([row.name for row in rows])
+        for output in self._core.drain():
+            self._read(output)
+        for row in rows:
+            row.mark(len(row.ids), self.version)
+        self._waiting = [*rows, *self._waiting]
+
+    def _resume(self, version: int, drop: bool = False) -> None:
+        """Continue with this version. Cached keys and values are dropped, unless responses under way may keep theirs."""
+        try:
+            if drop or not self._keep_cache or not self._rows:
+                self._core.forget()
+            if self._keeps:
+                self._core.resume()
         except BaseException as error:
             raise self._die("vLLM's cache could not be reset", error) from error
-        self.version, self._epoch = version, self._epoch + 1
+        self.version, self._epoch, self._paused = version, self._epoch + 1, False
+        waiting, self._waiting = self._waiting, []
+        for row in waiting:
+            self._enter(row)
 
     # vLLM's names for the parts of a round, for a sender that is elsewhere. A failure is final here too.
 
@@ -301,6 +364,8 @@ class VllmEngine:
         self._call("init_weight_transfer_engine", init_info)
 
     def start_weight_update(self) -> None:
+        self._alive()
+        self._pause()
         self._call("start_weight_update")
 
     def update_weights(self, update_info: Mapping[str, Any]) -> None:
@@ -316,7 +381,7 @@ class VllmEngine:
         except BaseException as error:
             raise self._die(f"{name} failed", error) from error
 
-    # Its end, and its check.
+    # Its end.
 
     def _die(self, what: str, error: BaseException) -> BaseException:
         """From now on this engine only reports that it is dead. Returns the error to raise."""
@@ -335,64 +400,7 @@ class VllmEngine:
     def close(self) -> None:
         self._closed = True
         self._rows.clear()
+        self._waiting.clear()
         self._done.clear()
         if (core := self.__dict__.pop("_core", None)) is not None:
             core.close()
-
-    def _compare(self) -> None:
-        """Greedy tokens must stay the same if the same weights are transferred again, and their log-probs must be the module's."""
-        before = self._greedy()
-        self._replace(named_weights(self.model))
-        after = self._greedy()
-        if before.token_ids != after.token_ids:
-            raise TurnwiseError(
-                f"engine.name=vllm: transferring its own weights changed the greedy tokens of {type(inner_model(self.model)).__name__}: "
-                f"{before.token_ids} before, {after.token_ids} after. vLLM cannot replace the weights of this model in place: "
-                "use engine.name=native or transformers"
-            )
-        gap = self.gap(after)
-        if not gap < LARGEST_GAP:
-            raise TurnwiseError(
-                f"engine.name=vllm: with the same weights, its log-probs differ by {gap:.2f} nats per token from those of "
-                f"{type(inner_model(self.model)).__name__}: vLLM has not loaded this model's weights as they are meant"
-            )
-
-    def _greedy(self) -> Response:
-        request = Request(0, self._prompt(), Sampling(temperature=0.0, max_tokens=min(CHECKED_TOKENS, self.max_length - 8)))
-        self.submit([request])
-        (found,) = self.poll()
-        return found
-
-    def _prompt(self) -> list[int]:
-        return [derive(0, "vllm", place) % self._words for place in range(min(8, self.max_length // 2))]
-
-    def gap(self, found: Response) -> float:
-        """The mean distance between a greedy response's log-probs and those of the learner's module, for the check's own prompt."""
-        parameter = next(inner_model(self.model).parameters())
-        if parameter.is_meta or not found.token_ids:
-            return 0.0
-        prompt = self._prompt()
-        ids = torch.tensor([prompt + list(found.token_ids)], device=parameter.device)
-        with evaluating(self.model), torch.no_grad():
-            logits = self.model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float()
-        own = torch.log_softmax(logits, -1).gather(1, ids[0, len(prompt) :, None])[:, 0].cpu()
-        return float((own - torch.tensor(found.logprobs)).abs().mean())
-
-
-def _check_sampling(sampling: Sampling) -> None:
-    """vLLM's log-probs are those after top-k, top-p and min-p, and a learner needs those before."""
-    if sampling.temperature > 0 and (sampling.top_k or sampling.top_p < 1 or sampling.min_p):
-        raise TurnwiseError(
-            "engine.name=vllm gives log-probs after top-k, top-p and min-p, and learning needs those before: leave them at their defaults "
-            f"(engine.top_p={sampling.top_p:g}, engine.top_k={sampling.top_k}, engine.min_p={sampling.min_p:g}), or use engine.name=native"
-        )
-    refuse(sampling.report, REPORTS, "the vLLM engine")
-
-
-def _note(row: Row, flat: Any, start: int) -> None:
-    """What is reported about one token: the drawn token, then the most likely ones, in order."""
-    for name in row.request.sampling.report:
-        report = read_report(name)
-        source = flat.logprobs if report.kind == "top_logprobs" else flat.token_ids
-        for place, column in enumerate(report.columns):
-            row.reports.setdefault(column, []).append(float(source[start + 1 + place]))

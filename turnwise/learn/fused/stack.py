@@ -27,7 +27,7 @@ from turnwise.learn.fused.attention import Frame
 from turnwise.learn.fused.experts import ExpertsHalf
 from turnwise.learn.fused.layers import AnyLayer, AttentionHalf, Embedding, LastNorm, MlpHalf
 from turnwise.learn.fused.shared import SharedWeights
-from turnwise.learn.homes import home_of
+from turnwise.learn.homes import home_of, reserve
 
 ALL = 10**6
 
@@ -129,6 +129,23 @@ class FusedStack:
         if number not in self._parameters:
             self._parameters[number] = parameters_of(module, layer)
         return self._parameters[number]
+
+    def reserve(self) -> None:
+        """Give the gradients of all matrices their places. Taken as a backward pass goes, they would lie between activations, and leave
+        gaps when those are gone: too small for the next micro-batch, and too large for a small GPU."""
+        inner = self.model.model
+        for module in inner.layers:
+            _, out, *joint = _attention(module)
+            groups = [[out], joint[:3]]
+            if hasattr(module.mlp, "experts"):
+                groups += [[weight] for weight in _experts(module)[1:]]
+            else:
+                _, down, *both = _mlp(module)
+                groups += [[down], both[:2]]
+            for group in groups:
+                reserve(group)
+        for weight in (inner.embed_tokens.weight, self.model.lm_head.weight):  # the second has its place if it is the first
+            reserve([weight])
 
     def release(self) -> None:
         """Forget where the parameters are until they are needed again."""

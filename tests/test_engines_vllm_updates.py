@@ -1,0 +1,349 @@
+"""Weights of the vLLM engine that are replaced while responses are under way, on a stand-in for vLLM: whichever way it is done, nothing is
+lost or counted twice, and every token has the version that drew it and the log-prob that it was drawn with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import fake_vllm
+import pytest
+import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from native_models import make
+from test_engines_sampling import byte_tokenizer
+from test_engines_vllm import PROMPT, changed, recipe
+
+from turnwise import TurnwiseError
+from turnwise.engines.base import Finish, Request, Response, Sampling
+from turnwise.engines.registry import engines
+from turnwise.engines.vllm import VllmEngine
+from turnwise.engines.vllm.rows import Row
+from turnwise.setup.build import engine_options
+
+WAYS = (("keep", False), ("keep", True), ("abort", False))
+REPORTED = Sampling(max_tokens=7, report=("top_logprobs:2", "top_tokens:1"))
+Make = Callable[..., tuple[VllmEngine, Any]]
+
+
+@pytest.fixture(autouse=True)
+def vllm(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return fake_vllm.install(monkeypatch, "0.32.0")
+
+
+def engine(model: Any = None, **options: Any) -> tuple[VllmEngine, Any]:
+    """An engine on a small model, and the stand-in's engine inside it."""
+    more = {"self_check": False, "stop_token_ids": (), "max_batch": 4, "max_length": 22, **options}
+    made = VllmEngine(model if model is not None else make("qwen2"), **more)
+    return made, fake_vllm.LLMEngine.made[-1]
+
+
+class Third:
+    """A rule that ends a response at its third token."""
+
+    reads = ()
+
+    def watch(self, tokenizer: Any) -> Any:
+        seen: list[int] = []
+        return lambda token, reports: seen.append(token) or len(seen) == 3
+
+
+MODEL = make("qwen2", vocab_size=300)  # bytes: every token is a character
+TOKENIZER = byte_tokenizer()
+SAMPLINGS = (
+    Sampling(temperature=0.0, max_tokens=6),
+    Sampling(temperature=0.0, max_tokens=1),
+    REPORTED,
+    Sampling(temperature=1.3, max_tokens=9, stop=("e", "qz")),
+    Sampling(max_tokens=8, rule=Third()),
+    Sampling(max_tokens=30),  # more than fit
+)
+
+
+@dataclass
+class Play:
+    """Requests in the order of their submission, with what happens before each: -1 an update, -2 weights that are read again, other
+    numbers that many steps."""
+
+    requests: list[Request]
+    before: list[list[int]]
+
+
+@st.composite
+def plays(draw: Any) -> Play:
+    count = draw(st.integers(1, 5))
+    requests = [
+        Request(key, PROMPT[: draw(st.integers(1, 9))], draw(st.sampled_from(SAMPLINGS)), seed=draw(st.integers(0, 2**40)) * 8 + key)
+        for key in range(count)
+    ]
+    return Play(requests, [draw(st.lists(st.sampled_from((-1, -1, -2, 1, 1, 2, 3)), max_size=4)) for _ in range(count + 4)])
+
+
+def happen(made: VllmEngine, what: int, found: list[Response], publish: Callable[[int], None]) -> None:
+    if what == -1:
+        publish(made.version + 1)
+    elif what == -2:
+        made.refresh()
+    for _ in range(max(what, 0)):
+        found += made.poll(wait=False)
+
+
+def run(made: VllmEngine, play: Play, publish: Callable[[int], None]) -> dict[int, Response]:
+    """All responses by key. Every request is answered exactly once."""
+    found: list[Response] = []
+    for place, events in enumerate(play.before):
+        for what in events:
+            happen(made, what, found, publish)
+        made.submit(play.requests[place : place + 1])
+    while made.pending:
+        found += made.poll()
+    assert sorted(response.key for response in found) == list(range(len(play.requests)))
+    return {response.key: response for response in found}
+
+
+class Remembers:
+    """A model whose weights stay the same, which computes every sequence once."""
+
+    def __init__(self, model: Any):
+        self.model, self.known = model, KNOWN
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def __call__(self, input_ids: torch.Tensor) -> Any:
+        ids = tuple(input_ids[0].tolist())
+        if ids not in self.known:
+            self.known[ids] = self.model(input_ids=input_ids)
+        return self.known[ids]
+
+
+KNOWN: dict[tuple[int, ...], Any] = {}
+
+
+class Plain:
+    """What requests get if nothing happens."""
+
+    def __init__(self) -> None:
+        self.engine, inner = engine(MODEL, tokenizer=TOKENIZER, stop_token_ids=(11,))
+        inner.worker.model = Remembers(inner.worker.model)
+        self.known: dict[tuple[Any, ...], Response] = {}
+
+    def answer(self, request: Request) -> Response:
+        name = (tuple(request.prompt_ids), request.sampling, request.seed)
+        if name not in self.known:
+            self.engine.submit([request])
+            (self.known[name],) = self.engine.poll()
+        return self.known[name]
+
+
+@pytest.mark.parametrize("ahead", [2, 1], ids=["a step in flight", "no step in flight"])
+@pytest.mark.parametrize(("way", "cache"), WAYS)
+def test_updates_at_any_moment_change_nothing_if_the_weights_are_the_same(
+    way: str, cache: bool, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Plain()
+    monkeypatch.setattr(fake_vllm.LLMEngine, "ahead", ahead)
+    made, inner = engine(MODEL, tokenizer=TOKENIZER, stop_token_ids=(11,), update=way, keep_cache=cache)
+    inner.worker.model = Remembers(inner.worker.model)
+
+    @settings(max_examples=15, deadline=None, phases=(Phase.explicit, Phase.generate))
+    @given(plays())
+    def check(play: Play) -> None:
+        for response in run(made, play, made.publish).values():
+            other = plain.answer(play.requests[response.key])
+            assert response.token_ids == other.token_ids and response.logprobs == other.logprobs
+            assert (response.finish, response.message, response.reports) == (other.finish, other.message, other.reports)
+            assert sum(count for _, count in response.spans) == len(response.token_ids)
+        assert inner.stale == 0 and not inner.output_processor.request_states and not made.pending
+
+    check()
+
+
+@pytest.mark.parametrize(("way", "cache"), WAYS)
+def test_every_token_has_the_version_that_drew_it_and_its_log_prob_of_that_version(way: str, cache: bool) -> None:
+    model = make("qwen2, tied", vocab_size=300)
+    weights = [changed(model, seed) for seed in range(3)]
+    made, inner = engine(model, tokenizer=TOKENIZER, stop_token_ids=(11,), update=way, keep_cache=cache)
+    loaded: dict[int, int] = {}  # the version of each set of weights that vLLM has loaded
+
+    def publish(version: int) -> None:
+        made.publish(version, weights[version % 3])
+        loaded[inner.worker.epoch] = version
+
+    publish(0)
+
+    @settings(max_examples=8, deadline=None, phases=(Phase.explicit, Phase.generate))
+    @given(plays())
+    def check(play: Play) -> None:
+        inner.read.clear()
+        for response in run(made, play, publish).values():
+            request = play.requests[response.key]
+            drew = [version for version, count in response.spans for _ in range(count)]
+            places = range(len(request.prompt_ids), len(request.prompt_ids) + len(response.token_ids))
+            assert drew == [loaded[inner.read[request.seed, place]] for place in places]
+            assert response.version == drew[0] and drew == sorted(drew)
+            scores = {version: scored(model, weights[version % 3], request, response) for version in set(drew)}
+            assert response.logprobs == pytest.approx([scores[version][place] for place, version in enumerate(drew)], abs=1e-4)
+
+    check()
+
+
+def scored(model: Any, weights: dict[str, torch.Tensor], request: Request, response: Response) -> list[float]:
+    """The log-probs of a response under these weights."""
+    prompt = list(request.prompt_ids)
+    with torch.no_grad():
+        ids = torch.tensor([prompt + list(response.token_ids)])
+        logits = torch.func.functional_call(model, weights, (), {"input_ids": ids}, tie_weights=True).logits[0, len(prompt) - 1 : -1]
+    scale = request.sampling.temperature or 1.0
+    return torch.log_softmax(logits / scale, -1).gather(1, torch.tensor(response.token_ids)[:, None])[:, 0].tolist()
+
+
+def under_way(way: str, **options: Any) -> tuple[VllmEngine, Any, list[Response]]:
+    """Three responses of which one has ended and two go on, with a step in flight."""
+    made, inner = engine(update=way, **options)
+    made.submit([Request(key, PROMPT[: 4 + key], Sampling(max_tokens=(2, 9, 9)[key]), seed=key) for key in range(3)])
+    for _ in range(3):
+        early = made.poll(wait=False)
+    assert [response.key for response in early] == [0] and inner.queue
+    return made, inner, early
+
+
+def finished(made: VllmEngine, found: list[Response]) -> dict[int, Response]:
+    while made.pending:
+        found += made.poll()
+    return {response.key: response for response in found}
+
+
+def test_a_pause_that_keeps_requests_reads_the_step_in_flight_before_anything_is_replaced() -> None:
+    made, inner, early = under_way("keep")
+    before = len(inner.calls)
+    made.publish(3)
+    order = ["sleep", "start_weight_update", "update_weights", "finish_weight_update", "reset_prefix_cache", "wake_up"]
+    assert inner.calls[before:] == order  # nothing is aborted and nothing added
+    found = finished(made, early)
+    assert {key: response.spans for key, response in found.items()} == {0: ((0, 2),), 1: ((0, 3), (3, 6)), 2: ((0, 3), (3, 6))}
+    assert inner.mixed == inner.stale == 0
+
+
+def test_requests_that_were_aborted_are_submitted_again_with_their_tokens_and_the_rest_of_their_budget() -> None:
+    made, inner, early = under_way("abort")
+    before = len(inner.calls)
+    made.publish(3)
+    names = [call if isinstance(call, str) else call[0] for call in inner.calls[before:]]
+    round_ = ["start_weight_update", "update_weights", "finish_weight_update", "reset_prefix_cache"]
+    assert names == ["abort", *round_, "add", "add"]  # the response that had ended is not submitted again
+    again = list(inner.output_processor.request_states.values())
+    assert [state.params.max_tokens for state in again] == [7, 7] and [state.params.seed for state in again] == [1, 2]
+    assert [state.prompt[: 4 + key] for key, state in enumerate(again, 1)] == [PROMPT[:5], PROMPT[:6]]
+    found = finished(made, early)
+    assert {key: response.spans for key, response in found.items()} == {0: ((0, 2),), 1: ((0, 2), (3, 7)), 2: ((0, 2), (3, 7))}
+    assert all(tuple(state.prompt[4 + key :]) == found[key].token_ids[:2] for key, state in enumerate(again, 1))
+    assert all(len(response.logprobs) == len(response.token_ids) for response in found.values()) and inner.stale == 0
+
+
+def test_keys_and_values_of_old_weights_are_kept_only_for_responses_under_way_and_only_if_asked() -> None:
+    for cache in (False, True):
+        made, inner, early = under_way("keep", keep_cache=cache)
+        resets = inner.calls.count("reset_prefix_cache")
+        made.publish(1)
+        made.submit([Request(3, PROMPT[:5], Sampling(max_tokens=9), seed=1)])  # the prompt of one that is under way
+        finished(made, early)
+        assert inner.calls.count("reset_prefix_cache") == resets + (not cache)
+        assert (inner.mixed > 0) == cache and inner.stale == 0
+        made.submit([Request(4, PROMPT, Sampling(max_tokens=9), seed=1)])
+        made.poll(wait=False)
+        made.forget()  # is more than an update: as if the engine were new
+        assert inner.calls.count("reset_prefix_cache") == resets + (not cache) + 1
+
+
+def test_a_generator_per_request_is_not_started_again_with_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake_vllm.LLMEngine, "positional", False)
+    made, inner, early = under_way("abort")
+    made.publish(1)
+    seeds = [state.params.seed for state in inner.output_processor.request_states.values()]
+    assert not {1, 2} & set(seeds) and len(set(seeds)) == 2 and all(0 <= seed < 2**63 for seed in seeds)
+    assert all(len(response.token_ids) == 9 for key, response in finished(made, early).items() if key)
+
+
+def test_a_release_without_a_pause_that_keeps_requests_aborts_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake_vllm.LLMEngine, "sleep", lambda self, level=1: pytest.fail("not for this"))
+    made, inner, early = under_way("auto")
+    made.publish(1)
+    assert inner.calls.count("abort") == 1 and "wake_up" not in inner.calls
+    assert len(finished(made, early)) == 3
+    for options in ({"update": "keep"}, {"keep_cache": True}):
+        with pytest.raises(TurnwiseError, match=r"vLLM 0\.32\.0 offers no pause that keeps requests: use update=abort"):
+            engine(**options)
+        assert fake_vllm.LLMEngine.made[-1].calls == ["shutdown"]
+
+
+def test_wrong_settings_of_an_update_are_refused_before_a_model_is_loaded() -> None:
+    for changes, words in (
+        ({"update": "kep"}, "Did you mean 'keep'"),
+        ({"update": 3}, "takes auto|keep|abort, not 3"),
+        ({"keep_cache": "yes"}, "takes true|false"),
+        ({"update": "abort", "keep_cache": True}, r"keep_cache is for update=keep"),
+    ):
+        with pytest.raises(TurnwiseError, match=words.replace("|", r"\|")):
+            engine_options(recipe(**{f"engine.options.{name}": value for name, value in changes.items()}))
+    with pytest.raises(TurnwiseError, match=r"engine\.options\.update takes auto, keep, abort, not 'wait'"):
+        VllmEngine(None, update="wait")  # type: ignore[arg-type]
+    assert not fake_vllm.LLMEngine.made
+    texts = {name: option.help.text for name, option in engines["vllm"].options.items()}
+    assert "auto is keep where vLLM offers it" in texts["update"] and "old weights" in texts["keep_cache"]
+
+
+@pytest.mark.parametrize("way", ["keep", "abort"])
+def test_while_a_learner_elsewhere_sends_weights_nothing_is_drawn_and_requests_wait(way: str) -> None:
+    made, inner = engine(update=way, transfer="nccl")
+    made.submit([Request(0, PROMPT, Sampling(max_tokens=9), seed=0)])
+    made.poll(wait=False)
+    made.start_weight_update()
+    read = len(inner.read)
+    made.submit([Request(1, PROMPT, Sampling(max_tokens=3), seed=1)])
+    assert made.poll() == made.poll(wait=False) == [] and made.pending == 2 and len(inner.read) == read
+    made.finish_weight_update("4")
+    made.publish(4)
+    found = finished(made, [])
+    assert found[1].spans == ((4, 3),) and found[0].spans[-1][0] == 4 and sum(count for _, count in found[0].spans) == 9
+    assert inner.stale == 0
+
+
+@pytest.mark.parametrize(("way", "call"), [("keep", "sleep"), ("keep", "wake_up"), ("keep", "step"), ("abort", "abort_request")])
+def test_a_pause_that_fails_ends_the_engine(way: str, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, inner, _ = under_way(way)
+
+    def fails(*values: Any, **more: Any) -> Any:
+        raise RuntimeError("the scheduler is gone")
+
+    monkeypatch.setattr(inner, call, fails)
+    with pytest.raises(TurnwiseError, match=r"dead and has to be made again.*the scheduler is gone"):
+        made.publish(1)
+    assert made.dead and made.version == 0
+
+
+def test_a_step_that_is_in_flight_forever_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, inner, _ = under_way("keep")
+    monkeypatch.setattr(inner, "step", list)
+    with pytest.raises(TurnwiseError, match="still has a step in flight"):
+        made.publish(1)
+
+
+def marked() -> Iterator[tuple[Row, list[int]]]:
+    """Rows whose weights were replaced after these numbers of tokens, and the version of every token."""
+    for ends, drew in (((), [9, 9, 9]), ((0, 2), [2, 2, 9]), ((1, 1, 2), [1, 3, 9]), ((3, 3), [1, 1, 1])):
+        row = Row(Request(0, [1], Sampling()), [1], 3, None, None)
+        for version, end in enumerate(ends, 1):
+            row.mark(end, version)
+        row.ids, row.logprobs = [5, 6, 7], [0.0, 0.0, 0.0]
+        yield row, drew
+
+
+def test_spans_add_up_to_the_tokens_and_name_the_version_of_each() -> None:
+    for row, drew in marked():
+        response = row.response(9, Finish.STOP)
+        assert [version for version, count in response.spans for _ in range(count)] == drew and response.version == drew[0]
+        row.ids, row.logprobs = [5], [0.0]  # cut short: a later token was not a number
+        assert row.spans(9) == ((drew[0], 1),)

@@ -1,0 +1,115 @@
+"""Memory in segments that grow: when, and that a user's own settings of the allocator stay; gradients that have places in advance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from learn_cases import credited, equal, tiny, trajectories, weights_of
+from native_models import make
+
+from turnwise.config.schema import Config
+from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, segments
+from turnwise.learn.forward import PackedModel
+from turnwise.learn.homes import home_of, joined
+from turnwise.setup import small_gpu
+
+GB = 10**9
+
+
+@pytest.fixture
+def changes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the allocator was told; it is not told for real."""
+    told: list[str] = []
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", told.append, raising=False)
+    for name in segments.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    return told
+
+
+def test_the_allocator_is_told_once_asked(changes: list[str]) -> None:
+    assert segments.grow_segments() and changes == ["expandable_segments:True"]
+
+
+@pytest.mark.parametrize("name", segments.VARIABLES)
+@pytest.mark.parametrize(
+    ("said", "grows"),
+    [("expandable_segments:False", False), ("max_split_size_mb:64,expandable_segments:True", True), ("backend:cudaMallocAsync", False)],
+)
+def test_what_a_user_has_set_up_stays(changes: list[str], monkeypatch: pytest.MonkeyPatch, name: str, said: str, grows: bool) -> None:
+    monkeypatch.setenv(name, said)
+    assert segments.grow_segments() is grows and not changes
+
+
+def on_gpu(monkeypatch: pytest.MonkeyPatch, free: int, *more: str) -> bool:
+    monkeypatch.setattr("turnwise.setup.small_gpu.choose_device", lambda name: "cuda")
+    monkeypatch.setattr("turnwise.engines.native.memory.free_bytes", lambda device: free)
+    return small_gpu.prepare_allocator(Config.load({"model": {"path": "Qwen/Qwen2.5-0.5B-Instruct", "dtype": "bfloat16"}}, [*more]))
+
+
+def test_only_a_run_that_nearly_fills_its_gpu_has_growing_segments(changes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert on_gpu(monkeypatch, 11 * GB) and changes
+    changes.clear()
+    assert not on_gpu(monkeypatch, 140 * GB) and not changes
+
+
+@pytest.mark.parametrize("setting", ["engine.name=vllm", "cluster.engines=2", "model.path=somebody/unknown"])
+def test_other_engines_clusters_and_unknown_models_keep_the_usual_ones(
+    changes: list[str], monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    assert not on_gpu(monkeypatch, 11 * GB, setting) and not changes
+
+
+def test_on_a_cpu_nothing_is_told(changes: list[str]) -> None:
+    assert not small_gpu.prepare_allocator(Config.load({"model": {"path": "x"}, "device": "cpu"})) and not changes
+
+
+# -- places for gradients -----------------------------------------------------------------------------------------------------------
+
+
+def fused(model: Any, **optimiser: Any) -> Learner:
+    settings = LearnerSettings(dtype="bfloat16", optimiser=OptimiserSettings(lr=0.05, eps=1.0, **optimiser), minibatches=2)
+    learner = Learner(model, settings)
+    learner.policy = learner.memory.policy = PackedModel(learner.model, fused=True)
+    return learner
+
+
+@pytest.mark.parametrize("family", ["qwen2, tied", "qwen3-moe, a dense layer", "gemma3, untied and capped"])
+@pytest.mark.parametrize("place", ["device", "host"])
+def test_every_matrix_has_a_place_of_zeros_and_layers_that_compute_as_one_share_theirs(family: str, place: str) -> None:
+    learner = fused(make(family), optimiser_place=place)
+    learner.reserve()
+    found = learner.weights.gradients()
+    assert {name for name, weight in learner.weights.parameters.items() if weight.dim() > 1} == set(found)
+    assert all(gradient.shape == learner.weights.masters[name].shape and not gradient.any() for name, gradient in found.items())
+    attention = learner.model.model.layers[0].self_attn
+    sums = [home_of(layer.weight).sum for layer in (attention.q_proj, attention.k_proj, attention.v_proj)]  # type: ignore[union-attr]
+    whole = joined(sums)
+    assert whole is not None and len(whole) == sum(map(len, sums))  # type: ignore[arg-type]
+
+
+def test_places_do_not_change_what_is_learned_and_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, found = credited(trajectories(5, context="full")), []
+    for reserves in (True, False):
+        learner = fused(make("qwen2"))
+        if not reserves:
+            monkeypatch.setattr(learner, "reserve", lambda: None)
+        learner.update(batch, 0)
+        assert not learner.weights.gradients(), "between updates they take no memory"
+        found.append(weights_of(learner))
+    assert equal(*found)
+
+
+def test_sums_that_are_there_stay() -> None:
+    learner = fused(tiny())
+    learner.reserve()
+    before = {name: gradient.add_(1.0) for name, gradient in learner.weights.gradients().items()}
+    learner.reserve()
+    assert equal(before, learner.weights.gradients()) and all(bool((own == 1).all()) for own in learner.weights.gradients().values())
+
+
+def test_layers_of_transformers_have_no_places() -> None:
+    learner = Learner(tiny(), LearnerSettings())
+    learner.reserve()
+    assert not learner.weights.gradients()
