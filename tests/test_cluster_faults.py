@@ -154,6 +154,42 @@ def test_engines_have_closed_their_parts_when_the_crew_is_closed(fake: None) -> 
     assert closed == [1, 1]
 
 
+class Counts(LightParts):
+    """Parts whose environments play for half a second per turn."""
+
+    @property
+    def environments(self) -> float:
+        return self.turns / 2
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_the_seconds_of_environments_are_told_by_engine_and_once(fake: None, staleness: int) -> None:
+    made: dict[int, Counts] = {}
+
+    def hire(number: int) -> Handle:
+        def make(hooks: Hooks) -> Counts:
+            made[number] = Counts(hooks)
+            return made[number]
+
+        return Handle(make, number)
+
+    _, crew = trained(hire, staleness=staleness)
+    assert crew.environments() == {f"environments_{number}": parts.turns / 2 for number, parts in made.items()}
+    assert crew.environments() == {"environments_0": 0.0, "environments_1": 0.0}
+
+
+def test_the_seconds_of_environments_of_a_lost_engine_still_count(fake: None) -> None:
+    crew = Crew(lambda number: Handle(LightParts, number), 1, deadline=30.0)
+    (member,) = crew.members
+    member.played = 3.0
+    assert crew.environments() == {"environments_0": 3.0}
+    member.played = 5.0
+    crew.lose(member, "a test")
+    member.played = 1.0
+    assert crew.environments() == {"environments_0": 3.0}
+    crew.close()
+
+
 # -- in step ---------------------------------------------------------------------------------------------------------------------------
 
 

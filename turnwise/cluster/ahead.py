@@ -109,7 +109,7 @@ class Ahead:
                 self._answer()
             else:
                 _wait(done, 0.5)
-        return done.result()
+        return done.result(timeout=0)
 
     def published(self, version: int) -> None:
         """The learner has this version now."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from turnwise.cluster.pieces import Pace, Piece, Sending
 from turnwise.cluster.streaming import GroupJob, Stream
@@ -29,7 +29,10 @@ from turnwise.data.tasks import Task
 from turnwise.envs.pool import EnvResult
 from turnwise.util.garbage import search_between
 
+T = TypeVar("T")
 CLOSES = 5.0  # seconds for the parts to be closed
+LOOKS = 5.0  # seconds between two looks at whether the playing thread lives
+RESTS = 60.0  # seconds that the playing thread sleeps at most
 IDLES = 0.2  # seconds without work after which garbage is searched
 
 
@@ -112,11 +115,11 @@ class Rollouter:
 
     def ready(self) -> dict[str, Any]:
         """Wait until the parts are made. Returns where this actor runs."""
-        return self._made.result()
+        return self._answer(self._made)
 
     def run(self, work: Work) -> Outcome:
         """Do the work of a session, and wait for it."""
-        return self._add(_Job(work)).result()
+        return self._answer(self._add(_Job(work)))
 
     def piece(self, key: tuple[str, int]) -> Piece | None:
         """What was played of a call since the last piece, as soon as it is worth it; None if that takes long, or the call is over."""
@@ -128,7 +131,7 @@ class Rollouter:
 
     def group(self, batch: int, spec: Spec, starts: Sequence[Start]) -> Outcome:
         """Play the attempts of a group among those of others, and wait for them."""
-        return self._add(GroupJob(batch, spec, starts)).result()
+        return self._answer(self._add(GroupJob(batch, spec, starts)))
 
     def publish(self, version: int, weights: Any) -> int:
         """Apply these weights as soon as possible, and wait for it."""
@@ -136,7 +139,7 @@ class Rollouter:
         with self._wake:
             self._weights.append((version, weights, done))
             self._wake.notify()
-        return done.result()
+        return self._answer(done)
 
     def load_ahead(self, tasks: Sequence[Task]) -> None:
         """These tasks come soon: while there is nothing else to do, the environment loads what they need."""
@@ -147,8 +150,9 @@ class Rollouter:
     def status(self) -> dict[str, Any]:
         """Numbers that grow while there is progress, the version of the weights, and the processes of the environments."""
         parts = self._parts if self._made.done() else None
-        version, pids = (-1, []) if parts is None else (parts.version, parts.pids)
-        return {"turns": self._turns, "ended": self._ended, "version": version, "pids": pids, "pid": os.getpid()}
+        version, pids, played = (-1, [], 0.0) if parts is None else (parts.version, parts.pids, parts.environments)
+        counts = {"turns": self._turns, "ended": self._ended, "environments": played}
+        return counts | {"version": version, "pids": pids, "pid": os.getpid()}
 
     def cancel(self) -> None:
         """End the current work and all waiting work, between two turns."""
@@ -160,6 +164,15 @@ class Rollouter:
             self._cancelled = self._over = True
             self._wake.notify()
         self._player.join(CLOSES)
+
+    def _answer(self, done: Future[T]) -> T:
+        """What the playing thread answers. The driver limits how long that may take, by progress; a thread that has ended never answers."""
+        while True:
+            try:
+                return done.result(timeout=LOOKS)
+            except TimeoutError:
+                if not self._player.is_alive() and not done.done():
+                    raise RuntimeError("the thread that plays has ended without an answer") from None
 
     def _add(self, job: _Job | GroupJob) -> Future[Outcome]:
         with self._wake:
@@ -195,7 +208,7 @@ class Rollouter:
         while True:
             with self._wake:
                 while not (self._jobs or self._weights or self._over or self._coming):
-                    if self._wake.wait(None if self._tidy else IDLES) or self._tidy:
+                    if self._wake.wait(RESTS if self._tidy else IDLES) or self._tidy:
                         continue
                     self._tidy = True
                     search_between()
@@ -252,6 +265,7 @@ class Rollouter:
         finally:
             self._sends(None)
         outcome.seconds = {"play": time.perf_counter() - job.came}
+        outcome.environments = self._parts.environments
         if self._first:
             outcome.seconds["first_turn"] = self._first - job.came
         return outcome

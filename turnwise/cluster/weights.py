@@ -13,7 +13,9 @@ from __future__ import annotations
 import os
 import pickle
 import threading
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -25,8 +27,11 @@ import torch
 from torch import Tensor
 
 from turnwise.cluster.start import free_port, import_ray
+from turnwise.util.deadlines import within
 from turnwise.util.errors import TurnwiseError
 
+LOOKS = 0.001  # seconds between two looks at whether weights have arrived
+LATER = 120.0  # seconds after its own deadline that a transfer leaves to torch
 Named = Callable[[], Iterable[tuple[str, Tensor]]]  # the learner's weights as they are now, always in the same order
 
 
@@ -208,13 +213,35 @@ class Arriving:
     described: tuple[tuple[str, tuple[int, ...], str], ...]
 
     def tensors(self, device: torch.device) -> dict[str, Tensor]:
+        """The weights. A TimeoutError, after which the engine is replaced, if they do not arrive in time."""
+        if device.type == "cuda" and device.index is None:  # which GPU is the current one belongs to a thread
+            device = torch.device("cuda", torch.cuda.current_device())
+        return within(self.seconds, f"the broadcast of {len(self.described)} weights", lambda: self._receive(device))
+
+    def _receive(self, device: torch.device) -> dict[str, Tensor]:
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
         group = join(self, device)
-        found = {}
-        for name, shape, dtype in self.described:
-            tensor = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
-            group.broadcast([tensor], _root()).wait()
-            found[name] = tensor
+        found = {name: torch.empty(shape, dtype=getattr(torch, dtype), device=device) for name, shape, dtype in self.described}
+        exchange(group, found.values(), self.seconds)
         return found
+
+
+def exchange(group: Any, tensors: Iterable[Tensor], seconds: float) -> None:
+    """Broadcast tensors one after another. If they are not through in time, or the other side fails, the group is aborted: otherwise a
+    kernel of NCCL waits on the GPU forever, and so does everything that waits for the GPU."""
+    end = time.monotonic() + seconds
+    try:
+        for work in [group.broadcast([tensor], _root()) for tensor in tensors]:
+            while not work.is_completed():
+                if time.monotonic() > end:
+                    raise TimeoutError(f"weights were not broadcast within {seconds:g} seconds")
+                time.sleep(LOOKS)
+            work.wait(timedelta(seconds=seconds))  # it is over: this raises its error, and orders the streams of a GPU
+    except BaseException:
+        with suppress(Exception):  # gloo needs none: nothing of it runs on a GPU
+            group.abort()
+        raise
 
 
 def _root() -> Any:
@@ -231,14 +258,16 @@ def join(meeting: Arriving, device: torch.device) -> Any:
 
     limit = timedelta(seconds=meeting.seconds)
     store = dist.TCPStore(meeting.host, meeting.port, meeting.size, meeting.rank == 0, timeout=limit, wait_for_workers=False)
-    if device.type == "cuda":
-        return dist.ProcessGroupNCCL(dist.PrefixStore("weights", store), meeting.rank, meeting.size, limit)
+    if device.type == "cuda":  # after its own limit, torch ends the whole process; `exchange` gives up before
+        later = limit + timedelta(seconds=LATER)
+        return dist.ProcessGroupNCCL(dist.PrefixStore("weights", store), meeting.rank, meeting.size, later)
     return dist.ProcessGroupGloo(dist.PrefixStore("weights", store), meeting.rank, meeting.size, limit)
 
 
 class Broadcast:
     """A group from the learner to one engine, for each engine and version, so that an engine that dies does not affect the others. The
-    learner's side runs in a separate thread, within `seconds`."""
+    learner's side runs in a separate thread and, on a GPU, on a stream of its own, within `seconds`: nothing that the learner computes
+    waits for an engine."""
 
     def __init__(self, named: Named, device: torch.device, seconds: float, port: int | None = None):
         self._named, self._device, self._seconds, self._port = named, device, seconds, port
@@ -247,6 +276,9 @@ class Broadcast:
 
     def publish(self, version: int) -> None:
         self._version, self._kept = version, [(name, tensor.detach()) for name, tensor in self._named()]
+        if self._device.type == "cuda":
+            self._written = torch.cuda.Event()
+            self._written.record(torch.cuda.current_stream(self._device))
 
     def send(self, handle: Any) -> Any:
         described = tuple((name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for name, tensor in self._kept)
@@ -261,11 +293,21 @@ class Broadcast:
 
     def _serve(self, meeting: Arriving, kept: list[tuple[str, Tensor]]) -> None:
         try:
-            group = join(meeting, self._device)
-            for _, tensor in kept:
-                group.broadcast([tensor], _root()).wait()
+            with self._aside():
+                exchange(join(meeting, self._device), [tensor for _, tensor in kept], self._seconds)
         except Exception:  # the engine says what happened: its weights do not arrive, and it is replaced
             return
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """A stream of the GPU on which nothing else runs, after the weights were written."""
+        if self._device.type != "cuda":
+            yield
+            return
+        stream = torch.cuda.Stream(self._device)
+        stream.wait_event(self._written)
+        with torch.cuda.device(stream.device), torch.cuda.stream(stream):
+            yield
 
 
 def sender(kind: str, named: Named, device: torch.device, seconds: float, port: int | None = None) -> Sender:

@@ -184,7 +184,11 @@ class ClusterSystem(System):
         self.places.vocabulary = len(self.tokenizer)
         groups = self.config.collect.groups
         parts = self.places, groups, self.training_collector, self.engine, self._heard, self.say, self.over
-        return ClusterSource(*parts, self.own.staleness, self._ahead, self.access)
+        return ClusterSource(*parts, self.own.staleness, self._ahead, self.access, self.ranks_worked)
+
+    def ranks_worked(self) -> dict[str, float]:
+        """Seconds that each rank has worked since the last call; none if the learner is in this process."""
+        return {}
 
     def _ahead(self, plan: Any, first: int, batches: int | None) -> Ahead:
         spec = Spec(training=True, drawing=getattr(plan, "drawing", None))
@@ -354,6 +358,11 @@ class PlayingParts:
     def pids(self) -> list[int]:
         pool = self._system.__dict__.get("pool")
         return [] if pool is None else pool.pids
+
+    @property
+    def environments(self) -> float:
+        pool = self._system.__dict__.get("pool")
+        return 0.0 if pool is None else float(pool.busy)
 
     def collector(self, spec: Spec) -> Collector:
         system = self._system

@@ -28,6 +28,7 @@ from turnwise.learn.further.models import Models
 from turnwise.learn.learner import Learner
 from turnwise.learn.models import choose_device
 from turnwise.learn.ranks.group import Ranks, join
+from turnwise.learn.ranks.waits import waits
 from turnwise.learn.sft import SftSettings
 from turnwise.setup.build import build_learner
 from turnwise.setup.cluster import OWN_WEIGHTS, ClusterSystem, Recruit
@@ -105,6 +106,9 @@ class GangSystem(ClusterSystem):
 
     def settle(self) -> None:
         self.gang.call("settle")
+
+    def ranks_worked(self) -> dict[str, float]:
+        return {f"rank_{rank}": seconds for rank, seconds in enumerate(self.gang.worked())}
 
     def keep(self, folder: Path, step: int, state: Mapping[str, Any], score: float | None, keep: int) -> None:
         path = folder.absolute() / f"step-{step:08d}"
@@ -198,3 +202,7 @@ class Learning(System):
         """Passes through the model so far."""
         sharded = self.learner.policy.sharded if "learner" in self.__dict__ else None
         return 0 if sharded is None else int(sharded.lockstep.passes)
+
+    def waited(self) -> float:
+        """Seconds that this rank has waited for the others so far."""
+        return waits.seconds

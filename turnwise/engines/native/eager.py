@@ -195,7 +195,7 @@ class EagerRunner:
         return (((kinds + page[:, None, None]) * heads + torch.arange(heads)) * self.page_size + position[:, None, None]).flatten()
 
     def _rotate(self, layer: Layer, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Queries and keys normed (Qwen3, Gemma) and rotated; keys in place in `heads`, queries returned."""
+        """Queries and keys normed (Qwen3, Gemma) and rotated, in place; returns the queries."""
         shape = self.weights.shape
         turning = heads[:, : shape.heads + shape.kv_heads]
         if layer.q_norm is not None and layer.k_norm is not None:
@@ -203,9 +203,9 @@ class EagerRunner:
             turning[:, shape.heads :] = self._norm(turning[:, shape.heads :], layer.k_norm)
         if layer.rotation == NO_ROTATION:
             return turning[:, : shape.heads]
-        rotated = torch.addcmul(turning * cos, turning.roll(shape.head_dim // 2, -1), sin)
-        heads[:, shape.heads : shape.heads + shape.kv_heads] = rotated[:, shape.heads :]
-        return rotated[:, : shape.heads]
+        across = heads.view(-1, shape.head_dim).roll(shape.head_dim // 2, -1)  # one long list: faster than a part of each row
+        turning.mul_(cos).addcmul_(across.view_as(heads)[:, : shape.heads + shape.kv_heads], sin)
+        return turning[:, : shape.heads]
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         """As transformers rounds it: the normed value first, then its product with the weight; with a float32 weight only the product."""

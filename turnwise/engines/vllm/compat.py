@@ -36,6 +36,7 @@ READ = "0.26 to 0.32"  # the releases whose sources this file was written for
 LOCAL = "turnwise"  # the name under which our own transfer is registered
 QUIET = {"VLLM_LOGGING_LEVEL": "WARNING", "VLLM_NO_USAGE_STATS": "1", "VLLM_USE_FLASHINFER_SAMPLER": "0"}  # unless the user says otherwise
 
+WORKERS = 1800.0  # seconds for workers to answer: some calls read the weights of a large model from disk
 IN_FLIGHT = 64  # steps after which nothing may be in flight any more: there are two at most, one more per stage of a pipeline
 
 CHATTY = ("vllm.model_executor.model_loader.reload.layerwise", "vllm.utils.jit_monitor")  # once per round, about what is fine
@@ -246,24 +247,28 @@ class Core:
 
     # Weights: its own four calls.
 
+    def _rpc(self, method: str, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> None:
+        """Call all workers. Those in other processes answer in time, or there is an error."""
+        self._engine.collective_rpc(method, timeout=WORKERS, args=args, kwargs=dict(kwargs or {}))
+
     def init_weight_transfer_engine(self, info: Mapping[str, Any]) -> None:
-        self._engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": dict(info)})
+        self._rpc("init_weight_transfer_engine", kwargs={"init_info": dict(info)})
 
     def start_weight_update(self) -> None:
-        self._engine.collective_rpc("start_weight_update")
+        self._rpc("start_weight_update")
 
     def update_weights(self, info: Mapping[str, Any]) -> None:
-        self._engine.collective_rpc("update_weights", kwargs={"update_info": dict(info)})
+        self._rpc("update_weights", kwargs={"update_info": dict(info)})
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self._engine.collective_rpc("finish_weight_update")
+        self._rpc("finish_weight_update")
         if weight_version is not None and self.release.labels:
             self._engine.set_weight_version(weight_version)
 
     def reload(self, folder: str) -> None:
         """Load the weights of a folder: the route that needs no transfer."""
-        self._engine.collective_rpc("update_config", args=({"load_config": {"load_format": "auto"}},))
-        self._engine.collective_rpc("reload_weights", kwargs={"weights_path": folder})
+        self._rpc("update_config", args=({"load_config": {"load_format": "auto"}},))
+        self._rpc("reload_weights", kwargs={"weights_path": folder})
 
     def close(self) -> None:
         """End vLLM's workers and free its memory."""

@@ -40,6 +40,7 @@ from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
 SEEDS = (1 << 63) - 1
+STALLS = 300.0  # seconds without a token after which vLLM makes no progress
 
 
 @register("vllm")
@@ -212,6 +213,7 @@ class VllmEngine:
 
     def poll(self, wait: bool = True) -> list[Response]:
         self._alive()
+        looked, drawn = time.monotonic(), -1
         while not self._done and self._rows and not self._paused:
             try:
                 outputs = self._core.step()
@@ -221,8 +223,18 @@ class VllmEngine:
                 self._read(output)
             if not wait:
                 break
+            if time.monotonic() - looked > STALLS:
+                looked, drawn = time.monotonic(), self._progress(drawn)
         done, self._done = self._done, []
         return done
+
+    def _progress(self, before: int) -> int:
+        """How many tokens the rows have; an error if that is what they had before."""
+        drawn = sum(self._core.drawn(row.name) for row in self._rows.values())
+        if drawn == before and self._rows and not self._done:
+            error = TimeoutError(f"no token for {len(self._rows)} requests within {STALLS:g} seconds")
+            raise self._die("vLLM makes no progress", error)
+        return drawn
 
     def _read(self, output: Any) -> None:
         """Take what a step returned for one request: all of its tokens, or those of this step."""

@@ -1,0 +1,297 @@
+"""No wait without a deadline: a search through the source of the rooms that work with other processes, and what happens when the other
+side never answers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import fake_vllm
+import pytest
+import torch
+from native_models import make
+from waits import Wait, all_waits, waits_in
+
+from turnwise import TurnwiseError
+from turnwise.cluster import rollouter
+from turnwise.cluster.rollouter import Rollouter
+from turnwise.cluster.start import free_port
+from turnwise.cluster.weights import Arriving, exchange, sender
+from turnwise.cluster.work import Spec, Work, portable
+from turnwise.engines.base import Request, Sampling
+from turnwise.engines.vllm import VllmEngine
+from turnwise.engines.vllm.sender import Client, make_sender
+from turnwise.util.deadlines import within
+
+CPU = torch.device("cpu")
+ALLOWED = {
+    ("cluster/start.py", "leave", "ray.shutdown()"): "at the end of a run: Ray ends its own processes, and kills those that do not end",
+    ("cluster/start.py", "_greets", "connection.recv(64)"): "the socket has the time limit that it was connected with",
+    ("cluster/weights.py", "Ipc.publish", "torch.cuda.synchronize()"): "waits for kernels of this process alone: there is one learner",
+    ("engines/vllm/compat.py", "Core.close", "engine.engine_core.shutdown()"): "vLLM gives its workers some seconds, and then kills them",
+}
+ENDLESS = """
+ray.get(refs)
+ray.get(refs, timeout=None)
+import_ray().get(refs)
+ray.wait(refs, num_returns=1)
+futures.wait(calls)
+wait(calls)
+thread.join()
+thread.join(None)
+thread.join(timeout=None)
+event.wait()
+condition.wait(None)
+condition.wait(None if tidy else 0.2)
+condition.wait_for(ready)
+work.wait()
+group.broadcast([tensor], root()).wait()
+process.wait()
+call().result()
+done.exception()
+asked.get()
+asked.get(True)
+asked.get(block=True)
+asked.get(timeout=None)
+connection.recv(64)
+connection.recv()
+listener.accept()
+dist.barrier()
+dist.barrier(group)
+select.select([a], [], [])
+selector.select()
+dist.init_process_group("gloo", rank=0, world_size=2)
+dist.new_group([0, 1])
+dist.TCPStore(host, port, 2, True)
+dist.ProcessGroupNCCL(store, 0, 2)
+dist.ProcessGroupGloo(store, 0, 2)
+lock.acquire()
+process.communicate()
+subprocess.run(["ls"])
+subprocess.check_output(["ls"])
+engine.collective_rpc("start_weight_update")
+socket.create_connection(address)
+urllib.request.urlopen(url)
+as_completed(calls)
+threads.map(f, rows)
+threads.shutdown()
+torch.cuda.synchronize()
+stream.synchronize()
+"""
+LIMITED = """
+ray.get(refs, timeout=5)
+import_ray().get(ref, timeout=self.deadline)
+ray.wait(refs, timeout=0)
+futures.wait(calls, 5)
+thread.join(5)
+thread.join(timeout=patience)
+", ".join(names)
+os.path.join(a, b)
+event.wait(0.5)
+condition.wait(RESTS if tidy else IDLES)
+condition.wait_for(ready, 5)
+work.wait(timedelta(seconds=5))
+done.result(timeout=0)
+done.result(5)
+asked.get(timeout=0.5)
+asked.get(True, 0.5)
+asked.get(block=False)
+asked.get_nowait()
+names.get("a")
+names.get("a", None)
+getattr(thing, "get")
+select.select([a], [], [], 1.0)
+selector.select(1.0)
+dist.init_process_group("gloo", rank=0, world_size=2, timeout=limit)
+dist.TCPStore(host, port, 2, True, timeout=limit)
+dist.ProcessGroupNCCL(store, 0, 2, limit)
+lock.acquire(timeout=1)
+lock.acquire(blocking=False)
+lock.acquire(False)
+process.communicate(None, 5)
+subprocess.run(["ls"], timeout=5)
+engine.collective_rpc("start_weight_update", timeout=5, args=())
+socket.create_connection(address, timeout=5)
+map(f, rows)
+threads.shutdown(wait=False)
+self.crew.run(works, homes)
+"""
+
+
+def test_every_wait_in_these_rooms_has_a_deadline_or_a_reason() -> None:
+    found = all_waits()
+    extra = [f"turnwise/{wait.file}:{wait.line} {wait.call}" for wait in found if wait.name not in ALLOWED]
+    assert not extra, f"waits without a deadline: {'; '.join(extra)}. Give them one, or say in ALLOWED why they end"
+    assert set(ALLOWED) == {wait.name for wait in found}, "a reason for a wait that is no longer there"
+
+
+def test_the_search_finds_waits_without_a_deadline_and_only_those() -> None:
+    for line in ENDLESS.strip().splitlines():
+        assert len(list(waits_in(line))) == 1, line
+    for line in LIMITED.strip().splitlines():
+        assert not list(waits_in(line)), line
+    blocks = "class A:\n    def run(self):\n        with ThreadPoolExecutor(2) as threads:\n            pass\n"
+    assert list(waits_in(blocks, "a.py")) == [Wait("a.py", "A.run", "with ThreadPoolExecutor(2) as threads:\n    pass", 3)]
+    assert list(waits_in("async def f():\n    await g()\n"))
+
+
+def test_what_does_not_end_in_time_is_an_error_and_errors_of_the_work_are_its_own() -> None:
+    assert within(30.0, "adding", lambda: 1 + 1) == 2
+    with pytest.raises(ZeroDivisionError):
+        within(30.0, "dividing", lambda: 1 / 0)
+
+    def late() -> None:
+        raise TimeoutError("of the work itself")
+
+    with pytest.raises(TimeoutError, match="of the work itself"):
+        within(30.0, "waiting", late)
+    over = threading.Event()
+    with pytest.raises(TimeoutError, match=r"waiting for nothing did not end within 0\.05 seconds"):
+        within(0.05, "waiting for nothing", lambda: over.wait(60))
+    over.set()
+
+
+# -- weights between processes ------------------------------------------------------------------------------------------------------------
+
+
+class Group:
+    """A process group whose broadcasts end as they are told: True, never (False), or with an error."""
+
+    def __init__(self, *ends: bool | Exception):
+        self.ends, self.aborted, self.made = list(ends), 0, 0
+
+    def broadcast(self, tensors: list[torch.Tensor], root: Any) -> Any:
+        end, self.made = self.ends[self.made], self.made + 1
+
+        def wait(limit: Any) -> None:
+            if isinstance(end, Exception):
+                raise end
+
+        return SimpleNamespace(is_completed=lambda: end is not False, wait=wait)
+
+    def abort(self) -> None:
+        self.aborted += 1
+
+
+def test_a_broadcast_that_does_not_end_is_aborted() -> None:
+    tensors = [torch.zeros(2)] * 3
+    good, hangs, fails = Group(True, True, True), Group(True, False, True), Group(True, RuntimeError("the other side is gone"), True)
+    exchange(good, tensors, 30.0)
+    assert (good.made, good.aborted) == (3, 0)
+    with pytest.raises(TimeoutError, match=r"not broadcast within 0\.02 seconds"):
+        exchange(hangs, tensors, 0.02)
+    with pytest.raises(RuntimeError, match="the other side is gone"):
+        exchange(fails, tensors, 30.0)
+    assert hangs.aborted == fails.aborted == 1
+
+
+def test_an_engine_whose_weights_never_come_says_so_and_is_replaced() -> None:
+    meeting = Arriving("127.0.0.1", free_port(), 1, 2, 0.3, (("a", (2,), "float32"),))
+    with pytest.raises(Exception, match=r"did not end within|timed out|Timeout") as caught:
+        meeting.tensors(CPU)
+    assert not isinstance(portable(caught.value), TurnwiseError)  # which would end the run instead of replacing the engine
+
+
+def test_the_learner_does_not_wait_for_an_engine_that_never_comes() -> None:
+    pytest.importorskip("ray")
+    sends = sender("broadcast", lambda: [("a", torch.zeros(2))], CPU, 0.3)
+    sends.publish(1)
+    before = set(threading.enumerate())
+    sends.send(SimpleNamespace(publish=SimpleNamespace(remote=lambda version, arriving: None)))
+    for thread in set(threading.enumerate()) - before:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+# -- the learner's side of vLLM's own transfer --------------------------------------------------------------------------------------------
+
+
+class Engine:
+    """Takes weights; one of its calls never returns, or fails."""
+
+    def __init__(self, hangs: str = "", fails: str = ""):
+        self.hangs, self.fails, self.over = hangs, fails, threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*values: Any) -> None:
+            if name == self.hangs:
+                self.over.wait(60)
+            if name == self.fails:
+                raise ConnectionError("the engine's process is gone")
+
+        return call
+
+
+@pytest.mark.parametrize("release", ["0.26.0", "0.28.0"])
+@pytest.mark.parametrize("call", ["init_weight_transfer_engine", "start_weight_update", "update_weights", "finish_weight_update"])
+def test_an_engine_that_never_answers_a_sender_is_named(release: str, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_vllm.install(monkeypatch, release)
+    engines = [Engine(), Engine(hangs=call)]
+    with pytest.raises(TurnwiseError, match=r"within 0\.2 seconds: the engines and their sender have to be made again"):
+        make_sender(Client(engines, seconds=0.2), lambda: [("a", torch.zeros(2))], "127.0.0.1", 29500).send(1)  # type: ignore[list-item]
+    engines[1].over.set()
+
+
+def test_the_first_error_of_an_engine_is_raised_although_another_one_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = [Engine(fails="start_weight_update"), Engine(hangs="start_weight_update")]
+    with pytest.raises(ConnectionError, match="process is gone"):
+        Client(engines, seconds=60.0).start_weight_update()  # type: ignore[list-item]
+    engines[1].over.set()
+    with pytest.raises(TurnwiseError, match="a deadline above 0 seconds"):
+        Client(engines, seconds=0.0)  # type: ignore[list-item]
+
+
+def test_a_sender_that_hangs_in_nccl_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_vllm.install(monkeypatch, "0.28.0")
+    client, over = Client([Engine()]), threading.Event()  # type: ignore[list-item]
+    made = make_sender(client, lambda: [("a", torch.zeros(2))], "127.0.0.1", 29500)
+    client.seconds = 0.2
+    monkeypatch.setattr(made._trainer, "send_weights", lambda: over.wait(60))  # type: ignore[attr-defined]
+    with pytest.raises(TurnwiseError, match=r"sending version 7 did not end within 0\.2 seconds"):
+        made.send(7)
+    over.set()
+
+
+def test_an_engine_that_draws_nothing_does_not_wait_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_vllm.install(monkeypatch)
+    made = VllmEngine(make("qwen2"), max_batch=2, max_length=64, self_check=False, stop_token_ids=())
+    monkeypatch.setattr("turnwise.engines.vllm.engine.STALLS", 0.0)  # every step is looked at
+    made.submit([Request(0, [1, 2, 3], Sampling(temperature=0.0, max_tokens=9))])
+    (found,) = made.poll()
+    assert len(found.token_ids) == 9
+    monkeypatch.setattr(fake_vllm.LLMEngine.made[-1], "step", list)
+    made.submit([Request(1, [1, 2, 3], Sampling())])
+    with pytest.raises(TurnwiseError, match=r"makes no progress: .*no token for 1 requests"):
+        made.poll()
+    assert made.dead
+
+
+# -- an engine's process ------------------------------------------------------------------------------------------------------------------
+
+
+def test_an_actor_whose_playing_thread_has_ended_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollouter, "LOOKS", 0.01)
+
+    def fails(hooks: Any) -> Any:
+        raise TurnwiseError("no model here")
+
+    actor = Rollouter(fails)
+    with pytest.raises(TurnwiseError, match="no model here"):
+        actor.ready()
+    for call in (lambda: actor.run(Work("s", Spec(), ())), lambda: actor.publish(1, None), lambda: actor.group(0, Spec(), [])):
+        with pytest.raises(RuntimeError, match="ended without an answer"):
+            call()
+
+
+def test_an_actor_waits_for_as_long_as_its_thread_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollouter, "LOOKS", 0.01)
+
+    def slow(hooks: Any) -> Any:
+        time.sleep(0.1)  # many looks
+        return SimpleNamespace(version=3, close=lambda: None)
+
+    actor = Rollouter(slow)
+    assert actor.ready()["version"] == 3
+    actor.close()
