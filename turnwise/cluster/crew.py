@@ -187,7 +187,9 @@ class Crew:
                 waiting.remove(mine[0])
                 work = works[mine[0]]
                 ref = self.employ(member, member.handle.run.remote(work))
-                running[ref] = Running(mine[0], member, Arrival(partial(member.handle.piece.remote, work.key)))
+                plays = work.calls[-1].name == "run"
+                arrival = Arrival(partial(member.handle.piece.remote, work.key)) if plays else Arrival()
+                running[ref] = Running(mine[0], member, arrival)
                 given.append(ref)
         return given
 

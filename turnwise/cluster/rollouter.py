@@ -107,6 +107,7 @@ class Rollouter:
         self._session: Session | None = None
         self._stream: Stream | None = None
         self._sending: tuple[tuple[str, int], Sending] | None = None  # what is being played, with its key
+        self._played: tuple[str, int] | None = None  # the call that was over last
         self._made: Future[dict[str, Any]] = Future()
         self._player = threading.Thread(target=self._live, args=(make,), name="player", daemon=True)
         self._player.start()
@@ -126,7 +127,9 @@ class Rollouter:
         for _ in range(2):
             if (now := self._sending) is not None and now[0] == key:
                 return now[1].piece()
-            time.sleep(self.pace.every)  # it is about to begin, or over
+            if self._played == key:
+                return None
+            time.sleep(self.pace.every)  # it is about to begin
         return None
 
     def group(self, batch: int, spec: Spec, starts: Sequence[Start]) -> Outcome:
@@ -263,6 +266,7 @@ class Rollouter:
         try:
             outcome = self._perform(job.work)
         finally:
+            self._played = job.work.key
             self._sends(None)
         outcome.seconds = {"play": time.perf_counter() - job.came}
         outcome.environments = self._parts.environments
