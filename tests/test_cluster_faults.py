@@ -28,6 +28,7 @@ from turnwise.cluster.ahead import Ahead, Settings
 from turnwise.cluster.collecting import RemoteCollector
 from turnwise.cluster.crew import Crew, Hears
 from turnwise.cluster.pieces import Arrival, Pace, Piece
+from turnwise.cluster.placement import nodes, prefers
 from turnwise.cluster.rollouter import Rollouter
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
 from turnwise.cluster.work import Hooks, Spec
@@ -484,6 +485,27 @@ def test_a_killed_process_changes_nothing(cluster: Any, tmp_path: Path, what: st
     found, crew = trained(hires(fate, workers=int(what == "worker")), deadline=180.0)  # a slow start on a busy machine is not a loss
     assert (tmp_path / "struck").exists() and found.batches == alone().batches
     assert crew.counts["lost_engines"] == float(what == "engine")
+
+
+class Sits:
+    """Takes a core."""
+
+    def here(self) -> str:
+        return str(ray.get_runtime_context().get_node_id())
+
+
+def test_a_process_whose_place_was_taken_starts_on_another_node(cluster: Any) -> None:
+    """Ray itself would wait for the place, as long as its node lives."""
+    more = cluster.add_node(num_cpus=1, object_store_memory=STORE)
+    full = next(node for node in nodes() if node.id == more.node_id)
+    sits = ray.remote(Sits).options(num_cpus=1, scheduling_strategy=prefers(full))
+    first = sits.remote()
+    assert ray.get(first.here.remote(), timeout=120) == full.id, "the preferred one, if it has room"
+    second = sits.remote()
+    assert ray.get(second.here.remote(), timeout=120) != full.id
+    ray.kill(first)
+    ray.kill(second)
+    cluster.remove_node(more)
 
 
 def test_a_lost_node_changes_nothing(cluster: Any, tmp_path: Path) -> None:

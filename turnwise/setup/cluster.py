@@ -24,7 +24,7 @@ from turnwise.cluster.ahead import Ahead
 from turnwise.cluster.ahead import Settings as AheadSettings
 from turnwise.cluster.collecting import RemoteCollector
 from turnwise.cluster.crew import Crew, Hears
-from turnwise.cluster.placement import Seat, crowded
+from turnwise.cluster.placement import Seat, crowded, prefers
 from turnwise.cluster.rollouter import Rollouter
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
 from turnwise.cluster.start import connect, import_ray, leave
@@ -109,7 +109,8 @@ class ClusterSystem(System):
         """The engines; their weights come with the first version."""
         hears = Hears(self.say, self.over, self._ended)
         seats = [seat for seat in self._seats if seat.part.startswith("engine")]
-        made = partial(hire, seats, Recruit.of(self), self.own.retries)
+        shared = transfer(self.own, torch.device(choose_device(self.config.device))) == "ipc"  # with the learner, on its GPU
+        made = partial(hire, seats, Recruit.of(self), self.own.retries, waits=shared)
         return Crew(made, self.own.engines, self.own.deadline, self.own.retries, hears)
 
     @cached_property
@@ -237,13 +238,9 @@ def keep_gpu(seat: Seat) -> Any:
     return keeper
 
 
-def hire(seats: Sequence[Seat], recruit: Recruit, retries: int, number: int) -> Any:
-    """Start the actor of a number. It prefers the node of its seat, and takes any other that has room."""
-    ray = import_ray()
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
+def hire(seats: Sequence[Seat], recruit: Recruit, retries: int, number: int, waits: bool = False) -> Any:
+    """Start the actor of a number. It prefers the node of its seat, and takes any other that has room, unless it `waits` for that node."""
     seat = seats[number]
-    where = NodeAffinitySchedulingStrategy(seat.node.id, soft=True)
     limits: dict[str, Any] = {
         "num_cpus": seat.cpus,
         "num_gpus": seat.gpus,
@@ -251,7 +248,8 @@ def hire(seats: Sequence[Seat], recruit: Recruit, retries: int, number: int) -> 
         "max_task_retries": 0,
         "max_concurrency": CALLS + (recruit.config.collect.groups if recruit.ahead else 0),
     }
-    return ray.remote(Rollouter).options(scheduling_strategy=where, **limits).remote(recruit, number, retries)
+    where = prefers(seat.node, waits)
+    return import_ray().remote(Rollouter).options(scheduling_strategy=where, **limits).remote(recruit, number, retries)
 
 
 @dataclass(frozen=True)

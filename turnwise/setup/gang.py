@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from turnwise.cluster.gang import Gang, Rank
-from turnwise.cluster.placement import Seat
+from turnwise.cluster.placement import Seat, prefers
 from turnwise.cluster.start import import_ray
 from turnwise.cluster.weights import Stored
 from turnwise.data.batch import Batch
@@ -138,12 +138,8 @@ class RemoteLearner:
 
 
 def _hired(seat: Seat, apprentice: Apprentice, rank: int, size: int) -> Any:
-    ray = import_ray()
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    where = NodeAffinitySchedulingStrategy(seat.node.id, soft=True)
     limits: dict[str, Any] = {"num_cpus": seat.cpus, "num_gpus": seat.gpus, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": 2}
-    return ray.remote(Rank).options(scheduling_strategy=where, **limits).remote(apprentice, rank, size)
+    return import_ray().remote(Rank).options(scheduling_strategy=prefers(seat.node), **limits).remote(apprentice, rank, size)
 
 
 @dataclass(frozen=True)
