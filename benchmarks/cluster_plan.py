@@ -28,19 +28,18 @@ from turnwise.learn.shapes import SHAPES
 from turnwise.report.planning import row
 
 HERE = Path(__file__).parent
-HOST_OF_A_SCRIPT = 0.0726e-3  # seconds per turn: the engine's own part in host-x86.json; a script has neither environment nor texts
+HOST_OF_A_SCRIPT = 0.0465e-3  # seconds per turn: the engine's own part in host-x86.json; a script has neither environment nor texts
 ASKED = [(model, gpus, groups) for model in ("7b", "32b") for gpus, groups in ((8, 128), (64, 128), (64, 512), (256, 128), (256, 512))]
 
 
 def checked() -> Iterator[dict[str, Any]]:
     """One colocated GPU, simulated, beside the whole iterations that were measured."""
     for context in ("full", "window"):
-        told = json.loads((HERE / f"iteration-{context}.json").read_text())
+        told = json.loads((HERE / f"iteration-{context}-auto.json").read_text())
         shape, seconds = told["shape"], told["seconds"]
         same = {name: shape[name] for name in ("turns", "context", "opening", "prompt", "shared", "observation", "response")}
-        work = Work(
-            groups=shape["groups"], group_size=shape["members"], **same, steps=told["steps"], success=None, host_turn=HOST_OF_A_SCRIPT
-        )
+        same |= {"steps": told["steps"], "old_logprobs": "engine" if told["old_from_engine"] else "learner"}
+        work = Work(groups=shape["groups"], group_size=shape["members"], **same, success=None, host_turn=HOST_OF_A_SCRIPT)
         layout = Layout(learners=1, engines=1, capacity=shape["groups"], colocated=True)
         parts = Simulation(work, layout, SHAPES[shape["size"]], iterations=1, warmup=0).run().parts
         learned = sum(seconds[part] for part in ("old_logprobs", "reference", "update"))
@@ -53,13 +52,15 @@ def checked() -> Iterator[dict[str, Any]]:
 
 
 def checked_elsewhere() -> dict[str, Any]:
-    """Training runs with short responses, for which nothing was fitted: the 0.5B recipe on ALFWorld, medians of its iterations."""
+    """Training runs with short responses, for which nothing was fitted: the 0.5B recipe on ALFWorld, medians of its iterations. They were
+    made with an older engine, and with old log-probs of the learner."""
     path = HERE.parent / "docs" / "results" / "alfworld-0.5b" / "grpo-0" / "metrics.jsonl"
     lines = [line for line in map(json.loads, path.read_text().splitlines()) if "time/collect" in line]
     told = {name: median(line[name] for line in lines) for name in lines[0] if all(name in line for line in lines)}
     solved, limit = told["collect/success"], 30
     shape = {"turns": limit, "success": solved, "solved_turns": (told["collect/length"] - (1 - solved) * limit) / solved}
-    work = Work(groups=16, **shape, opening=350, observation=19, response=8, steps=4)  # tokens: about those of the run
+    tokens = {"opening": 350, "observation": 19, "response": 8}  # about those of the run
+    work = Work(groups=16, **shape, **tokens, steps=4, old_logprobs="learner")
     parts = Simulation(work, Layout(1, 1, capacity=16, colocated=True), SHAPES["0.5b"], iterations=30, warmup=0).run().parts
     learned = sum(told[f"learner/seconds_{part}"] for part in ("old_logprobs", "reference", "update"))
     return {
@@ -98,6 +99,7 @@ def changed(asked: tuple[str, int, int], learners: Sequence[int]) -> Iterator[di
         "weights are sent at a third of the rate": {"machine": replace(usual, transfer_bytes_per_s=usual.transfer_bytes_per_s / 3)},
         "engines keep their caches": {"keep_cache": True},
         "ranks share credit and packing": {"shared": True},
+        "old log-probs of the engine": {"work": replace(work, old_logprobs="engine")},
         "a step of the environment takes 1 s": {"work": replace(work, env_seconds=1.0)},
         "staleness 0": {"staleness": 0},
         "staleness 2": {"staleness": 2},
@@ -116,7 +118,7 @@ def changed(asked: tuple[str, int, int], learners: Sequence[int]) -> Iterator[di
 
 
 def shared_packing(machine: Machine, ranks: int) -> Machine:
-    return replace(machine, pack_prompt_token=machine.pack_prompt_token / ranks, pack_sampled_token=machine.pack_sampled_token / ranks)
+    return replace(machine, **{name: getattr(machine, name) / ranks for name in ("pack_prompt_token", "pack_token", "pack_sampled_token")})
 
 
 def main() -> None:

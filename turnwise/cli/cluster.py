@@ -33,6 +33,9 @@ def plan(
     response: Annotated[int, typer.Option(help="Sampled tokens per turn.")] = 100,
     observation: Annotated[int, typer.Option(help="Tokens of an observation.")] = 60,
     steps: Annotated[int, typer.Option(help="Optimiser steps per iteration.")] = 4,
+    old_logprobs: Annotated[
+        str | None, typer.Option(help="Old log-probs: engine or learner. Default: as in a run, the engine's at staleness 0.")
+    ] = None,
     success: Annotated[float, typer.Option(help="Share of attempts that end before the limit.")] = 0.6,
     env_seconds: Annotated[float, typer.Option(help="Seconds that a step of the environment takes.")] = 0.0,
     mtbf_hours: Annotated[float | None, typer.Option(help="Mean hours until a GPU fails. Default: none fails.")] = None,
@@ -58,6 +61,7 @@ def plan(
         response=response,
         observation=observation,
         steps=steps,
+        old_logprobs=old_logprobs,
         success=success,
         env_seconds=env_seconds,
         seed=seed,

@@ -1,19 +1,22 @@
 """How long the parts of an iteration take: measured on one H200, and scaled to other models and more GPUs.
 
 Every time is a floor (operations at the rate of matrix products, bytes at the rate of copies) plus what the measurements showed beyond it.
-The constants of `Machine` come from benchmarks/engine*.json, iteration-*.json and learner-1.5b.json; a test compares every one of those
-measurements with the result of these formulas. What was not measured is marked as an assumption: tensor parallelism, sharding over
-ranks, and the network. docs/cluster-planning.md lists them.
+The constants of `Machine` come from benchmarks/engine_steps_now.json, learner-1.5b-now.json and iteration-*-auto.json; a test compares
+those measurements, and older ones of other models, with the result of these formulas. What was not measured is marked as an assumption:
+tensor parallelism, sharding over ranks, and the network. docs/cluster-planning.md lists them.
 """
 
 from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from turnwise.learn.shapes import ModelShape
+
+OldPass = Literal["all", "sample", "none"]  # the sequences that a learner scores for old log-probs; `sample` is one micro-batch
 
 
 @dataclass(frozen=True)
@@ -24,19 +27,20 @@ class Machine:
     flop_per_s: float = 7.95e14  # measured: matrix products in bfloat16
     memory: float = 141e9
     memory_used: float = 0.92  # the share of it that may be planned with
-    # decoding, measured: engine.json, engine_0.5b.json, engine_7b.json
-    decode_layer: float = 38.5e-6  # seconds per layer and step, independent of the work
-    decode_lane: float = 2.4e-6  # seconds per sequence and step: the draw of a token
-    cache_read: float = 0.90  # share of the copy rate at which attention reads the cache
+    # decoding, measured: engine_steps_now.json
+    decode_layer: float = 29.2e-6  # seconds per layer and step, independent of the work
+    decode_lane: float = 0.94e-6  # seconds per sequence and step: the draw of a token, without top-p
+    cache_read: float = 0.97  # share of the copy rate at which attention reads long caches: engine_steps.json
     # elementwise work: seconds per token, layer and hidden unit; and how much slower attention is than matrix products
-    prefill_unit: float = 40e-12  # measured: engine*.json
-    score_unit: float = 31.3e-12  # measured: iteration-*.json, learner-1.5b.json
-    score_attention: float = 2.5
-    update_unit: float = 113e-12
-    update_attention: float = 2.8
-    # credit and packing on the host, in seconds; every rank does all of it. Measured: iteration-*.json, host-x86.json
-    pack_prompt_token: float = 0.0239e-6  # per token of every turn's prompt
-    pack_sampled_token: float = 1.09e-6
+    prefill_unit: float = 33e-12  # measured: engine_steps_now.json; engine*.json, which are older
+    score_unit: float = 32.8e-12  # measured: learner-1.5b-now.json
+    score_attention: float = 1.51
+    update_unit: float = 116e-12
+    update_attention: float = 1.72
+    # credit and packing on the host, in seconds; every rank does all of it. Measured: iteration-*-auto.json
+    pack_prompt_token: float = 7.1e-9  # per token of every turn's prompt
+    pack_token: float = 52e-9  # per token of the packed sequences
+    pack_sampled_token: float = 0.584e-6
     # assumptions
     link_bytes_per_s: float = 3.0e11  # what collectives reach per GPU, inside a node and between nodes
     hop: float = 10e-6  # seconds of a small all-reduce among the GPUs of one engine
@@ -95,18 +99,28 @@ class LearnerTimes:
     ranks: int = 1
     reference: bool = True
 
-    def learn(self, batch: Sequences, steps: int) -> float:
+    def learn(self, batch: Sequences, steps: int, old: OldPass = "sample") -> float:
         """Seconds for old log-probs, the reference's, and an update in this many optimiser steps."""
         if not len(batch.tokens):
             return 0.0
-        scores = self._pass(batch.tokens, batch.sampled, update=False)
+        scores = self._pass(batch.tokens, batch.sampled, update=False) if self.reference else 0.0
         parts = [slice(first, None, steps) for first in range(min(steps, len(batch.tokens)))]
         update = sum(self._pass(batch.tokens[part], batch.sampled[part], update=True) + self.optimise() for part in parts)
-        return (2 if self.reference else 1) * scores + update
+        return self.old_logprobs(batch, old) + scores + update
+
+    def old_logprobs(self, batch: Sequences, old: OldPass) -> float:
+        """Seconds for old log-probs: a pass over everything; or over one micro-batch, after which those of the engine are taken."""
+        if old == "none" or not len(batch.tokens):
+            return 0.0
+        number = len(batch.tokens)
+        share = min(1.0, self.machine.tokens_per_batch / float(batch.tokens.sum())) if old == "sample" else 1.0
+        chosen = np.linspace(0, number - 1, max(1, round(share * number))).round().astype(np.int64)
+        return self._pass(batch.tokens[chosen], batch.sampled[chosen], update=False)
 
     def pack(self, batch: Sequences) -> float:
         """Seconds for credit and packing, on the host."""
-        return float(self.machine.pack_prompt_token * batch.prompts + self.machine.pack_sampled_token * batch.sampled.sum())
+        machine, tokens, sampled = self.machine, float(batch.tokens.sum()), float(batch.sampled.sum())
+        return machine.pack_prompt_token * batch.prompts + machine.pack_token * tokens + machine.pack_sampled_token * sampled
 
     def optimise(self) -> float:
         return self.machine.optimiser_bytes * self.model.parameters / self.ranks / self.machine.copy_bytes_per_s

@@ -327,7 +327,8 @@ class Simulation:
         if self.version >= self.warmup:
             self.learned += len(accepted) * self.work.group_size
         batch = self.work.sequences(accepted)
-        pack, learn = self.learner.pack(batch), self.learner.learn(batch, self.work.steps)
+        old = self.work.old_pass(self.scheduler.staleness)
+        pack, learn = self.learner.pack(batch), self.learner.learn(batch, self.work.steps, old)
         self.spent["pack"] += pack
         self.spent["learn"] += learn
         seconds = pack + learn

@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from turnwise.cluster.service_times import Sequences
+from turnwise.cluster.service_times import OldPass, Sequences
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
@@ -28,10 +28,11 @@ class Work:
     observation: int = 60
     response: int = 100
     steps: int = 4  # optimiser steps
+    old_logprobs: str | None = None  # whose are the old ones: engine or learner; None: as a run on GPUs chooses
     success: float | None = 0.6
     solved_turns: float = 14.0  # mean of the solved
     spread: float = 0.6  # standard deviation of the logarithm
-    host_turn: float = 0.272e-3  # seconds per turn for environment, prompts and tokens: benchmarks/host-x86.json
+    host_turn: float = 0.220e-3  # seconds per turn for environment, prompts and tokens: benchmarks/host-x86.json
     env_seconds: float = 0.0  # how long a step of the environment takes, while the engine may do something else
     seed: int = 0
 
@@ -44,6 +45,8 @@ class Work:
                 raise TurnwiseError(f"plan: {name} is {getattr(self, name)}; it must not be negative")
         if self.context not in ("full", "window"):
             raise TurnwiseError(f"plan: unknown context {self.context!r}; known: full, window")
+        if self.old_logprobs not in (None, "engine", "learner"):
+            raise TurnwiseError(f"plan: unknown old_logprobs {self.old_logprobs!r}; known: engine, learner")
         if self.success is not None and not 0 < self.success < 1:
             raise TurnwiseError(f"plan: success is {self.success}; give a share between 0 and 1")
 
@@ -65,6 +68,16 @@ class Work:
     def longest(self) -> int:
         """Tokens of the longest prompt with its response."""
         return self.first + (self.turns - 1) * self.growth + self.response
+
+    def old_pass(self, staleness: int) -> OldPass:
+        """What the learner scores for old log-probs, as learner.old_logprobs and cluster.staleness decide in a run. Left open, the engine's
+        are taken after a look at one micro-batch. Batches that may be older than the weights are scored by the learner; and in a single
+        step its own log-probs are the old ones."""
+        if staleness > 0 and self.old_logprobs != "engine":
+            return "all"
+        if self.steps == 1 and self.old_logprobs != "engine":
+            return "none"
+        return "all" if self.old_logprobs == "learner" else "sample"
 
     def lengths(self, group: int) -> tuple[int, ...]:
         """Turns of the trajectories of a group, by its id."""
