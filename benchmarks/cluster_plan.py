@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", choices=("checked", "plans", "changed"), help="measure this part again and keep the others")
     options = parser.parse_args()
-    asked, basis, learners = (ASKED, ("7b", 64, 512), (28, 36, 44, 52)) if not options.quick else ([("7b", 8, 16)], ("7b", 8, 16), (4,))
+    asked, basis, learners = (ASKED, ("7b", 64, 512), (32, 36, 40, 44, 48)) if not options.quick else ([("7b", 8, 16)], ("7b", 8, 16), (4,))
     path = HERE / "cluster_plan.json"
     result = json.loads(path.read_text()) if options.only else {}
     result["about"] = "simulated with service times measured on one NVIDIA H200; nothing was run on more than one GPU"
