@@ -13,9 +13,9 @@ A GPU's learner is not bitwise repeatable, so the games of two runs drift apart.
 a weight: all is computed, and all runs play the same games. `same_games` says whether they did, `work` has the turns and tokens per
 iteration. `same_weights` says which runs end with the same weights: without `--still`, all of them where the learner is repeatable.
 
-`parts` has the seconds of the cluster's own parts (`cluster/seconds_…` in docs/metrics.md), and `extra` what they add up to: `messages` are
-pack, travel and unpack, `weights` are publish and wait, `play` is the engine's playing beyond the plain path's collecting, and `other` is
-the rest of the difference.
+`parts` has the seconds of the cluster's own parts (`cluster/seconds_…` in docs/metrics.md), and for the plain path those of playing.
+`extra` says where the difference comes from: `messages` are pack, travel and unpack, `weights` are publish and wait, `first_turn`,
+`later_turns` and `update` are what these take longer, and `other` is the rest.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ import torch
 from results import publish
 
 import turnwise as tw
+from turnwise.collect.collector import Collector
 from turnwise.config.recipes import parse_override
+from turnwise.data.rollouts import Trajectory
 from turnwise.runs.folder import Run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -50,31 +52,54 @@ PARTS = "cluster/seconds_"
 Found = dict[str, list[dict[str, Any]]]  # the runs of each kind
 
 
-@contextmanager
-def noted(walls: list[float]) -> Iterator[None]:
-    """When each line of a log was written."""
-    log = Run.log
+class Notes:
+    """When each line of a log was written, and what a collector of this process spent for it: on playing, and until the first turn."""
 
-    def note(self: Run, metrics: Any) -> None:
-        log(self, metrics)
-        walls.append(time.monotonic())
+    def __init__(self) -> None:
+        self.walls: list[float] = []
+        self.played: list[dict[str, float]] = []
+        self._now: dict[str, float] = {}
 
-    with patch.object(Run, "log", note):
-        yield
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        log, play = Run.log, Collector.run
+
+        def logged(run: Run, metrics: Any) -> None:
+            log(run, metrics)
+            self.walls.append(time.monotonic())
+            self.played.append(self._now)
+            self._now = {}
+
+        def timed(collector: Collector, starts: Any) -> Any:
+            given, heard, began, first = list(starts), collector.on_turn, time.perf_counter(), 0.0
+
+            def turned(trajectory: Trajectory) -> None:
+                nonlocal first
+                first = first or time.perf_counter() - began
+                heard(trajectory)
+
+            collector.on_turn = turned
+            found = play(collector, given)
+            if len(given) > 1:  # not the evaluation
+                self._now = {f"{PARTS}play": time.perf_counter() - began, f"{PARTS}first_turn": first}
+            return found
+
+        with patch.object(Run, "log", logged), patch.object(Collector, "run", timed):
+            yield
 
 
 def run(recipe: Path, out: Path, name: str, changes: dict[str, Any]) -> dict[str, Any]:
     """One run: the lines of its log but the first two, and a sum of its weights. The evaluation after the last one does not count."""
-    start, walls = time.perf_counter(), list[float]()
-    with noted(walls):
+    start, notes = time.perf_counter(), Notes()
+    with notes.taken():
         result = tw.train(recipe, quiet=True, out=str(out), name=name, **changes)
     whole = hashlib.sha256()
     for path in sorted((result.folder / "model").glob("*.safetensors")):
         with path.open("rb") as file:
             whole.update(hashlib.file_digest(file, "sha256").digest())
     lines = Run.open(result.folder).metrics()
-    for before, now, line in zip(walls, walls[1:], lines[1:], strict=False):
-        line["time/wall"] = now - before - line.get("time/eval", 0.0)
+    for before, now, line, played in zip(notes.walls, notes.walls[1:], lines[1:], notes.played[1:], strict=False):
+        line |= played | {"time/wall": now - before - line.get("time/eval", 0.0)}
     measured = [line for line in lines if line["iteration"] > 1]
     return {"lines": measured, "whole": time.perf_counter() - start, "weights": whole.hexdigest()}
 
@@ -101,14 +126,17 @@ def same_games(runs: Found) -> bool:
     )
 
 
-def extra(seconds: dict[str, dict[str, float]], parts: dict[str, float]) -> dict[str, float]:
+def extra(seconds: dict[str, dict[str, float]], parts: dict[str, dict[str, float]]) -> dict[str, float]:
     """What the cluster's iteration takes longer than the plain one, in groups of parts."""
     if not {"plain", "cluster"} <= seconds.keys():
         return {}
+    plain, own = parts["plain"], parts["cluster"]
     found = {
-        "messages": sum(parts.get(name, 0.0) for name in ("pack", "travel", "unpack")),
-        "weights": sum(parts.get(name, 0.0) for name in ("publish", "wait")),
-        "play": parts.get("play", 0.0) - seconds["plain"]["collect"],
+        "messages": sum(own.get(name, 0.0) for name in ("pack", "travel", "unpack")),
+        "weights": sum(own.get(name, 0.0) for name in ("publish", "wait")),
+        "first_turn": own.get("first_turn", 0.0) - plain.get("first_turn", 0.0),
+        "later_turns": (own.get("play", 0.0) - own.get("first_turn", 0.0)) - (plain.get("play", 0.0) - plain.get("first_turn", 0.0)),
+        "update": seconds["cluster"]["update"] - own.get("publish", 0.0) - seconds["plain"]["update"],
     }
     return found | {"other": seconds["cluster"]["wall"] - seconds["plain"]["wall"] - sum(found.values())}
 
@@ -132,8 +160,10 @@ def compared(runs: Found) -> dict[str, Any]:
             return {}
         return {phase: values["cluster"][phase] / max(values["plain"][phase], 1e-9) for phase in PHASES}
 
-    own = [name for name in runs["cluster"][0]["lines"][-1] if name.startswith(PARTS)] if "cluster" in runs else []
-    parts = {name.removeprefix(PARTS): median(runs["cluster"], name) for name in own}
+    parts = {
+        kind: {name.removeprefix(PARTS): median(found, name) for name in found[0]["lines"][-1] if name.startswith(PARTS)}
+        for kind, found in runs.items()
+    }
     paired = {phase: found for phase in PHASES if (found := pairs(runs, phase))}
     return {
         "seconds": seconds,
@@ -214,8 +244,8 @@ def shown(report: dict[str, Any], kinds: list[str]) -> None:
         seconds = "".join(f"{report['seconds'][kind][phase]:12.3f}" for kind in kinds)
         ratios = "".join(f"{report[name].get(phase, float('nan')):12.3f}" for name in ("ratios", "per_turn", "paired"))
         print(f"{phase:12}{seconds}{ratios}")
-    for title in ("parts", "extra"):
-        print(f"{title}: " + ", ".join(f"{name} {value * 1000:.1f} ms" for name, value in report[title].items()))
+    for title, values in (*report["parts"].items(), ("extra", report["extra"])):
+        print(f"{title}: " + ", ".join(f"{name} {value * 1000:.1f} ms" for name, value in values.items()))
 
 
 if __name__ == "__main__":

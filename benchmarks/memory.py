@@ -16,8 +16,8 @@ checkpoint is written. A model of random weights answers noise, so every attempt
 Settings are chosen as `turnwise train` chooses them on such a card, and the allocator is set up in the same way. The limit is set before
 anything is allocated. It holds for what torch allocates, so what is predicted outside torch is subtracted from it first; what was there
 outside torch is measured. `predicted_in_use_gb` is to be compared with `measured_peak_gb`, and `predicted_peak_gb` and `measured_total_gb`
-(held by torch, and outside) with the limit. `retries` counts how often the learner ran out of memory and went on with fewer tokens at once,
-`allocator_ooms` how often the allocator found nothing, and `allocator_retries` how often it gave back what it had cached first.
+(held by torch, and outside) with the limit. `retries` counts how often the learner ran out of memory and continued with fewer tokens at
+once, `allocator_ooms` how often the allocator found nothing, and `allocator_retries` how often it gave back what it had cached first.
 
 Every case has a process of its own. All of them are prepared at the same time (imports, tokenizer), next to a rehearsal of each with one
 layer, which compiles the kernels. They then use the GPU one after another. --seconds is for all of them together; a case that would take

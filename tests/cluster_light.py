@@ -118,6 +118,10 @@ class LightParts:
     def pids(self) -> list[int]:
         return self.pool.pids
 
+    @property
+    def environments(self) -> float:
+        return self.pool.busy
+
     def collector(self, spec: Spec) -> Collector:
         policy = ModelPolicy(self.engine, WordContext, read, Sampling())
         own = {"on_turn": self.on_turn, "on_end": self.hooks.on_end, "on_fault": self.hooks.on_fault, "cancelled": self.hooks.between}

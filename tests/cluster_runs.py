@@ -89,6 +89,9 @@ class LocalCrew:
     def worked(self) -> dict[str, Any]:
         return {}
 
+    def environments(self) -> dict[str, float]:
+        return {}
+
     def settle(self) -> None: ...
 
     def close(self) -> None: ...

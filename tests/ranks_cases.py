@@ -4,10 +4,13 @@ one learner, and the third is the one that is alone."""
 
 from __future__ import annotations
 
+import mmap
 import os
+import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +35,7 @@ from turnwise.learn.ranks import checkpoint as together
 from turnwise.learn.ranks.group import Ranks, join
 from turnwise.learn.ranks.sharding import Sharded
 from turnwise.learn.ranks.tensors import whole
+from turnwise.learn.ranks.waits import waits
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
 from turnwise.learn.sft import SftSettings, warm_start
 from turnwise.methods.kinds_of_models import Causal
@@ -43,6 +47,8 @@ CASES: dict[str, Callable[[Ranks | None, Path], Found]] = {}
 ADAM = OptimiserSettings(lr=1e-2, clip=0.5, eps=1e-2)
 SETTINGS = LearnerSettings(tokens_per_batch=24, optimiser=ADAM, epochs=2, minibatches=2)
 KL = Loss(kl_coef=0.1)
+BEGUN = mmap.mmap(-1, 8)  # shared by all processes: how many exchanges the first one has begun in `slowed`
+REST = 0.01  # seconds
 
 
 def case(function: Callable[[Ranks | None, Path], Found]) -> Callable[[Ranks | None, Path], Found]:
@@ -325,6 +331,36 @@ def resumes(pair: Ranks | None, trio: Ranks, folder: Path) -> dict[str, Found]:
     return found
 
 
+def slowed(ranks: Ranks) -> Found:
+    """An update in which the second process rests in every pass while the first one is in an exchange: how long that was, and how long the
+    first one has waited by its own account."""
+    learner = Learner(tiny(), SETTINGS, ranks=ranks)
+    own, begun, rests = waits.exchange, 0, 0
+
+    @contextmanager
+    def counted(tensor: torch.Tensor | None = None) -> Iterator[None]:
+        nonlocal begun
+        with own(tensor):
+            begun += 1
+            if ranks.rank == 0:
+                BEGUN[:] = begun.to_bytes(8, "big")
+            yield
+
+    def rest(*_: Any) -> None:
+        nonlocal rests
+        while int.from_bytes(BEGUN[:], "big") <= begun:  # the first one is not yet where it needs this one
+            time.sleep(REST / 10)
+        time.sleep(REST)
+        rests += 1
+
+    if ranks.rank == 1:
+        learner.model.model.layers[0].mlp.register_forward_pre_hook(rest)
+    before = waits.seconds
+    with mock.patch.object(waits, "exchange", counted):
+        learner.update(credited(trajectories()))
+    return {"waited": waits.seconds - before, "rested": REST * ranks.gather(rests)[1]}
+
+
 def everyone(size: int, folder: Path, names: Sequence[str]) -> None:
     """All processes: start them, and wait for them."""
     children = []
@@ -349,6 +385,7 @@ def work(rank: int, size: int, folder: Path, names: Sequence[str]) -> None:
             own.mkdir(exist_ok=True)
             found[name] = CASES[name](pair, own)
         found |= resumes(pair, trio, folder)
+        found |= {"slowed": slowed(pair)} if pair is not None else {}
         trio.barrier()
     except BaseException:
         (folder / f"error {rank}").write_text(traceback.format_exc())

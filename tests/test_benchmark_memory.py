@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from conftest import ROOT
 from fourbit_double import fourbit
 
 from turnwise.config.loading import load_file
 from turnwise.engines.native import supports
+from turnwise.learn.footprint import OUTSIDE
 
 __all__ = ["fourbit"]  # a fixture
 
@@ -51,12 +55,68 @@ def test_a_case_runs_from_end_to_end_with_a_tiny_shape(
 
 
 def test_the_cases_are_predicted_to_fit(bench: Any) -> None:
-    from argparse import Namespace
-
     for name, case in bench.CASES.items():
         config = bench.recipe(case, Namespace(groups=0, turns=10, response=64, iterations=10, tiny=False))
         fit = bench.find(config, int(case.limit * 10**9), case.shape).fit
         assert fit.fits and fit.peak <= case.limit * 10**9, name
+
+
+class Card:
+    """What the benchmark asks torch about a GPU. `outside`: bytes that are taken on it outside torch."""
+
+    total, reserved, outside = 141 * 10**9, 10 * 10**9, 8 * 10**8
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fractions: list[float] = []
+        answers: dict[str, Any] = {
+            "is_available": lambda: True,
+            "is_initialized": lambda: True,
+            "mem_get_info": lambda: (self.total - self.reserved - self.outside, self.total),
+            "memory_reserved": lambda: self.reserved,
+            "max_memory_allocated": lambda: 0,
+            "max_memory_reserved": lambda: 0,
+            "memory_stats": lambda: {"num_ooms": 1, "num_alloc_retries": 2},
+            "get_device_name": lambda: "a card",
+            "get_device_properties": lambda number: SimpleNamespace(total_memory=self.total),
+            "set_per_process_memory_fraction": self.fractions.append,
+        }
+        for name, answer in answers.items():
+            monkeypatch.setattr(torch.cuda, name, answer)
+
+
+def test_the_limit_leaves_room_for_what_is_outside_torch(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, card = bench.CASES["0.5b"], Card(monkeypatch)
+    config = bench.recipe(case, Namespace(groups=0, turns=2, response=32, iterations=10, tiny=False))
+    found = bench.find(config, 12 * 10**9, case.shape)
+    bench.limit_memory(found)
+    (fraction,) = card.fractions
+    outside = sum(term.most for term in found.fit.terms if term.name in OUTSIDE and "gaps" not in term.name)
+    assert fraction * card.total == pytest.approx(12 * 10**9 - outside) and outside > 0.9 * 10**9
+
+
+def test_what_is_outside_torch_is_seen_before_recorded_steps_are_released(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    card, slept = Card(monkeypatch), list[int]()
+    engine = SimpleNamespace(sleep=lambda: slept.append(card.outside))
+    watched = bench.Outside(engine)
+    card.outside = 9 * 10**8
+    engine.sleep()
+    card.outside = 7 * 10**8
+    assert slept == [9 * 10**8]
+    assert watched.found() == {"outside_torch_gb": 0.9, "allocator_retries": 2, "allocator_ooms": 1}
+
+
+def test_the_memory_of_all_iterations_is_counted_and_rates_leave_out_the_first(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    Card(monkeypatch)
+    times = {"time/iteration": 2.0, "time/collect": 0.5, "time/update": 1.0, "learner/steps": 1}
+    tokens = {"collect/response_tokens": 100, "learner/tokens_forward": 900}
+    rows = [
+        {**times, **tokens, "time/iteration": seconds, "learner/memory_peak_gib": peak, "learner/memory_held_gib": peak + 1}
+        for seconds, peak in ((30.0, 8.0), (2.0, 9.0), (2.0, 7.0))
+    ]
+    found = bench.measured(rows)
+    assert (found["sampled_tokens_per_s"], found["learned_tokens_per_s"], found["tokens_per_s"]) == (200.0, 900.0, 500.0)
+    assert found["measured_peak_gb"] == round(9 * 2**30 / 1e9, 2) and found["measured_held_gb"] == round(10 * 2**30 / 1e9, 2)
+    assert found["iterations"] == 3 and found["seconds_per_iteration"] == 2.0
 
 
 CHILD = """
@@ -99,8 +159,6 @@ def test_an_unknown_case_is_an_error_that_names_the_known_ones(bench: Any) -> No
 
 
 def test_what_differs_from_the_recipe_is_named_with_both_values(bench: Any) -> None:
-    from argparse import Namespace
-
     options = Namespace(groups=0, turns=2, response=32, iterations=10, tiny=False)
     found = bench.differences(bench.CASES["1.5b"], options)
     assert found["collect.groups"] == {"recipe": 16, "here": 3} and found["engine.max_tokens"] == {"recipe": 512, "here": 32}

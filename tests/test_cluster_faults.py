@@ -28,6 +28,7 @@ from turnwise.cluster.ahead import Ahead, Settings
 from turnwise.cluster.collecting import RemoteCollector
 from turnwise.cluster.crew import Crew, Hears
 from turnwise.cluster.pieces import Arrival, Pace, Piece
+from turnwise.cluster.placement import nodes, prefers
 from turnwise.cluster.rollouter import Rollouter
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
 from turnwise.cluster.work import Hooks, Spec
@@ -152,6 +153,42 @@ def test_engines_have_closed_their_parts_when_the_crew_is_closed(fake: None) -> 
 
     trained(lambda number: Handle(lambda hooks: Parts(hooks), number), batches=1)
     assert closed == [1, 1]
+
+
+class Counts(LightParts):
+    """Parts whose environments play for half a second per turn."""
+
+    @property
+    def environments(self) -> float:
+        return self.turns / 2
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_the_seconds_of_environments_are_told_by_engine_and_once(fake: None, staleness: int) -> None:
+    made: dict[int, Counts] = {}
+
+    def hire(number: int) -> Handle:
+        def make(hooks: Hooks) -> Counts:
+            made[number] = Counts(hooks)
+            return made[number]
+
+        return Handle(make, number)
+
+    _, crew = trained(hire, staleness=staleness)
+    assert crew.environments() == {f"environments_{number}": parts.turns / 2 for number, parts in made.items()}
+    assert crew.environments() == {"environments_0": 0.0, "environments_1": 0.0}
+
+
+def test_the_seconds_of_environments_of_a_lost_engine_still_count(fake: None) -> None:
+    crew = Crew(lambda number: Handle(LightParts, number), 1, deadline=30.0)
+    (member,) = crew.members
+    member.played = 3.0
+    assert crew.environments() == {"environments_0": 3.0}
+    member.played = 5.0
+    crew.lose(member, "a test")
+    member.played = 1.0
+    assert crew.environments() == {"environments_0": 3.0}
+    crew.close()
 
 
 # -- in step ---------------------------------------------------------------------------------------------------------------------------
@@ -448,6 +485,27 @@ def test_a_killed_process_changes_nothing(cluster: Any, tmp_path: Path, what: st
     found, crew = trained(hires(fate, workers=int(what == "worker")), deadline=180.0)  # a slow start on a busy machine is not a loss
     assert (tmp_path / "struck").exists() and found.batches == alone().batches
     assert crew.counts["lost_engines"] == float(what == "engine")
+
+
+class Sits:
+    """Takes a core."""
+
+    def here(self) -> str:
+        return str(ray.get_runtime_context().get_node_id())
+
+
+def test_a_process_whose_place_was_taken_starts_on_another_node(cluster: Any) -> None:
+    """Ray itself would wait for the place, as long as its node lives."""
+    more = cluster.add_node(num_cpus=1, object_store_memory=STORE)
+    full = next(node for node in nodes() if node.id == more.node_id)
+    sits = ray.remote(Sits).options(num_cpus=1, scheduling_strategy=prefers(full))
+    first = sits.remote()
+    assert ray.get(first.here.remote(), timeout=120) == full.id, "the preferred one, if it has room"
+    second = sits.remote()
+    assert ray.get(second.here.remote(), timeout=120) != full.id
+    ray.kill(first)
+    ray.kill(second)
+    cluster.remove_node(more)
 
 
 def test_a_lost_node_changes_nothing(cluster: Any, tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,11 @@ class Counter:
     """A stand-in for a learner: a number that calls add to, a checkpoint in a file, and ways to fail."""
 
     def __init__(self, rank: int, folder: Path):
+        import turnwise.cluster.gang as module
+
         self.rank, self.folder, self.total, self.beats, self.was_restored = rank, folder, 0, 0, False
+        self.clock = 0.0
+        module.time = SimpleNamespace(perf_counter=lambda: self.clock)  # type: ignore[assignment]
         self.dies("start")
 
     def dies(self, moment: str) -> None:
@@ -76,6 +81,10 @@ class Counter:
             (self.folder / "torn").touch()
             raise RuntimeError("Connection closed by peer")
         return self.total
+
+    def work(self, seconds: Sequence[float]) -> None:
+        """Work for as long as is said for each rank, by the clock of its actor."""
+        self.clock += seconds[self.rank]
 
     def hang(self) -> None:
         time.sleep(60)
@@ -163,6 +172,39 @@ def test_at_whichever_of_ten_moments_a_rank_is_killed_each_call_counts_once(gang
         own.save("keep", number, then=("restored", number))
     assert own.restarts == len(MOMENTS) + len([then for then in MOMENTS.values() if then]) == 10
     assert not list(tmp_path.glob("kill *"))
+
+
+class Slowed:
+    """A rank's learner that takes a known time, on a clock of its own."""
+
+    now = waits = 0.0
+
+    def learn(self, work: float, wait: float) -> str:
+        self.now, self.waits = self.now + work + wait, self.waits + wait
+        return "learned"
+
+    def waited(self) -> float:
+        return self.waits
+
+
+def test_a_rank_has_worked_while_it_did_not_wait_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner, own = Slowed(), Rank(lambda rank, size, address: learner, 1, 2)
+    monkeypatch.setattr("turnwise.cluster.gang.time", SimpleNamespace(perf_counter=lambda: learner.now))
+    own.begin("nowhere")
+    assert own.call("learn", (3.0, 0.5)) == (None, 3.0), "only the first rank sends its answer"
+    learner.now += 100.0  # nobody calls
+    assert own.call("learn", (2.0, 8.0)) == (None, 5.0)
+
+
+def test_the_work_of_ranks_is_told_once_and_that_of_lost_ranks_too(gang: Callable[..., Gang]) -> None:
+    own = gang()
+    own.call("work", (1.0, 4.0))
+    assert own.worked() == [1.0, 4.0]
+    own.call("work", (0.5, 0.5))
+    os.kill(own.pids[1], signal.SIGKILL)
+    own.call("look", pure=True)  # all start again and repeat both calls
+    assert own.restarts == 1 and own.worked() == [0.5 + 1.5, 0.5 + 4.5]
+    assert own.worked() == [0.0, 0.0]
 
 
 def test_a_gang_that_is_lost_again_and_again_ends_the_run(gang: Callable[..., Gang]) -> None:

@@ -74,6 +74,7 @@ def test_ten_kills_of_the_driver_at_ten_moments_change_nothing(add: Callable[[],
     lines, undisturbed = run.metrics(), alone(batches)
     assert [line["iteration"] for line in lines] == list(range(batches + 1)), "every iteration is logged once"
     assert [line["learner/weight"] for line in lines[1:]] == undisturbed.weights
+    assert all(0 <= line[f"cluster/idle/{part}"] <= 1 for line in lines[1:] for part in ("learner", "engine_0", "environments_0"))
     learned = [one["id"] for line in lines[1:] for one in run.trajectories(line["iteration"])]
     assert learned == undisturbed.learned, "nothing is lost and nothing counts twice"
 

@@ -20,6 +20,7 @@ from conftest import ROOT
 import turnwise as tw
 from turnwise.api import make_system
 from turnwise.config.schema import Config
+from turnwise.runs.folder import Run
 from turnwise.setup.gang import GangSystem
 from turnwise.util.errors import TurnwiseError
 
@@ -58,6 +59,8 @@ def test_two_learners_that_load_a_checkpoint_in_between_give_the_weights_of_one_
     monkeypatch.setattr(GangSystem, "learn", learn)
     monkeypatch.setattr(sys.modules[make_system.__module__], "GangSystem", RanksAway)
     two = trained(tmp_path, "two", **MORE, **TWO)
+    lines = Run.open(tmp_path / "two").metrics()[1:]
+    assert all(0 <= line[f"cluster/idle/rank_{rank}"] < 1 for line in lines for rank in range(2))
     assert said and plain.keys() == two.keys()
     for name, weight in plain.items():
         assert float((weight - two[name]).abs().max()) <= 1e-5, name  # AdamW amplifies the rounding of small gradients

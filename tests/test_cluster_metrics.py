@@ -69,6 +69,8 @@ def test_idle_time_is_what_no_work_covers(work: list[tuple[int, int]]) -> None:
 def test_idle_shares_have_the_names_of_their_parts() -> None:
     assert idle_metrics({"learner": ([0.0], [5.0]), "engines": ([], [])}, 0.0, 10.0) == {"idle": {"learner": 0.5, "engines": 1.0}}
     assert idle_share([], [], 3.0, 3.0) == 0.0
+    worked = {"environments_0": 4.0, "rank_0": 0.0, "rank_1": 11.0}  # the last one has worked before, and says so now
+    assert idle_metrics({}, 0.0, 10.0, worked) == {"idle": {"environments_0": 0.6, "rank_0": 1.0, "rank_1": 0.0}}
 
 
 def test_drops_are_those_since_the_last_reading() -> None:
@@ -100,7 +102,12 @@ def test_every_name_is_in_the_page_of_metrics() -> None:
     from test_metrics_page import CLUSTER, documented, pattern
 
     counts = dict(Scheduler(1, 0, 1).counts, accepted=1)
-    told = age_metrics([0, 1]) | ratio_metrics([0.0]) | drop_metrics({}, counts) | idle_metrics({"learner": ([], [])}, 0.0, 1.0)
+    told = (
+        age_metrics([0, 1])
+        | ratio_metrics([0.0])
+        | drop_metrics({}, counts)
+        | idle_metrics(dict.fromkeys(("learner", "engine_0"), ([], [])), 0.0, 1.0, {"environments_0": 0.0, "rank_0": 0.0})
+    )
     told |= seconds_metrics({}, dict.fromkeys(SECONDS, 1.0), 0.5)
     logged = set(numbers("cluster", told))
     known = [name for name in documented() if name.startswith("cluster/")]

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+from cluster_light import SIZE, LightParts, places
+
 from turnwise.cluster.pieces import Arrival, Pace, Piece, Sending
-from turnwise.cluster.work import Outcome
+from turnwise.cluster.rollouter import Rollouter
+from turnwise.cluster.work import Call, Outcome, Spec, Work
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.envs.pool import EnvResult, Fault
 
@@ -48,6 +51,20 @@ def test_pieces_and_the_rest_bring_what_was_played_and_nothing_twice() -> None:
     outcome.join(arrival)
     assert outcome.value == [third, first, second] and outcome.faults == [(second, fault)]
     assert outcome.faults[0][0] is outcome.value[2]
+
+
+def test_nobody_waits_for_pieces_of_what_was_played_to_its_end() -> None:
+    class Slow(Rollouter):
+        pace = Pace(every=3600.0)
+
+    actor = Slow(LightParts)
+    try:
+        actor.ready()
+        work = Work("session", Spec(), (Call("run", (places().groups(1),)),))
+        assert len(actor.run(work).value) == SIZE
+        assert actor.piece(work.key) is None
+    finally:
+        actor.close()
 
 
 def test_a_piece_that_is_under_way_is_missed() -> None:

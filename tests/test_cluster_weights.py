@@ -86,6 +86,27 @@ def test_handles_are_made_once_and_again_if_a_weight_is_elsewhere(handles: list[
     assert other["b"] is not first["b"] and same(other, own)
 
 
+def rebuilt(*arguments: Any) -> torch.Tensor:
+    """What opens a handle in another process: here, of numbers."""
+    assert arguments[6] == 0, "the number that the GPU has there"
+    return torch.tensor(arguments[0])
+
+
+def test_handles_travel_as_bytes_that_an_engine_reads_once(handles: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {"a": torch.arange(3), "b": torch.ones(2)}
+    monkeypatch.setattr("torch.multiprocessing.reductions.reduce_tensor", lambda one: (rebuilt, (one.tolist(), *[None] * 6)))
+    ipc = sender("ipc", lambda: own.items(), CPU, 30.0)
+    sent: list[Any] = []
+    actor = SimpleNamespace(publish=SimpleNamespace(remote=lambda version, given: sent.append(pickle.loads(pickle.dumps(given)))))
+    for version in range(2):
+        ipc.publish(version)
+        ipc.send(actor)
+    first, again = sent
+    assert isinstance(first.parts, bytes) and same(first.tensors(CPU), own)
+    monkeypatch.setattr("turnwise.cluster.weights.pickle.loads", lambda given: pytest.fail("they are open already"))
+    assert again.tensors(CPU) is first.tensors(CPU)
+
+
 def test_memory_that_was_shared_is_free_when_the_sender_is_closed(handles: list[torch.Tensor]) -> None:
     own = weights()
     ipc = sender("ipc", lambda: own.items(), CPU, 30.0)

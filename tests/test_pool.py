@@ -13,9 +13,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from timed_env import CLOCK, RESET, Factory
 
 from turnwise.data.tasks import Task
 from turnwise.envs import EpisodeOver, fork
+from turnwise.envs import pool as pools
 from turnwise.envs.pool import EnvResult, Fault, Pool
 from turnwise.util.errors import TurnwiseError
 
@@ -186,6 +188,29 @@ def test_many_long_requests_do_not_block_a_busy_worker() -> None:
         results = pool.reset_all([(slot, Task(str(slot), data={"text": "y" * 100_000}), 0) for slot in range(count)])
         assert not any(result.fault for result in results)
         assert not any(result.fault for result in pool.step_all([(slot, "z" * 100_000) for slot in range(count)]))
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_a_pool_knows_how_long_its_environments_have_played(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "time", CLOCK)
+    with Pool(Factory(), 4, workers=workers) as pool:
+        assert pool.busy == 0.0
+        pool.reset_all(starts(4))
+        pool.step_all([(0, "0.5"), (1, "2"), (2, "4"), (3, "8")])
+        pool.snapshot(1)
+        assert pool.busy == (4 * RESET + 14.5) / max(workers, 1)
+        pool.reset(2, Task("2"))
+        pool.step(2, "0.25")
+        assert pool.busy == (5 * RESET + 14.75) / max(workers, 1)
+
+
+def test_what_a_lost_worker_has_played_still_counts() -> None:
+    with Pool(Factory(), 2, workers=1) as pool:
+        pool.reset_all(starts(2))
+        os.kill(pool.pids[0], signal.SIGKILL)
+        assert until(lambda: not alive(pool.pids[0]))
+        pool.step(0, "2")  # its reset is played again
+        assert pool.busy == 3 * RESET + 2
 
 
 def test_close_leaves_no_process_behind_and_closes_the_environments(tmp_path: Path) -> None:

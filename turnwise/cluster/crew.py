@@ -45,6 +45,8 @@ class Member:
     version: int = -1  # of its weights
     began: float = 0.0  # of the work that it does
     spans: list[tuple[float, float]] = field(default_factory=list)  # when it had work
+    played: float = 0.0  # seconds that its environments have played in this life, as it last reported them
+    told: float = 0.0  # those of them that `environments` has returned; below 0: some of a life before are missing
 
 
 @dataclass
@@ -185,7 +187,9 @@ class Crew:
                 waiting.remove(mine[0])
                 work = works[mine[0]]
                 ref = self.employ(member, member.handle.run.remote(work))
-                running[ref] = Running(mine[0], member, Arrival(partial(member.handle.piece.remote, work.key)))
+                plays = work.calls[-1].name == "run"
+                arrival = Arrival(partial(member.handle.piece.remote, work.key)) if plays else Arrival()
+                running[ref] = Running(mine[0], member, arrival)
                 given.append(ref)
         return given
 
@@ -221,6 +225,7 @@ class Crew:
         if not whole:
             self.lose(member, "what it has sent did not arrive")
             return None
+        member.played = max(member.played, found.environments)
         for part, seconds in (found.seconds | {"unpack": time.monotonic() - member.since}).items():
             self.seconds[part] += seconds
         return found
@@ -286,6 +291,7 @@ class Crew:
             return
         if (seen["turns"], seen["ended"]) != (member.seen.get("turns"), member.seen.get("ended")):
             member.since = time.monotonic()
+        member.played = max(member.played, seen.get("environments", 0.0))
         new = seen["ended"] - member.seen.get("ended", 0)
         member.look, member.seen = None, seen
         if new > 0:
@@ -314,6 +320,7 @@ class Crew:
         if member.refs:
             member.spans.append((member.began, time.monotonic()))
         member.refs, member.look, member.version = set(), None, -1
+        member.told, member.played = member.told - member.played, 0.0
         member.failures += member.state != "up"
         if not again or member.failures > self.retries:
             member.state = "gone"
@@ -335,6 +342,13 @@ class Crew:
             spans = [*member.spans, *([(member.began, now)] if member.refs else [])]
             found[f"engine_{member.number}"] = [began for began, _ in spans], [end for _, end in spans]
             member.spans = []
+        return found
+
+    def environments(self) -> dict[str, float]:
+        """Seconds that the environments of each member have played since the last call, per process."""
+        found = {f"environments_{member.number}": member.played - member.told for member in self.members}
+        for member in self.members:
+            member.told = member.played
         return found
 
     def _hired(self, number: int) -> Member:

@@ -33,6 +33,7 @@ class Rank:
     def __init__(self, factory: Factory, rank: int, size: int):
         self._factory, self._rank, self._size = factory, rank, size
         self._made: Any = None
+        self._worked = 0.0
 
     def meeting(self) -> str:
         """A free address on this rank's machine."""
@@ -43,10 +44,14 @@ class Rank:
         self._made = self._factory(self._rank, self._size, address)
         return os.getpid()
 
-    def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
-        """Call a method. Only the first rank sends its answer."""
+    def call(self, method: str, arguments: tuple[Any, ...]) -> tuple[Any, float]:
+        """Call a method. Only the first rank sends its answer. With it come the seconds that this rank has worked so far, without those in
+        which it waited for the others."""
+        waited = getattr(self._made, "waited", float)
+        began, before = time.perf_counter(), waited()
         found = getattr(self._made, method)(*arguments)
-        return found if self._rank == 0 else None
+        self._worked += time.perf_counter() - began - (waited() - before)
+        return found if self._rank == 0 else None, self._worked
 
     def progress(self) -> float:
         """Any number that changes while something happens."""
@@ -68,6 +73,8 @@ class Gang:
         self.pids: list[int] = []
         self._hire, self._say = hire, say
         self._handles: list[Any] = []
+        self._worked = [0.0] * size  # seconds, by the ranks that are there
+        self._told = [0.0] * size  # those of them that `worked` has returned; below 0: some of ranks before are missing
         self._since: list[Call] = []  # what leads to the current state: loading a checkpoint, and the calls after it
 
     def call(self, method: str, *arguments: Any, pure: bool = False) -> Any:
@@ -105,6 +112,12 @@ class Gang:
         for method, arguments in self._since:
             self._run(method, arguments)
 
+    def worked(self) -> list[float]:
+        """Seconds that each rank has worked since the last call."""
+        found = [now - told for now, told in zip(self._worked, self._told, strict=True)]
+        self._told = list(self._worked)
+        return found
+
     def close(self) -> None:
         """End all ranks."""
         self._end()
@@ -127,7 +140,9 @@ class Gang:
 
     def _run(self, method: str, arguments: tuple[Any, ...]) -> Any:
         given = import_ray().put(arguments)
-        return self._answers([handle.call.remote(method, given) for handle in self._handles], method)[0]
+        answers = self._answers([handle.call.remote(method, given) for handle in self._handles], method)
+        self._worked = [worked for _, worked in answers]
+        return answers[0][0]
 
     def _answers(self, refs: list[Any], what: str) -> list[Any]:
         """The answers of all ranks. Raises `Lost` if one of them has died or there is no progress, and an error if all of them raise it."""
@@ -168,6 +183,8 @@ class Gang:
             except Exception as error:
                 self._say(f"a learner rank could not be ended: {one_line(error)}")
         self._handles, self.pids = [], []
+        self._told = [told - worked for told, worked in zip(self._told, self._worked, strict=True)]
+        self._worked = [0.0] * self.size
 
 
 def _died(error: Exception) -> bool:

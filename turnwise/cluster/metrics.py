@@ -96,6 +96,11 @@ def idle_share(began: ArrayLike, ended: ArrayLike, since: float, until: float) -
     return float(1 - busy / (until - since))
 
 
-def idle_metrics(work: Mapping[str, tuple[ArrayLike, ArrayLike]], since: float, until: float) -> dict[str, dict[str, float]]:
-    """Share of idle time by part: its intervals of work as (began, ended)."""
-    return {"idle": {part: idle_share(began, ended, since, until) for part, (began, ended) in work.items()}}
+def idle_metrics(
+    work: Mapping[str, tuple[ArrayLike, ArrayLike]], since: float, until: float, worked: Mapping[str, float] | None = None
+) -> dict[str, dict[str, float]]:
+    """Share of idle time by part: from its intervals of work as (began, ended), or from the seconds that it has `worked`."""
+    total = until - since
+    found = {part: idle_share(began, ended, since, until) for part, (began, ended) in work.items()}
+    rest = {part: min(max(1 - seconds / total, 0.0), 1.0) if total > 0 else 0.0 for part, seconds in (worked or {}).items()}
+    return {"idle": found | rest}

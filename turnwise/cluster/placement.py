@@ -159,6 +159,15 @@ def lacking(seats: Sequence[Seat], patience: float = PATIENCE) -> str:
         time.sleep(LOOKS)
 
 
+def prefers(node: Node, waits: bool = False) -> Any:
+    """Tells Ray to start a process on this node, or on any other if this one is gone or has no room. `waits`: for room, as long as the node
+    lives. That is what Ray does by itself: without this, an engine whose place was taken would wait while other nodes have room."""
+    import_ray()
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(node.id, soft=True, _spill_on_unavailable=not waits)
+
+
 def nodes() -> list[Node]:
     """The living nodes of the cluster that this process is connected to."""
     ray = import_ray()

@@ -107,6 +107,7 @@ class Rollouter:
         self._session: Session | None = None
         self._stream: Stream | None = None
         self._sending: tuple[tuple[str, int], Sending] | None = None  # what is being played, with its key
+        self._played: tuple[str, int] | None = None  # the call that was over last
         self._made: Future[dict[str, Any]] = Future()
         self._player = threading.Thread(target=self._live, args=(make,), name="player", daemon=True)
         self._player.start()
@@ -126,7 +127,9 @@ class Rollouter:
         for _ in range(2):
             if (now := self._sending) is not None and now[0] == key:
                 return now[1].piece()
-            time.sleep(self.pace.every)  # it is about to begin, or over
+            if self._played == key:
+                return None
+            time.sleep(self.pace.every)  # it is about to begin
         return None
 
     def group(self, batch: int, spec: Spec, starts: Sequence[Start]) -> Outcome:
@@ -150,8 +153,9 @@ class Rollouter:
     def status(self) -> dict[str, Any]:
         """Numbers that grow while there is progress, the version of the weights, and the processes of the environments."""
         parts = self._parts if self._made.done() else None
-        version, pids = (-1, []) if parts is None else (parts.version, parts.pids)
-        return {"turns": self._turns, "ended": self._ended, "version": version, "pids": pids, "pid": os.getpid()}
+        version, pids, played = (-1, [], 0.0) if parts is None else (parts.version, parts.pids, parts.environments)
+        counts = {"turns": self._turns, "ended": self._ended, "environments": played}
+        return counts | {"version": version, "pids": pids, "pid": os.getpid()}
 
     def cancel(self) -> None:
         """End the current work and all waiting work, between two turns."""
@@ -262,8 +266,10 @@ class Rollouter:
         try:
             outcome = self._perform(job.work)
         finally:
+            self._played = job.work.key
             self._sends(None)
         outcome.seconds = {"play": time.perf_counter() - job.came}
+        outcome.environments = self._parts.environments
         if self._first:
             outcome.seconds["first_turn"] = self._first - job.came
         return outcome

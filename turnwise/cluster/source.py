@@ -105,6 +105,7 @@ class ClusterSource(LocalSource):
     staleness: int = 0
     begin_ahead: Callable[[Any, int, int | None], Ahead] | None = None
     access: Access | None = None
+    ranks_worked: Callable[[], Mapping[str, float]] = dict  # seconds of work of each learner rank since the last call
     _mark: Mark | None = field(default=None, init=False, repr=False)
     _drops: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     _waited: float = field(default=0.0, init=False, repr=False)
@@ -173,7 +174,9 @@ class ClusterSource(LocalSource):
             found |= age_metrics(group_ages(versions, rollouts.group, self.version)) | self._drops
             if batch.has("token.old_logprob"):
                 found |= ratio_metrics(batch.column("token.old_logprob") - batch.column("token.logprob"))
-        idle: dict[str, Any] = idle_metrics(self.access.do(self.access.crew.worked), self._since, now)["idle"]
+        crew = self.access.crew
+        work, played = self.access.do(lambda: (crew.worked(), crew.environments()))
+        idle: dict[str, Any] = idle_metrics(work, self._since, now, {**played, **self.ranks_worked()})["idle"]
         waited = self._waited / max(now - self._since, 1e-9)
         self._since = now
         spent, self._spent = self._spent, dict(self.access.crew.seconds)

@@ -66,7 +66,7 @@ class Stream:
     """The collector of an actor, and what it needs to give every attempt back to its group."""
 
     def __init__(self, parts: Parts, spec: Spec, more: Callable[[], GroupJob | None]):
-        self.collector = parts.collector(spec)
+        self.parts, self.collector = parts, parts.collector(spec)
         self.collector.hand_over = self._over
         self.feed = Feed(more)
         self._known: dict[tuple[int, int | str], Trajectory] = {}
@@ -121,4 +121,4 @@ class Stream:
         self._told, self._lost_told = counts, self.collector.counts["lost_branches"]
         spoilt = any(died(result) for _, result in job.faults)
         found = [trajectory for start in job.starts for trajectory in job.found.get(start.number, ())]
-        return Outcome(found, new, lost, self.collector.lost, job.faults, spoilt)
+        return Outcome(found, new, lost, self.collector.lost, job.faults, spoilt, environments=self.parts.environments)

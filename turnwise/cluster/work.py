@@ -64,6 +64,7 @@ class Outcome:
     faults: list[tuple[Trajectory, EnvResult]] = field(default_factory=list)
     spoilt: bool = False  # an environment's process has died, which is not the policy's fault: try again
     seconds: dict[str, float] = field(default_factory=dict)
+    environments: float = 0.0  # seconds that the actor's environments have played so far, per process
     sending: Sending | None = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -105,6 +106,9 @@ class Parts(Protocol):
 
     @property
     def pids(self) -> list[int]: ...
+
+    @property
+    def environments(self) -> float: ...  # seconds that they have played so far, per process
 
     def collector(self, spec: Spec) -> Collector: ...
 

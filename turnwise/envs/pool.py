@@ -129,6 +129,7 @@ class Pool:
         self._waiting: set[int] = set()
         self._done: list[EnvResult] = []
         self._open = True
+        self._busy = 0.0  # seconds that environments of this process have played
 
     @property
     def pending(self) -> int:
@@ -140,11 +141,16 @@ class Pool:
         """The process ids of the workers; none if the environments play in this process."""
         return self._away.pids if self._away else []
 
+    @property
+    def busy(self) -> float:
+        """Seconds that environments have played so far: resets, steps, snapshots. With workers, those of one process on average."""
+        return self._away.busy if self._away else self._busy
+
     def reset(self, slot: int, task: Task, seed: int = 0) -> EnvResult:
         """Start a task in a slot and wait for its first observation."""
         self._admit(slot)
         if self._here is not None:
-            return self._settle(slot, self._here.reset(slot, task, seed))
+            return self._settle(slot, self._play(self._here, Request(slot, task, seed)))
         self._send(Request(slot, task, seed))
         return self._await(slot)
 
@@ -152,7 +158,7 @@ class Pool:
         """Play one action in a slot and wait for its result."""
         self._admit(slot, starts=False)
         if self._here is not None:
-            return self._settle(slot, self._here.step(slot, action))
+            return self._settle(slot, self._play(self._here, Request(slot, None, 0, action)))
         self._send(Request(slot, None, 0, action))
         return self._await(slot)
 
@@ -229,7 +235,13 @@ class Pool:
         if self._away is not None:
             self._away.submit(request)
         elif self._here is not None:
-            self._done.append(self._settle(request.slot, perform(self._here, request)))
+            self._done.append(self._settle(request.slot, self._play(self._here, request)))
+
+    def _play(self, here: GuardedEnvs, request: Request) -> Answer:
+        began = time.perf_counter()
+        answer = perform(here, request)
+        self._busy += time.perf_counter() - began
+        return answer
 
     def _settle(self, slot: int, answer: Answer, timed_out: bool = False) -> EnvResult:
         if isinstance(answer, Transition):

@@ -13,10 +13,12 @@ import os
 import pickle
 import resource
 import signal
+import time
 from collections.abc import Callable
 from multiprocessing import spawn
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
+from struct import Struct
 from threading import Thread
 from typing import Any, NamedTuple
 
@@ -25,6 +27,7 @@ from turnwise.envs.guarded import Answer, Failure, GuardedEnvs, failure
 
 PARENT_CHECK_SECONDS = 1.0
 MEGABYTE = 2**20
+BUSY = Struct("<d")  # after every answer: seconds that this process has played since it started
 importing_main = False  # true while the user's script is imported again: a pool made in that time would start workers without end
 
 
@@ -67,8 +70,12 @@ def play_requests(
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     seats = GuardedEnvs(load())
     connection.send_bytes(b"started")
+    busy = 0.0
     while (request := inbox.get()) is not None:
-        connection.send_bytes(_pack(_explained(perform(seats, request), memory_mb)))
+        began = time.perf_counter()
+        answer = _pack(_explained(perform(seats, request), memory_mb))
+        busy += time.perf_counter() - began
+        connection.send_bytes(answer + BUSY.pack(busy))
     seats.close()
     connection.close()
 

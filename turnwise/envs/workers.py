@@ -35,7 +35,7 @@ from turnwise.envs import worker as child
 from turnwise.envs.base import Transition
 from turnwise.envs.fork import Forked, Inherited
 from turnwise.envs.guarded import Answer, Failure, Kept, failure
-from turnwise.envs.worker import Request, Setup
+from turnwise.envs.worker import BUSY, Request, Setup
 from turnwise.util.errors import TurnwiseError
 
 START_SECONDS = 120.0  # a fresh interpreter that imports an environment on a busy machine; the time limit proper starts after it
@@ -60,6 +60,7 @@ class Worker:
         self.connection = Connection(os.dup(self._socket.fileno()))
         self.pending: deque[Request] = deque()
         self.starting = True
+        self.busy = 0.0  # seconds that it has played
         self.since = time.monotonic()
         if isinstance(setup, bytes):
             self._write(pickle.dumps(sys.path))
@@ -156,11 +157,17 @@ class WorkerSeats:
         self._episodes: dict[int, Episode] = {}
         self._workers = [Worker(self._setup, limit) for _ in range(count)]
         self._answers: list[tuple[int, Answer, bool]] = []
+        self._busy_before = 0.0  # seconds that workers have played which were replaced
         self._finalizer = weakref.finalize(self, kill_all, self._workers)
 
     @property
     def pids(self) -> list[int]:
         return [worker.process.pid for worker in self._workers]
+
+    @property
+    def busy(self) -> float:
+        """Seconds that a worker has played so far, on average."""
+        return (self._busy_before + sum(worker.busy for worker in self._workers)) / max(len(self._workers), 1)
 
     def submit(self, request: Request) -> None:
         place = request.slot % len(self._workers)
@@ -202,6 +209,7 @@ class WorkerSeats:
                 if worker.starting:
                     worker.started()
                 else:
+                    (worker.busy,) = BUSY.unpack_from(packed, len(packed) - BUSY.size)
                     self._answered(worker.pending.popleft(), _unpack(packed))
         except BlockingIOError:
             self._lose(place, Failure("", "the worker stopped in the middle of an answer"), timed_out=True)
@@ -246,6 +254,7 @@ class WorkerSeats:
 
     def _replace(self, place: int) -> Worker:
         self._workers[place].kill()
+        self._busy_before += self._workers[place].busy
         self._workers[place] = Worker(self._setup, self._limit)
         for slot, episode in self._episodes.items():
             episode.moved = episode.moved or slot % len(self._workers) == place

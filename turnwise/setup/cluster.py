@@ -24,7 +24,7 @@ from turnwise.cluster.ahead import Ahead
 from turnwise.cluster.ahead import Settings as AheadSettings
 from turnwise.cluster.collecting import RemoteCollector
 from turnwise.cluster.crew import Crew, Hears
-from turnwise.cluster.placement import Seat, crowded
+from turnwise.cluster.placement import Seat, crowded, prefers
 from turnwise.cluster.rollouter import Rollouter
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
 from turnwise.cluster.start import connect, import_ray, leave
@@ -109,7 +109,8 @@ class ClusterSystem(System):
         """The engines; their weights come with the first version."""
         hears = Hears(self.say, self.over, self._ended)
         seats = [seat for seat in self._seats if seat.part.startswith("engine")]
-        made = partial(hire, seats, Recruit.of(self), self.own.retries)
+        shared = transfer(self.own, torch.device(choose_device(self.config.device))) == "ipc"  # with the learner, on its GPU
+        made = partial(hire, seats, Recruit.of(self), self.own.retries, waits=shared)
         return Crew(made, self.own.engines, self.own.deadline, self.own.retries, hears)
 
     @cached_property
@@ -184,7 +185,11 @@ class ClusterSystem(System):
         self.places.vocabulary = len(self.tokenizer)
         groups = self.config.collect.groups
         parts = self.places, groups, self.training_collector, self.engine, self._heard, self.say, self.over
-        return ClusterSource(*parts, self.own.staleness, self._ahead, self.access)
+        return ClusterSource(*parts, self.own.staleness, self._ahead, self.access, self.ranks_worked)
+
+    def ranks_worked(self) -> dict[str, float]:
+        """Seconds that each rank has worked since the last call; none if the learner is in this process."""
+        return {}
 
     def _ahead(self, plan: Any, first: int, batches: int | None) -> Ahead:
         spec = Spec(training=True, drawing=getattr(plan, "drawing", None))
@@ -233,13 +238,9 @@ def keep_gpu(seat: Seat) -> Any:
     return keeper
 
 
-def hire(seats: Sequence[Seat], recruit: Recruit, retries: int, number: int) -> Any:
-    """Start the actor of a number. It prefers the node of its seat, and takes any other that has room."""
-    ray = import_ray()
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
+def hire(seats: Sequence[Seat], recruit: Recruit, retries: int, number: int, waits: bool = False) -> Any:
+    """Start the actor of a number. It prefers the node of its seat, and takes any other that has room, unless it `waits` for that node."""
     seat = seats[number]
-    where = NodeAffinitySchedulingStrategy(seat.node.id, soft=True)
     limits: dict[str, Any] = {
         "num_cpus": seat.cpus,
         "num_gpus": seat.gpus,
@@ -247,7 +248,8 @@ def hire(seats: Sequence[Seat], recruit: Recruit, retries: int, number: int) -> 
         "max_task_retries": 0,
         "max_concurrency": CALLS + (recruit.config.collect.groups if recruit.ahead else 0),
     }
-    return ray.remote(Rollouter).options(scheduling_strategy=where, **limits).remote(recruit, number, retries)
+    where = prefers(seat.node, waits)
+    return import_ray().remote(Rollouter).options(scheduling_strategy=where, **limits).remote(recruit, number, retries)
 
 
 @dataclass(frozen=True)
@@ -354,6 +356,11 @@ class PlayingParts:
     def pids(self) -> list[int]:
         pool = self._system.__dict__.get("pool")
         return [] if pool is None else pool.pids
+
+    @property
+    def environments(self) -> float:
+        pool = self._system.__dict__.get("pool")
+        return 0.0 if pool is None else float(pool.busy)
 
     def collector(self, spec: Spec) -> Collector:
         system = self._system

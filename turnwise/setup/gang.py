@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from turnwise.cluster.gang import Gang, Rank
-from turnwise.cluster.placement import Seat
+from turnwise.cluster.placement import Seat, prefers
 from turnwise.cluster.start import import_ray
 from turnwise.cluster.weights import Stored
 from turnwise.data.batch import Batch
@@ -28,6 +28,7 @@ from turnwise.learn.further.models import Models
 from turnwise.learn.learner import Learner
 from turnwise.learn.models import choose_device
 from turnwise.learn.ranks.group import Ranks, join
+from turnwise.learn.ranks.waits import waits
 from turnwise.learn.sft import SftSettings
 from turnwise.setup.build import build_learner
 from turnwise.setup.cluster import OWN_WEIGHTS, ClusterSystem, Recruit
@@ -106,6 +107,9 @@ class GangSystem(ClusterSystem):
     def settle(self) -> None:
         self.gang.call("settle")
 
+    def ranks_worked(self) -> dict[str, float]:
+        return {f"rank_{rank}": seconds for rank, seconds in enumerate(self.gang.worked())}
+
     def keep(self, folder: Path, step: int, state: Mapping[str, Any], score: float | None, keep: int) -> None:
         path = folder.absolute() / f"step-{step:08d}"
         self.gang.save("keep", folder.absolute(), step, dict(state), score, MANY, then=("restored", path))
@@ -134,12 +138,8 @@ class RemoteLearner:
 
 
 def _hired(seat: Seat, apprentice: Apprentice, rank: int, size: int) -> Any:
-    ray = import_ray()
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    where = NodeAffinitySchedulingStrategy(seat.node.id, soft=True)
     limits: dict[str, Any] = {"num_cpus": seat.cpus, "num_gpus": seat.gpus, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": 2}
-    return ray.remote(Rank).options(scheduling_strategy=where, **limits).remote(apprentice, rank, size)
+    return import_ray().remote(Rank).options(scheduling_strategy=prefers(seat.node), **limits).remote(apprentice, rank, size)
 
 
 @dataclass(frozen=True)
@@ -198,3 +198,7 @@ class Learning(System):
         """Passes through the model so far."""
         sharded = self.learner.policy.sharded if "learner" in self.__dict__ else None
         return 0 if sharded is None else int(sharded.lockstep.passes)
+
+    def waited(self) -> float:
+        """Seconds that this rank has waited for the others so far."""
+        return waits.seconds

@@ -203,7 +203,7 @@ class EagerRunner:
             turning[:, shape.heads :] = self._norm(turning[:, shape.heads :], layer.k_norm)
         if layer.rotation == NO_ROTATION:
             return turning[:, : shape.heads]
-        across = heads.view(-1, shape.head_dim).roll(shape.head_dim // 2, -1)  # of one long list, which is faster than of a part of each row
+        across = heads.view(-1, shape.head_dim).roll(shape.head_dim // 2, -1)  # one long list: faster than a part of each row
         turning.mul_(cos).addcmul_(across.view_as(heads)[:, : shape.heads + shape.kv_heads], sin)
         return turning[:, : shape.heads]
 

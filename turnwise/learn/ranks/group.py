@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from turnwise.learn.ranks.waits import waits
 from turnwise.util.errors import TurnwiseError
 
 T = TypeVar("T")
@@ -58,13 +59,15 @@ class Ranks:
     def gather(self, own: T) -> list[T]:
         """What every process has, in the order of their ranks."""
         found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, own, group=self.group)
+        with waits.exchange():
+            dist.all_gather_object(found, own, group=self.group)
         return found
 
     def sum_(self, tensors: list[torch.Tensor]) -> None:
         """Replace plain tensors by their sums over all processes, which are bitwise the same everywhere."""
         for tensor in tensors:
-            dist.all_reduce(tensor, group=self.group)
+            with waits.exchange(tensor):
+                dist.all_reduce(tensor, group=self.group)
 
     def barrier(self) -> None:
         """Wait for all."""
@@ -73,7 +76,8 @@ class Ranks:
     def reduced(self, number: float, how: Any) -> float:
         """One number from those of all processes."""
         tensor = torch.tensor(float(number), dtype=torch.float64)
-        dist.all_reduce(tensor, how, group=self.group)
+        with waits.exchange():
+            dist.all_reduce(tensor, how, group=self.group)
         return float(tensor.item())
 
 

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from turnwise.learn.ranks.waits import waits
 from turnwise.util.errors import TurnwiseError
 
 T = TypeVar("T")
@@ -90,7 +91,8 @@ class Gather(_Comm):
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
         self._lockstep.note("gather", output_tensor, input_tensor, group)
-        return _gather(output_tensor, input_tensor, group=group, async_op=async_op)
+        with waits.exchange(input_tensor):
+            return _gather(output_tensor, input_tensor, group=group, async_op=async_op)
 
 
 class Reduce(_Comm):
@@ -100,7 +102,8 @@ class Reduce(_Comm):
         if op != dist.ReduceOp.SUM:
             raise TurnwiseError(f"gradients of several ranks are summed, and torch {torch.__version__} asks for {op}: is it supported?")
         self._lockstep.note("reduce", output_tensor, input_tensor, group)
-        return _reduce(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
+        with waits.exchange(input_tensor):
+            return _reduce(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
 
 
 _gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the newer names of the same operations
