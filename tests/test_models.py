@@ -14,7 +14,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 from turnwise.data.batch import Batch
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, pack
-from turnwise.learn.footprint import USABLE
+from turnwise.learn.footprint import PAGES, USABLE
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.further.loading import Headless
 from turnwise.learn.further.model import FurtherModel, Training
@@ -464,7 +464,7 @@ def test_memory_is_planned_with_what_other_models_will_still_take(monkeypatch: p
         (teacher.budget.memory, 0, 16 * size),
     ):
         memory.look(None)
-        assert memory.room == pytest.approx(USABLE * (10**10 - own - memory._head_bytes() - others))
+        assert memory.room == pytest.approx(USABLE * (10**10 - own - memory._head_bytes() - others - PAGES))
     monkeypatch.undo()
     learner.device = torch.device("cpu")
     batch = batch_of()
