@@ -62,6 +62,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "cascade": {"cascade": True},
     "balance": {"balance": True},
     "residual": {"residual": True},
+    "no gate tiles": {"gate_tiles": False},
+    "no gate tiles, residual": {"gate_tiles": False, "residual": True},
     "apart": {"apart": True},
     "residual, apart": {"residual": True, "apart": True},
 }
