@@ -35,18 +35,18 @@ FAR = 6e-3  # of a right result from the one in float32, relative
 
 def candidates(rows: int, size: int, processors: int) -> Iterator[Tile]:
     """The tiles that keep most multiprocessors busy, and a few changes of each."""
-    for down, across in ((1, 2),) if rows <= ROWS else ((2, 1), (1, 2)):
+    many = rows >= 4096
+    for down, across in ((1, 2),) if rows <= ROWS else ((2, 1),) if many else ((2, 1), (1, 2)):
 
         def cost(columns: int, down: int = down, across: int = across) -> float:
             tiles = -(-rows // (ROWS * down)) * -(-size // (columns * across))
             return -(-tiles // (processors // 2)) * (columns + 16)
 
-        for columns in sorted(range(32, 129, 8), key=cost)[:3]:
+        for columns in (128, 112) if many else sorted(range(32, 129, 8), key=cost)[:3]:
             most = max(n for n in range(2, 9) if Tile(columns, n).memory <= ROOM)
-            for lead in (0, 2) if rows >= 512 else (0,):
-                yield Tile(columns, most, down, across, lead=lead)
-            if rows >= 4096:
-                yield from (Tile(columns, most, down, across, group) for group in (16, 32))
+            yield from (Tile(columns, most, down, across, group) for group in ((8, 16, 32) if many else (8,)))
+            if rows >= 512:
+                yield Tile(columns, most, down, across, 16 if many else 8, lead=2)
 
 
 def graph_us(work: list[Callable[[], Any]], rounds: int = 9) -> float:
