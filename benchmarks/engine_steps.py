@@ -62,6 +62,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "cascade": {"cascade": True},
     "balance": {"balance": True},
     "residual": {"residual": True},
+    "no gate tiles": {"gate_tiles": False},
+    "no gate tiles, residual": {"gate_tiles": False, "residual": True},
     "apart": {"apart": True},
     "residual, apart": {"residual": True, "apart": True},
 }
@@ -316,22 +318,7 @@ class Steps(Bench):
 
     def whole(self) -> dict[str, Any]:
         found = {}
-        for name in self._chosen(
-            (
-                "before",
-                "all, tiles",
-                "all, fused",
-                "now",
-                "cascade",
-                "prompts",
-                "own",
-                "own, overlap",
-                "balance",
-                "residual",
-                "apart",
-                "residual, apart",
-            )
-        ):
+        for name in self.ways:
             self.use(WAYS[name], 128)
             found[name] = {"128 × (1,024 + 128)": self.end_to_end()["s"], "in groups of 8": self.end_to_end(8)["s"]}
         return found

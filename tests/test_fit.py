@@ -19,9 +19,11 @@ from turnwise.cli.app import app
 from turnwise.config.schema import Config
 from turnwise.config.writing import to_toml
 from turnwise.data.rollouts import Trajectory, Turn
-from turnwise.engines.native import prompt_sizes
+from turnwise.engines.native import NativeEngine, prompt_sizes
 from turnwise.engines.native.families import FAMILIES
+from turnwise.engines.native.memory import free_bytes, own_bytes
 from turnwise.engines.native.weights import Weights as NativeWeights
+from turnwise.engines.prefill import default_prefill
 from turnwise.learn import footprint
 from turnwise.learn.fitting import LEVERS, MARGIN, Fit, Freedom, as_it_is, as_it_runs, choose, left_for_activations
 from turnwise.learn.footprint import LEARN, OUTSIDE, PHASES, USABLE, Beside, Demand, in_use, terms, totals, wanted_cache
@@ -325,7 +327,7 @@ def test_of_the_settings_that_fit_the_fastest_are_chosen(memory: int) -> None:
 def test_what_costs_time_takes_more_of_it() -> None:
     fast = replace(WINDOW, cache=wanted_cache(WINDOW))
     slower: dict[str, Any] = {"tokens": 2048, "mlp": 4, "sleeps": True, "place": "host", "moments": "8bit", "reference": "host"}
-    for name, value in {**slower, "cache": 4 * GB}.items():
+    for name, value in {**slower, "cache": 4 * GB, "prefill": 4096}.items():
         other = replace(fast, sequence=0, **{name: value})
         assert seconds(other) > seconds(replace(fast, sequence=0)), name
 
@@ -541,6 +543,57 @@ def test_families_and_sizes_of_recorded_steps_are_those_of_the_engine() -> None:
     shape = shape_from(model.config.to_dict(), "tiny")
     assert footprint.recorded_prompts(shape) == prompt_sizes.prompt_sizes(NativeWeights(model))
     assert footprint.recorded_prompts(SHAPES["7b"])[-1] == 256
+
+
+# -- prompt tokens at once ------------------------------------------------------------------------------------------------------------
+
+
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch, total: int, free: int | None = None, part: float = 1.0, held: int = 0, used: int = 0) -> int:
+    """What the engine takes by default on a GPU with this memory."""
+    known = {
+        "mem_get_info": lambda device: ((total if free is None else free) - held, total),
+        "memory_reserved": lambda device: held,
+        "memory_allocated": lambda device: used,
+        "get_per_process_memory_fraction": lambda device: part,
+    }
+    for name, answer in known.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
+    device = torch.device("cuda", 0)
+    assert own_bytes(device) == free_bytes(device) + used
+    return default_prefill(own_bytes(device))
+
+
+def test_a_large_gpu_reads_prompts_in_longer_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [on_a_gpu(monkeypatch, size * GB) for size in (12, 24, 48, 63, 64, 80, 141)] == [16384] * 4 + [32768] * 3
+    assert on_a_gpu(monkeypatch, 141 * GB, held=90 * GB, used=80 * GB) == 32768, "what the process holds itself is its own"
+    assert on_a_gpu(monkeypatch, 141 * GB, free=60 * GB) == 16384, "others have the rest"
+    assert on_a_gpu(monkeypatch, 141 * GB, part=40 / 141) == 16384, "the process is limited"
+    assert default_prefill(own_bytes(torch.device("cpu"))) == 1024 == NativeEngine(tiny(), max_length=64).prefill_tokens
+
+
+@pytest.mark.parametrize("memory", [48, 64, 66, 80, 141])
+def test_the_prediction_reads_prompts_as_the_engine_does(monkeypatch: pytest.MonkeyPatch, memory: int) -> None:
+    """The engine sees what CUDA itself leaves."""
+    taken = on_a_gpu(monkeypatch, memory * GB, free=memory * GB - footprint.CONTEXT)
+    found = {
+        name: find(Config.load(RECIPE, [*OPEN, f"engine.name={name}"]), memory * GB).plain.demand.prefill
+        for name in ("native", "transformers", "vllm")
+    }
+    assert found == {"native": taken, "transformers": 16384, "vllm": 0}
+    given = Config.load(RECIPE, [*OPEN, "engine.options.prefill_tokens=5000"])
+    assert find(given, memory * GB).fit.demand.prefill == 5000 and not freedom(given).prefill
+
+
+def test_a_large_gpu_that_is_nearly_full_reads_prompts_in_shorter_steps() -> None:
+    """With adapters on a 32B model, a step of 32,768 prompt tokens takes 7 GB."""
+    config = Config.load(HERE / "recipes" / "alfworld-7b-lora.toml", [*OPEN, "engine.max_batch=32"])
+    tight, less, plenty = (find(config, size * GB, SHAPES["32b"]) for size in (78, 92, 100))
+    assert tight.fit.fits and tight.settings["engine.options.prefill_tokens"] == 16384
+    assert less.fit.fits and less.fit.changed and "prefill" not in less.fit.changed, "not where other settings are enough"
+    assert plenty.fit.fits and not plenty.fit.changed and plenty.fit.demand.prefill == 32768
+    again = find(with_settings(config, tight.settings), 78 * GB, SHAPES["32b"])
+    assert again.fit.fits and again.fit.demand.prefill == 16384
+    assert not find(with_settings(config, {"engine.options.prefill_tokens": 32768}), 78 * GB, SHAPES["32b"]).fit.fits
 
 
 def test_a_fit_knows_its_peak() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from turnwise.engines.prefill import ON_A_SMALL_GPU
 from turnwise.learn.shapes import ModelShape
 
 START, COLLECT, LEARN, STEP, PUBLISH = PHASES = ("start", "collect", "learn", "step", "publish")
@@ -90,7 +91,7 @@ class Demand:
     cache_8bit: bool = False
     slots: int = 128
     longest: int = 2560
-    prefill: int = 16384
+    prefill: int = ON_A_SMALL_GPU
     tokens: int = 32768
     sequence: int = 0
     attention: int = EVERY

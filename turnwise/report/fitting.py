@@ -106,6 +106,7 @@ def overview(several: Sequence[Found], name: str) -> None:
 
 
 LABELS = {
+    "prefill": "fewer prompt tokens at once",
     "cache": "cache size",
     "tokens": "fewer tokens at once",
     "recompute": "recomputation",

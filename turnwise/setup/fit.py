@@ -13,6 +13,7 @@ from typing import Any
 
 from turnwise.config.schema import Config
 from turnwise.config.sections import Lora
+from turnwise.engines.prefill import ON_A_SMALL_GPU, default_prefill
 from turnwise.learn.fitting import MARGIN, Fit, Freedom, as_it_is, choose, free_for_cache
 from turnwise.learn.footprint import COLLECT, CONTEXT, EVERY, FUSED, TARGETS, Beside, Demand, piece_of, terms, totals, wanted_cache
 from turnwise.learn.shapes import SHAPES, ModelShape, shape_of
@@ -87,7 +88,7 @@ def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
         place=own.optimiser_place,
         slots=engine.max_batch,
         longest=longest,
-        prefill=int(engine.options.get("prefill_tokens") or 16384),
+        prefill=_prefill(config, memory),
         graphs=bool(engine.options.get("graphs", True)) and engine.name == "native",
         sleeps=engine.sleep,
         tokens=own.tokens_per_batch or Demand.tokens,
@@ -100,6 +101,12 @@ def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
         beside=beside(config, shape, width),
     )
     return with_engine(demand, config, memory)
+
+
+def _prefill(config: Config, memory: int) -> int:
+    """Prompt tokens per forward pass. The native engine decides by what torch can have of the GPU."""
+    given = config.engine.options.get("prefill_tokens")
+    return int(given or (default_prefill(memory - CONTEXT) if config.engine.name == "native" else ON_A_SMALL_GPU))
 
 
 def sampled_share(config: Config) -> float:
@@ -167,6 +174,7 @@ def freedom(config: Config, lora: bool = False) -> Freedom:
         return name not in section.model_fields_set
 
     return Freedom(
+        prefill=native and not engine.options.get("prefill_tokens"),
         cache=native and "cache_memory" not in engine.options,
         sleep=native and config.cluster is None and unset(engine, "sleep"),
         tokens=own.tokens_per_batch == 0,
@@ -183,6 +191,7 @@ def settings(fit: Fit) -> dict[str, Any]:
     """The settings of a recipe that a fit has changed, by their keys. What the learner decides as it runs is not among them."""
     demand = fit.demand
     known: dict[str, tuple[str, Any]] = {
+        "prefill": ("engine.options.prefill_tokens", demand.prefill),
         "cache": ("engine.options.cache_memory", demand.cache),
         "tokens": ("learner.tokens_per_batch", demand.tokens),
         "sleep": ("engine.sleep", True),

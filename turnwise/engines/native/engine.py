@@ -24,10 +24,11 @@ from turnwise.engines.base import Finish, Request, Response
 from turnwise.engines.module import load_weights
 from turnwise.engines.native.cache_pages import CachePages, Chain
 from turnwise.engines.native.chains import Chains
-from turnwise.engines.native.memory import make_runner
+from turnwise.engines.native.memory import make_runner, own_bytes
 from turnwise.engines.native.requests import Runner, RunningRequest, Step, StepResult
 from turnwise.engines.native.switches import Switches
 from turnwise.engines.native.weights import Weights
+from turnwise.engines.prefill import default_prefill
 from turnwise.engines.registry import register
 from turnwise.engines.reports import COLUMNS
 from turnwise.engines.stopping import StopStrings, newest, stop_tokens, watch
@@ -76,7 +77,7 @@ class NativeEngine:
         self.stop_token_ids = named if stop_token_ids is None else frozenset(stop_token_ids)
         chosen = Switches.of(switches)
         self._runner: Runner = make_runner(self.weights, max_batch, self.max_length, cache_memory, graphs, chosen, cache_dtype)
-        self.prefill_tokens = prefill_tokens or (16384 if self.weights.device.type == "cuda" else 1024)
+        self.prefill_tokens = prefill_tokens or default_prefill(own_bytes(self.weights.device))
         self._pages = CachePages(self._runner.page_count, self._runner.page_size, GRAIN if self._runner.mixed else self._runner.page_size)
         self._chains = Chains(self._pages)
         self.max_length = min(self.max_length, self._pages.count * self._pages.size)
