@@ -20,7 +20,7 @@ from turnwise.collect.model_policy import ModelPolicy, pieces
 from turnwise.data.tasks import Task
 from turnwise.engines.base import Finish, Request, Response, Sampling
 from turnwise.engines.native import NativeEngine
-from turnwise.engines.native.engine import EARLY, EARLY_FLIGHTS
+from turnwise.engines.native.engine import EARLY_FLIGHTS
 from turnwise.envs.base import Observation
 from turnwise.envs.pool import Pool
 from turnwise.methods.planning import Places
@@ -41,6 +41,7 @@ def test_pieces_are_all_responses_in_order_and_each_is_as_large_as_those_before_
         sizes = [len(piece) for piece in found]
         assert all(sizes) and sizes == sorted(sizes)
         assert len(sizes) == 1 or sizes[0] == first
+        assert all(sizes[n] <= sum(sizes[:n]) for n in range(1, len(sizes) - 1))
         assert len(sizes) > 1 or first == 0 or count < 2 * first
 
 
@@ -91,8 +92,8 @@ def test_the_engine_starts_when_the_first_new_prompts_are_there_and_before_the_o
     engine = Lockstep(early=2)
     walk(engine, 8, 8)
     assert engine.record[:9] == [0, 1, 2, 3, 4, 5, 6, 7, "poll"]
-    assert engine.record[9:19] == [0, 1, "start", 2, 3, 4, 5, 6, 7, "poll"]
-    assert engine.record[19:] == ["start"], "the last turns are read in pieces too, and nothing follows on them"
+    assert engine.record[9:20] == [0, 1, "start", 2, 3, "start", 4, 5, 6, 7, "poll"]
+    assert engine.record[20:] == ["start", "start"], "the last turns are read in pieces too, and nothing follows on them"
 
 
 def test_an_engine_that_cannot_start_early_gets_all_prompts_at_once() -> None:
@@ -117,7 +118,8 @@ def test_a_response_that_nobody_waits_for_any_more_is_not_given_to_the_slots_nex
     assert [answer.slot for answer in policy.answers()] == [0] and policy.pending
     policy.end(3)
     policy.begin(3, second, Observation("there"))
-    assert [answer.slot for answer in policy.answers()] == [1, 2]
+    assert [answer.slot for answer in policy.answers()] == [1]
+    assert [answer.slot for answer in policy.answers()] == [2]
     assert not policy.pending
 
 
@@ -128,7 +130,10 @@ def test_a_response_that_nobody_waits_for_any_more_is_not_given_to_the_slots_nex
 def paged(monkeypatch: pytest.MonkeyPatch) -> Make:
     cuda = paged_runner(monkeypatch)
 
-    def make_engine(early: int = EARLY, pages: int = 400, **settings: Any) -> NativeEngine:
+    def make_engine(early: int, pages: int = 400, tokens: int = 1, **settings: Any) -> NativeEngine:
+        """`early`: how many requests are worth a start. So are `tokens` tokens, times the steps under way."""
+        monkeypatch.setattr(native_engine, "EARLY_ROWS", early)
+        monkeypatch.setattr(native_engine, "EARLY_TOKENS", tokens)
         monkeypatch.setattr(
             native_engine,
             "make_runner",
@@ -169,22 +174,51 @@ def requests(count: int, length: int = 20, first: int = 0) -> list[Request]:
 
 
 def test_a_start_launches_prompts_and_waits_for_nothing(paged: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = paged(early=4)
+    engine = paged(early=4, tokens=10**6, prefill_tokens=256)
     seen = Watched(engine, monkeypatch)
     engine.submit(requests(3))
     engine.start()
     assert not seen.steps, "too few for a step of their own"
-    engine.submit(requests(3, first=3))
+    engine.submit(requests(2, first=3))
     engine.start()
-    assert seen.steps == [[20] * 6] and not seen.waits
+    assert seen.steps == [[20] * 5] and not seen.waits
+    engine.submit(requests(4, first=5))
     engine.start()
-    assert len(seen.steps) == 1, "no decode step for those that are here while others follow"
-    engine.submit(requests(6, first=6))
+    assert len(seen.steps) == 1, "too few for a second step, and no decode step for those that are here while others follow"
+    engine.submit(requests(4, first=9))
     engine.start()
-    assert seen.steps == [[20] * 6] * 2 and not seen.waits
+    assert seen.steps == [[20] * 5, [20] * 8] and not seen.waits
     found = drain(engine)
-    assert worst(engine.model, [request.prompt_ids for request in requests(12)], found) < 1e-4
-    assert seen.steps[2:5] == [[1] * 12] * 3, "all of them decode together"
+    assert worst(engine.model, [request.prompt_ids for request in requests(13)], found) < 1e-4
+    assert seen.steps[2:5] == [[1] * 13] * 3, "all of them decode together"
+
+
+def test_few_long_prompts_are_worth_a_start(paged: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = paged(early=10, tokens=50)
+    seen = Watched(engine, monkeypatch)
+    for n in range(3):
+        engine.submit(requests(1, first=n))
+        engine.start()
+    assert seen.steps == [[20] * 3]
+
+
+def test_what_finished_rows_computed_is_kept_when_it_is_needed(paged: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many rows end at once: their pages wait until the GPU works, except those of trajectories that continue or are over."""
+    engine = paged(early=4, tokens=10**6)
+    engine.submit(requests(12))
+    found = drain(engine)
+    assert set(engine._leaving) == set(range(12)) and not engine._chains.kept
+    engine.release(0)
+    engine.submit([Request(n, [*prompt(20, n), *found[n].token_ids, 7], Sampling(max_tokens=4), n, sequence=n) for n in range(1, 6)])
+    assert set(engine._leaving) == set(range(6, 12)) and set(engine._chains.kept) == set(range(1, 6))
+    seen = Watched(engine, monkeypatch)
+    engine.start()
+    assert seen.steps == [[2] * 5], "they read what is new: the last sampled token, which was never read, and the next one"
+    assert not engine._leaving and set(engine._chains.kept) == set(range(6, 12))
+    drain(engine)
+    for n in range(12):
+        engine.release(n)
+    assert engine._pages.held == 0
 
 
 def test_a_start_runs_only_so_far_ahead(paged: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,6 +271,7 @@ def test_memory_that_runs_out_in_a_start_leads_to_smaller_steps(paged: Make, mon
     import torch
 
     engine = paged(early=2)
+    assert engine.early
     launch, sizes = engine._runner.launch, list[int]()
 
     def narrow(step: Any) -> Any:

@@ -204,11 +204,12 @@ class ModelPolicy:
 
 
 def pieces(responses: Sequence[Response], first: int) -> Iterator[list[Response]]:
-    """Responses in pieces: the first of `first`, each of the next twice as large, and none smaller than the one before it. All in one if
-    there are too few, or if `first` is 0."""
+    """Responses in pieces: two of `first`, then each twice as large as the one before it, and the last not smaller than that one. All in
+    one if there are too few, or if `first` is 0."""
     begin, size = 0, first
     while size and len(responses) - begin >= 2 * size:
         yield list(responses[begin : begin + size])
-        begin, size = begin + size, 2 * size
+        begin += size
+        size = begin  # what was handed over so far
     if begin < len(responses):
         yield list(responses[begin:])

@@ -116,9 +116,9 @@ class Engine(Protocol):
     `wait=False` it takes at most one step and returns what is ready, perhaps nothing. `version` is that of the engine's weights, -1 if
     it is unknown. `reports` are the kinds of reports that it can give (`engines/reports.py`).
 
-    An engine whose device works while the host does something else may have two members more. `early` is how many requests are worth a
-    start while others are still being prepared, and 0 if none are. `start()` begins with those that were submitted, and never waits. It is
-    called if many responses have ended at once, after their first successors were submitted."""
+    An engine whose device works while the host does something else may have two members more. If many responses end at once, they are
+    read in pieces, the first of `early` responses (0: all at once). `start()` is called when the requests that follow on a piece were
+    submitted, and others are still being prepared: the engine may begin with what it has. It never waits."""
 
     version: int
 

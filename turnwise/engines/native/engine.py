@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -37,7 +38,8 @@ from turnwise.util.prefix import Prefix, extend_to
 
 GRAIN = 32  # tokens: the granularity of common prefixes if pages are longer than that
 FEWEST_PREFILL_TOKENS = 64
-EARLY = 16  # requests: the prompts of fewer are not worth a step of their own while others follow
+EARLY = 8  # requests, after which an engine on a GPU is asked whether it starts while others follow
+EARLY_ROWS, EARLY_TOKENS = 16, 4096  # what is worth a step of its own: so many prompts, or so many tokens in them
 EARLY_FLIGHTS = 3  # steps under way, up to which one more is launched early
 
 
@@ -87,6 +89,7 @@ class NativeEngine:
         self._flights: deque[tuple[list[RunningRequest], StepResult]] = deque()
         self._done: list[Response] = []
         self._admitted: list[RunningRequest] = []
+        self._leaving: dict[int, tuple[RunningRequest, bool]] = {}  # by sequence: finished, but what they computed is not kept yet
         self._since_prefill = 0
         self._litter: list[Any] = []  # what was forgotten and is not freed yet
         self._unclean = False  # something that is not a number may be in the cache
@@ -104,6 +107,7 @@ class NativeEngine:
         for request in requests:
             if request.sampling.stop and self.tokenizer is None:
                 raise TurnwiseError("engine: stop strings need a tokenizer: give one to NativeEngine")
+            self._keep(request.sequence)
             ids, unchecked = self._read(request)
             if problem := self._wrong_length(ids):
                 del ids[len(ids) - unchecked :]  # they may be those of a trajectory
@@ -164,14 +168,18 @@ class NativeEngine:
     def start(self) -> None:
         """Launch a step with the prompts that are here, while the host prepares others. Waits for nothing. Whether there is a step is
         decided by counts, not by the clock, so that the same requests give the same steps."""
+        if self.early and not self._unclean and len(self._flights) < EARLY_FLIGHTS and self._worth_a_start(1 + len(self._flights)):
+            step = self._plan(decode=False)
+            if step.rows:
+                self._try(step)
+
+    def _worth_a_start(self, flights: int) -> bool:
+        """Whether enough is waiting: the more steps are under way, the more can be gathered for the next one."""
         ready = min(len(self._queue), len(self._free_slots))
-        if not self.early or self._unclean or ready < self.early or len(self._flights) >= EARLY_FLIGHTS:
-            return
-        step = self._plan(decode=False)
-        if step.rows:
-            self._try(step)
+        return ready >= flights * EARLY_ROWS or sum(row.unchecked for row in islice(self._queue, ready)) >= flights * EARLY_TOKENS
 
     def release(self, sequence: int) -> None:
+        self._keep(sequence)
         self._chains.release(sequence)
         for row in (*self._rows, *self._queue):
             if row.request.sequence == sequence:
@@ -214,6 +222,7 @@ class NativeEngine:
             self._runner.clean()
             self._unclean = False
         answered = len(self._done)
+        self._keep_all()
         step = self._plan()
         if step.rows:
             if not self._try(step):
@@ -244,6 +253,7 @@ class NativeEngine:
             row.flying += 1
         self._flights.append((drawing, result))
         self._litter.clear()  # while a GPU works
+        self._keep_all()
         self._pages.drop([source for source, _, _ in step.copies])  # held until now, so that nothing else was written there
 
     def _settle(self, rows: list[RunningRequest], result: StepResult) -> None:
@@ -269,6 +279,8 @@ class NativeEngine:
                 self._leave(row, row.response(Finish.LENGTH))
             elif row.rule is not None and row.rule(token, newest(row.reports)):
                 self._leave(row, row.response(Finish.RULE))
+        if len(self._leaving) < 2 * self.early:  # of many that end at once, most can wait until a GPU works
+            self._keep_all()
 
     def _leave(self, row: RunningRequest, response: Response) -> None:
         """The row is finished: its slot is free, and its pages are kept for the trajectory's next turn."""
@@ -276,7 +288,20 @@ class NativeEngine:
         self._done.append(response)
         self._rows.remove(row)
         self._free_slots.append(row.slot)
-        self._chains.leave(row, good=response.finish is not Finish.FAULT)
+        self._keep(row.request.sequence)  # another request of its trajectory
+        self._leaving[row.request.sequence] = row, response.finish is not Finish.FAULT
+        if not self.early:
+            self._keep_all()
+
+    def _keep(self, sequence: int) -> None:
+        """Keep what a finished row of this trajectory computed, if that is not done yet."""
+        if (found := self._leaving.pop(sequence, None)) is not None:
+            self._chains.leave(*found)
+
+    def _keep_all(self) -> None:
+        for row, good in self._leaving.values():
+            self._chains.leave(row, good)
+        self._leaving.clear()
 
     # Which rows go into the next step.
 
@@ -367,6 +392,7 @@ class NativeEngine:
             rows, result = self._flights.popleft()
             if settle:
                 self._settle(rows, result)
+        self._leaving.clear()
         for row in reversed(self._rows):
             row.chain, row.computed, row.flying = Chain(), 0, 0
             self._queue.appendleft(row)
