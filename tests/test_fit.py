@@ -566,7 +566,7 @@ def test_a_setting_is_not_wrapped_and_one_that_the_recipe_makes_is_named() -> No
 
 def test_the_smallest_settings_have_a_small_cache_although_the_update_decides() -> None:
     found = find(Config.load(RECIPE), 8 * GB)
-    assert not found.fit.fits and 0 < found.fit.demand.rows and found.fit.totals["collect"] <= 8 * GB
+    assert not found.fit.fits and found.fit.demand.rows > 0 and found.fit.totals["collect"] <= 8 * GB
 
 
 def test_an_unknown_mixture_of_experts_is_not_taken_for_a_dense_model(tmp_path: Path) -> None:

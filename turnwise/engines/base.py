@@ -114,7 +114,11 @@ class Response:
 class Engine(Protocol):
     """`submit` never blocks for long. `poll` waits until at least one response is ready, or returns none if nothing is pending; with
     `wait=False` it takes at most one step and returns what is ready, perhaps nothing. `version` is that of the engine's weights, -1 if
-    it is unknown. `reports` are the kinds of reports that it can give (`engines/reports.py`)."""
+    it is unknown. `reports` are the kinds of reports that it can give (`engines/reports.py`).
+
+    An engine whose device works while the host does something else may have two members more. `early` is how many requests are worth a
+    start while others are still being prepared, and 0 if none are. `start()` begins with those that were submitted, and never waits. It is
+    called if many responses have ended at once, after their first successors were submitted."""
 
     version: int
 

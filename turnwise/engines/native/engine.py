@@ -38,6 +38,8 @@ from turnwise.util.prefix import Prefix, extend_to
 
 GRAIN = 32  # tokens: the granularity of common prefixes if pages are longer than that
 FEWEST_PREFILL_TOKENS = 64
+EARLY = 16  # requests: the prompts of fewer are not worth a step of their own while others follow
+EARLY_FLIGHTS = 3  # steps under way, up to which one more is launched early
 
 
 @register("native")
@@ -91,6 +93,7 @@ class NativeEngine:
         self._unclean = False  # something that is not a number may be in the cache
         self._closed = False
         self.version, self.reports = 0, tuple(COLUMNS)
+        self.early = EARLY if self._runner.ahead and not self._runner.mixed else 0
 
     @property
     def pending(self) -> int:
@@ -159,6 +162,16 @@ class NativeEngine:
         done, self._done = self._done, []
         return done
 
+    def start(self) -> None:
+        """Launch a step with the prompts that are here, while the host prepares others. Waits for nothing. Whether there is a step is
+        decided by counts, not by the clock, so that the same requests give the same steps."""
+        ready = min(len(self._queue), len(self._free_slots))
+        if not self.early or self._unclean or ready < self.early or len(self._flights) >= EARLY_FLIGHTS:
+            return
+        step = self._plan(decode=False)
+        if step.rows:
+            self._try(step)
+
     def release(self, sequence: int) -> None:
         self._chains.release(sequence)
         for row in (*self._rows, *self._queue):
@@ -204,18 +217,24 @@ class NativeEngine:
         answered = len(self._done)
         step = self._plan()
         if step.rows:
-            try:
-                self._launch(step)
-            except torch.OutOfMemoryError as error:
-                self._recover(step, error)
+            if not self._try(step):
                 return
-            except BaseException:
-                self._reset(settle=False)  # pages were promised contents that they did not get
-                raise
         elif not self._flights and len(self._done) == answered:  # a prompt that was refused just now is progress
             self._make_room()
         while len(self._flights) > (self._runner.ahead if step.rows else 0):
             self._settle(*self._flights.popleft())
+
+    def _try(self, step: Step) -> bool:
+        """Launch a step; False if there was no memory for it."""
+        try:
+            self._launch(step)
+        except torch.OutOfMemoryError as error:
+            self._recover(step, error)
+            return False
+        except BaseException:
+            self._reset(settle=False)  # pages were promised contents that they did not get
+            raise
+        return True
 
     def _launch(self, step: Step) -> None:
         drawing = [step.rows[i] for i in step.drawing]
@@ -262,7 +281,8 @@ class NativeEngine:
 
     # Which rows go into the next step.
 
-    def _plan(self) -> Step:
+    def _plan(self, decode: bool = True) -> Step:
+        """The next step, perhaps without rows. Without `decode`, one with prompts or none."""
         self._pages.step()
         step = Step()
         todo = [(row, row.todo) for row in self._rows]
@@ -273,7 +293,7 @@ class NativeEngine:
             self._admit(step)
             todo += [(row, row.todo) for row in self._rows[len(todo) :]]
             self._since_prefill = 0
-        if not step.rows:
+        if not step.rows and decode:
             self._since_prefill += 1
             size = self._pages.size
             for row, count in todo:
