@@ -16,6 +16,7 @@ from learn_cases import tiny
 from typer.testing import CliRunner
 
 from turnwise.cli.app import app
+from turnwise.cli.fit import CARDS
 from turnwise.config.schema import Config
 from turnwise.config.writing import to_toml
 from turnwise.data.rollouts import Trajectory, Turn
@@ -79,6 +80,24 @@ def test_the_peak_of_an_iteration_is_as_measured(context: str, longest: int, tok
     demand, found = iteration(longest, tokens), measured(f"iteration-{context}.json")
     assert in_use(terms(demand)) / GB == pytest.approx(peak, rel=0.04)
     assert "kept" not in found or in_use(terms(as_kept(demand, found["kept"]))) / GB == pytest.approx(found["peak_gb"], rel=0.04)
+
+
+@pytest.mark.parametrize(("context", "longest"), [("window", 800), ("full", 8440)])
+def test_the_peak_of_an_iteration_with_kept_slopes_is_as_measured(context: str, longest: int) -> None:
+    found = measured(f"iteration-{context}-auto.json")
+    assert found["kept"]["slopes"]
+    demand = as_kept(iteration(longest, 32768), found["kept"])
+    assert in_use(terms(demand)) / GB == pytest.approx(found["peak_gb"], rel=0.03)
+    inside = totals([term for term in terms(demand) if term.name not in OUTSIDE])
+    assert inside["publish"] / GB == pytest.approx(found["between_gb"], rel=0.01)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_peak_of_an_update_alone_with_kept_slopes_is_as_measured(number: int) -> None:
+    compared = measured("learner-1.5b-now.json")["compared"][number]
+    demand = as_kept(Demand(SMALL, slots=0, graphs=False), compared["kept"])
+    assert demand.slopes and in_use(terms(demand)) / GB == pytest.approx(compared["packed"]["peak_gb"], rel=0.02)
+    assert totals(terms(demand))[LEARN] / GB == pytest.approx(compared["packed"]["reserved_gb"], rel=0.02)
 
 
 @pytest.mark.parametrize(("number", "tokens", "mlp"), [(0, 40 * 830, 22), (1, 3 * 8509, 28)])
@@ -482,7 +501,7 @@ def test_the_page_about_performance_shows_what_the_command_says() -> None:
         Config.load(RECIPE, OPEN),
         re.findall(r"\| (\d+) GB \| ([\d.]+) \| (.+) \|", (HERE / "docs" / "performance.md").read_text()),
     )
-    assert len(rows) == 6
+    assert len(rows) == len(CARDS)
     for memory, peak, words in rows:
         fit = find(config, int(memory) * GB).fit
         assert fit.fits and f"{fit.peak / GB:.1f}" == peak
