@@ -48,12 +48,12 @@ def test_values_and_gradients_are_those_of_the_models_own_layers(kind: str, tied
 
 @pytest.mark.parametrize(("kept", "joined"), [(Kept(), 0), (Kept(2, 2, 9), 0), (Kept(1, 1), 1), (Kept(0, 0), 2)])
 def test_the_halves_of_an_mlp_are_kept_or_never_written(kept: Kept, joined: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
-    gated = eager.gated
-    monkeypatch.setattr(eager, "gated", lambda x, weight, kind: calls.append(len(x)) or gated(x, weight, kind))
     policy, packed = PackedModel(tiny(num_hidden_layers=2), fused=True), pack(trajectories(3, context="full"))
     assert policy.fused is not None
     policy.fused.kept = kept
+    calls: list[int] = []
+    gated = eager.gated
+    monkeypatch.setattr(eager, "gated", lambda x, weight, kind: calls.append(len(x)) or gated(x, weight, kind))
     found, _ = run(policy, packed)
     assert len(calls) == joined
     with policy.attention(), torch.no_grad():  # nobody needs them
