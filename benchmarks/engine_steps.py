@@ -63,9 +63,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "balance": {"balance": True},
     "residual": {"residual": True},
     "no gate tiles": {"gate_tiles": False},
-    "no gate tiles, residual": {"gate_tiles": False, "residual": True},
-    "apart": {"apart": True},
-    "residual, apart": {"residual": True, "apart": True},
 }
 BLOCKS = [
     Blocks(16, 128, 64, 4, 4), Blocks(32, 128, 64, 4, 4), Blocks(64, 128, 64, 4, 4), Blocks(64, 256, 64, 4, 3), Blocks(128, 64, 64, 4, 4),

@@ -5,7 +5,7 @@
 
 Every candidate must be as near to the result in float32 as the library is. Then it is timed, replayed as a graph, over weights that are too
 many for the GPU's cache. `sustained` is the mean over a second of this product and the one that follows it: a GPU that works for that long
-lowers its clock, and a kernel that is fast alone may then be slow. The last lines are the table for `product_table.py`.
+lowers its clock, and a kernel that is fast alone may then be slow.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from turnwise.engines.native.kernels import gate_mul
 from turnwise.engines.native.product_table import blocks_of
 from turnwise.engines.native.products import gated
 
-COUNTS = (128, 256, 512, 1024, 4096, 16384)
+COUNTS = (64, 128, 256, 512, 1024, 4096, 16384)
 COLD = 192 << 20  # bytes of weights that are used in turn: several times the GPU's cache
 FAR = 6e-3  # of a right result from the one in float32, relative
 
@@ -45,8 +45,6 @@ def candidates(rows: int, size: int, processors: int) -> Iterator[Tile]:
         for columns in (128, 112) if many else sorted(range(32, 129, 8), key=cost)[:3]:
             most = max(n for n in range(2, 9) if Tile(columns, n).memory <= ROOM)
             yield from (Tile(columns, most, down, across, group) for group in ((8, 16, 32) if many else (8,)))
-            if rows >= 512:
-                yield Tile(columns, most, down, across, 16 if many else 8, lead=2)
 
 
 def graph_us(work: list[Callable[[], Any]], rounds: int = 9) -> float:

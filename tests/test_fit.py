@@ -16,6 +16,7 @@ from learn_cases import tiny
 from typer.testing import CliRunner
 
 from turnwise.cli.app import app
+from turnwise.cli.fit import CARDS
 from turnwise.config.schema import Config
 from turnwise.config.writing import to_toml
 from turnwise.data.rollouts import Trajectory, Turn
@@ -33,7 +34,7 @@ from turnwise.learn.lora import add_lora
 from turnwise.learn.memory import Memory
 from turnwise.learn.optimiser import Weights
 from turnwise.learn.packing import pack
-from turnwise.learn.shapes import SHAPES, shape_from
+from turnwise.learn.shapes import SHAPES, shape_from, shape_of
 from turnwise.report.fitting import LABELS
 from turnwise.runs.folder import Run
 from turnwise.setup.fit import GB, find, freedom, sampled_share, with_settings
@@ -79,6 +80,24 @@ def test_the_peak_of_an_iteration_is_as_measured(context: str, longest: int, tok
     demand, found = iteration(longest, tokens), measured(f"iteration-{context}.json")
     assert in_use(terms(demand)) / GB == pytest.approx(peak, rel=0.04)
     assert "kept" not in found or in_use(terms(as_kept(demand, found["kept"]))) / GB == pytest.approx(found["peak_gb"], rel=0.04)
+
+
+@pytest.mark.parametrize(("context", "longest"), [("window", 800), ("full", 8440)])
+def test_the_peak_of_an_iteration_with_kept_slopes_is_as_measured(context: str, longest: int) -> None:
+    found = measured(f"iteration-{context}-auto.json")
+    assert found["kept"]["slopes"]
+    demand = as_kept(iteration(longest, 32768), found["kept"])
+    assert in_use(terms(demand)) / GB == pytest.approx(found["peak_gb"], rel=0.03)
+    inside = totals([term for term in terms(demand) if term.name not in OUTSIDE])
+    assert inside["publish"] / GB == pytest.approx(found["between_gb"], rel=0.01)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_peak_of_an_update_alone_with_kept_slopes_is_as_measured(number: int) -> None:
+    compared = measured("learner-1.5b-now.json")["compared"][number]
+    demand = as_kept(Demand(SMALL, slots=0, graphs=False), compared["kept"])
+    assert demand.slopes and in_use(terms(demand)) / GB == pytest.approx(compared["packed"]["peak_gb"], rel=0.02)
+    assert totals(terms(demand))[LEARN] / GB == pytest.approx(compared["packed"]["reserved_gb"], rel=0.02)
 
 
 @pytest.mark.parametrize(("number", "tokens", "mlp"), [(0, 40 * 830, 22), (1, 3 * 8509, 28)])
@@ -482,7 +501,7 @@ def test_the_page_about_performance_shows_what_the_command_says() -> None:
         Config.load(RECIPE, OPEN),
         re.findall(r"\| (\d+) GB \| ([\d.]+) \| (.+) \|", (HERE / "docs" / "performance.md").read_text()),
     )
-    assert len(rows) == 6
+    assert len(rows) == len(CARDS)
     for memory, peak, words in rows:
         fit = find(config, int(memory) * GB).fit
         assert fit.fits and f"{fit.peak / GB:.1f}" == peak
@@ -508,6 +527,65 @@ def test_a_model_is_known_by_its_size_its_config_or_its_name(tmp_path: Path) -> 
     assert json.loads(invoke(RECIPE, "--memory", "141", "--json"))["model"] == "1.5b", "the size in the name on the hub"
     result = CliRunner().invoke(app, ["fit", RECIPE, "model.path=somebody/unknown"])
     assert isinstance(result.exception, TurnwiseError) and "--model" in str(result.exception)
+
+
+TEXT = {"hidden_size": 96, "intermediate_size": 128, "num_hidden_layers": 2}
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("Llama", {**TEXT, "num_attention_heads": 6}),
+        ("Qwen2", {**TEXT, "num_attention_heads": 6, "num_key_value_heads": 2, "tie_word_embeddings": True}),
+        ("Qwen3", {**TEXT, "num_attention_heads": 6, "num_key_value_heads": 2}),
+        ("Gemma3Text", TEXT),
+        ("SmolLM3", {**TEXT, "num_attention_heads": 6, "num_key_value_heads": 2}),
+    ],
+)
+def test_what_a_config_leaves_out_is_the_default_of_its_family(kind: str, values: dict[str, Any], tmp_path: Path) -> None:
+    """Files of Gemma 3 and SmolLM3 do not say that their output layer is the embedding, and those of Gemma 3 name few sizes."""
+    config = getattr(transformers, f"{kind}Config")(**values)
+    (tmp_path / "config.json").write_text(json.dumps({**values, "model_type": config.model_type}))
+    with torch.device("meta"):
+        model = getattr(transformers, f"{kind.removesuffix('Text')}ForCausalLM")(config)
+    shape = shape_of(str(tmp_path))
+    assert shape.parameters == pytest.approx(sum(weight.numel() for weight in model.parameters()), rel=0.001)
+    assert shape.tied is (kind in ("Qwen2", "Gemma3Text", "SmolLM3")) and shape.family in footprint.FUSED
+    if kind == "Gemma3Text":
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": {**values, "model_type": "gemma3_text"}}))
+        assert shape_of(str(tmp_path)) == shape
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--memory", "inf"], r"--memory takes gigabytes above 0, not inf"),
+        (["--memory", "0"], r"--memory takes gigabytes above 0, not 0"),
+        (["--memory=-3"], r"--memory takes gigabytes above 0, not -3"),
+        (["--model", "9b"], r"unknown model size '9b'. Did you mean '7b'"),
+        (["engine.options.cache_memory=x"], r"engine.options of native: option cache_memory takes number"),
+        (["engine.options.cache_memory=-4"], r"option cache_memory takes number ≥ 0"),
+        (["engine.options.prefill_tokens=0"], r"option prefill_tokens takes integer ≥ 1"),
+        (["engine.options.cache_dtype=4bit"], r"cache_dtype '4bit'.*8bit"),
+        (["engine.options.cache=3"], r"unknown option of the native engine.*cache"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(words: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, ["fit", RECIPE, *words])
+    assert isinstance(result.exception, TurnwiseError) and re.search(message, str(result.exception)), result.exception
+
+
+def test_a_setting_is_not_wrapped_and_one_that_the_recipe_makes_is_named() -> None:
+    text = invoke(RECIPE, "--memory", "24")
+    found = re.findall(r"engine.options.cache_memory=(\d+)", text)
+    assert found == [str(json.loads(invoke(RECIPE, "--memory", "24", "--json"))["settings"]["engine.options.cache_memory"])]
+    assert "It fits" in text and "The recipe sets learner.tokens_per_batch=32768" in text
+    assert "The recipe sets" not in invoke(RECIPE, "--memory", "141")
+
+
+def test_the_smallest_settings_have_a_small_cache_although_the_update_decides() -> None:
+    found = find(Config.load(RECIPE), 8 * GB)
+    assert not found.fit.fits and found.fit.demand.rows > 0 and found.fit.totals["collect"] <= 8 * GB
 
 
 def test_an_unknown_mixture_of_experts_is_not_taken_for_a_dense_model(tmp_path: Path) -> None:

@@ -144,11 +144,16 @@ def choose(
                 if Fit(found, memory).peak <= usable:
                     fitting.append(as_it_runs(found, memory, free))
                 else:
-                    smallest = min(smallest, Fit(found, memory, changes(demand, plain.demand, found)), key=lambda one: one.peak)
+                    smallest = min(smallest, Fit(found, memory, changes(demand, plain.demand, found)), key=_size)
         if fitting:
             best = min(fitting, key=seconds)
             return Fit(best, memory, changes(demand, plain.demand, best))
     return smallest
+
+
+def _size(fit: Fit) -> tuple[int, int]:
+    """The peak, and of equals what all phases need."""
+    return fit.peak, sum(fit.totals.values())
 
 
 def tiers(demand: Demand, free: Freedom) -> Iterator[list[Demand]]:

@@ -50,6 +50,15 @@ def find(config: Config, memory: int, shape: ModelShape | None = None, lora: boo
     return Found(config, known, as_it_is(demand, memory, free), choose(demand, memory, free, host, seconds))
 
 
+def check_options(config: Config) -> None:
+    """Say what is wrong with the options of an engine that is known here. An engine of the user's own is not imported for this."""
+    if config.engine.options:
+        from turnwise.engines.registry import checked, engines
+
+        if engines.known(config.engine.name) is not None:
+            checked(config.engine.name, config.engine.options)
+
+
 def shape_for(config: Config) -> ModelShape:
     """The shape of the recipe's model: of its folder, of a downloaded copy, or by its name."""
     path, tiny = config.model.path, config.model.tiny

@@ -16,11 +16,12 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
+from turnwise.config.options import Help
 from turnwise.engines.base import Finish, Request, Response
 from turnwise.engines.module import load_weights
 from turnwise.engines.native.cache_pages import CachePages, Chain
@@ -62,9 +63,9 @@ class NativeEngine:
         max_batch: int = 64,
         max_length: int | None = None,
         *,
-        prefill_tokens: int | None = None,
-        cache_memory: float | None = None,
-        cache_dtype: str = "model",
+        prefill_tokens: Annotated[int | None, Help("prompt tokens per forward pass", low=1)] = None,
+        cache_memory: Annotated[float | None, Help("bytes for keys and values, or up to 1.0 a part of a GPU's free memory", low=0)] = None,
+        cache_dtype: Literal["model", "8bit"] = "model",
         stop_token_ids: Sequence[int] | None = None,
         dtype: torch.dtype | None = None,
         graphs: bool = True,

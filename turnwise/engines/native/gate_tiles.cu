@@ -6,8 +6,7 @@
 // it to all of them. A multiplying warp reports that it has read a stage to every block that writes into it.
 //
 // Given by the host: COLUMNS of the product in a tile, STAGES of parts that are on their way, DOWN × ACROSS blocks in a cluster (each 1
-// or 2), LEAD (parts by which the first half of the rows is ahead of the second, so that one writes while the other multiplies), GELU,
-// OVERLAP (the kernel may begin before the last one has ended), and the function `multiply`.
+// or 2), GELU, OVERLAP (the kernel may begin before the last one has ended), and the function `multiply`.
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -166,7 +165,6 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(384,
         u32 writer = lane < DOWN ? own_across * DOWN + lane : (own_across ^ 1) * DOWN + own_down;  // a lane reports to one of them
         unsigned char* staging = memory + STAGES * STAGE_BYTES + warp * 16 * LINE;
         unsigned char* own = staging + lane / 4 * LINE + lane % 4 * 4;
-        if (LEAD && half) asm volatile("bar.sync 1, 256;" ::: "memory");
         for (int tile = cluster; tile < down * across; tile += clusters) {
             place(tile, down, across, group, row, column);
             for (int step = 0; step < steps; step++, number++) {
@@ -179,7 +177,6 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(384,
                 asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
                 asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
                 if (step > 0 && lane < WRITERS) report(empty + (number - 1) % STAGES * 8, writer);
-                if (LEAD && !half && number + 1 == (LEAD < steps ? LEAD : steps)) asm volatile("bar.arrive 1, 256;" ::: "memory");
             }
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
             if (lane < WRITERS) report(empty + (number - 1) % STAGES * 8, writer);

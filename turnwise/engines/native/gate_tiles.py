@@ -24,15 +24,13 @@ THREADS = 384
 
 class Tile(NamedTuple):
     """One block's tile: `columns` of the product, a multiple of 8; `stages` parts on their way; `down` × `across` blocks that share what
-    they read, each 1 or 2; `group`: how many clusters' rows are worked on together; `lead`: how many parts the first half of the rows is
-    ahead of the second."""
+    they read, each 1 or 2; `group`: how many clusters' rows are worked on together."""
 
     columns: int
     stages: int
     down: int = 1
     across: int = 1
     group: int = 8
-    lead: int = 0
 
     @property
     def memory(self) -> int:
@@ -58,7 +56,8 @@ def gate_tiles(x: Tensor, weight: Tensor, kind: str, tile: Tile, overlap: bool =
         rows, size, width // INNER, tile.group,
     )  # fmt: skip
     kernel = _kernel(tile._replace(group=0), kind != "silu", overlap, x.device)
-    _good(driver.cuLaunchKernelEx(launch, kernel, (given, (None, None, c_void_p, c_int, c_int, c_int, c_int)), 0))
+    with torch.cuda.device(x.device):
+        _good(driver.cuLaunchKernelEx(launch, kernel, (given, (None, None, c_void_p, c_int, c_int, c_int, c_int)), 0))
     return out
 
 
@@ -84,7 +83,7 @@ def available(device: torch.device) -> bool:
 def source_of(tile: Tile, gelu: bool, overlap: bool) -> str:
     """What is compiled."""
     values = {
-        "COLUMNS": tile.columns, "STAGES": tile.stages, "DOWN": tile.down, "ACROSS": tile.across, "LEAD": tile.lead, "GELU": int(gelu),
+        "COLUMNS": tile.columns, "STAGES": tile.stages, "DOWN": tile.down, "ACROSS": tile.across, "GELU": int(gelu),
         "OVERLAP": int(overlap),
     }  # fmt: skip
     defined = "".join(f"#define {name} {value}\n" for name, value in values.items())

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from turnwise.engines.native import gate_tiles
 from turnwise.engines.native.gate_tiles import Tile
-from turnwise.engines.native.kernels import add_norm, gate_mul, gate_mul_apart
+from turnwise.engines.native.kernels import add_norm, gate_mul
 from turnwise.engines.native.product_table import Blocks, blocks_of, tile_of
 from turnwise.engines.native.products import fits, gated, product
 from turnwise.engines.native.switches import PLAIN, Switches
@@ -29,7 +29,7 @@ class LayerProducts:
         self._own, self._gate = (on and (hopper or weights.device.type != "cuda") for on in (switches.products, switches.gate))
         self._tiles = switches.gate_tiles and hopper and gate_tiles.available(weights.device)
         self.overlap = switches.overlap and hopper
-        self._adds, self._apart = switches.residual, switches.apart
+        self._adds = switches.residual
 
     def norm(self, x: Tensor, delta: Tensor | None, weight: Tensor) -> Tensor:
         """x += delta, in place; the norm of x."""
@@ -69,9 +69,6 @@ class LayerProducts:
         if tile is not None:
             return gate_tiles.gate_tiles(x, linear.weight, self._kind, tile, self.overlap)
         blocks = self._blocks("gate", linear, x)
-        if blocks is None and self._apart and len(x) > MANY_ROWS and linear.plain and linear.bias is None:
-            gate, up = (torch.mm(x, half.t()) for half in linear.weight.chunk(2))
-            return gate_mul_apart(gate, up, self._kind, self.overlap)
         if blocks is None:
             return gate_mul(linear(x), self._kind, self.overlap)
         return gated(x, linear.weight, linear.bias, self._kind, blocks, self.overlap)

@@ -25,7 +25,7 @@ class Switches:
     decode step have in common, as the prompt of a group, are read once for all of them, where that saves enough (`cascade.py`). `balance`:
     the programs of a decode step's attention read about the same number of pages each, whatever the lengths of its rows
     (`balance_kernel.py`); steps with a cascade do not. `residual`: products of many rows, those of prompts, add to the residual themselves
-    instead of leaving that to the next norm. `apart`: with many rows, the two halves of an MLP are two products of the library's."""
+    instead of leaving that to the next norm."""
 
     record: bool = True
     draw: str = "auto"
@@ -38,7 +38,6 @@ class Switches:
     cascade: bool = False
     balance: bool = False
     residual: bool = False
-    apart: bool = False
 
     def __post_init__(self) -> None:
         if self.draw not in WAYS:
