@@ -22,7 +22,6 @@ from torch import Tensor
 from turnwise.engines.native.layer_products import since_hopper
 from turnwise.engines.native.paged_attention import (
     LOG2_E,
-    _bring,
     _keep,
     _page_bytes,
     _precision,
@@ -144,6 +143,24 @@ def plan_of(slots: Tensor, positions: Tensor, page: int, window: int, kv_heads: 
 def _lane(at):
     """The numbers of a lane."""
     return tl.load(at), tl.load(at + 1), tl.load(at + 2), tl.load(at + 3), tl.load(at + 4)
+
+
+@triton.jit
+def _bring(
+    cache, chain, first, last, kv_head, values,
+    KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, EIGHT: tl.constexpr, BRING: tl.constexpr, THREADS: tl.constexpr,
+):  # fmt: skip
+    """Ask for the first BRING pages of those from `first` to `last`: they come to the GPU's cache while something else is done."""
+    which = tl.arange(0, THREADS)  # a thread asks for the keys or for the values of a page
+    wanted = (which < 2 * BRING) & (first + which // 2 < last)
+    page = tl.load(chain + first + which // 2, mask=wanted, other=0).to(tl.int64)
+    LONG: tl.constexpr = PAGE * (SIZE + 4) if EIGHT else PAGE * SIZE
+    place = (cache + (page * KV + kv_head) * LONG + (which % 2) * values).to(tl.int64, bitcast=True)
+    count = tl.where(wanted, LONG * (cache.dtype.element_ty.primitive_bitwidth // 8), 0)
+    tl.inline_asm_elementwise(
+        "{ .reg .pred p; setp.gt.s32 p, $2, 0; @p cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0; }",
+        "=r,l,r", [place, count], dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
 
 
 @triton.jit

@@ -27,13 +27,11 @@ import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
 from turnwise.engines.native.kernels import packed, reach
-from turnwise.engines.native.layer_products import since_hopper
 
 PROGRAMS = 264  # enough to keep every multiprocessor of a large GPU reading; more splits only add to the merging
 WARPS = 2
 STAGES = 5  # pages under way, if a multiprocessor has the memory for them
 NEXT = False  # the number of a page is read one step before the page: nobody waits for it, and all of the stages are pages
-BRING = 0  # pages of a lane that are asked for before anything else is done for it (GPUs since Hopper)
 RESERVED = 16 << 10  # bytes of a multiprocessor's memory for queries and scores
 MOST_SPLITS = 32
 LOG2_E = 1.4426950408889634
@@ -138,30 +136,12 @@ def _keep(
 
 
 @triton.jit
-def _bring(
-    cache, chain, first, last, kv_head, values,
-    KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, EIGHT: tl.constexpr, BRING: tl.constexpr, THREADS: tl.constexpr,
-):  # fmt: skip
-    """Ask for the first BRING pages of those from `first` to `last`: they come to the GPU's cache while something else is done."""
-    which = tl.arange(0, THREADS)  # a thread asks for the keys or for the values of a page
-    wanted = (which < 2 * BRING) & (first + which // 2 < last)
-    page = tl.load(chain + first + which // 2, mask=wanted, other=0).to(tl.int64)
-    LONG: tl.constexpr = PAGE * (SIZE + 4) if EIGHT else PAGE * SIZE
-    place = (cache + (page * KV + kv_head) * LONG + (which % 2) * values).to(tl.int64, bitcast=True)
-    count = tl.where(wanted, LONG * (cache.dtype.element_ty.primitive_bitwidth // 8), 0)
-    tl.inline_asm_elementwise(
-        "{ .reg .pred p; setp.gt.s32 p, $2, 0; @p cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0; }",
-        "=r,l,r", [place, count], dtype=tl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
-
-
-@triton.jit
 def _single(
     qkv, cache, scales, shift, table, slots, positions, cos, sin, q_norm, k_norm, out, parts, sums, arrivals, shared,
     row_stride, table_stride, values, scale, eps, splits, others, part_stride,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr,
     NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, MERGE: tl.constexpr, EIGHT: tl.constexpr,
-    SHIFT: tl.constexpr, CASCADE: tl.constexpr, PARTS: tl.constexpr, NEXT: tl.constexpr, BRING: tl.constexpr, THREADS: tl.constexpr,
+    SHIFT: tl.constexpr, CASCADE: tl.constexpr, PARTS: tl.constexpr, NEXT: tl.constexpr,
 ):  # fmt: skip
     lane, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     GROUP: tl.constexpr = HEADS // KV
@@ -180,15 +160,13 @@ def _single(
         share = tl.cdiv(pages, splits)
         first = split * share
     last = tl.minimum(first + share, pages)
-    chain = table + tl.load(slots + lane).to(tl.int64) * table_stride
-    if BRING:
-        _bring(cache, chain, first, last, kv_head, values, KV, SIZE, PAGE, EIGHT, BRING, THREADS)
     row = tl.arange(0, ROWS)
     column = tl.arange(0, SIZE)
     inside = tl.arange(0, PAGE)
     real = row < GROUP
     own = qkv + lane * row_stride
     turn = (length - 1).to(tl.int64) * SIZE
+    chain = table + tl.load(slots + lane).to(tl.int64) * table_stride
     if (last == pages) & (first < pages):  # this program reads the page of the new token: it puts its key and value there
         page = tl.load(chain + pages - 1).to(tl.int64)
         _keep(
@@ -311,7 +289,6 @@ def attend_parts(
     `shared` pages of each lane), and the memory for all of them and for their sizes."""
     (splits, others, parts, sums), lanes, size = room, qkv.shape[-2], shape.head_dim
     out = torch.empty(lanes, shape.heads * size, dtype=tables.cos[0].dtype, device=qkv.device)
-    warps = 2 * WARPS if cache.dtype == torch.int8 else WARPS
     _single[(lanes, shape.kv_heads, splits)](
         qkv, cache, scales_of(cache), layer.shift, tables.pages, slots, positions, tables.cos[layer.rotation], tables.sin[layer.rotation],
         layer.q_norm, layer.k_norm, out, parts, sums, sums if arrivals is None else arrivals, shared, qkv.stride(-2),
@@ -319,8 +296,8 @@ def attend_parts(
         HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], SPLIT=splits + others > 1, NORM=layer.q_norm is not None,
         WINDOW=layer.window, ROWS=max(16, triton.next_power_of_2(shape.group)), PRECISION=_precision(out), MERGE=arrivals is not None,
         EIGHT=cache.dtype == torch.int8, SHIFT=layer.shift is not None, CASCADE=shared is not None,
-        PARTS=len(qkv) if qkv.dim() == 3 else 1, NEXT=NEXT, BRING=BRING if since_hopper(qkv.device) else 0, THREADS=32 * warps,
-        num_warps=warps,
+        PARTS=len(qkv) if qkv.dim() == 3 else 1, NEXT=NEXT,
+        num_warps=2 * WARPS if cache.dtype == torch.int8 else WARPS,
         num_stages=_stages(qkv.device, _page_bytes(cache, layer, size), STAGES),
     )  # fmt: skip
     if splits + others > 1 and arrivals is None:
