@@ -30,6 +30,7 @@ from turnwise.engines.native.product_table import Blocks
 from turnwise.engines.native.switches import Switches
 
 CASES = {
+    "128 at 768": (128, 768, False),
     "128 at 1152": (128, 1152, False),
     "128 ragged": (128, 1152, True),
     "512 at 1152": (512, 1152, False),
@@ -40,15 +41,14 @@ DOWN = ("down", 8960, 1536)
 # name: switches, settings of attention, other blocks for products
 SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[Any, Any]]] = {
     "now": ({}, {}, {}),
-    "library": ({"products": False, "gate": False, "overlap": False}, {}, {}),
-    "products": ({"gate": False, "overlap": False}, {}, {}),
+    "library": ({"products": False, "gate": False, "gate_tiles": False, "overlap": False}, {}, {}),
+    "no gate tiles": ({"gate_tiles": False}, {}, {}),
     "no overlap": ({"overlap": False}, {}, {}),
     "3 stages, next": ({}, {"STAGES": 3, "NEXT": True}, {}),
-    "3 stages": ({}, {"STAGES": 3, "PROGRAMS": 528}, {}),
+    "3 stages, two parts": ({}, {"STAGES": 3, "PROGRAMS": 528}, {}),
     "balance": ({"balance": True}, {}, {}),
     "the library's down": ({}, {}, {DOWN: ((128, None),)}),
     "own down, 128 × 64": ({}, {}, {DOWN: ((128, Blocks(128, 64, 64, 5, 4, 7, True, 1)),)}),
-    "own down, 11 parts": ({}, {}, {DOWN: ((128, Blocks(128, 128, 64, 11, 8, 5, True, 1)),)}),
 }
 
 

@@ -553,7 +553,24 @@ def test_what_a_config_leaves_out_is_the_default_of_its_family(kind: str, values
     assert shape.tied is (kind in ("Qwen2", "Gemma3Text", "SmolLM3")) and shape.family in footprint.FUSED
     if kind == "Gemma3Text":
         (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": {**values, "model_type": "gemma3_text"}}))
-        assert shape_of(str(tmp_path)) == shape
+        with_pictures = shape_of(str(tmp_path))
+        assert with_pictures == replace(shape, family="gemma3") and with_pictures.family not in footprint.FUSED
+
+
+def test_a_family_that_the_native_engine_does_not_take_is_predicted_with_the_one_that_serves_it(tmp_path: Path) -> None:
+    sizes = {**TEXT, "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 1000, "tie_word_embeddings": True}
+    found = {}
+    for family in ("mistral", "llama"):
+        (tmp_path / "config.json").write_text(json.dumps({**sizes, "model_type": family}))
+        config = Config.load(RECIPE, [*OPEN, f"model.path={tmp_path}"])
+        found[family] = find(config, 24 * GB)
+        text = invoke(RECIPE, "--memory", "24", "--model", str(tmp_path))
+        assert ("native engine does not take models of the family mistral: transformers serves" in text) is (family == "mistral")
+    other, own = found["mistral"], found["llama"]
+    assert (other.engine, own.engine) == ("transformers", "native")
+    assert own.fit.demand.graphs and not other.fit.demand.graphs and other.fit.demand.sleeps and not other.fit.demand.fused
+    named = find(Config.load(RECIPE, [*OPEN, "engine.name=transformers"]), 24 * GB, other.shape)
+    assert named.fit == other.fit, "as if the recipe had named it"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -126,7 +126,8 @@ def shape_of(model: str) -> ModelShape:
         experts = next((key for key in EXPERTS if values.get(key)), None)
         if experts is not None and values.get("model_type") not in MIXTURES:
             raise ValueError(f"{experts} = {values[experts]}: a mixture of experts of another family than {', '.join(MIXTURES)}")
-        return shape_from(_completed(tied | values), given.name if given.suffix != ".json" else given.parent.name or "model")
+        found = shape_from(_completed(tied | values), given.name if given.suffix != ".json" else given.parent.name or "model")
+        return found if values is read else replace(found, family=str(read.get("model_type") or ""))  # with pictures: another family
     except (ValueError, KeyError, TypeError) as error:
         raise TurnwiseError(
             f"{path} does not describe a dense decoder as expected ({error!r}): give a size: {', '.join(SHAPES)}"

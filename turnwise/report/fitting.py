@@ -70,6 +70,10 @@ def _verdict(found: Found) -> str:
     fit = found.fit
     state = "It fits" if fit.fits else "It does not fit"
     first = f"{state}: the peak is {fit.peak / GB:.1f} of {fit.memory / GB:g} GB, in the phase with a star. {_slopes(found)}{ESTIMATE}."
+    if found.engine != found.config.engine.name:
+        first += (
+            f"\nThe {found.config.engine.name} engine does not take models of the family {found.shape.family}: {found.engine} serves it."
+        )
     fixed = fixed_settings(found)
     if (fit.fits and not fit.changed) or not fixed:
         return first
@@ -124,6 +128,7 @@ def as_data(found: Found) -> dict[str, Any]:
     fit = found.fit
     return {
         "model": found.shape.name,
+        "engine": found.engine,
         "parameters": found.shape.parameters,
         "memory_gb": fit.memory / GB,
         "fits": fit.fits,

@@ -41,12 +41,17 @@ class Found:
         """The settings to change, by their keys."""
         return settings(self.fit)
 
+    @property
+    def engine(self) -> str:
+        """The engine that will serve the model."""
+        return engine_for(self.config, self.shape)
+
 
 def find(config: Config, memory: int, shape: ModelShape | None = None, lora: bool = False, host: int | None = None) -> Found:
     """What a recipe needs on a GPU with so many bytes, and what would make it fit. `lora`: adapters may be chosen. `host`: bytes of the
     host's memory that may be used instead."""
     known = shape or shape_for(config)
-    demand, free = demand_of(config, known, memory), freedom(config, lora)
+    demand, free = demand_of(config, known, memory), freedom(config, lora, engine_for(config, known))
     return Found(config, known, as_it_is(demand, memory, free), choose(demand, memory, free, host, seconds))
 
 
@@ -80,9 +85,15 @@ def shape_for(config: Config) -> ModelShape:
         ) from None
 
 
+def engine_for(config: Config, shape: ModelShape) -> str:
+    """The engine that a run uses: families that the native one does not take are served by transformers. A file without a family is taken
+    for a known one."""
+    return "transformers" if config.engine.name == "native" and shape.family and shape.family not in FUSED else config.engine.name
+
+
 def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
     """The recipe's settings as far as memory depends on them."""
-    own, engine, lora = config.learner, config.engine, config.model.lora
+    own, engine, lora, name = config.learner, config.engine, config.model.lora, engine_for(config, shape)
     width = 2 if config.model.dtype == "bfloat16" else 4
     keep = EVERY if own.gradient_checkpointing is not True else 0
     longest = config.agent.max_prompt_tokens + engine.max_tokens
@@ -97,8 +108,8 @@ def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
         place=own.optimiser_place,
         slots=engine.max_batch,
         longest=longest,
-        prefill=_prefill(config, memory),
-        graphs=bool(engine.options.get("graphs", True)) and engine.name == "native",
+        prefill=_prefill(engine.options, name, memory),
+        graphs=bool(engine.options.get("graphs", True)) and name == "native",
         sleeps=engine.sleep,
         tokens=own.tokens_per_batch or Demand.tokens,
         piece=piece_of(own.tokens_per_batch),
@@ -112,10 +123,9 @@ def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
     return with_engine(demand, config, memory)
 
 
-def _prefill(config: Config, memory: int) -> int:
+def _prefill(options: Mapping[str, Any], engine: str, memory: int) -> int:
     """Prompt tokens per forward pass. The native engine decides by what torch can have of the GPU."""
-    given = config.engine.options.get("prefill_tokens")
-    return int(given or (default_prefill(memory - CONTEXT) if config.engine.name == "native" else ON_A_SMALL_GPU))
+    return int(options.get("prefill_tokens") or (default_prefill(memory - CONTEXT) if engine == "native" else ON_A_SMALL_GPU))
 
 
 def sampled_share(config: Config) -> float:
@@ -132,7 +142,8 @@ def with_engine(demand: Demand, config: Config, memory: int) -> Demand:
     """The cache of the engine that the recipe names, and whether it has a copy of the weights. The transformers engine takes fewer rows if
     its memory runs out, so its cache is at most what is left."""
     engine, shape = config.engine, demand.shape
-    if engine.name == "native":
+    name = engine_for(config, shape)
+    if name == "native":
         demand = replace(demand, cache_8bit=engine.options.get("cache_dtype") == "8bit")
         given = engine.options.get("cache_memory")
         copies = engine.options.get("dtype") not in (None, config.model.dtype)
@@ -140,7 +151,7 @@ def with_engine(demand: Demand, config: Config, memory: int) -> Demand:
         if 0 < size <= 1:
             size *= free_for_cache(demand, memory)
         return replace(demand, cache=min(int(size), wanted_cache(demand)), shares=not copies)
-    if engine.name == "vllm":
+    if name == "vllm":
         part = float(engine.options.get("memory", VLLM_PART)) * memory
         return replace(demand, cache=max(0, int(part - demand.width * shape.parameters)), shares=False, slots=0, prefill=0, graphs=False)
     demand = replace(demand, sleeps=True, graphs=False)
@@ -174,10 +185,10 @@ def _reference(config: Config, shape: ModelShape, memory: int) -> Any:
     return "host" if memory - CONTEXT - needed_per_weight * shape.parameters < memory / 4 else "device"
 
 
-def freedom(config: Config, lora: bool = False) -> Freedom:
-    """What the recipe leaves open."""
+def freedom(config: Config, lora: bool = False, serving: str | None = None) -> Freedom:
+    """What the recipe leaves open. `serving`: the engine, if it is another one than the recipe names."""
     own, engine, lora_base = config.learner, config.engine, config.model.lora
-    native = engine.name == "native"
+    native = (serving or engine.name) == "native"
 
     def unset(section: Any, name: str) -> bool:
         return name not in section.model_fields_set
