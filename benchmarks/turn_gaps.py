@@ -58,6 +58,7 @@ class Pace:
 
 
 PACES = {"1.5b": Pace(2.3e-3, 1.5e-3, 4.3e-6, 1280), "0.5b": Pace(1.2e-3, 1.2e-3, 1.5e-6, 4096)}  # about an H200
+PREFILL = 32768  # tokens of a step: the engine's default on such a GPU
 PARTS: dict[str, tuple[str, tuple[str, ...]]] = {  # where, and what
     "tokens read": ("engine", ("_settle",)),
     "rows leave": ("engine", ("_leave",)),
@@ -163,7 +164,7 @@ class Rollout:
         self.shape, rows = shape, shape.groups * shape.members
         tiny = make_model(replace(shape, size="tiny"), "cpu")
         with patch.object(native, "make_runner", lambda weights, *_: Idle(Clock(), weights, rows, shape.longest + 1)):
-            self.engine = NativeEngine(tiny, None, rows, shape.longest + 1, prefill_tokens=16384, stop_token_ids=())
+            self.engine = NativeEngine(tiny, None, rows, shape.longest + 1, prefill_tokens=PREFILL, stop_token_ids=())
         self.engine.weights.shape = replace(self.engine.weights.shape, vocabulary=151936)
         self.runner: Any = self.engine._runner
         self.runner.pace, self.runner.parts = PACES[shape.size], parts

@@ -131,7 +131,7 @@ def paged(monkeypatch: pytest.MonkeyPatch) -> Make:
     cuda = paged_runner(monkeypatch)
 
     def make_engine(early: int, pages: int = 400, tokens: int = 1, **settings: Any) -> NativeEngine:
-        """`early`: how many requests are worth a start. So are `tokens` tokens, times the steps under way."""
+        """`early`: how many requests are worth a start, times the steps under way. So are `tokens` tokens if there is none."""
         monkeypatch.setattr(native_engine, "EARLY_ROWS", early)
         monkeypatch.setattr(native_engine, "EARLY_TOKENS", tokens)
         monkeypatch.setattr(
@@ -194,12 +194,15 @@ def test_a_start_launches_prompts_and_waits_for_nothing(paged: Make, monkeypatch
 
 
 def test_few_long_prompts_are_worth_a_start(paged: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = paged(early=10, tokens=50)
+    engine = paged(early=10, tokens=50, prefill_tokens=100)
     seen = Watched(engine, monkeypatch)
-    for n in range(3):
+    for n in range(7):
         engine.submit(requests(1, first=n))
         engine.start()
-    assert seen.steps == [[20] * 3]
+    assert seen.steps == [[20] * 3], "another one only if it is full"
+    engine.submit(requests(1, first=7))
+    engine.start()
+    assert seen.steps == [[20] * 3, [20] * 5]
 
 
 def test_what_finished_rows_computed_is_kept_when_it_is_needed(paged: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,13 +225,13 @@ def test_what_finished_rows_computed_is_kept_when_it_is_needed(paged: Make, monk
 
 
 def test_a_start_runs_only_so_far_ahead(paged: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = paged(early=2)
+    engine = paged(early=1)
     seen = Watched(engine, monkeypatch)
     for n in range(EARLY_FLIGHTS + 2):
-        engine.submit(requests(2, first=2 * n))
+        engine.submit(requests(EARLY_FLIGHTS, first=EARLY_FLIGHTS * n))
         engine.start()
     assert len(seen.steps) == EARLY_FLIGHTS and not seen.waits
-    assert len(drain(engine)) == 2 * EARLY_FLIGHTS + 4
+    assert len(drain(engine)) == EARLY_FLIGHTS * (EARLY_FLIGHTS + 2)
 
 
 def test_on_a_cpu_nothing_starts_early() -> None:

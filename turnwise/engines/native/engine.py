@@ -169,15 +169,18 @@ class NativeEngine:
     def start(self) -> None:
         """Launch a step with the prompts that are here, while the host prepares others. Waits for nothing. Whether there is a step is
         decided by counts, not by the clock, so that the same requests give the same steps."""
-        if self.early and not self._unclean and len(self._flights) < EARLY_FLIGHTS and self._worth_a_start(1 + len(self._flights)):
+        if self.early and not self._unclean and len(self._flights) < EARLY_FLIGHTS and self._worth_a_start(len(self._flights)):
             step = self._plan(decode=False)
             if step.rows:
                 self._try(step)
 
     def _worth_a_start(self, flights: int) -> bool:
-        """Whether enough is waiting: the more steps are under way, the more can be gathered for the next one."""
+        """Whether enough is waiting. If so many steps are under way, the next one can be larger; a full one is worth it at any time."""
         ready = min(len(self._queue), len(self._free_slots))
-        return ready >= flights * EARLY_ROWS or sum(row.unchecked for row in islice(self._queue, ready)) >= flights * EARLY_TOKENS
+        if ready >= (1 + flights) * EARLY_ROWS:
+            return True
+        enough = self.prefill_tokens if flights else min(EARLY_TOKENS, self.prefill_tokens)
+        return sum(row.unchecked for row in islice(self._queue, ready)) >= enough
 
     def release(self, sequence: int) -> None:
         self._keep(sequence)
