@@ -32,7 +32,7 @@ class Tile(NamedTuple):
     down: int = 1
     across: int = 1
     group: int = 8
-    ahead: int = 8
+    ahead: int = 2
 
     @property
     def memory(self) -> int:
