@@ -62,8 +62,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "cascade": {"cascade": True},
     "balance": {"balance": True},
     "residual": {"residual": True},
-    "apart": {"apart": True},
-    "residual, apart": {"residual": True, "apart": True},
+    "no gate tiles": {"gate_tiles": False},
 }
 BLOCKS = [
     Blocks(16, 128, 64, 4, 4), Blocks(32, 128, 64, 4, 4), Blocks(64, 128, 64, 4, 4), Blocks(64, 256, 64, 4, 3), Blocks(128, 64, 64, 4, 4),
@@ -316,22 +315,7 @@ class Steps(Bench):
 
     def whole(self) -> dict[str, Any]:
         found = {}
-        for name in self._chosen(
-            (
-                "before",
-                "all, tiles",
-                "all, fused",
-                "now",
-                "cascade",
-                "prompts",
-                "own",
-                "own, overlap",
-                "balance",
-                "residual",
-                "apart",
-                "residual, apart",
-            )
-        ):
+        for name in self.ways:
             self.use(WAYS[name], 128)
             found[name] = {"128 × (1,024 + 128)": self.end_to_end()["s"], "in groups of 8": self.end_to_end(8)["s"]}
         return found

@@ -241,7 +241,7 @@ class Host:
         self.clock.watch(self.pool, "environment", "submit_reset", "submit_step")
         self.runner: Any = self.engine._runner
         self.clock.watch(Full, "context", "start", "prompt", "record")
-        self.clock.watch(self.engine, "engine", "submit", "poll", "release")
+        self.clock.watch(self.engine, "engine", "submit", "poll", "release", *(["start"] if hasattr(self.engine, "start") else []))
 
     def read(self, *given: Any) -> Any:
         with self.clock("reading"):

@@ -5,12 +5,17 @@
     python benchmarks/iteration.py --context full --size tiny         seconds, on a CPU
     python benchmarks/iteration.py --context full --games DATA        real ALFWorld games, which end early (iteration_games.py)
     python benchmarks/iteration.py --context full --old learner       old log-probs by a pass of the learner's, as before
+    python benchmarks/iteration.py --context window --only rollout    the rollout alone, and how long GPU and host waited for each other
 
 16 groups × 8 trajectories × 50 turns, none ends early, 100 sampled tokens per turn. `window`: every turn has a prompt of 700 tokens, of
 which the first 150 are the group's. `full`: the dialogue begins with 500 tokens (150 the group's) and grows by 60 per turn and the
 response, to 8,440. Everything is the real path: collector, pool, policy and native engine with the learner's own weights, GiGPO's credit,
 the learner with KL reference, old log-probs and 256 turns per step. Only the environment is scripted: it answers at once, and its
 observations are random tokens. Weights are random (the 1.5B shape, bfloat16).
+
+`--only rollout` builds no learner. It reports how long the host waited for results of the GPU (`waited`), how long it worked (`host`, of
+which `launching` steps), and how long the GPU had nothing to do between turns: from the last result, when no step was under way, to the
+next launch (`between`, and the mean of one in ms). The host does not see other times in which a GPU may be idle.
 
 The floor of a phase is what matrix products and memory allow at the rates measured in the same run. The result is printed, and written
 next to this file as iteration-CONTEXT.json unless --out names another path.
@@ -20,10 +25,11 @@ from __future__ import annotations
 
 import argparse
 import gc
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -49,6 +55,7 @@ from turnwise.envs.pool import Pool
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings
 from turnwise.methods.planning import Places
 from turnwise.objectives import Loss
+from turnwise.util.prefix import Prefix
 from turnwise.util.seeds import derive
 
 SIZES = {  # hidden, MLP, layers, heads, key heads, words
@@ -91,51 +98,64 @@ TINY = Shape(size="tiny", groups=2, members=4, turns=4, shared=8, prompt=40, ope
 
 
 ATTEMPTS = count()  # every attempt has its own random numbers
+NOISE = 2**20
 
 
 class Script:
     """An environment that answers at once, never ends, and gives random rewards. Every third state is shared with others of the group."""
 
     def reset(self, task: Task, seed: int = 0) -> Observation:
-        self.place, self.chance = 0, np.random.default_rng(next(ATTEMPTS))
+        self.place, self.chance = 0, random.Random(next(ATTEMPTS))
         return Observation("start", anchor="start")
 
     def step(self, action: str) -> Transition:
         self.place += 1
-        anchor = self.place if self.place % 3 == 0 else int(self.chance.integers(2**40))
+        anchor = self.place if self.place % 3 == 0 else self.chance.getrandbits(40)
         return Transition(Observation("on", anchor=anchor), reward=float(self.chance.random() < 0.05))
 
 
+@lru_cache(maxsize=1)
+def noise(words: int) -> list[int]:
+    """Random tokens, made once: what prompts are cut from."""
+    found: list[int] = np.random.default_rng(0).integers(0, words, NOISE).tolist()
+    return found
+
+
 class Dialogue:
-    """A context whose prompts have exact lengths: random tokens instead of text."""
+    """A context whose prompts have exact lengths: random tokens instead of text. They are made before anything is measured, and a piece of
+    them costs next to nothing, as observations do that a real agent has tokenised before. No two turns have the same piece."""
 
     def __init__(self, shape: Shape, numbers: Callable[[], int]):
-        self.shape, self.seed = shape, numbers()
+        self.shape, self.number, self.noise = shape, numbers(), noise(shape.model["vocab_size"])
 
     def start(self, task: Task, observation: Observation) -> None:
-        self.common = self._tokens(derive(0, task.id), self.shape.shared)
-        self.turn, self.ids = 0, [*self.common, *self._tokens(self.seed, self.shape.opening - self.shape.shared)]
+        self.turn, self.common = 0, self._tokens(derive(0, task.id), self.shape.shared)
+        self.ids = self.common + self._own(self.shape.opening - self.shape.shared)
 
     def prompt(self) -> Prompt:
         if self.shape.context == "full":
-            return Prompt(self.ids)
-        return Prompt([*self.common, *self._tokens(derive(self.seed, self.turn), self.shape.prompt - self.shape.shared)])
+            return Prompt(Prefix(self.ids))
+        return Prompt(self.common + self._own(self.shape.prompt - self.shape.shared))
 
     def record(self, response_ids: Sequence[int], parsed: Parsed, observation: Observation) -> None:
         self.turn += 1
         if self.shape.context == "full":
-            self.ids = [*self.ids, *response_ids, *self._tokens(derive(self.seed, self.turn), self.shape.observation)]
+            self.ids += response_ids
+            self.ids += self._own(self.shape.observation)
 
-    def _tokens(self, seed: int, number: int) -> list[int]:
-        found: list[int] = np.random.default_rng(seed).integers(0, self.shape.model["vocab_size"], number).tolist()
-        return found
+    def _own(self, number: int) -> list[int]:
+        return self._tokens((self.number * 1000 + self.turn) * 577, number)
+
+    def _tokens(self, place: int, number: int) -> list[int]:
+        start = place % (NOISE - 1000)
+        return self.noise[start : start + number]
 
 
 class Bench:
     """The parts of a run, and the clock."""
 
-    def __init__(self, shape: Shape, old: Any = None):
-        """`old`: whose log-probs are the old ones; None: the learner's default."""
+    def __init__(self, shape: Shape, old: Any = None, only_rollout: bool = False):
+        """`old`: whose log-probs are the old ones; None: the learner's default. `only_rollout`: there is no learner."""
         self.shape = shape
         self.device = "cuda" if shape.size != "tiny" else "cpu"
         self.rates = ceilings() if self.device == "cuda" else {"matmul_flop_per_s": 5e10, "copy_bytes_per_s": 1e10}
@@ -147,7 +167,13 @@ class Bench:
             old_logprobs=old,
             optimiser=OptimiserSettings(lr=1e-6),
         )
-        self.learner = Learner(make_model(shape, self.device), settings)
+        self.model = make_model(shape, self.device)
+        self.learner: Any = None
+        if only_rollout:
+            self.model = self.model.to(getattr(torch, settings.dtype)).eval()
+        else:
+            self.learner = Learner(self.model, settings)
+            self.model = self.learner.model
         release()
         rows = shape.groups * shape.members
         self.sampling = Sampling(temperature=1.0, max_tokens=shape.response)
@@ -155,7 +181,7 @@ class Bench:
         self.engine, self.pool = self.make_engine(rows), self.make_pool(rows)
 
     def make_engine(self, rows: int) -> NativeEngine:
-        return NativeEngine(self.learner.model, max_batch=rows, max_length=self.shape.longest + 1, cache_memory=self._cache(rows))
+        return NativeEngine(self.model, max_batch=rows, max_length=self.shape.longest + 1, cache_memory=self._cache(rows))
 
     def make_pool(self, rows: int) -> Pool:
         return Pool(Script, rows)
@@ -245,6 +271,50 @@ class Bench:
         return operations / self.rates["matmul_flop_per_s"] + bytes_read / self.rates["copy_bytes_per_s"]
 
 
+class Waits:
+    """Who waits for whom in a rollout: watches the launches of an engine, and the results that are waited for."""
+
+    def __init__(self, engine: NativeEngine):
+        self.seconds = {"waited": 0.0, "launching": 0.0, "between": 0.0}
+        self.steps = {"prompts": 0, "decode": 0}
+        self.boundaries, self._flying, self._last = 0, 0, 0.0
+        self._runner, self._launch = engine._runner, engine._runner.launch
+        self._runner.launch = self._launched  # type: ignore[method-assign]
+
+    def stop(self) -> None:
+        self._runner.launch = self._launch  # type: ignore[method-assign]
+
+    def _launched(self, step: Any) -> Any:
+        start = time.perf_counter()
+        if not self._flying and self._last:
+            self.seconds["between"] += start - self._last
+            self.boundaries += 1
+        result = self._launch(step)
+        self.seconds["launching"] += time.perf_counter() - start
+        self.steps["decode" if len(step.drawing) == step.tokens else "prompts"] += 1
+        self._flying += 1
+        wait = result.wait
+
+        def waited() -> Any:
+            start = time.perf_counter()
+            found = wait()
+            self._last = time.perf_counter()
+            self.seconds["waited"] += self._last - start
+            self._flying -= 1
+            return found
+
+        result.wait = waited  # type: ignore[method-assign]
+        return result
+
+    def report(self, rollout: float) -> dict[str, Any]:
+        seconds = {"rollout": rollout, "host": rollout - self.seconds["waited"], **self.seconds}
+        return {
+            "seconds": {name: round(value, 2) for name, value in seconds.items()},
+            "between_ms": round(1000 * self.seconds["between"] / max(1, self.boundaries), 2),
+            "steps": self.steps,
+        }
+
+
 class Phase:
     """Adds the seconds of what happens inside, with all that it started on the GPU."""
 
@@ -326,6 +396,27 @@ def measure(bench: Bench) -> dict[str, Any]:
     }
 
 
+def measure_rollout(bench: Bench) -> dict[str, Any]:
+    """The rollout alone, after one of a few turns."""
+    bench.collect(3, bench.shape.groups, 0)
+    bench.engine.refresh()
+    waits, seconds = Waits(bench.engine), dict[str, float]()
+    with Phase(seconds, "rollout", bench.device):
+        found = bench.collect(bench.shape.turns, bench.shape.groups, bench.shape.groups)
+    waits.stop()
+    summary = summarise(found)
+    return {
+        "shape": bench.shape.__dict__,
+        "machine": torch.cuda.get_device_name() if bench.device == "cuda" else "CPU",
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        "rates": {name: round(rate / 1e12, 3) for name, rate in bench.rates.items()},
+        **{name: summary[name] for name in ("turns", "prompt_tokens", "response_tokens")},
+        **waits.report(seconds["rollout"]),
+        "floor_seconds": round(bench.floors["rollout"], 2),
+        "share_of_floor": round(bench.floors["rollout"] / seconds["rollout"], 3),
+    }
+
+
 def shares(seconds: dict[str, float], floors: dict[str, float], from_engine: bool = False) -> dict[str, Any]:
     """The floors compared with what was measured; empty if there are none. `from_engine`: old log-probs needed no pass."""
     if not floors:
@@ -347,17 +438,23 @@ def main() -> None:
     parser.add_argument(
         "--old", choices=("learner", "engine", "auto"), help="whose log-probs are the old ones; the learner's default if left out"
     )
+    parser.add_argument("--only", choices=("rollout",), help="measure this phase alone")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.only and options.games is not None:
+        parser.error("--only rollout plays the script: leave out --games")
     values = (TINY if options.size == "tiny" else Shape()).__dict__ | {"context": options.context}
     shape = Shape(**(values | ({"turns": options.turns} if options.turns else {})))
     if options.games is not None:
         from iteration_games import GamesBench
 
         result = measure(GamesBench(shape, options.games))
+    elif options.only:
+        result = measure_rollout(Bench(shape, only_rollout=True))
     else:
         result = measure(Bench(shape, options.old))
-    usual = Path(__file__).with_name(f"iteration-{'games-' if options.games else ''}{options.context}.json")
+    kind = "games-" if options.games else f"{options.only}-" if options.only else ""
+    usual = Path(__file__).with_name(f"iteration-{kind}{options.context}.json")
     publish(result, options.out or (None if options.size == "tiny" or options.turns else usual))
 
 

@@ -33,8 +33,9 @@ from turnwise.engines.native.switches import Switches
 
 TINY = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2}
 NAMES = {  # how a kernel's name begins, or for the library's a part of it: its kind
-    "_add_norm": "norms", "_gated": "gate, up", "_gate_mul": "activation", "_rotate": "rotation", "_prompt": "attention",
-    "_single": "attention", "_merge": "attention", "_product": "product", "nvjet": "product", "gemm": "product", "cutlass": "product",
+    "_add_norm": "norms", "_gated": "gate, up", "gate_tiles": "gate, up", "_gate_mul": "activation", "_rotate": "rotation",
+    "_prompt": "attention", "_single": "attention", "_merge": "attention", "_product": "product", "nvjet": "product", "gemm": "product",
+    "cutlass": "product",
     "splitk": "product", "_draw": "draw", "_choose": "draw", "_of_logits": "draw", "_of_hidden": "draw", "memcpy": "copies",
     "memset": "copies",
 }  # fmt: skip

@@ -32,10 +32,6 @@ def gate_mul(both: Tensor, kind: str, overlap: bool = False) -> Tensor:
     return (silu(gate) if kind == "silu" else gelu(gate, approximate="tanh")) * up
 
 
-def gate_mul_apart(gate: Tensor, up: Tensor, kind: str, overlap: bool = False) -> Tensor:
-    return gate_mul(torch.cat([gate, up], -1), kind)
-
-
 def fits(x: Tensor, weight: Tensor, blocks: Any) -> bool:
     return True
 
@@ -214,7 +210,7 @@ def copy_pages(cache: Tensor, pairs: Tensor) -> None:
 
 
 MODULES = {
-    "kernels": (add_norm, begin, gate_mul, gate_mul_apart, rotate),
+    "kernels": (add_norm, begin, gate_mul, rotate),
     "products": (fits, gated, product),
     "paged_attention": (attend_singles, attend_prompts),
     "balance_kernel": (plan_of, attend_balanced),

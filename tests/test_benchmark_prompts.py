@@ -21,9 +21,9 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         sys.modules.pop(name, None)
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_products_without_names_are_told_by_their_order(bench: Any, own: bool) -> None:
-    middle = ["_gated"] if own else ["nvjet_sm90_tst", "_gate_mul"]
+@pytest.mark.parametrize("own", ["_gated", "gate_tiles", ""])
+def test_products_without_names_are_told_by_their_order(bench: Any, own: str) -> None:
+    middle = [own] if own else ["nvjet_sm90_tst", "_gate_mul"]
     reduced = ["nvjet_sm90_splitK", "void cublasLt::splitKreduce_kernel"]
     layer = ["_add_norm", "nvjet_sm90_bias", "_rotate", "_prompt", *reduced, "_add_norm", *middle, "nvjet_sm90_tst"]
     kinds = ["norms", "qkv", "rotation", "attention", "out", "out", "norms", *(["gate, up"] if own else ["gate, up", "activation"]), "down"]

@@ -16,12 +16,15 @@ from learn_cases import tiny
 from typer.testing import CliRunner
 
 from turnwise.cli.app import app
+from turnwise.cli.fit import CARDS
 from turnwise.config.schema import Config
 from turnwise.config.writing import to_toml
 from turnwise.data.rollouts import Trajectory, Turn
-from turnwise.engines.native import prompt_sizes
+from turnwise.engines.native import NativeEngine, prompt_sizes
 from turnwise.engines.native.families import FAMILIES
+from turnwise.engines.native.memory import free_bytes, own_bytes
 from turnwise.engines.native.weights import Weights as NativeWeights
+from turnwise.engines.prefill import default_prefill
 from turnwise.learn import footprint
 from turnwise.learn.fitting import LEVERS, MARGIN, Fit, Freedom, as_it_is, as_it_runs, choose, left_for_activations
 from turnwise.learn.footprint import LEARN, OUTSIDE, PHASES, USABLE, Beside, Demand, in_use, terms, totals, wanted_cache
@@ -31,7 +34,7 @@ from turnwise.learn.lora import add_lora
 from turnwise.learn.memory import Memory
 from turnwise.learn.optimiser import Weights
 from turnwise.learn.packing import pack
-from turnwise.learn.shapes import SHAPES, shape_from
+from turnwise.learn.shapes import SHAPES, shape_from, shape_of
 from turnwise.report.fitting import LABELS
 from turnwise.runs.folder import Run
 from turnwise.setup.fit import GB, find, freedom, sampled_share, with_settings
@@ -77,6 +80,24 @@ def test_the_peak_of_an_iteration_is_as_measured(context: str, longest: int, tok
     demand, found = iteration(longest, tokens), measured(f"iteration-{context}.json")
     assert in_use(terms(demand)) / GB == pytest.approx(peak, rel=0.04)
     assert "kept" not in found or in_use(terms(as_kept(demand, found["kept"]))) / GB == pytest.approx(found["peak_gb"], rel=0.04)
+
+
+@pytest.mark.parametrize(("context", "longest"), [("window", 800), ("full", 8440)])
+def test_the_peak_of_an_iteration_with_kept_slopes_is_as_measured(context: str, longest: int) -> None:
+    found = measured(f"iteration-{context}-auto.json")
+    assert found["kept"]["slopes"]
+    demand = as_kept(iteration(longest, 32768), found["kept"])
+    assert in_use(terms(demand)) / GB == pytest.approx(found["peak_gb"], rel=0.03)
+    inside = totals([term for term in terms(demand) if term.name not in OUTSIDE])
+    assert inside["publish"] / GB == pytest.approx(found["between_gb"], rel=0.01)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_peak_of_an_update_alone_with_kept_slopes_is_as_measured(number: int) -> None:
+    compared = measured("learner-1.5b-now.json")["compared"][number]
+    demand = as_kept(Demand(SMALL, slots=0, graphs=False), compared["kept"])
+    assert demand.slopes and in_use(terms(demand)) / GB == pytest.approx(compared["packed"]["peak_gb"], rel=0.02)
+    assert totals(terms(demand))[LEARN] / GB == pytest.approx(compared["packed"]["reserved_gb"], rel=0.02)
 
 
 @pytest.mark.parametrize(("number", "tokens", "mlp"), [(0, 40 * 830, 22), (1, 3 * 8509, 28)])
@@ -325,7 +346,7 @@ def test_of_the_settings_that_fit_the_fastest_are_chosen(memory: int) -> None:
 def test_what_costs_time_takes_more_of_it() -> None:
     fast = replace(WINDOW, cache=wanted_cache(WINDOW))
     slower: dict[str, Any] = {"tokens": 2048, "mlp": 4, "sleeps": True, "place": "host", "moments": "8bit", "reference": "host"}
-    for name, value in {**slower, "cache": 4 * GB}.items():
+    for name, value in {**slower, "cache": 4 * GB, "prefill": 4096}.items():
         other = replace(fast, sequence=0, **{name: value})
         assert seconds(other) > seconds(replace(fast, sequence=0)), name
 
@@ -480,7 +501,7 @@ def test_the_page_about_performance_shows_what_the_command_says() -> None:
         Config.load(RECIPE, OPEN),
         re.findall(r"\| (\d+) GB \| ([\d.]+) \| (.+) \|", (HERE / "docs" / "performance.md").read_text()),
     )
-    assert len(rows) == 6
+    assert len(rows) == len(CARDS)
     for memory, peak, words in rows:
         fit = find(config, int(memory) * GB).fit
         assert fit.fits and f"{fit.peak / GB:.1f}" == peak
@@ -506,6 +527,82 @@ def test_a_model_is_known_by_its_size_its_config_or_its_name(tmp_path: Path) -> 
     assert json.loads(invoke(RECIPE, "--memory", "141", "--json"))["model"] == "1.5b", "the size in the name on the hub"
     result = CliRunner().invoke(app, ["fit", RECIPE, "model.path=somebody/unknown"])
     assert isinstance(result.exception, TurnwiseError) and "--model" in str(result.exception)
+
+
+TEXT = {"hidden_size": 96, "intermediate_size": 128, "num_hidden_layers": 2}
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("Llama", {**TEXT, "num_attention_heads": 6}),
+        ("Qwen2", {**TEXT, "num_attention_heads": 6, "num_key_value_heads": 2, "tie_word_embeddings": True}),
+        ("Qwen3", {**TEXT, "num_attention_heads": 6, "num_key_value_heads": 2}),
+        ("Gemma3Text", TEXT),
+        ("SmolLM3", {**TEXT, "num_attention_heads": 6, "num_key_value_heads": 2}),
+    ],
+)
+def test_what_a_config_leaves_out_is_the_default_of_its_family(kind: str, values: dict[str, Any], tmp_path: Path) -> None:
+    """Files of Gemma 3 and SmolLM3 do not say that their output layer is the embedding, and those of Gemma 3 name few sizes."""
+    config = getattr(transformers, f"{kind}Config")(**values)
+    (tmp_path / "config.json").write_text(json.dumps({**values, "model_type": config.model_type}))
+    with torch.device("meta"):
+        model = getattr(transformers, f"{kind.removesuffix('Text')}ForCausalLM")(config)
+    shape = shape_of(str(tmp_path))
+    assert shape.parameters == pytest.approx(sum(weight.numel() for weight in model.parameters()), rel=0.001)
+    assert shape.tied is (kind in ("Qwen2", "Gemma3Text", "SmolLM3")) and shape.family in footprint.FUSED
+    if kind == "Gemma3Text":
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": {**values, "model_type": "gemma3_text"}}))
+        with_pictures = shape_of(str(tmp_path))
+        assert with_pictures == replace(shape, family="gemma3") and with_pictures.family not in footprint.FUSED
+
+
+def test_a_family_that_the_native_engine_does_not_take_is_predicted_with_the_one_that_serves_it(tmp_path: Path) -> None:
+    sizes = {**TEXT, "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 1000, "tie_word_embeddings": True}
+    found = {}
+    for family in ("mistral", "llama"):
+        (tmp_path / "config.json").write_text(json.dumps({**sizes, "model_type": family}))
+        config = Config.load(RECIPE, [*OPEN, f"model.path={tmp_path}"])
+        found[family] = find(config, 24 * GB)
+        text = invoke(RECIPE, "--memory", "24", "--model", str(tmp_path))
+        assert ("native engine does not take models of the family mistral: transformers serves" in text) is (family == "mistral")
+    other, own = found["mistral"], found["llama"]
+    assert (other.engine, own.engine) == ("transformers", "native")
+    assert own.fit.demand.graphs and not other.fit.demand.graphs and other.fit.demand.sleeps and not other.fit.demand.fused
+    named = find(Config.load(RECIPE, [*OPEN, "engine.name=transformers"]), 24 * GB, other.shape)
+    assert named.fit == other.fit, "as if the recipe had named it"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--memory", "inf"], r"--memory takes gigabytes above 0, not inf"),
+        (["--memory", "0"], r"--memory takes gigabytes above 0, not 0"),
+        (["--memory=-3"], r"--memory takes gigabytes above 0, not -3"),
+        (["--model", "9b"], r"unknown model size '9b'. Did you mean '7b'"),
+        (["engine.options.cache_memory=x"], r"engine.options of native: option cache_memory takes number"),
+        (["engine.options.cache_memory=-4"], r"option cache_memory takes number ≥ 0"),
+        (["engine.options.prefill_tokens=0"], r"option prefill_tokens takes integer ≥ 1"),
+        (["engine.options.cache_dtype=4bit"], r"cache_dtype '4bit'.*8bit"),
+        (["engine.options.cache=3"], r"unknown option of the native engine.*cache"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(words: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, ["fit", RECIPE, *words])
+    assert isinstance(result.exception, TurnwiseError) and re.search(message, str(result.exception)), result.exception
+
+
+def test_a_setting_is_not_wrapped_and_one_that_the_recipe_makes_is_named() -> None:
+    text = invoke(RECIPE, "--memory", "24")
+    found = re.findall(r"engine.options.cache_memory=(\d+)", text)
+    assert found == [str(json.loads(invoke(RECIPE, "--memory", "24", "--json"))["settings"]["engine.options.cache_memory"])]
+    assert "It fits" in text and "The recipe sets learner.tokens_per_batch=32768" in text
+    assert "The recipe sets" not in invoke(RECIPE, "--memory", "141")
+
+
+def test_the_smallest_settings_have_a_small_cache_although_the_update_decides() -> None:
+    found = find(Config.load(RECIPE), 8 * GB)
+    assert not found.fit.fits and found.fit.demand.rows > 0 and found.fit.totals["collect"] <= 8 * GB
 
 
 def test_an_unknown_mixture_of_experts_is_not_taken_for_a_dense_model(tmp_path: Path) -> None:
@@ -541,6 +638,57 @@ def test_families_and_sizes_of_recorded_steps_are_those_of_the_engine() -> None:
     shape = shape_from(model.config.to_dict(), "tiny")
     assert footprint.recorded_prompts(shape) == prompt_sizes.prompt_sizes(NativeWeights(model))
     assert footprint.recorded_prompts(SHAPES["7b"])[-1] == 256
+
+
+# -- prompt tokens at once ------------------------------------------------------------------------------------------------------------
+
+
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch, total: int, free: int | None = None, part: float = 1.0, held: int = 0, used: int = 0) -> int:
+    """What the engine takes by default on a GPU with this memory."""
+    known = {
+        "mem_get_info": lambda device: ((total if free is None else free) - held, total),
+        "memory_reserved": lambda device: held,
+        "memory_allocated": lambda device: used,
+        "get_per_process_memory_fraction": lambda device: part,
+    }
+    for name, answer in known.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
+    device = torch.device("cuda", 0)
+    assert own_bytes(device) == free_bytes(device) + used
+    return default_prefill(own_bytes(device))
+
+
+def test_a_large_gpu_reads_prompts_in_longer_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [on_a_gpu(monkeypatch, size * GB) for size in (12, 24, 48, 63, 64, 80, 141)] == [16384] * 4 + [32768] * 3
+    assert on_a_gpu(monkeypatch, 141 * GB, held=90 * GB, used=80 * GB) == 32768, "what the process holds itself is its own"
+    assert on_a_gpu(monkeypatch, 141 * GB, free=60 * GB) == 16384, "others have the rest"
+    assert on_a_gpu(monkeypatch, 141 * GB, part=40 / 141) == 16384, "the process is limited"
+    assert default_prefill(own_bytes(torch.device("cpu"))) == 1024 == NativeEngine(tiny(), max_length=64).prefill_tokens
+
+
+@pytest.mark.parametrize("memory", [48, 64, 66, 80, 141])
+def test_the_prediction_reads_prompts_as_the_engine_does(monkeypatch: pytest.MonkeyPatch, memory: int) -> None:
+    """The engine sees what CUDA itself leaves."""
+    taken = on_a_gpu(monkeypatch, memory * GB, free=memory * GB - footprint.CONTEXT)
+    found = {
+        name: find(Config.load(RECIPE, [*OPEN, f"engine.name={name}"]), memory * GB).plain.demand.prefill
+        for name in ("native", "transformers", "vllm")
+    }
+    assert found == {"native": taken, "transformers": 16384, "vllm": 0}
+    given = Config.load(RECIPE, [*OPEN, "engine.options.prefill_tokens=5000"])
+    assert find(given, memory * GB).fit.demand.prefill == 5000 and not freedom(given).prefill
+
+
+def test_a_large_gpu_that_is_nearly_full_reads_prompts_in_shorter_steps() -> None:
+    """With adapters on a 32B model, a step of 32,768 prompt tokens takes 7 GB."""
+    config = Config.load(HERE / "recipes" / "alfworld-7b-lora.toml", [*OPEN, "engine.max_batch=32"])
+    tight, less, plenty = (find(config, size * GB, SHAPES["32b"]) for size in (78, 92, 100))
+    assert tight.fit.fits and tight.settings["engine.options.prefill_tokens"] == 16384
+    assert less.fit.fits and less.fit.changed and "prefill" not in less.fit.changed, "not where other settings are enough"
+    assert plenty.fit.fits and not plenty.fit.changed and plenty.fit.demand.prefill == 32768
+    again = find(with_settings(config, tight.settings), 78 * GB, SHAPES["32b"])
+    assert again.fit.fits and again.fit.demand.prefill == 16384
+    assert not find(with_settings(config, {"engine.options.prefill_tokens": 32768}), 78 * GB, SHAPES["32b"]).fit.fits
 
 
 def test_a_fit_knows_its_peak() -> None:

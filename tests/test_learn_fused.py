@@ -14,7 +14,7 @@ from test_learn_gradient import GradientOf, assert_same
 from turnwise.data.batch import Batch
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, add_lora, forward, gae_targets, pack
 from turnwise.learn.forward import PackedModel
-from turnwise.learn.fused import reason_against
+from turnwise.learn.fused import eager, reason_against
 from turnwise.learn.fused.stack import Kept
 from turnwise.objectives import Loss
 from turnwise.util.errors import TurnwiseError
@@ -44,6 +44,21 @@ def test_values_and_gradients_are_those_of_the_models_own_layers(kind: str, tied
     (wanted, slopes), (found, found_slopes) = run(own, packed, places), run(fused, packed, places)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
     assert_same(found_slopes, slopes, 1e-4)
+
+
+@pytest.mark.parametrize(("kept", "joined"), [(Kept(), 0), (Kept(2, 2, 9), 0), (Kept(1, 1), 1), (Kept(0, 0), 2)])
+def test_the_halves_of_an_mlp_are_kept_or_never_written(kept: Kept, joined: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, packed = PackedModel(tiny(num_hidden_layers=2), fused=True), pack(trajectories(3, context="full"))
+    assert policy.fused is not None
+    policy.fused.kept = kept
+    calls: list[int] = []
+    gated = eager.gated
+    monkeypatch.setattr(eager, "gated", lambda x, weight, kind: calls.append(len(x)) or gated(x, weight, kind))
+    found, _ = run(policy, packed)
+    assert len(calls) == joined
+    with policy.attention(), torch.no_grad():  # nobody needs them
+        assert torch.equal(policy.hidden(packed, None), found)
+    assert len(calls) == joined + 2
 
 
 WINDOW = 9  # shorter than most sequences of the batch

@@ -262,7 +262,7 @@ def test_parts_of_a_product_add_up_to_the_product_and_are_rounded_once(bulk: boo
 @pytest.mark.parametrize(("bulk", "stay"), [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("kind", ["silu", "gelu_pytorch_tanh"])
 def test_a_gated_product_is_the_product_followed_by_the_activation(bulk: bool, stay: bool, kind: str) -> None:
-    from turnwise.engines.native.kernels import gate_mul, gate_mul_apart
+    from turnwise.engines.native.kernels import gate_mul
     from turnwise.engines.native.product_table import Blocks
     from turnwise.engines.native.products import gated
 
@@ -272,5 +272,3 @@ def test_a_gated_product_is_the_product_followed_by_the_activation(bulk: bool, s
             expected = gate_mul(torch.nn.functional.linear(x, weight, added), kind).float()
             found = gated(x, weight, added, kind, Blocks(16, 32, 32, bulk=bulk, stay=stay, group=2)).float()
             assert (found - expected).norm() < bound * expected.norm()
-            halves = [torch.nn.functional.linear(x, weight[n : n + 56], None if added is None else added[n : n + 56]) for n in (0, 56)]
-            assert (gate_mul_apart(*halves, kind).float() - expected).norm() < bound * expected.norm()

@@ -108,20 +108,6 @@ def test_products_that_add_to_the_residual_themselves_change_no_token(
     assert bool(added) == (variant != "gemma3") and all(count > 4 for count in added)
 
 
-@pytest.mark.parametrize("variant", ["qwen2", "llama with biases", "gemma3"])
-def test_the_two_halves_of_an_mlp_as_two_products_change_no_token(recorded: Make, variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, prompts = make(variant), [prompt(n, n) for n in (5, 40, 64)]
-    engine = recorded(model, 40, 16, {"apart": True, "gate": False}, max_length=128)
-    module = sys.modules["turnwise.engines.native.layer_products"]
-    monkeypatch.setattr(module, "MANY_ROWS", 4)
-    halves: list[int] = []
-    apart = module.gate_mul_apart
-    monkeypatch.setattr(module, "gate_mul_apart", lambda gate, *more: halves.append(len(gate)) or apart(gate, *more))
-    found = ask(engine, prompts, Sampling(max_tokens=6))
-    assert worst(model, prompts, found) < 1e-4
-    assert bool(halves) == (variant != "llama with biases") and all(count > 4 for count in halves)
-
-
 def test_a_product_is_the_librarys_unless_its_shape_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     few, more = Blocks(16, 64, 64), Blocks(64, 64, 64)
     monkeypatch.setattr(product_table, "MEASURED", {("out", 64, 32): ((16, few), (48, None), (128, more))})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 import typer
@@ -24,14 +25,15 @@ def fit(
     from turnwise.config.schema import Config
     from turnwise.learn.shapes import shape_of
     from turnwise.report.fitting import overview, print_json, show
-    from turnwise.setup.fit import GB, find
+    from turnwise.setup.fit import GB, check_options, find
     from turnwise.util.errors import TurnwiseError
 
     if recipe is not None and is_override(recipe):
         overrides, recipe = [recipe, *(overrides or [])], None
-    if memory is not None and not memory > 0:
+    if memory is not None and not 0 < memory < math.inf:
         raise TurnwiseError(f"--memory takes gigabytes above 0, not {memory:g}")
     config = Config.load(recipe or str(shipped_recipe("quickstart")), overrides or [])
+    check_options(config)
     shape = shape_of(model) if model is not None else None
     found = [find(config, int(size * GB), shape, lora) for size in ((memory,) if memory is not None else CARDS)]
     if as_json:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from inspect import signature
@@ -54,12 +54,13 @@ class ModelPolicy:
     def __post_init__(self) -> None:
         self._attempts: dict[int, Attempt] = {}
         self._ready: list[Answer] = []
+        self._unread: deque[list[Response]] = deque()  # what the engine has finished, in the pieces that are handed over
         self._sequences = count()
         self._steps = "wait" in signature(self.engine.poll).parameters  # an engine may know nothing of steps
 
     @property
     def pending(self) -> int:
-        return self.engine.pending + len(self._ready)
+        return self.engine.pending + len(self._ready) + len(self._unread)
 
     def begin(self, slot: int, start: Start, observation: Observation) -> None:
         if hasattr(start.hint, "heard"):  # it changes with what is said: every attempt has one of its own
@@ -98,11 +99,20 @@ class ModelPolicy:
         if ready:
             return ready
         while True:
-            responses = self.engine.poll() if wait or not self._steps else self.engine.poll(wait=False)
-            found = [self._answer(response) for response in responses if response.key in self._attempts]
+            found = [self._answer(response) for response in self._responses(wait) if response.key in self._attempts]
             answers = [answer for answer in found if answer is not None]
             if answers or not found or not wait:  # a response that continues or is drawn again is not an answer yet
                 return answers
+
+    def _responses(self, wait: bool) -> Sequence[Response]:
+        """The next responses. If many have ended at once, they come in pieces: an engine whose device works by itself starts with the
+        prompts that follow on the first ones, while the host still reads the others."""
+        if self._unread:
+            self.engine.start()  # type: ignore[attr-defined]
+            return self._unread.popleft()
+        responses = self.engine.poll() if wait or not self._steps else self.engine.poll(wait=False)
+        self._unread.extend(pieces(responses, getattr(self.engine, "early", 0)))
+        return self._unread.popleft() if self._unread else ()
 
     def _answer(self, response: Response) -> Answer | None:
         if response.finish is Finish.REFUSED:
@@ -189,3 +199,17 @@ class ModelPolicy:
     def end(self, slot: int) -> None:
         if (attempt := self._attempts.pop(slot, None)) is not None:
             self.engine.release(attempt.sequence)
+        for piece in self._unread:  # the slot's next attempt must not get them
+            piece[:] = [response for response in piece if response.key != slot]
+
+
+def pieces(responses: Sequence[Response], first: int) -> Iterator[list[Response]]:
+    """Responses in pieces: two of `first`, then each twice as large as the one before it, and the last not smaller than that one. All in
+    one if there are too few, or if `first` is 0."""
+    begin, size = 0, first
+    while size and len(responses) - begin >= 2 * size:
+        yield list(responses[begin : begin + size])
+        begin += size
+        size = begin  # what was handed over so far
+    if begin < len(responses):
+        yield list(responses[begin:])

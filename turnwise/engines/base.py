@@ -114,7 +114,11 @@ class Response:
 class Engine(Protocol):
     """`submit` never blocks for long. `poll` waits until at least one response is ready, or returns none if nothing is pending; with
     `wait=False` it takes at most one step and returns what is ready, perhaps nothing. `version` is that of the engine's weights, -1 if
-    it is unknown. `reports` are the kinds of reports that it can give (`engines/reports.py`)."""
+    it is unknown. `reports` are the kinds of reports that it can give (`engines/reports.py`).
+
+    An engine whose device works while the host does something else may have two members more. If many responses end at once, they are
+    read in pieces, the first of `early` responses (0: all at once). `start()` is called when the requests that follow on a piece were
+    submitted, and others are still being prepared: the engine may begin with what it has. It never waits."""
 
     version: int
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from turnwise.config.kinds import ENGINE
 from turnwise.config.options import Entry, Registry
+from turnwise.util.errors import unknown_name
 
 GIVEN = ("stop_token_ids", "vision")  # given by the run, not options of a recipe
 
@@ -30,6 +31,18 @@ def _load() -> None:
 
 engines: Registry[Callable[..., Any]] = Registry("engine", _load, ENGINE)
 register = engines.register
+
+
+def checked(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of an engine in a recipe (`engine.options`), checked by its signature."""
+    entry, found = engines[name], dict(options)
+    known = {key: option for key, option in entry.options.items() if key not in GIVEN}
+    for key, value in options.items():
+        if key in known:
+            found[key] = known[key].check(value, f"engine.options of {name}")
+        elif not entry.open:
+            raise unknown_name(f"option of the {name} engine (engine.options):", key, known)
+    return found
 
 
 def make(entry: Entry[Callable[..., Any]], *parts: Any, given: Mapping[str, Any], options: Mapping[str, Any]) -> Any:

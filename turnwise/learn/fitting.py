@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 
+from turnwise.engines.prefill import ON_A_SMALL_GPU
 from turnwise.learn.footprint import (
     COLLECT,
     FEWEST_TOKENS,
@@ -38,7 +40,7 @@ from turnwise.learn.footprint import (
     wanted_cache,
 )
 
-LEVERS = ("cache", "tokens", "recompute", "sleep", "moments", "place", "reference", "lora", "four_bit")
+LEVERS = ("prefill", "cache", "tokens", "recompute", "sleep", "moments", "place", "reference", "lora", "four_bit")
 CACHE_PARTS = (1, 2, 4, 16)  # of the rows, for which the cache has room if all are of the longest length
 GPU_PART = 0.5  # of the free memory: what the engine's cache takes by itself
 MARGIN = 0.03  # of the memory that a choice leaves free
@@ -49,6 +51,7 @@ RANK = 16
 class Freedom:
     """What may be chosen: settings that the user has not made. `tokens` and `recompute` are otherwise decided by the learner as it runs."""
 
+    prefill: bool = True
     cache: bool = True
     sleep: bool = True
     tokens: bool = True
@@ -141,11 +144,16 @@ def choose(
                 if Fit(found, memory).peak <= usable:
                     fitting.append(as_it_runs(found, memory, free))
                 else:
-                    smallest = min(smallest, Fit(found, memory, changes(demand, plain.demand, found)), key=lambda one: one.peak)
+                    smallest = min(smallest, Fit(found, memory, changes(demand, plain.demand, found)), key=_size)
         if fitting:
             best = min(fitting, key=seconds)
             return Fit(best, memory, changes(demand, plain.demand, best))
     return smallest
+
+
+def _size(fit: Fit) -> tuple[int, int]:
+    """The peak, and of equals what all phases need."""
+    return fit.peak, sum(fit.totals.values())
 
 
 def tiers(demand: Demand, free: Freedom) -> Iterator[list[Demand]]:
@@ -167,14 +175,15 @@ def tiers(demand: Demand, free: Freedom) -> Iterator[list[Demand]]:
 
 
 def candidates(demand: Demand, free: Freedom) -> Iterator[Demand]:
-    """Rows of the cache and tokens at once, with a cache that stays during updates, or is released. Of equals, more rows and tokens come
-    first."""
+    """Rows of the cache, tokens and prompt tokens at once, with a cache that stays during updates, or is released. Of equals, more rows and
+    tokens come first."""
     sizes = [size for size in (*SIZES, FEWEST_TOKENS) if size <= demand.tokens] if free.tokens else [demand.tokens]
     own = replace(demand, attention=0, mlp=0) if free.recompute else demand  # what is kept depends on the room
+    steps = sorted({own.prefill, min(own.prefill, ON_A_SMALL_GPU)}, reverse=True) if free.prefill else [own.prefill]
     for rows in sorted({max(1, demand.slots // part) for part in CACHE_PARTS}, reverse=True) if free.cache else (demand.slots,):
         for asleep in (False, True) if free.sleep and not demand.sleeps else (demand.sleeps,):
-            for size in sizes:
-                found = replace(own, tokens=size, piece=piece_of(size), sleeps=asleep)
+            for size, prefill in product(sizes, steps):
+                found = replace(own, tokens=size, piece=piece_of(size), prefill=prefill, sleeps=asleep)
                 yield replace(found, cache=least_cache(demand, rows)) if free.cache else found
 
 
@@ -215,6 +224,7 @@ def changes(given: Demand, plain: Demand, found: Demand) -> tuple[str, ...]:
     """The names of what differs from what would happen without a choice, in the order of `LEVERS`; and whether anything is computed
     again."""
     differs = {
+        "prefill": found.prefill != given.prefill,
         "cache": found.cache != plain.cache,
         "tokens": found.tokens != plain.tokens,
         "recompute": min(found.mlp, found.attention) < min(found.shape.layers, given.mlp, given.attention),

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from turnwise.learn.shapes import ModelShape
+from turnwise.engines.prefill import ON_A_SMALL_GPU
+from turnwise.learn.shapes import KNOWN, ModelShape
 
 START, COLLECT, LEARN, STEP, PUBLISH = PHASES = ("start", "collect", "learn", "step", "publish")
 EVERY = 10**6  # layers: all of them
@@ -33,7 +34,7 @@ GRAPH = int(5e6)  # of a recorded decode step, outside torch; with CONTEXT, 0.88
 LANES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # sizes of recorded decode steps
 PROMPTS = (*range(32, 129, 32), *range(192, 513, 64), *range(640, 1025, 128), *range(1280, 2049, 256), *range(2560, 4097, 512))
 PROMPT_WORK = 2e12  # tokens × weights: prompts beyond this are not recorded
-FUSED = ("llama", "qwen2", "qwen3", "qwen3_moe", "gemma3_text", "smollm3")  # families whose layers the learner runs itself
+FUSED = KNOWN  # families whose layers the learner runs itself
 FOUR_BIT = 0.52  # bytes per weight: half a byte, and a scale for every 64 weights, itself in 8 bits
 EIGHT_BIT = 2 * (1 + 4 / 128)  # bytes per weight: two moments of one byte, and a scale for every 128 of them
 EXACT = 8  # bytes per weight: two moments in float32
@@ -90,7 +91,7 @@ class Demand:
     cache_8bit: bool = False
     slots: int = 128
     longest: int = 2560
-    prefill: int = 16384
+    prefill: int = ON_A_SMALL_GPU
     tokens: int = 32768
     sequence: int = 0
     attention: int = EVERY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,8 @@ NAMES = (
     *("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size"),
     *("head_dim", "num_experts", "num_experts_per_tok", "moe_intermediate_size"),
 )
+KNOWN = ("llama", "qwen2", "qwen3", "qwen3_moe", "gemma3_text", "smollm3")
+BASIC = (*NAMES[1:7], "tie_word_embeddings")  # what files of all these families have or have by default
 HEAD_NORMS = ("qwen3", "qwen3_moe", "gemma3", "gemma3_text")
 WRAPPED = ("gemma3", "gemma3_text")
 MIXTURES = ("qwen3_moe",)
@@ -120,15 +122,27 @@ def shape_of(model: str) -> ModelShape:
     try:
         read = json.loads(path.read_text(encoding="utf-8"))
         values = read.get("text_config", read)
-        tied = {"tie_word_embeddings": read.get("tie_word_embeddings", False)}
+        tied = {"tie_word_embeddings": read["tie_word_embeddings"]} if "tie_word_embeddings" in read else {}
         experts = next((key for key in EXPERTS if values.get(key)), None)
         if experts is not None and values.get("model_type") not in MIXTURES:
             raise ValueError(f"{experts} = {values[experts]}: a mixture of experts of another family than {', '.join(MIXTURES)}")
-        return shape_from(tied | values, given.name if given.suffix != ".json" else given.parent.name or "model")
+        found = shape_from(_completed(tied | values), given.name if given.suffix != ".json" else given.parent.name or "model")
+        return found if values is read else replace(found, family=str(read.get("model_type") or ""))  # with pictures: another family
     except (ValueError, KeyError, TypeError) as error:
         raise TurnwiseError(
             f"{path} does not describe a dense decoder as expected ({error!r}): give a size: {', '.join(SHAPES)}"
         ) from error
+
+
+def _completed(values: dict[str, Any]) -> dict[str, Any]:
+    """With what a file leaves out because it is the default of its family: some files name little more than sizes."""
+    family = values.get("model_type")
+    if family not in KNOWN or {*BASIC, *(("head_dim",) if family in HEAD_NORMS else ())} <= values.keys():
+        return values
+    from transformers import CONFIG_MAPPING
+
+    completed: dict[str, Any] = CONFIG_MAPPING[family](**values).to_dict()
+    return completed
 
 
 def shape_from(values: Mapping[str, Any], name: str) -> ModelShape:

@@ -60,7 +60,7 @@ def choices(found: Found) -> Table:
     """One row per setting: what, how it is typed, and what it costs."""
     shown = Table(box=None, show_header=True, padding=(0, 2, 0, 0))
     for head in ("", "setting", "estimated cost"):
-        shown.add_column(head, overflow="fold")
+        shown.add_column(head, overflow="fold", no_wrap=head == "setting")  # it is copied from here
     for name in found.fit.changed:
         shown.add_row(words(name, found), keys(name, found) or "(decided as it runs)", cost(name, found).words)
     return shown
@@ -70,8 +70,12 @@ def _verdict(found: Found) -> str:
     fit = found.fit
     state = "It fits" if fit.fits else "It does not fit"
     first = f"{state}: the peak is {fit.peak / GB:.1f} of {fit.memory / GB:g} GB, in the phase with a star. {_slopes(found)}{ESTIMATE}."
+    if found.engine != found.config.engine.name:
+        first += (
+            f"\nThe {found.config.engine.name} engine does not take models of the family {found.shape.family}: {found.engine} serves it."
+        )
     fixed = fixed_settings(found)
-    if fit.fits or not fixed:
+    if (fit.fits and not fit.changed) or not fixed:
         return first
     return f"{first}\n{_fixed(fixed)}"
 
@@ -106,6 +110,7 @@ def overview(several: Sequence[Found], name: str) -> None:
 
 
 LABELS = {
+    "prefill": "fewer prompt tokens at once",
     "cache": "cache size",
     "tokens": "fewer tokens at once",
     "recompute": "recomputation",
@@ -123,6 +128,7 @@ def as_data(found: Found) -> dict[str, Any]:
     fit = found.fit
     return {
         "model": found.shape.name,
+        "engine": found.engine,
         "parameters": found.shape.parameters,
         "memory_gb": fit.memory / GB,
         "fits": fit.fits,

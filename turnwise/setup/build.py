@@ -20,7 +20,7 @@ from turnwise.config.learning import Optimiser
 from turnwise.config.schema import Config
 from turnwise.config.section import Section
 from turnwise.engines.base import Engine, Sampling
-from turnwise.engines.registry import GIVEN, engines
+from turnwise.engines.registry import checked, engines
 from turnwise.engines.registry import make as make_engine
 from turnwise.learn.learner import Learner
 from turnwise.learn.models import choose_device, warn_of_slow_dtype
@@ -150,19 +150,15 @@ def build_server(config: Config, tokenizer: Any, agent: Agent) -> Engine:
 
 def engine_options(config: Config) -> dict[str, Any]:
     """The recipe's further options of an engine in this process, checked by its signature; names of precisions become torch dtypes."""
-    entry = engines[config.engine.name]
-    known = {name: option for name, option in entry.options.items() if name not in GIVEN}
-    options = dict(config.engine.options)
-    for name, value in options.items():
-        if name not in known and not entry.open:
-            raise unknown_name(f"option of the {config.engine.name} engine (engine.options):", name, known)
-        if name in known:
-            options[name] = known[name].check(value, f"engine.options of {config.engine.name}")
+    options = checked(config.engine.name, config.engine.options)
+    for name, value in config.engine.options.items():
         if name in ("dtype", "autocast"):
             if value not in PRECISIONS:
                 raise unknown_name(f"precision (engine.options.{name}):", str(value), PRECISIONS)
             options[name] = getattr(torch, value)
-    if (ready := getattr(entry.function, "ready", None)) is not None:  # before a model is loaded: packages, versions, devices
+    if (
+        ready := getattr(engines[config.engine.name].function, "ready", None)
+    ) is not None:  # before a model is loaded: packages, versions, devices
         own = config.engine
         ready(Sampling(own.temperature, own.top_p, own.top_k, own.min_p, own.max_tokens), options)
     return options

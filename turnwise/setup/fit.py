@@ -13,6 +13,7 @@ from typing import Any
 
 from turnwise.config.schema import Config
 from turnwise.config.sections import Lora
+from turnwise.engines.prefill import ON_A_SMALL_GPU, default_prefill
 from turnwise.learn.fitting import MARGIN, Fit, Freedom, as_it_is, choose, free_for_cache
 from turnwise.learn.footprint import COLLECT, CONTEXT, EVERY, FUSED, TARGETS, Beside, Demand, piece_of, terms, totals, wanted_cache
 from turnwise.learn.shapes import SHAPES, ModelShape, shape_of
@@ -40,13 +41,27 @@ class Found:
         """The settings to change, by their keys."""
         return settings(self.fit)
 
+    @property
+    def engine(self) -> str:
+        """The engine that will serve the model."""
+        return engine_for(self.config, self.shape)
+
 
 def find(config: Config, memory: int, shape: ModelShape | None = None, lora: bool = False, host: int | None = None) -> Found:
     """What a recipe needs on a GPU with so many bytes, and what would make it fit. `lora`: adapters may be chosen. `host`: bytes of the
     host's memory that may be used instead."""
     known = shape or shape_for(config)
-    demand, free = demand_of(config, known, memory), freedom(config, lora)
+    demand, free = demand_of(config, known, memory), freedom(config, lora, engine_for(config, known))
     return Found(config, known, as_it_is(demand, memory, free), choose(demand, memory, free, host, seconds))
+
+
+def check_options(config: Config) -> None:
+    """Say what is wrong with the options of an engine that is known here. An engine of the user's own is not imported for this."""
+    if config.engine.options:
+        from turnwise.engines.registry import checked, engines
+
+        if engines.known(config.engine.name) is not None:
+            checked(config.engine.name, config.engine.options)
 
 
 def shape_for(config: Config) -> ModelShape:
@@ -70,9 +85,15 @@ def shape_for(config: Config) -> ModelShape:
         ) from None
 
 
+def engine_for(config: Config, shape: ModelShape) -> str:
+    """The engine that a run uses: families that the native one does not take are served by transformers. A file without a family is taken
+    for a known one."""
+    return "transformers" if config.engine.name == "native" and shape.family and shape.family not in FUSED else config.engine.name
+
+
 def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
     """The recipe's settings as far as memory depends on them."""
-    own, engine, lora = config.learner, config.engine, config.model.lora
+    own, engine, lora, name = config.learner, config.engine, config.model.lora, engine_for(config, shape)
     width = 2 if config.model.dtype == "bfloat16" else 4
     keep = EVERY if own.gradient_checkpointing is not True else 0
     longest = config.agent.max_prompt_tokens + engine.max_tokens
@@ -87,8 +108,8 @@ def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
         place=own.optimiser_place,
         slots=engine.max_batch,
         longest=longest,
-        prefill=int(engine.options.get("prefill_tokens") or 16384),
-        graphs=bool(engine.options.get("graphs", True)) and engine.name == "native",
+        prefill=_prefill(engine.options, name, memory),
+        graphs=bool(engine.options.get("graphs", True)) and name == "native",
         sleeps=engine.sleep,
         tokens=own.tokens_per_batch or Demand.tokens,
         piece=piece_of(own.tokens_per_batch),
@@ -100,6 +121,11 @@ def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
         beside=beside(config, shape, width),
     )
     return with_engine(demand, config, memory)
+
+
+def _prefill(options: Mapping[str, Any], engine: str, memory: int) -> int:
+    """Prompt tokens per forward pass. The native engine decides by what torch can have of the GPU."""
+    return int(options.get("prefill_tokens") or (default_prefill(memory - CONTEXT) if engine == "native" else ON_A_SMALL_GPU))
 
 
 def sampled_share(config: Config) -> float:
@@ -116,7 +142,8 @@ def with_engine(demand: Demand, config: Config, memory: int) -> Demand:
     """The cache of the engine that the recipe names, and whether it has a copy of the weights. The transformers engine takes fewer rows if
     its memory runs out, so its cache is at most what is left."""
     engine, shape = config.engine, demand.shape
-    if engine.name == "native":
+    name = engine_for(config, shape)
+    if name == "native":
         demand = replace(demand, cache_8bit=engine.options.get("cache_dtype") == "8bit")
         given = engine.options.get("cache_memory")
         copies = engine.options.get("dtype") not in (None, config.model.dtype)
@@ -124,7 +151,7 @@ def with_engine(demand: Demand, config: Config, memory: int) -> Demand:
         if 0 < size <= 1:
             size *= free_for_cache(demand, memory)
         return replace(demand, cache=min(int(size), wanted_cache(demand)), shares=not copies)
-    if engine.name == "vllm":
+    if name == "vllm":
         part = float(engine.options.get("memory", VLLM_PART)) * memory
         return replace(demand, cache=max(0, int(part - demand.width * shape.parameters)), shares=False, slots=0, prefill=0, graphs=False)
     demand = replace(demand, sleeps=True, graphs=False)
@@ -158,15 +185,16 @@ def _reference(config: Config, shape: ModelShape, memory: int) -> Any:
     return "host" if memory - CONTEXT - needed_per_weight * shape.parameters < memory / 4 else "device"
 
 
-def freedom(config: Config, lora: bool = False) -> Freedom:
-    """What the recipe leaves open."""
+def freedom(config: Config, lora: bool = False, serving: str | None = None) -> Freedom:
+    """What the recipe leaves open. `serving`: the engine, if it is another one than the recipe names."""
     own, engine, lora_base = config.learner, config.engine, config.model.lora
-    native = engine.name == "native"
+    native = (serving or engine.name) == "native"
 
     def unset(section: Any, name: str) -> bool:
         return name not in section.model_fields_set
 
     return Freedom(
+        prefill=native and not engine.options.get("prefill_tokens"),
         cache=native and "cache_memory" not in engine.options,
         sleep=native and config.cluster is None and unset(engine, "sleep"),
         tokens=own.tokens_per_batch == 0,
@@ -183,6 +211,7 @@ def settings(fit: Fit) -> dict[str, Any]:
     """The settings of a recipe that a fit has changed, by their keys. What the learner decides as it runs is not among them."""
     demand = fit.demand
     known: dict[str, tuple[str, Any]] = {
+        "prefill": ("engine.options.prefill_tokens", demand.prefill),
         "cache": ("engine.options.cache_memory", demand.cache),
         "tokens": ("learner.tokens_per_batch", demand.tokens),
         "sleep": ("engine.sleep", True),

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from turnwise.cluster.service_times import EngineTimes, Machine
+from turnwise.engines.prefill import ON_A_LARGE_GPU
 from turnwise.learn.footprint import EIGHT_BIT, EXACT, LANES, MOST_TOKENS, Demand, recorded_prompts
 
 HOST_BYTES_PER_S = 2.5e10  # assumption: what a PCIe 4.0 slot carries in one direction
@@ -51,6 +52,20 @@ def _cache(before: Demand, after: Demand, machine: Machine) -> Cost:
     """Fewer rows at the same time read the weights more often."""
     now, then = (_decode_seconds(after, machine, rows) for rows in (after.rows, after.slots))
     return Cost(max(0.0, now / then - 1), "decoding")
+
+
+def _prefill(before: Demand, after: Demand, machine: Machine) -> Cost:
+    """Every forward pass over prompts reads the weights again."""
+    read, computed = after.width * after.shape.matrices / machine.copy_bytes_per_s, 2.0 * after.shape.used / machine.flop_per_s
+    return Cost((1 / max(1, after.prefill) - 1 / ON_A_LARGE_GPU) * read / computed, "reading prompts")
+
+
+def _prompt_seconds(demand: Demand, machine: Machine) -> float:
+    """Seconds of reading what is not sampled of an optimiser step's tokens, in the native engine."""
+    if not (demand.slots and demand.prefill):
+        return 0.0
+    computed = 2.0 * demand.shape.used * (1 - SAMPLED) * STEP_TOKENS / machine.flop_per_s
+    return computed * (1 + _prefill(demand, demand, machine).share)
 
 
 def _tokens(before: Demand, after: Demand, machine: Machine) -> Cost:
@@ -104,6 +119,7 @@ def _four_bit(before: Demand, after: Demand, machine: Machine) -> Cost:
 
 
 COSTS: dict[str, Callable[[Demand, Demand, Machine], Cost]] = {
+    "prefill": _prefill,
     "cache": _cache,
     "tokens": _tokens,
     "recompute": _recompute,
@@ -117,8 +133,8 @@ COSTS: dict[str, Callable[[Demand, Demand, Machine], Cost]] = {
 
 
 def seconds(demand: Demand, machine: Machine | None = None) -> float:
-    """Seconds of an optimiser step with these settings, of the decoding that belongs to it, and of its part of what happens once in an
-    iteration. It serves to compare settings with each other."""
+    """Seconds of an optimiser step with these settings, of the prompts and the decoding that belong to it, and of its part of what happens
+    once in an iteration. It serves to compare settings with each other."""
     machine = machine or Machine()
     chosen = {
         "tokens": True,
@@ -131,4 +147,4 @@ def seconds(demand: Demand, machine: Machine | None = None) -> float:
     shares = sum(COSTS[name](demand, demand, machine).share for name, own in chosen.items() if own)
     once = _sleep(demand, demand, machine).seconds if demand.sleeps else 0.0
     decoding = SAMPLED * STEP_TOKENS * _decode_seconds(demand, machine, demand.rows) if demand.slots else 0.0
-    return _update_seconds(demand, machine) * (1 + shares) + decoding + once / STEPS
+    return _update_seconds(demand, machine) * (1 + shares) + _prompt_seconds(demand, machine) + decoding + once / STEPS

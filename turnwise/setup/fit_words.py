@@ -23,6 +23,7 @@ def words(name: str, found: Found) -> str:
     after, layers = found.fit.demand, found.shape.layers
     again = layers - min(after.mlp, layers)
     texts = {
+        "prefill": f"{after.prefill:,} prompt tokens at once",
         "cache": f"a cache of {after.cache / GB:.2f} GB: {after.rows} of {after.slots} rows of the longest length at the same time",
         "tokens": f"{after.tokens:,} tokens at once",
         "recompute": f"activations of {again} of {layers} layers are computed again",

@@ -15,19 +15,22 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import islice
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
+from turnwise.config.options import Help
 from turnwise.engines.base import Finish, Request, Response
 from turnwise.engines.module import load_weights
 from turnwise.engines.native.cache_pages import CachePages, Chain
 from turnwise.engines.native.chains import Chains
-from turnwise.engines.native.memory import make_runner
+from turnwise.engines.native.memory import make_runner, own_bytes
 from turnwise.engines.native.requests import Runner, RunningRequest, Step, StepResult
 from turnwise.engines.native.switches import Switches
 from turnwise.engines.native.weights import Weights
+from turnwise.engines.prefill import default_prefill
 from turnwise.engines.registry import register
 from turnwise.engines.reports import COLUMNS
 from turnwise.engines.stopping import StopStrings, newest, stop_tokens, watch
@@ -36,6 +39,9 @@ from turnwise.util.prefix import Prefix, extend_to
 
 GRAIN = 32  # tokens: the granularity of common prefixes if pages are longer than that
 FEWEST_PREFILL_TOKENS = 64
+EARLY = 8  # requests, after which an engine on a GPU is asked whether it starts while others follow
+EARLY_ROWS, EARLY_TOKENS = 16, 4096  # what is worth a step of its own: so many prompts, or so many tokens in them
+EARLY_FLIGHTS = 3  # steps under way, up to which one more is launched early
 
 
 @register("native")
@@ -57,9 +63,9 @@ class NativeEngine:
         max_batch: int = 64,
         max_length: int | None = None,
         *,
-        prefill_tokens: int | None = None,
-        cache_memory: float | None = None,
-        cache_dtype: str = "model",
+        prefill_tokens: Annotated[int | None, Help("prompt tokens per forward pass", low=1)] = None,
+        cache_memory: Annotated[float | None, Help("bytes for keys and values, or up to 1.0 a part of a GPU's free memory", low=0)] = None,
+        cache_dtype: Literal["model", "8bit"] = "model",
         stop_token_ids: Sequence[int] | None = None,
         dtype: torch.dtype | None = None,
         graphs: bool = True,
@@ -74,7 +80,7 @@ class NativeEngine:
         self.stop_token_ids = named if stop_token_ids is None else frozenset(stop_token_ids)
         chosen = Switches.of(switches)
         self._runner: Runner = make_runner(self.weights, max_batch, self.max_length, cache_memory, graphs, chosen, cache_dtype)
-        self.prefill_tokens = prefill_tokens or (16384 if self.weights.device.type == "cuda" else 1024)
+        self.prefill_tokens = prefill_tokens or default_prefill(own_bytes(self.weights.device))
         self._pages = CachePages(self._runner.page_count, self._runner.page_size, GRAIN if self._runner.mixed else self._runner.page_size)
         self._chains = Chains(self._pages)
         self.max_length = min(self.max_length, self._pages.count * self._pages.size)
@@ -84,11 +90,13 @@ class NativeEngine:
         self._flights: deque[tuple[list[RunningRequest], StepResult]] = deque()
         self._done: list[Response] = []
         self._admitted: list[RunningRequest] = []
+        self._leaving: dict[int, tuple[RunningRequest, bool]] = {}  # by sequence: finished, but what they computed is not kept yet
         self._since_prefill = 0
         self._litter: list[Any] = []  # what was forgotten and is not freed yet
         self._unclean = False  # something that is not a number may be in the cache
         self._closed = False
         self.version, self.reports = 0, tuple(COLUMNS)
+        self.early = EARLY if self._runner.ahead and not self._runner.mixed else 0
 
     @property
     def pending(self) -> int:
@@ -100,6 +108,7 @@ class NativeEngine:
         for request in requests:
             if request.sampling.stop and self.tokenizer is None:
                 raise TurnwiseError("engine: stop strings need a tokenizer: give one to NativeEngine")
+            self._keep(request.sequence)
             ids, unchecked = self._read(request)
             if problem := self._wrong_length(ids):
                 del ids[len(ids) - unchecked :]  # they may be those of a trajectory
@@ -157,7 +166,24 @@ class NativeEngine:
         done, self._done = self._done, []
         return done
 
+    def start(self) -> None:
+        """Launch a step with the prompts that are here, while the host prepares others. Waits for nothing. Whether there is a step is
+        decided by counts, not by the clock, so that the same requests give the same steps."""
+        if self.early and not self._unclean and len(self._flights) < EARLY_FLIGHTS and self._worth_a_start(len(self._flights)):
+            step = self._plan(decode=False)
+            if step.rows:
+                self._try(step)
+
+    def _worth_a_start(self, flights: int) -> bool:
+        """Whether enough is waiting. If so many steps are under way, the next one can be larger; a full one is worth it at any time."""
+        ready = min(len(self._queue), len(self._free_slots))
+        if ready >= (1 + flights) * EARLY_ROWS:
+            return True
+        enough = self.prefill_tokens if flights else min(EARLY_TOKENS, self.prefill_tokens)
+        return sum(row.unchecked for row in islice(self._queue, ready)) >= enough
+
     def release(self, sequence: int) -> None:
+        self._keep(sequence)
         self._chains.release(sequence)
         for row in (*self._rows, *self._queue):
             if row.request.sequence == sequence:
@@ -200,20 +226,27 @@ class NativeEngine:
             self._runner.clean()
             self._unclean = False
         answered = len(self._done)
+        self._keep_all()
         step = self._plan()
         if step.rows:
-            try:
-                self._launch(step)
-            except torch.OutOfMemoryError as error:
-                self._recover(step, error)
+            if not self._try(step):
                 return
-            except BaseException:
-                self._reset(settle=False)  # pages were promised contents that they did not get
-                raise
         elif not self._flights and len(self._done) == answered:  # a prompt that was refused just now is progress
             self._make_room()
         while len(self._flights) > (self._runner.ahead if step.rows else 0):
             self._settle(*self._flights.popleft())
+
+    def _try(self, step: Step) -> bool:
+        """Launch a step; False if there was no memory for it."""
+        try:
+            self._launch(step)
+        except torch.OutOfMemoryError as error:
+            self._recover(step, error)
+            return False
+        except BaseException:
+            self._reset(settle=False)  # pages were promised contents that they did not get
+            raise
+        return True
 
     def _launch(self, step: Step) -> None:
         drawing = [step.rows[i] for i in step.drawing]
@@ -224,6 +257,7 @@ class NativeEngine:
             row.flying += 1
         self._flights.append((drawing, result))
         self._litter.clear()  # while a GPU works
+        self._keep_all()
         self._pages.drop([source for source, _, _ in step.copies])  # held until now, so that nothing else was written there
 
     def _settle(self, rows: list[RunningRequest], result: StepResult) -> None:
@@ -249,6 +283,8 @@ class NativeEngine:
                 self._leave(row, row.response(Finish.LENGTH))
             elif row.rule is not None and row.rule(token, newest(row.reports)):
                 self._leave(row, row.response(Finish.RULE))
+        if len(self._leaving) < 2 * self.early:  # of many that end at once, most can wait until a GPU works
+            self._keep_all()
 
     def _leave(self, row: RunningRequest, response: Response) -> None:
         """The row is finished: its slot is free, and its pages are kept for the trajectory's next turn."""
@@ -256,11 +292,25 @@ class NativeEngine:
         self._done.append(response)
         self._rows.remove(row)
         self._free_slots.append(row.slot)
-        self._chains.leave(row, good=response.finish is not Finish.FAULT)
+        self._keep(row.request.sequence)  # another request of its trajectory
+        self._leaving[row.request.sequence] = row, response.finish is not Finish.FAULT
+        if not self.early:
+            self._keep_all()
+
+    def _keep(self, sequence: int) -> None:
+        """Keep what a finished row of this trajectory computed, if that is not done yet."""
+        if (found := self._leaving.pop(sequence, None)) is not None:
+            self._chains.leave(*found)
+
+    def _keep_all(self) -> None:
+        for row, good in self._leaving.values():
+            self._chains.leave(row, good)
+        self._leaving.clear()
 
     # Which rows go into the next step.
 
-    def _plan(self) -> Step:
+    def _plan(self, decode: bool = True) -> Step:
+        """The next step, perhaps without rows. Without `decode`, one with prompts or none."""
         self._pages.step()
         step = Step()
         todo = [(row, row.todo) for row in self._rows]
@@ -271,7 +321,7 @@ class NativeEngine:
             self._admit(step)
             todo += [(row, row.todo) for row in self._rows[len(todo) :]]
             self._since_prefill = 0
-        if not step.rows:
+        if not step.rows and decode:
             self._since_prefill += 1
             size = self._pages.size
             for row, count in todo:
@@ -346,6 +396,7 @@ class NativeEngine:
             rows, result = self._flights.popleft()
             if settle:
                 self._settle(rows, result)
+        self._leaving.clear()
         for row in reversed(self._rows):
             row.chain, row.computed, row.flying = Chain(), 0, 0
             self._queue.appendleft(row)

@@ -87,33 +87,24 @@ def activation(x, GELU: tl.constexpr):
 
 
 @triton.jit
-def _gate_mul(gates, ups, out, size, stride, GELU: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr):
+def _gate_mul(both, out, size, GELU: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr):
     allow_next(OVERLAP)
     wait_for_last(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < size
-    gate = tl.load(gates + row * stride + column, mask=inside, other=0.0)
-    up = tl.load(ups + row * stride + column, mask=inside, other=0.0)
+    gate = tl.load(both + row * 2 * size + column, mask=inside, other=0.0)
+    up = tl.load(both + (row * 2 + 1) * size + column, mask=inside, other=0.0)
     active = activation(gate.to(tl.float32), GELU).to(gate.dtype)
     tl.store(out + row * size + column, (active.to(tl.float32) * up.to(tl.float32)).to(gate.dtype), mask=inside)
 
 
 def gate_mul(both: Tensor, kind: str, overlap: bool = False) -> Tensor:
     """activation(first half) · second half."""
-    size = both.shape[1] // 2
-    return _multiplied(both, both[:, size:], both.new_empty(len(both), size), kind, overlap)
-
-
-def gate_mul_apart(gate: Tensor, up: Tensor, kind: str, overlap: bool = False) -> Tensor:
-    """activation(gate) · up, in the place of gate."""
-    return _multiplied(gate, up, gate, kind, overlap)
-
-
-def _multiplied(gate: Tensor, up: Tensor, out: Tensor, kind: str, overlap: bool) -> Tensor:
-    rows, size = out.shape
+    rows, size = len(both), both.shape[1] // 2
+    out = both.new_empty(rows, size)
     _gate_mul[(rows, triton.cdiv(size, 1024))](
-        gate, up, out, size, gate.stride(0), GELU=kind != "silu", BLOCK=1024, OVERLAP=overlap, num_warps=4, **launching(overlap)
+        both, out, size, GELU=kind != "silu", BLOCK=1024, OVERLAP=overlap, num_warps=4, **launching(overlap)
     )  # fmt: skip
     return out
 

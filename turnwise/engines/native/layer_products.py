@@ -9,8 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from turnwise.engines.native.kernels import add_norm, gate_mul, gate_mul_apart
-from turnwise.engines.native.product_table import Blocks, blocks_of
+from turnwise.engines.native import gate_tiles
+from turnwise.engines.native.gate_tiles import Tile
+from turnwise.engines.native.kernels import add_norm, gate_mul
+from turnwise.engines.native.product_table import Blocks, blocks_of, tile_of
 from turnwise.engines.native.products import fits, gated, product
 from turnwise.engines.native.switches import PLAIN, Switches
 from turnwise.engines.native.weights import Layer, Linear, Weights
@@ -25,8 +27,9 @@ class LayerProducts:
         self._eps, self._kind = weights.shape.eps, weights.shape.activation
         hopper = since_hopper(weights.device)
         self._own, self._gate = (on and (hopper or weights.device.type != "cuda") for on in (switches.products, switches.gate))
+        self._tiles = switches.gate_tiles and hopper and gate_tiles.available(weights.device)
         self.overlap = switches.overlap and hopper
-        self._adds, self._apart = switches.residual, switches.apart
+        self._adds = switches.residual
 
     def norm(self, x: Tensor, delta: Tensor | None, weight: Tensor) -> Tensor:
         """x += delta, in place; the norm of x."""
@@ -62,10 +65,10 @@ class LayerProducts:
         return True
 
     def _activated(self, linear: Linear, x: Tensor) -> Tensor:
+        tile = self._tile(linear, x)
+        if tile is not None:
+            return gate_tiles.gate_tiles(x, linear.weight, self._kind, tile, self.overlap)
         blocks = self._blocks("gate", linear, x)
-        if blocks is None and self._apart and len(x) > MANY_ROWS and linear.plain and linear.bias is None:
-            gate, up = (torch.mm(x, half.t()) for half in linear.weight.chunk(2))
-            return gate_mul_apart(gate, up, self._kind, self.overlap)
         if blocks is None:
             return gate_mul(linear(x), self._kind, self.overlap)
         return gated(x, linear.weight, linear.bias, self._kind, blocks, self.overlap)
@@ -75,6 +78,12 @@ class LayerProducts:
         if blocks is None or (blocks.split > 1 and not parts):
             return linear(x)
         return product(x, linear.weight, linear.bias, blocks, self.overlap)
+
+    def _tile(self, linear: Linear, x: Tensor) -> Tile | None:
+        if not self._tiles or not linear.plain or linear.bias is not None:
+            return None
+        tile = tile_of(len(x), x.shape[1], sum(linear.sizes))
+        return tile if tile is not None and gate_tiles.fits(x, linear.weight) else None
 
     def _blocks(self, kind: str, linear: Linear, x: Tensor) -> Blocks | None:
         if not (self._gate if kind == "gate" else self._own) or not linear.plain:

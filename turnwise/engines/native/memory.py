@@ -76,9 +76,17 @@ def _bytes(memory: float, device: torch.device, taken: int = 0) -> int:
 
 def free_bytes(device: torch.device) -> int:
     """What a process can still allocate: free on the device or cached by torch, within its share."""
+    return _reachable(device) - int(torch.cuda.memory_allocated(device))
+
+
+def own_bytes(device: torch.device) -> int | None:
+    """What a process can have of a GPU, with what it has allocated: what others and CUDA itself leave, within its share. None on a CPU."""
+    return _reachable(device) if device.type == "cuda" else None
+
+
+def _reachable(device: torch.device) -> int:
     device = torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
     free, total = torch.cuda.mem_get_info(device)
-    used, held = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
     share = int(torch.cuda.get_per_process_memory_fraction(device) * total)
-    left: int = min(free + held - used, share - used)
-    return left
+    reachable: int = min(free + torch.cuda.memory_reserved(device), share)
+    return reachable

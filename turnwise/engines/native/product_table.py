@@ -1,9 +1,12 @@
 """Which products of a layer the engine's own kernels compute, and in which blocks: what `benchmarks/engine_products.py` has measured on an
-H200 to beat the library. Shapes that are not listed, and more rows than a line's bound, are left to the library."""
+H200 to beat the library, and for gated products `benchmarks/gate_tiles.py`. Shapes that are not listed, and more rows than a line's bound,
+are left to the library."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+from turnwise.engines.native.gate_tiles import Tile
 
 
 class Blocks(NamedTuple):
@@ -96,6 +99,38 @@ MEASURED: dict[tuple[str, int, int], Lines] = {  # by kind, inner size and outer
         (512, Blocks(64, 64, 128, 1, 4, 5, True, 1, 8, False)),
     ),
 }  # fmt: skip
+
+
+TILES: dict[tuple[int, int], tuple[tuple[int, Tile | None], ...]] = {  # of a gated product, by inner and outer size: up to so many rows
+    (1536, 17920): (
+        (64, None),
+        (128, Tile(72, 6, 1, 2)),
+        (256, Tile(72, 6, 2, 1)),
+        (512, Tile(96, 5, 1, 2)),
+        (1024, Tile(112, 4, 2, 1)),
+        (1000000, Tile(128, 4, 2, 1, 16)),
+    ),
+    (896, 9728): (
+        (64, None),
+        (128, Tile(40, 8, 1, 2)),
+        (512, Tile(80, 5, 2, 1)),
+        (1024, Tile(104, 4, 2, 1)),
+        (4096, Tile(112, 4, 2, 1, 16)),
+        (1000000, Tile(128, 4, 2, 1, 16)),
+    ),
+    (3584, 37888): (
+        (64, None),
+        (128, Tile(72, 6, 1, 2)),
+        (256, Tile(96, 5, 2, 1)),
+        (512, Tile(120, 4, 2, 1)),
+        (1000000, Tile(128, 4, 2, 1)),
+    ),
+}  # fmt: skip
+
+
+def tile_of(rows: int, width: int, size: int) -> Tile | None:
+    """The tile for a gated product of so many rows on a Hopper GPU; None: `blocks_of` says who computes it."""
+    return next((tile for most, tile in TILES.get((width, size), ()) if rows <= most), None)
 
 
 def blocks_of(kind: str, rows: int, width: int, size: int) -> Blocks | None:

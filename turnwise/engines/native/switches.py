@@ -19,24 +19,25 @@ class Switches:
     layer's matrix product without writing logits, `auto` what was measured to be best for that many rows. `merge`: the parts of a long
     sequence's attention are merged by the last program that is done, without another kernel. `products`: the engine's own kernels for the
     products with few rows, `gate`: for the two halves of an MLP with the activation between, both for the shapes where they were measured
-    to be faster (`product_table`). `overlap`: a product or norm may begin before the last kernel has ended (GPUs since Hopper). `prompts`:
-    attention of prompts that is arranged for a GPU's copy engine. `cascade`: pages that several rows of a decode step have in common, as
-    the prompt of a group, are read once for all of them, where that saves enough (`cascade.py`). `balance`: the programs of a decode step's
-    attention read about the same number of pages each, whatever the lengths of its rows (`balance_kernel.py`); steps with a cascade do
-    not. `residual`: products of many rows, those of prompts, add to the residual themselves instead of leaving that to the next norm.
-    `apart`: with many rows, the two halves of an MLP are two products of the library's."""
+    to be faster (`product_table`). `gate_tiles`: on a Hopper GPU, the kernel for those two halves whose blocks share what they read
+    (`gate_tiles.py`), for the shapes of `product_table.TILES`. `overlap`: a product or norm may begin before the last kernel has ended
+    (GPUs since Hopper). `prompts`: attention of prompts that is arranged for a GPU's copy engine. `cascade`: pages that several rows of a
+    decode step have in common, as the prompt of a group, are read once for all of them, where that saves enough (`cascade.py`). `balance`:
+    the programs of a decode step's attention read about the same number of pages each, whatever the lengths of its rows
+    (`balance_kernel.py`); steps with a cascade do not. `residual`: products of many rows, those of prompts, add to the residual themselves
+    instead of leaving that to the next norm."""
 
     record: bool = True
     draw: str = "auto"
     merge: bool = True
     products: bool = True
     gate: bool = True
+    gate_tiles: bool = True
     overlap: bool = True
     prompts: bool = True
     cascade: bool = False
     balance: bool = False
     residual: bool = False
-    apart: bool = False
 
     def __post_init__(self) -> None:
         if self.draw not in WAYS:
@@ -62,4 +63,4 @@ class Switches:
         return next((way for most, way in MEASURED if lanes <= most), "rows")
 
 
-PLAIN = Switches(record=False, draw="rows", merge=False, products=False, gate=False, prompts=False, overlap=False)
+PLAIN = Switches(record=False, draw="rows", merge=False, products=False, gate=False, gate_tiles=False, prompts=False, overlap=False)

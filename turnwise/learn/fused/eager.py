@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu, silu
+from torch.nn.functional import gelu, linear, silu
 
 GELU, CUBIC = 1.5957691216057308, 0.044715  # u = GELU · x · (1 + CUBIC · x²)
 
@@ -104,6 +104,11 @@ def swiglu(both: Tensor, kind: str = "silu") -> Tensor:
     """activation(first half) · second half."""
     gate, up = both.chunk(2, -1)
     return (silu(gate) if kind == "silu" else gelu(gate, approximate="tanh")) * up
+
+
+def gated(x: Tensor, weight: Tensor, kind: str = "silu") -> Tensor:
+    """activation(x times the weight's first half) · (x times its second half), where nothing else is needed of them."""
+    return swiglu(linear(x, weight), kind)
 
 
 def swiglu_backward(both: Tensor, grad: Tensor, kind: str = "silu", known: Tensor | None = None) -> tuple[Tensor, Tensor]:

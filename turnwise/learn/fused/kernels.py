@@ -14,8 +14,11 @@ import torch
 import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
+from torch.nn.functional import linear
 
+from turnwise.engines.native import gate_tiles
 from turnwise.engines.native.kernels import activation
+from turnwise.engines.native.product_table import tile_of
 
 HEADS_AT_ONCE = 16
 PROGRAMS_A_PROCESSOR = 8  # of kernels whose programs walk over many rows each
@@ -352,6 +355,12 @@ def swiglu(both: Tensor, kind: str = "silu") -> Tensor:
     out = both.new_empty(rows, double // 2)
     _swiglu[(rows, triton.cdiv(double // 2, 1024))](both, out, double // 2, GELU=kind != "silu", BLOCK=1024, num_warps=4)
     return out
+
+
+def gated(x: Tensor, weight: Tensor, kind: str = "silu") -> Tensor:
+    """activation(x times the weight's first half) · (x times its second half), where nothing else is needed of them."""
+    tile = tile_of(len(x), x.shape[1], len(weight)) if gate_tiles.available(x.device) and gate_tiles.fits(x, weight) else None
+    return swiglu(linear(x, weight), kind) if tile is None else gate_tiles.gate_tiles(x, weight, kind, tile)
 
 
 @triton.jit

@@ -213,8 +213,11 @@ class MlpHalf(torch.autograd.Function):  # type: ignore[misc]
         ops, layer, own = operations(x.device), mlp_of(given, weights), for_later(given, weights)
         last_factors, factors = factors_of(layer.down), factors_of(layer.gate_up)
         total, normed, scales = ops.add_norm(x, delta, layer.before_mlp, eps)
-        both = multiply(normed, layer.gate_up, factors)
-        active = ops.swiglu(both, kind)
+        if keep or factors:
+            both = multiply(normed, layer.gate_up, factors)
+            active = ops.swiglu(both, kind)
+        else:
+            both, active = None, ops.gated(normed, layer.gate_up.weight, kind)
         last, added = _after(multiply(active, layer.down, last_factors), layer.after_mlp, eps)
         ctx.save_for_backward(total, scales, *own, *last, *(both, normed, active)[: (0, 1, 3)[keep]])
         ctx.rest = given, eps, kind, len(own), len(last)

@@ -80,7 +80,7 @@ class Pass:
 
     def __call__(self, module: Any, x: Tensor, delta: Tensor | None, own: Parameters | None = None) -> tuple[Tensor, Tensor]:
         """Both halves with the parameters of the module (`own`, if they have been looked up)."""
-        attention, mlp = self.kept
+        attention, mlp = self.kept if torch.is_grad_enabled() else (self.kept[0], 0)
         half, first, second = parameters_of(module, self.layer) if own is None else own
         x, delta = AttentionHalf.apply(x, delta, self.layer, self.frame, attention, self.places, *first)
         found: tuple[Tensor, Tensor] = half.apply(x, delta, self.layer, self.frame.eps, self.activation, mlp, *second)

@@ -1,0 +1,156 @@
+"""Gated products on Hopper GPUs: the source and its tiles on any machine, the results on such a GPU."""
+
+from __future__ import annotations
+
+import sys
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from native_doubles import paged_runner
+from native_models import make
+from torch.nn.functional import gelu, linear, silu
+
+from turnwise.engines.native import gate_tiles, product_table
+from turnwise.engines.native.gate_tiles import ROOM, Tile, fits, source_of
+from turnwise.engines.native.product_table import TILES, tile_of
+from turnwise.engines.native.switches import Switches
+from turnwise.engines.native.weights import Weights
+
+on_hopper = pytest.mark.skipif(not gate_tiles.available(torch.device("cuda", 0)) if torch.cuda.is_available() else True, reason="no Hopper")
+
+
+@pytest.mark.parametrize(("shape", "lines"), TILES.items())
+def test_tiles_fit_into_a_multiprocessor_and_the_copy_engines_boxes(shape: tuple[int, int], lines: Any) -> None:
+    assert all(low < high for (low, _), (high, _) in pairwise(lines)) and shape[0] % 64 == 0 and shape[1] % 16 == 0
+    for tile in (tile for _, tile in lines if tile is not None):
+        assert tile.memory <= ROOM and tile.columns % 8 == 0 and 8 <= tile.columns <= 128 and tile.stages >= 2 and tile.group >= 1
+        assert {tile.down, tile.across} <= {1, 2} and tile.down * tile.across <= 2
+
+
+def test_the_instruction_names_every_register_and_the_source_what_it_is_made_for() -> None:
+    source = source_of(Tile(72, 5, 2, 1), gelu=True, overlap=False)
+    head = source.splitlines()
+    assert {"#define COLUMNS 72", "#define STAGES 5", "#define DOWN 2", "#define ACROSS 1", "#define GELU 1", "#define OVERLAP 0"} <= {
+        *head
+    }
+    assert "m64n144k16" in source and source.count('"+f"(sums[') == 72 and "%71}, %72, %73, p, 1, 1, 0, 0" in source
+    assert source.index("void multiply(") < source.index("extern")
+
+
+def test_a_shape_that_was_not_measured_has_no_tile(monkeypatch: pytest.MonkeyPatch) -> None:
+    small, large = Tile(64, 4), Tile(128, 4, 2, 1, 16)
+    monkeypatch.setattr(product_table, "TILES", {(64, 256): ((16, None), (128, small), (4096, large))})
+    assert [tile_of(rows, 64, 256) for rows in (1, 16, 17, 128, 129, 4097)] == [None, None, small, small, large, None]
+    assert tile_of(128, 128, 256) is None
+
+
+def test_only_plain_rows_of_bfloat16_are_taken() -> None:
+    x, weight = torch.zeros(8, 128, dtype=torch.bfloat16), torch.zeros(64, 128, dtype=torch.bfloat16)
+    assert fits(x, weight)
+    assert not fits(x.float(), weight) and not fits(x.half(), weight.half()) and not fits(x.t().contiguous().t(), weight)
+    assert not fits(x[:, :96].contiguous(), weight[:, :96].contiguous()) and not fits(x, weight[:56])
+    assert not fits(torch.zeros(8 * 128 + 1, dtype=torch.bfloat16)[1:].view(8, 128), weight)
+
+
+def test_no_other_gpu_and_no_cpu_has_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate_tiles.available.cache_clear()
+    assert not gate_tiles.available(torch.device("cpu"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert not gate_tiles.available(torch.device("cuda", 0))
+    gate_tiles.available.cache_clear()
+
+
+@pytest.mark.parametrize("fault", [ImportError("no compiler"), RuntimeError("gate_tiles.cu does not compile")])
+def test_a_compiler_that_is_missing_or_fails_leaves_the_product_to_the_library(monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
+    def fail(*_: Any) -> Any:
+        raise fault
+
+    gate_tiles.available.cache_clear()
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(gate_tiles, "find_spec", lambda name: True)
+    monkeypatch.setattr(gate_tiles, "_kernel", fail)
+    with pytest.warns(UserWarning, match=str(fault)):
+        assert not gate_tiles.available(torch.device("cuda", 0))
+    gate_tiles.available.cache_clear()
+
+
+def test_a_failed_call_says_what_cuda_says() -> None:
+    class Code(int):
+        name = "CUDA_ERROR_INVALID_VALUE"
+
+    assert gate_tiles._good((Code(0), 5)) == 5 and gate_tiles._good((Code(0),)) == []
+    with pytest.raises(RuntimeError, match="CUDA_ERROR_INVALID_VALUE"):
+        gate_tiles._good((Code(1), None))
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_a_measured_shape_goes_to_the_tiles_if_they_are_there_and_wanted(monkeypatch: pytest.MonkeyPatch, on: bool) -> None:
+    """The dispatch, with a stand-in for the kernel."""
+    paged_runner(monkeypatch, "recorded")
+    module = sys.modules["turnwise.engines.native.layer_products"]
+    weights, tile = Weights(make("qwen2").to(torch.bfloat16)), Tile(64, 4)
+    layer = weights.layers[0]
+    size, width = layer.gate_up.weight.shape
+    asked: list[tuple[int, Tile]] = []
+
+    def kernel(x: torch.Tensor, weight: torch.Tensor, kind: str, tile: Tile, overlap: bool) -> torch.Tensor:
+        asked.append((len(x), tile))
+        gate, up = linear(x, weight).chunk(2, -1)
+        return silu(gate) * up
+
+    there = SimpleNamespace(available=lambda device: True, fits=lambda x, weight: True, gate_tiles=kernel)
+    monkeypatch.setattr(product_table, "TILES", {(width, size): ((4, None), (100, tile))})
+    monkeypatch.setattr(module, "since_hopper", lambda device: True)
+    monkeypatch.setattr(module, "gate_tiles", there)
+    work = module.LayerProducts(weights, Switches(gate_tiles=on, overlap=False, gate=False, products=False))
+    for rows in (4, 5, 100, 101):
+        x = torch.randn(rows, width, dtype=torch.bfloat16)
+        gate, up = linear(x, layer.gate_up.weight).chunk(2, -1)
+        assert torch.equal(work.mlp(layer, x, parts=False), linear(silu(gate) * up, layer.down.weight))
+    assert asked == ([(5, tile), (100, tile)] if on else [])
+
+
+@on_hopper
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("kind", ["silu", "gelu"])
+@pytest.mark.parametrize("tile", [Tile(64, 4), Tile(72, 5, 1, 2), Tile(40, 8, 2, 1, 3), Tile(128, 4, 2, 1, 16), Tile(112, 2, 1, 2, 1)])
+def test_the_kernel_gives_what_float32_gives_for_any_number_of_rows(tile: Tile, kind: str, overlap: bool) -> None:
+    torch.manual_seed(0)
+    active = silu if kind == "silu" else lambda x: gelu(x, approximate="tanh")
+    for rows, width, size in ((1, 64, 8), (63, 128, 200), (128, 256, 1000), (129, 1536, 904), (300, 320, 8960), (5000, 192, 304)):
+        x = torch.randn(rows, width, device="cuda", dtype=torch.bfloat16)
+        weight = torch.randn(2 * size, width, device="cuda", dtype=torch.bfloat16) * width**-0.5
+        gate, up = linear(x.float(), weight.float()).chunk(2, -1)
+        expected = active(gate) * up
+        for _ in range(3):
+            found = gate_tiles.gate_tiles(x, weight, kind, tile, overlap).float()
+            assert (found - expected).norm() < 6e-3 * expected.norm(), (rows, width, size)
+            assert (found - expected).abs().max() < 0.02 * expected.abs().max()
+
+
+@on_hopper
+def test_the_kernel_follows_on_what_is_written_just_before_it_and_can_be_replayed() -> None:
+    """With overlap it begins before the kernel in front of it has ended: what that one writes must be there when it is read."""
+    torch.manual_seed(0)
+    source, x = torch.randn(512, 1536, device="cuda", dtype=torch.bfloat16), torch.empty(512, 1536, device="cuda", dtype=torch.bfloat16)
+    weight = torch.randn(17920, 1536, device="cuda", dtype=torch.bfloat16) * 1536**-0.5
+
+    def work() -> torch.Tensor:
+        x.zero_()
+        x.copy_(source)
+        return gate_tiles.gate_tiles(x, weight, "silu", Tile(96, 5, 1, 2), overlap=True)
+
+    work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = work()
+    for _ in range(20):
+        source.normal_()
+        graph.replay()
+        gate, up = linear(source.float(), weight.float()).chunk(2, -1)
+        expected = silu(gate) * up
+        assert (found.float() - expected).norm() < 6e-3 * expected.norm()

@@ -1,0 +1,202 @@
+// activation(x · gate) * (x · up) for Hopper GPUs: rows of x times rows of a weight whose first half is the gate, both bfloat16 with the
+// inner size contiguous. Sums are float32; each factor is rounded to bfloat16 before the next thing is done with it.
+//
+// One block per multiprocessor takes one tile after another. Its first warpgroup asks the GPU's copy engine for the next parts of both
+// matrices; the two others multiply, 64 rows each, and write. Blocks of a cluster that need the same part each bring a piece of it and send
+// it to all of them. A multiplying warp reports that it has read a stage to every block that writes into it.
+//
+// Given by the host: COLUMNS of the product in a tile, STAGES of parts that are on their way, DOWN × ACROSS blocks in a cluster (each 1
+// or 2), GELU, OVERLAP (the kernel may begin before the last one has ended), AHEAD (parts of the weights that it asks for until then),
+// and the function `multiply`.
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+struct alignas(64) Map { char bytes[128]; };
+
+#define ROWS 128
+#define INNER 64
+#define BLOCKS (DOWN * ACROSS)
+#define WRITERS (DOWN + ACROSS - 1)
+#define BOX_BYTES (COLUMNS * INNER * 2)
+#define X_BYTES (ROWS * INNER * 2)
+#define STAGE_BYTES (X_BYTES + 2 * BOX_BYTES)
+#define LINE (COLUMNS * 2 + (COLUMNS % 16 == 0 ? 16 : 0))  // of what is written, so that no two rows meet in a bank of the memory
+#define PIECES (COLUMNS / 8)
+
+__device__ __forceinline__ u32 address(const void* place) { return (u32)__cvta_generic_to_shared(place); }
+
+__device__ __forceinline__ void expect(u32 barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void wait(u32 barrier, u32 parity) {
+    asm volatile(
+        "{\n.reg .pred p;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra done;\nbra again;\ndone:\n}"
+        ::"r"(barrier), "r"(parity) : "memory");
+}
+
+__device__ __forceinline__ void report(u32 barrier, u32 block) {
+    asm volatile(
+        "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [there];\n}"
+        ::"r"(barrier), "r"(block) : "memory");
+}
+
+__device__ __forceinline__ void meet() {
+#if BLOCKS > 1
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+    __syncthreads();
+#endif
+}
+
+// Copy a box of a matrix to this place of the given blocks of the cluster, if there are several, or to that of this one.
+template <bool SEVERAL>
+__device__ __forceinline__ void bring(u32 target, const Map* map, int column, int row, u32 barrier, unsigned short blocks) {
+    if (SEVERAL)
+        asm volatile(
+            "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+            " [%0], [%1, {%2, %3}], [%4], %5;"
+            ::"r"(target), "l"(map), "r"(column), "r"(row), "r"(barrier), "h"(blocks) : "memory");
+    else
+        asm volatile(
+            "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
+            ::"r"(target), "l"(map), "r"(column), "r"(row), "r"(barrier) : "memory");
+}
+
+// A matrix with rows of 128 bytes, swizzled, as the tensor cores read it.
+__device__ __forceinline__ u64 matrix(u32 place) {
+    return (u64)((place & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
+}
+
+__device__ __forceinline__ u32 rounded(float low, float high) {
+    u32 both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+
+__device__ __forceinline__ float low(u32 both) { return __uint_as_float(both << 16); }
+__device__ __forceinline__ float high(u32 both) { return __uint_as_float(both & 0xffff0000u); }
+
+// silu(x), or gelu(x) by its formula with tanh.
+__device__ __forceinline__ float activated(float x) {
+    float u = GELU ? 1.5957691216057308f * (x + 0.044715f * x * x * x) : x;
+    float power, found;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(-1.4426950408889634f * u));
+    asm("div.approx.ftz.f32 %0, %1, %2;" : "=f"(found) : "f"(x), "f"(1.0f + power));
+    return found;
+}
+
+__device__ __forceinline__ u32 gated(const float* gates, const float* ups) {
+    u32 gate = rounded(gates[0], gates[1]), up = rounded(ups[0], ups[1]);
+    u32 active = rounded(activated(low(gate)), activated(high(gate)));
+    return rounded(low(active) * low(up), high(active) * high(up));
+}
+
+// Where a cluster's tile is: groups of rows first, so that clusters that run together read the same weights and the same rows.
+__device__ __forceinline__ void place(int tile, int down, int across, int group, int& row, int& column) {
+    int number = tile / (group * across), inside = tile % (group * across), height = min(down - number * group, group);
+    row = number * group + inside % height;
+    column = inside / height;
+}
+
+extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(384, 1) gate_tiles(
+    const __grid_constant__ Map x_map, const __grid_constant__ Map weight_map, unsigned short* out, int rows, int size, int steps, int group) {
+    extern __shared__ __align__(1024) unsigned char memory[];
+    u32 base = address(memory), full = base + STAGES * STAGE_BYTES + ROWS * LINE, empty = full + STAGES * 8;
+    int team = threadIdx.x / 128;
+    u32 rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    int own_down = rank % DOWN, own_across = rank / DOWN;
+#if OVERLAP
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+    if (threadIdx.x == 0) {
+        asm volatile("prefetch.tensormap [%0];" ::"l"(&weight_map) : "memory");
+        asm volatile("prefetch.tensormap [%0];" ::"l"(&x_map) : "memory");
+        for (int stage = 0; stage < STAGES; stage++) {
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(full + stage * 8), "r"(1));
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(empty + stage * 8), "r"(8 * WRITERS));
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    meet();
+    int down = (rows + ROWS * DOWN - 1) / (ROWS * DOWN), across = (size + COLUMNS * ACROSS - 1) / (COLUMNS * ACROSS);
+    int cluster = blockIdx.x / BLOCKS, clusters = gridDim.x / BLOCKS;
+    int row, column;
+    u32 number = 0;  // parts so far
+
+    if (team == 0) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (threadIdx.x == 0) {
+            u32 before = 0;
+            for (int tile = cluster; tile < down * across; tile += clusters) {
+                place(tile, down, across, group, row, column);
+                int x_row = (row * DOWN + own_down) * ROWS + own_across * (ROWS / ACROSS), gate = (column * ACROSS + own_across) * COLUMNS;
+                auto bring_weights = [&](u32 stage, int step) {
+                    u32 there = base + stage * STAGE_BYTES + X_BYTES, barrier = full + stage * 8;
+                    unsigned short blocks = ((1 << DOWN) - 1) << (own_across * DOWN);
+                    expect(barrier, STAGE_BYTES);
+                    if (DOWN > 1) {
+                        bring<true>(there + own_down * BOX_BYTES, &weight_map, step * INNER, own_down ? size + gate : gate, barrier, blocks);
+                    } else {
+                        bring<false>(there, &weight_map, step * INNER, gate, barrier, 0);
+                        bring<false>(there + BOX_BYTES, &weight_map, step * INNER, size + gate, barrier, 0);
+                    }
+                };
+#if OVERLAP
+                if (number == 0) {  // weights do not depend on the last kernel
+                    for (; before < AHEAD && (int)before < steps; before++) bring_weights(before, before);
+                    asm volatile("griddepcontrol.wait;" ::: "memory");
+                }
+#endif
+                for (int step = 0; step < steps; step++, number++) {
+                    u32 stage = number % STAGES, there = base + stage * STAGE_BYTES + own_across * (X_BYTES / ACROSS);
+                    if (number >= before) {
+                        wait(empty + stage * 8, (number / STAGES & 1) ^ 1);
+                        bring_weights(stage, step);
+                    }
+                    bring<(ACROSS > 1)>(there, &x_map, step * INNER, x_row, full + stage * 8, (DOWN > 1 ? 5 : 3) << own_down);
+                }
+            }
+        }
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        float sums[COLUMNS];
+        int half = team - 1, lane = threadIdx.x % 32, warp = (threadIdx.x - 128) / 32;
+        u32 writer = lane < DOWN ? own_across * DOWN + lane : (own_across ^ 1) * DOWN + own_down;  // a lane reports to one of them
+        unsigned char* staging = memory + STAGES * STAGE_BYTES + warp * 16 * LINE;
+        unsigned char* own = staging + lane / 4 * LINE + lane % 4 * 4;
+        for (int tile = cluster; tile < down * across; tile += clusters) {
+            place(tile, down, across, group, row, column);
+            for (int step = 0; step < steps; step++, number++) {
+                u32 stage = number % STAGES, there = base + stage * STAGE_BYTES;
+                wait(full + stage * 8, number / STAGES & 1);
+                u64 x = matrix(there + half * (X_BYTES / 2)), weight = matrix(there + X_BYTES);
+                asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+                for (int part = 0; part < INNER / 16; part++) multiply(sums, x + 2 * part, weight + 2 * part, step > 0 || part > 0);
+                asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+                asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+                if (step > 0 && lane < WRITERS) report(empty + (number - 1) % STAGES * 8, writer);
+            }
+            asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+            if (lane < WRITERS) report(empty + (number - 1) % STAGES * 8, writer);
+#pragma unroll
+            for (int piece = 0; piece < PIECES; piece++) {
+                const float *gates = sums + 4 * piece, *ups = gates + 4 * PIECES;
+                *(u32*)(own + piece * 16) = gated(gates, ups);
+                *(u32*)(own + 8 * LINE + piece * 16) = gated(gates + 2, ups + 2);
+            }
+            __syncwarp();
+            int first_row = (row * DOWN + own_down) * ROWS + warp * 16, first_column = (column * ACROSS + own_across) * COLUMNS;
+#pragma unroll
+            for (int i = lane; i < 16 * PIECES; i += 32) {
+                int line = i / PIECES, piece = i % PIECES, here = first_column + piece * 8;
+                if (first_row + line < rows && here < size)
+                    *(int4*)(out + (long long)(first_row + line) * size + here) = *(int4*)(staging + line * LINE + piece * 16);
+            }
+            __syncwarp();
+        }
+    }
+    meet();  // nobody leaves while others may write to its memory
+}

@@ -1,0 +1,176 @@
+"""The two halves of an MLP with the activation between, as one kernel for Hopper GPUs (`gate_tiles.cu`).
+
+The library writes both halves and another kernel reads them again; here they stay in registers. Parts of x and of the weights that several
+multiprocessors need are sent to all of them by one copy, which neither the library does with so few rows nor Triton at all. The source is
+compiled at first use by NVRTC, which torch brings, in a second or less for each kind of tile.
+"""
+
+from __future__ import annotations
+
+import warnings
+from ctypes import c_int, c_void_p
+from functools import cache, lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+ROWS, INNER = 128, 64  # of a tile, and of one part of the inner size
+ROOM = 227 << 10  # bytes of a multiprocessor's memory that a block may take
+THREADS = 384
+
+
+class Tile(NamedTuple):
+    """One block's tile: `columns` of the product, a multiple of 8; `stages` parts on their way; `down` × `across` blocks that share what
+    they read, each 1 or 2; `group`: how many clusters' rows are worked on together; `ahead`: how many parts of the weights are
+    asked for before the last kernel has ended, if they overlap."""
+
+    columns: int
+    stages: int
+    down: int = 1
+    across: int = 1
+    group: int = 8
+    ahead: int = 2
+
+    @property
+    def memory(self) -> int:
+        line = 2 * self.columns + (16 if self.columns % 16 == 0 else 0)
+        return self.stages * (2 * INNER * (ROWS + 2 * self.columns) + 16) + ROWS * line
+
+
+def gate_tiles(x: Tensor, weight: Tensor, kind: str, tile: Tile, overlap: bool = False) -> Tensor:
+    """activation(x times the weight's first half) · (x times its second half). `weight` is [2 · size, width]."""
+    (rows, width), size = x.shape, len(weight) // 2
+    out = torch.empty(rows, size, dtype=x.dtype, device=x.device)
+    driver, blocks = _bindings()[0], tile.down * tile.across
+    tiles = -(-rows // (ROWS * tile.down)) * -(-size // (tile.columns * tile.across))
+    launch = driver.CUlaunchConfig()
+    launch.gridDimX = min(tiles, _multiprocessors(x.device) // blocks) * blocks
+    launch.gridDimY = launch.gridDimZ = launch.blockDimY = launch.blockDimZ = 1
+    launch.blockDimX, launch.sharedMemBytes = THREADS, tile.memory
+    launch.hStream = torch.cuda.current_stream(x.device).cuda_stream
+    if overlap:
+        launch.attrs, launch.numAttrs = [_may_begin_early()], 1
+    given = (
+        _map(x.data_ptr(), rows, width, ROWS // tile.across), _map(weight.data_ptr(), 2 * size, width, tile.columns), out.data_ptr(),
+        rows, size, width // INNER, tile.group,
+    )  # fmt: skip
+    kernel = _kernel(tile._replace(group=0), kind != "silu", overlap, x.device)
+    with torch.cuda.device(x.device):
+        _good(driver.cuLaunchKernelEx(launch, kernel, (given, (None, None, c_void_p, c_int, c_int, c_int, c_int)), 0))
+    return out
+
+
+def fits(x: Tensor, weight: Tensor) -> bool:
+    """Whether the kernel takes a product: plain rows of bfloat16, whole parts, and rows that begin at 16 bytes."""
+    kind = x.dtype == weight.dtype == torch.bfloat16 and x.is_contiguous() and weight.is_contiguous()
+    return bool(kind and x.shape[1] % INNER == 0 and len(weight) % 16 == 0 and x.data_ptr() % 16 == 0 and weight.data_ptr() % 16 == 0)
+
+
+@cache
+def available(device: torch.device) -> bool:
+    """Whether this GPU is a Hopper and the kernel can be compiled for it."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0) or find_spec("cuda") is None:
+        return False
+    try:
+        _kernel(Tile(64, 2), False, False, device)
+    except (ImportError, AttributeError, RuntimeError, OSError) as error:
+        warnings.warn(f"the engine's own kernel for gated products cannot be compiled, the library's is used: {error}", stacklevel=2)
+        return False
+    return True
+
+
+def source_of(tile: Tile, gelu: bool, overlap: bool) -> str:
+    """What is compiled."""
+    values = {
+        "COLUMNS": tile.columns, "STAGES": tile.stages, "DOWN": tile.down, "ACROSS": tile.across, "AHEAD": min(tile.ahead, tile.stages),
+        "GELU": int(gelu),
+        "OVERLAP": int(overlap),
+    }  # fmt: skip
+    defined = "".join(f"#define {name} {value}\n" for name, value in values.items())
+    return defined + _multiply(tile.columns) + Path(__file__).with_suffix(".cu").read_text(encoding="utf-8")
+
+
+def _multiply(count: int) -> str:
+    """sums (+)= 64 rows × 16 of one matrix times 2 · count rows × 16 of another: the instruction names every register."""
+    registers = ", ".join(f"%{n}" for n in range(count))
+    outputs = ", ".join(f'"+f"(sums[{n}])' for n in range(count))
+    return (
+        f"__device__ __forceinline__ void multiply(float (&sums)[{count}], unsigned long long x, unsigned long long weight, int add) {{\n"
+        f'    asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{count + 2}, 0;\\nwgmma.mma_async.sync.aligned.m64n{2 * count}k16'
+        f'.f32.bf16.bf16 {{{registers}}}, %{count}, %{count + 1}, p, 1, 1, 0, 0;\\n}}"\n'
+        f'        : {outputs} : "l"(x), "l"(weight), "r"(add));\n}}\n'
+    )
+
+
+@cache
+def _bindings() -> tuple[Any, Any]:
+    """CUDA's driver and compiler."""
+    from cuda.bindings import driver, nvrtc  # type: ignore[import-not-found, unused-ignore]
+
+    return driver, nvrtc
+
+
+def _good(answer: tuple[Any, ...]) -> Any:
+    """What a call has returned, if it says that all is well."""
+    code, *rest = answer
+    if int(code) != 0:
+        raise RuntimeError(f"CUDA says {code.name}")
+    return rest[0] if len(rest) == 1 else rest
+
+
+@cache
+def _kernel(tile: Tile, gelu: bool, overlap: bool, device: torch.device) -> Any:
+    driver, _ = _bindings()
+    with torch.cuda.device(device):
+        torch.cuda.current_stream()  # the device has a context
+        module = _good(driver.cuModuleLoadData(_compiled(source_of(tile, gelu, overlap))))
+        kernel = _good(driver.cuModuleGetFunction(module, b"gate_tiles"))
+        _good(driver.cuFuncSetAttribute(kernel, driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, tile.memory))
+    return kernel
+
+
+@cache
+def _compiled(source: str) -> bytes:
+    _, nvrtc = _bindings()
+    program = _good(nvrtc.nvrtcCreateProgram(source.encode(), b"gate_tiles.cu", 0, [], []))
+    options = [b"--gpu-architecture=sm_90a", b"--std=c++17"]
+    if int(nvrtc.nvrtcCompileProgram(program, len(options), options)[0]) != 0:
+        log = b" " * _good(nvrtc.nvrtcGetProgramLogSize(program))
+        nvrtc.nvrtcGetProgramLog(program, log)
+        raise RuntimeError("gate_tiles.cu does not compile:\n" + log.decode(errors="replace").strip("\0 \n"))
+    image: bytes = b" " * _good(nvrtc.nvrtcGetCUBINSize(program))
+    _good(nvrtc.nvrtcGetCUBIN(program, image))
+    nvrtc.nvrtcDestroyProgram(program)
+    return image
+
+
+@lru_cache(maxsize=4096)
+def _map(place: int, rows: int, width: int, box: int) -> Any:
+    """How the copy engine finds boxes of so many rows in a matrix of bfloat16; outside of it are zeros."""
+    d, _ = _bindings()
+    number = d.cuuint32_t
+    return _good(
+        d.cuTensorMapEncodeTiled(
+            d.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, place, [d.cuuint64_t(width), d.cuuint64_t(rows)],
+            [d.cuuint64_t(2 * width)], [number(INNER), number(box)], [number(1), number(1)],
+            d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE, d.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+            d.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B, d.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+    )  # fmt: skip
+
+
+@cache
+def _may_begin_early() -> Any:
+    driver, _ = _bindings()
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    return attribute
+
+
+@cache
+def _multiprocessors(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
