@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -38,6 +39,20 @@ def test_the_instruction_names_every_register_and_the_source_what_it_is_made_for
     }
     assert "m64n144k16" in source and source.count('"+f"(sums[') == 72 and "%71}, %72, %73, p, 1, 1, 0, 0" in source
     assert source.index("void multiply(") < source.index("extern")
+
+
+@pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda-bindings and NVRTC, but no GPU")
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("tile", [Tile(128, 4, 2, 1, 16), Tile(40, 8, 1, 2), Tile(72, 3, ahead=5)])
+def test_the_source_compiles_for_a_hopper_gpu(tile: Tile, overlap: bool) -> None:
+    image = gate_tiles._compiled(source_of(tile, gelu=overlap, overlap=overlap))
+    assert image.startswith(b"\x7fELF") and b"gate_tiles" in image
+
+
+@pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda-bindings and NVRTC, but no GPU")
+def test_a_source_that_does_not_compile_gives_the_compilers_words() -> None:
+    with pytest.raises(RuntimeError, match=r"gate_tiles.cu does not compile:\n(.|\n)*COLUMNS"):
+        gate_tiles._compiled("int nothing = COLUMNS;")
 
 
 def test_a_shape_that_was_not_measured_has_no_tile(monkeypatch: pytest.MonkeyPatch) -> None:
