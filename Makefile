@@ -27,8 +27,9 @@ $(VENV)/.%: $(VENV)/.made pyproject.toml
 quickstart: $(VENV)/.quickstart  ## set up and train the tiny agent of recipes/quickstart.toml
 	$(BIN)/turnwise train
 
-test: $(VENV)/.dev lint browser sandbox bfcl  ## set up, lint, type-check and run every test
-	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 2
+# Three workers for two cores: many tests wait for other processes, those of the cluster for minutes.
+test: $(VENV)/.dev lint browser sandbox bfcl  ## set up, lint, type-check and run every test; WORKERS=N at a time (3)
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n $(or $(WORKERS),3) --dist worksteal
 
 # The tests of the pages want a browser. Where none is found and this is root on a Debian, one is installed; anywhere else, and where that
 # fails or BROWSER=no, those tests are skipped. Never a reason to fail.

@@ -1,13 +1,14 @@
 """What a cache in 8 bits does to the engine's log-probs, and what the importance weights that correct it look like.
 
     python benchmarks/cache_8bit.py                                                   # a small random model
-    python benchmarks/cache_8bit.py --model FOLDER --dtype bfloat16 --out benchmarks/cache_8bit.json
+    python benchmarks/cache_8bit.py --model FOLDER --out benchmarks/cache_8bit.json   # a real one
+    python benchmarks/cache_8bit.py --model FOLDER --dtype bfloat16                   # the engine computes in bfloat16, as on a GPU
     python benchmarks/cache_8bit.py --model FOLDER --gguf model.gguf                  # weights of a GGUF file
 
 The same prompts are answered with a cache as the model computes (`model`), with one in 8 bits (`8bit`), and with one in 8 bits whose keys
 are not stored relative to their bias (`8bit, keys as they are`). Of every sampled token: the distance between the engine's log-prob and
 that of a float32 forward pass over the same tokens, the KL divergence estimated from them, and the weight exp(learner - engine) with the
-share of tokens whose weight `objective.importance=truncate` would change. The result is printed as JSON.
+share of tokens whose weight `objective.importance=truncate` would change. The result is printed as JSON; seconds are told on a GPU only.
 """
 
 from __future__ import annotations
@@ -98,8 +99,7 @@ def measure(way: str, computes: Any, exact: Any, prompts: list[list[int]], optio
         "truncated_share": (weight > HIGH).float().mean().item(),
         "bytes_per_token": token_bytes,
         "sampled_tokens": float(len(difference)),
-        "s": seconds,
-    }
+    } | ({"s": seconds} if exact.device.type == "cuda" else {})
 
 
 def main() -> None:
@@ -123,7 +123,12 @@ def main() -> None:
         exact.load_state_dict(computes.state_dict())
     prompts = [ids[n * options.prompt : (n + 1) * options.prompt] for n in range(options.rows)]
     result: dict[str, Any] = {"device": torch.cuda.get_device_name() if device == "cuda" else "CPU", "torch": torch.__version__}
-    result |= {"model": options.model or "small random model", "dtype": options.dtype, "rows": options.rows, "prompt": options.prompt}
+    result |= {
+        "model": Path(options.model).name if options.model else "small random model",
+        "dtype": options.dtype,
+        "rows": options.rows,
+        "prompt": options.prompt,
+    }
     result["ways"] = {way: measure(way, computes, exact, prompts, options) for way in WAYS}
     publish(result, options.out)
 

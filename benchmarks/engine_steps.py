@@ -61,7 +61,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "own, overlap": {"products": True, "gate": True, "prompts": True, "overlap": True},
     "cascade": {"cascade": True},
     "balance": {"balance": True},
-    "residual": {"residual": True},
     "no gate tiles": {"gate_tiles": False},
 }
 BLOCKS = [

@@ -24,6 +24,7 @@ from engine_shapes import SHAPES
 from results import publish
 
 from turnwise.engines.native import NativeEngine, paged_attention, product_table
+from turnwise.engines.native.gate_tiles import Tile
 from turnwise.engines.native.layer_products import LayerProducts
 from turnwise.engines.native.mail import Results
 from turnwise.engines.native.product_table import Blocks
@@ -37,8 +38,8 @@ CASES = {
     "128 at 4400": (128, 4400, False),
     "128 ragged, long": (128, 2600, True),
 }
-DOWN = ("down", 8960, 1536)
-# name: switches, settings of attention, other blocks for products
+DOWN, GATE = ("down", 8960, 1536), (1536, 17920)
+# name: switches, settings of attention, other blocks or tiles for products
 SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[Any, Any]]] = {
     "now": ({}, {}, {}),
     "library": ({"products": False, "gate": False, "gate_tiles": False, "overlap": False}, {}, {}),
@@ -46,6 +47,15 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[Any, Any]]] = {
     "no overlap": ({"overlap": False}, {}, {}),
     "3 stages, next": ({}, {"STAGES": 3, "NEXT": True}, {}),
     "3 stages, two parts": ({}, {"STAGES": 3, "PROGRAMS": 528}, {}),
+    "gate, 0 ahead": ({}, {}, {GATE: ((128, Tile(72, 6, 1, 2, ahead=0)), (512, Tile(96, 5, 1, 2, ahead=0)))}),
+    "gate, 1 ahead": ({}, {}, {GATE: ((128, Tile(72, 6, 1, 2, ahead=1)), (512, Tile(96, 5, 1, 2, ahead=1)))}),
+    "gate, 2 ahead": ({}, {}, {GATE: ((128, Tile(72, 6, 1, 2, ahead=2)), (512, Tile(96, 5, 1, 2, ahead=2)))}),
+    "gate, 3 ahead": ({}, {}, {GATE: ((128, Tile(72, 6, 1, 2, ahead=3)), (512, Tile(96, 5, 1, 2, ahead=3)))}),
+    "gate, 4 stages": ({}, {}, {GATE: ((128, Tile(72, 4, 1, 2)), (512, Tile(96, 4, 1, 2)))}),
+    "gate, alone": ({}, {}, {GATE: ((128, Tile(72, 6, 1, 1)), (512, Tile(96, 5, 2, 1)))}),
+    "gate, 3 stages, small down": ({}, {}, {GATE: ((128, Tile(72, 3, 1, 2)),), DOWN: ((128, Blocks(128, 64, 64, 5, 4, 4, True, 1)),)}),
+    "small down": ({}, {}, {DOWN: ((128, Blocks(128, 64, 64, 5, 4, 4, True, 1)),)}),
+    "gate, 512 in narrow tiles": ({}, {}, {GATE: ((512, Tile(56, 7, 2, 1)),)}),
     "balance": ({"balance": True}, {}, {}),
     "the library's down": ({}, {}, {DOWN: ((128, None),)}),
     "own down, 128 × 64": ({}, {}, {DOWN: ((128, Blocks(128, 64, 64, 5, 4, 7, True, 1)),)}),
@@ -84,7 +94,8 @@ class Step:
         self.runner._products = LayerProducts(self.runner.weights, self.runner.switches)
         results = Results(self.lanes, self.runner.weights.device)
         with ExitStack() as patched, torch.no_grad():
-            patched.enter_context(patch.dict(product_table.MEASURED, table))
+            patched.enter_context(patch.dict(product_table.MEASURED, {key: lines for key, lines in table.items() if len(key) == 3}))
+            patched.enter_context(patch.dict(product_table.TILES, {key: lines for key, lines in table.items() if len(key) == 2}))
             if attention:
                 patched.enter_context(patch.multiple(paged_attention, **attention))
             way = self.runner.switches.way(self.lanes)

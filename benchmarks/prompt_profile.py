@@ -1,7 +1,7 @@
 """Where the time of prompts goes in the native engine: by kind of kernel, and how long the GPU idles.
 
     python benchmarks/prompt_profile.py                                     # 1.5B shape on a GPU, about half a minute
-    python benchmarks/prompt_profile.py --budgets 16384 --switches residual # next to an engine with a switch turned round
+    python benchmarks/prompt_profile.py --budgets 16384 --switches gate_tiles # next to an engine with a switch turned round
     python benchmarks/prompt_profile.py --shape tiny                        # also on a CPU: by operation
 
 `kinds` is one pass over 32 prompts of 1,024 tokens: milliseconds, number of kernels, and the rate at which a kind computes or moves bytes.

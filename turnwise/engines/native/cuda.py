@@ -282,12 +282,11 @@ class CudaRunner:
             seen = attend(qkv, self.cache[number], layer)
             if not len(x):
                 return x, x
-            residual = x if number < last else None
-            delta = work.out(layer, seen, parts, residual)
-            if delta is not None and layer.after_attention is not None:
+            delta = work.out(layer, seen, parts)
+            if layer.after_attention is not None:
                 delta = work.norm(delta, None, layer.after_attention)
-            delta = work.mlp(layer, work.norm(x, delta, layer.before_mlp), parts, residual)
-            if delta is not None and layer.after_mlp is not None:
+            delta = work.mlp(layer, work.norm(x, delta, layer.before_mlp), parts)
+            if layer.after_mlp is not None:
                 delta = work.norm(delta, None, layer.after_mlp)
         assert delta is not None
         return x, delta

@@ -6,7 +6,8 @@
 // it to all of them. A multiplying warp reports that it has read a stage to every block that writes into it.
 //
 // Given by the host: COLUMNS of the product in a tile, STAGES of parts that are on their way, DOWN × ACROSS blocks in a cluster (each 1
-// or 2), GELU, OVERLAP (the kernel may begin before the last one has ended), and the function `multiply`.
+// or 2), GELU, OVERLAP (the kernel may begin before the last one has ended), AHEAD (parts of the weights that it asks for until then),
+// and the function `multiply`.
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -144,7 +145,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(384,
                 };
 #if OVERLAP
                 if (number == 0) {  // weights do not depend on the last kernel
-                    for (; before < STAGES && (int)before < steps; before++) bring_weights(before, before);
+                    for (; before < AHEAD && (int)before < steps; before++) bring_weights(before, before);
                     asm volatile("griddepcontrol.wait;" ::: "memory");
                 }
 #endif

@@ -24,13 +24,15 @@ THREADS = 384
 
 class Tile(NamedTuple):
     """One block's tile: `columns` of the product, a multiple of 8; `stages` parts on their way; `down` × `across` blocks that share what
-    they read, each 1 or 2; `group`: how many clusters' rows are worked on together."""
+    they read, each 1 or 2; `group`: how many clusters' rows are worked on together; `ahead`: how many parts of the weights are
+    asked for before the last kernel has ended, if they overlap."""
 
     columns: int
     stages: int
     down: int = 1
     across: int = 1
     group: int = 8
+    ahead: int = 2
 
     @property
     def memory(self) -> int:
@@ -83,7 +85,8 @@ def available(device: torch.device) -> bool:
 def source_of(tile: Tile, gelu: bool, overlap: bool) -> str:
     """What is compiled."""
     values = {
-        "COLUMNS": tile.columns, "STAGES": tile.stages, "DOWN": tile.down, "ACROSS": tile.across, "GELU": int(gelu),
+        "COLUMNS": tile.columns, "STAGES": tile.stages, "DOWN": tile.down, "ACROSS": tile.across, "AHEAD": min(tile.ahead, tile.stages),
+        "GELU": int(gelu),
         "OVERLAP": int(overlap),
     }  # fmt: skip
     defined = "".join(f"#define {name} {value}\n" for name, value in values.items())

@@ -17,8 +17,6 @@ from turnwise.engines.native.products import fits, gated, product
 from turnwise.engines.native.switches import PLAIN, Switches
 from turnwise.engines.native.weights import Layer, Linear, Weights
 
-MANY_ROWS = 512  # beyond, products are bound by arithmetic: what they read of the residual, the next norm does not have to add
-
 
 class LayerProducts:
     """Computes with a model's layers. What has been added up in parts stays in parts until the next norm reads it."""
@@ -29,7 +27,6 @@ class LayerProducts:
         self._own, self._gate = (on and (hopper or weights.device.type != "cuda") for on in (switches.products, switches.gate))
         self._tiles = switches.gate_tiles and hopper and gate_tiles.available(weights.device)
         self.overlap = switches.overlap and hopper
-        self._adds = switches.residual
 
     def norm(self, x: Tensor, delta: Tensor | None, weight: Tensor) -> Tensor:
         """x += delta, in place; the norm of x."""
@@ -39,30 +36,15 @@ class LayerProducts:
         """Queries, keys and values: [rows, size], or in parts [split, rows, size] if the caller takes them."""
         return self._summed("qkv", layer.qkv, x, parts)
 
-    def out(self, layer: Layer, x: Tensor, parts: bool, residual: Tensor | None = None) -> Tensor | None:
-        """What attention adds to the residual: [rows, size], or in parts [split, rows, size] if the caller takes them. None: it has been
-        added to the given `residual`."""
-        if layer.after_attention is not None:
-            return self._summed("out", layer.out, x, False)
-        return None if self._added(layer.out, x, residual) else self._summed("out", layer.out, x, parts)
+    def out(self, layer: Layer, x: Tensor, parts: bool) -> Tensor:
+        """What attention adds to the residual: [rows, size], or in parts [split, rows, size] if the caller takes them."""
+        return self._summed("out", layer.out, x, parts and layer.after_attention is None)
 
-    def mlp(self, layer: Layer, x: Tensor, parts: bool, residual: Tensor | None = None) -> Tensor | None:
+    def mlp(self, layer: Layer, x: Tensor, parts: bool) -> Tensor:
         """What the MLP adds to the residual, as `out`."""
         if layer.experts is not None:
             return layer.experts(x, lambda both: gate_mul(both, self._kind))
-        middle = self._activated(layer.gate_up, x)
-        if layer.after_mlp is not None:
-            return self._summed("down", layer.down, middle, False)
-        return None if self._added(layer.down, middle, residual) else self._summed("down", layer.down, middle, parts)
-
-    def _added(self, linear: Linear, x: Tensor, residual: Tensor | None) -> bool:
-        """Add a product of many rows to the residual, rounded once, if that is wanted and possible."""
-        if not self._adds or residual is None or len(x) <= MANY_ROWS or not linear.plain:
-            return False
-        residual.addmm_(x, linear.weight.t())
-        if linear.bias is not None:
-            residual += linear.bias
-        return True
+        return self._summed("down", layer.down, self._activated(layer.gate_up, x), parts and layer.after_mlp is None)
 
     def _activated(self, linear: Linear, x: Tensor) -> Tensor:
         tile = self._tile(linear, x)
