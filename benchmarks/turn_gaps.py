@@ -186,7 +186,9 @@ class Rollout:
         starts = Places(tasks, 0, shape.members, shuffle=False).starts(place, shape.groups)
         self.runner.begin()
         with patch.object(recorded, "note"), patch.object(recorded, "copy_pages"):
+            start = time.thread_time()
             found = collector.run(starts)
+            self.host = time.thread_time() - start
         digest = hashlib.blake2b(digest_size=8)
         for trajectory in found:
             for turn in trajectory.turns:
@@ -202,15 +204,12 @@ def measure(shape: Shape) -> dict[str, Any]:
     rollout = Rollout(shape)
     rollout.play(2, shape.groups)
     rollout.engine.forget()
-    start = time.thread_time()
-    digest = rollout.play(shape.turns, 0)
-    host = time.thread_time() - start
-    runner = rollout.runner
+    digest, runner = rollout.play(shape.turns, 0), rollout.runner
     between = runner.boundaries[1:]  # the first launch of all has no turn before it
     found = {
         "boundary_ms": 1000 * sum(between) / max(1, len(between)),
         "idle_s": runner.idle,
-        "rollout_s": host + runner.clock.seconds.get("waiting", 0.0) - runner.clock.seconds["reciting"],
+        "rollout_s": rollout.host + runner.clock.seconds.get("waiting", 0.0) - runner.clock.seconds["reciting"],
         "steps": runner.steps,
         "digest": digest,
     }

@@ -35,6 +35,7 @@ CLASSES = {
     "smollm3": (SmolLM3Config, SmolLM3ForCausalLM),
 }
 YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64, "rope_theta": 10000.0}
+SCALED_YARN = YARN | {"mscale": 0.8, "mscale_all_dim": 0.5, "beta_fast": 20, "beta_slow": 2, "truncate": False}
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -55,10 +56,15 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama with biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
     "llama, one head for all": ("llama", {"num_key_value_heads": 1}),
+    "llama, seven heads on one of twelve numbers": (
+        "llama",
+        {"num_attention_heads": 7, "num_key_value_heads": 1, "hidden_size": 56, "head_dim": 12, "rope_parameters": SCALED_YARN},
+    ),
     "llama3 rope": ("llama", {"rope_parameters": LLAMA3}),
     "qwen2": ("qwen2", {}),
     "qwen2, tied": ("qwen2", {"tie_word_embeddings": True}),
     "qwen2, no shared heads": ("qwen2", {"num_key_value_heads": 4}),
+    "qwen2, short windows": ("qwen2", {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}),
     "qwen2, yarn": ("qwen2", {"rope_parameters": YARN}),
     "qwen3": ("qwen3", {"head_dim": 32}),
     "qwen3, tied": ("qwen3", {"head_dim": 16, "tie_word_embeddings": True}),

@@ -62,6 +62,26 @@ def test_logprobs_are_those_of_the_models_forward_over_two_turns(variant: str, g
         assert engine._pages.held == 0
 
 
+@pytest.mark.parametrize("switches", [{}, {"record": True}])
+def test_early_starts_give_the_logprobs_of_the_models_forward_over_turns(switches: dict[str, Any]) -> None:
+    model = make("qwen2").cuda()
+    engine = NativeEngine(model, max_batch=64, max_length=200, prefill_tokens=2048, cache_memory=1e8, switches=switches)
+    prompts = [prompt(20 + n % 30, n) for n in range(60)]
+    for turn in range(4):
+        under_way = []
+        for first, end in ((0, 16), (16, 50), (50, 60)):
+            engine.submit([Request(n, prompts[n], Sampling(max_tokens=9), n + turn, sequence=n) for n in range(first, end)])
+            engine.start()
+            under_way.append(len(engine._flights))
+        assert under_way == [1, 2, 2], "two steps are launched before anything is waited for"
+        responses = drain(engine)
+        assert gap(model, prompts, responses) < 1e-4
+        prompts = [[*ids, *responses[n].token_ids, *prompt(7, n)] for n, ids in enumerate(prompts)]
+    for n in range(len(prompts)):
+        engine.release(n)
+    assert engine._pages.held == 0
+
+
 @pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="needs bitsandbytes (extra 4bit)")
 @pytest.mark.parametrize("variant", ["qwen2", "llama with biases"])
 @pytest.mark.parametrize(("graphs", "switches"), [(False, {}), (True, {}), (True, {"record": True})])

@@ -175,12 +175,12 @@ class NativeEngine:
                 self._try(step)
 
     def _worth_a_start(self, flights: int) -> bool:
-        """Whether enough is waiting. If so many steps are under way, the next one can be larger; a full one is worth it at any time."""
+        """Whether enough is waiting. If so many steps are under way, the next one can be larger; half of a full one is large enough."""
         ready = min(len(self._queue), len(self._free_slots))
         if ready >= (1 + flights) * EARLY_ROWS:
             return True
-        enough = self.prefill_tokens if flights else min(EARLY_TOKENS, self.prefill_tokens)
-        return sum(row.unchecked for row in islice(self._queue, ready)) >= enough
+        half = self.prefill_tokens // 2
+        return sum(row.unchecked for row in islice(self._queue, ready)) >= (half if flights else min(EARLY_TOKENS, half))
 
     def release(self, sequence: int) -> None:
         self._keep(sequence)
