@@ -508,6 +508,15 @@ def test_the_page_about_performance_shows_what_the_command_says() -> None:
         assert words == (", ".join(LABELS[name] for name in fit.changed) or "nothing: as it is")
 
 
+def test_the_page_about_performance_shows_commands_for_small_cards_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = re.findall(r"^    turnwise fit (.+?) +# ([\d.]+) GB$", (HERE / "docs" / "performance.md").read_text(), re.MULTILINE)
+    assert len(shown) == 4
+    monkeypatch.chdir(HERE)
+    for words, peak in shown:
+        found = json.loads(invoke(*words.split(), "--json"))
+        assert found["fits"] and f"{found['peak_gb']:.1f}" == peak, words
+
+
 def test_the_command_gives_the_same_as_json() -> None:
     found = json.loads(invoke(RECIPE, "--memory", "40", "--json", *OPEN))
     assert found["fits"] and found["peak_gb"] <= 40 and found["settings"]["learner.tokens_per_batch"] > 0
