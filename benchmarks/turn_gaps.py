@@ -1,7 +1,7 @@
 """How long a GPU is idle between two turns, without a GPU: the whole path of a rollout, with a runner that computes nothing.
 
     python benchmarks/turn_gaps.py
-    python benchmarks/turn_gaps.py --against CHECKOUT --rounds 3 --out benchmarks/turn_gaps.json
+    python benchmarks/turn_gaps.py --turns 20 --against CHECKOUT --rounds 3 --out benchmarks/turn_gaps.json
 
 The rollout is that of benchmarks/iteration.py: 128 attempts, prompts of 700 tokens (`window`) or a dialogue that grows (`full`), responses
 of 100 tokens that all end in the same step. Collector, pool, policy and the native engine are the real ones, with pages and steps as on a
@@ -241,6 +241,11 @@ def least(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def commit_of(checkout: Path) -> str:
+    found = subprocess.run(["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return found.stdout.strip() or checkout.name
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--context", choices=("window", "full"), help="one of them; both if left out")
@@ -259,7 +264,9 @@ def main() -> None:
     result: dict[str, Any] = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "pace": {"size": args.size, **PACES[args.size].__dict__},
-    }
+        "turns": args.turns,
+        "rounds": args.rounds,
+    } | ({"against": commit_of(args.against)} if args.against else {})
     for context in [args.context] if args.context else ["window", "full"]:
         shape = Shape(context=context, size=args.size, turns=args.turns)
         rounds = [{name: in_checkout(checkout, shape) for name, checkout in checkouts.items()} for _ in range(args.rounds)]
