@@ -23,7 +23,7 @@ from engine import make_model
 from engine_shapes import SHAPES
 from results import publish
 
-from turnwise.engines.native import NativeEngine, paged_attention, product_table
+from turnwise.engines.native import NativeEngine, kernels, paged_attention, product_table
 from turnwise.engines.native.gate_tiles import Tile
 from turnwise.engines.native.layer_products import LayerProducts
 from turnwise.engines.native.mail import Results
@@ -39,7 +39,7 @@ CASES = {
     "128 ragged, long": (128, 2600, True),
 }
 DOWN, GATE = ("down", 8960, 1536), (1536, 17920)
-# name: switches, settings of attention, other blocks or tiles for products
+# name: switches, settings of attention and norms, other blocks or tiles for products
 SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[Any, Any]]] = {
     "now": ({}, {}, {}),
     "library": ({"products": False, "gate": False, "gate_tiles": False, "overlap": False}, {}, {}),
@@ -56,6 +56,8 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[Any, Any]]] = {
     "gate, 3 stages, small down": ({}, {}, {GATE: ((128, Tile(72, 3, 1, 2)),), DOWN: ((128, Blocks(128, 64, 64, 5, 4, 4, True, 1)),)}),
     "small down": ({}, {}, {DOWN: ((128, Blocks(128, 64, 64, 5, 4, 4, True, 1)),)}),
     "gate, 512 in narrow tiles": ({}, {}, {GATE: ((512, Tile(56, 7, 2, 1)),)}),
+    "norms, 8 warps": ({}, {"NORM_WARPS": 8}, {}),
+    "norms, 16 warps": ({}, {"NORM_WARPS": 16}, {}),
     "balance": ({"balance": True}, {}, {}),
     "the library's down": ({}, {}, {DOWN: ((128, None),)}),
     "own down, 128 × 64": ({}, {}, {DOWN: ((128, Blocks(128, 64, 64, 5, 4, 7, True, 1)),)}),
@@ -89,15 +91,17 @@ class Step:
         self.lanes = lanes
 
     def record(self, name: str) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
-        switches, attention, table = SETTINGS[name]
+        switches, kernel_settings, table = SETTINGS[name]
         self.runner.switches = Switches.of(switches)
         self.runner._products = LayerProducts(self.runner.weights, self.runner.switches)
         results = Results(self.lanes, self.runner.weights.device)
         with ExitStack() as patched, torch.no_grad():
             patched.enter_context(patch.dict(product_table.MEASURED, {key: lines for key, lines in table.items() if len(key) == 3}))
             patched.enter_context(patch.dict(product_table.TILES, {key: lines for key, lines in table.items() if len(key) == 2}))
-            if attention:
-                patched.enter_context(patch.multiple(paged_attention, **attention))
+            for module in (paged_attention, kernels):
+                own = {name: value for name, value in kernel_settings.items() if hasattr(module, name)}
+                if own:
+                    patched.enter_context(patch.multiple(module, **own))
             way = self.runner.switches.way(self.lanes)
             self.runner.tables.last.zero_()
             self.runner._decode_into(self.control, results, way, None)

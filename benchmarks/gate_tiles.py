@@ -36,7 +36,7 @@ FAR = 6e-3  # of a right result from the one in float32, relative
 def candidates(rows: int, size: int, processors: int) -> Iterator[Tile]:
     """The tiles that keep most multiprocessors busy, and a few changes of each."""
     many = rows >= 4096
-    for down, across in ((1, 2),) if rows <= ROWS else ((2, 1),) if many else ((2, 1), (1, 2)):
+    for down, across in ((1, 2),) if rows <= ROWS else ((2, 1), (2, 2)) if many else ((2, 1), (1, 2)):
 
         def cost(columns: int, down: int = down, across: int = across) -> float:
             tiles = -(-rows // (ROWS * down)) * -(-size // (columns * across))

@@ -47,7 +47,8 @@ def gate_tiles(x: Tensor, weight: Tensor, kind: str, tile: Tile, overlap: bool =
     driver, blocks = _bindings()[0], tile.down * tile.across
     tiles = -(-rows // (ROWS * tile.down)) * -(-size // (tile.columns * tile.across))
     launch = driver.CUlaunchConfig()
-    launch.gridDimX = min(tiles, _multiprocessors(x.device) // blocks) * blocks
+    kernel = _kernel(tile._replace(group=0), kind != "silu", overlap, x.device)
+    launch.gridDimX = min(tiles, _clusters(kernel, blocks, tile.memory, x.device)) * blocks
     launch.gridDimY = launch.gridDimZ = launch.blockDimY = launch.blockDimZ = 1
     launch.blockDimX, launch.sharedMemBytes = THREADS, tile.memory
     launch.hStream = torch.cuda.current_stream(x.device).cuda_stream
@@ -57,7 +58,6 @@ def gate_tiles(x: Tensor, weight: Tensor, kind: str, tile: Tile, overlap: bool =
         _map(x.data_ptr(), rows, width, ROWS // tile.across), _map(weight.data_ptr(), 2 * size, width, tile.columns), out.data_ptr(),
         rows, size, width // INNER, tile.group,
     )  # fmt: skip
-    kernel = _kernel(tile._replace(group=0), kind != "silu", overlap, x.device)
     with torch.cuda.device(x.device):
         _good(driver.cuLaunchKernelEx(launch, kernel, (given, (None, None, c_void_p, c_int, c_int, c_int, c_int)), 0))
     return out
@@ -108,7 +108,7 @@ def _multiply(count: int) -> str:
 @cache
 def _bindings() -> tuple[Any, Any]:
     """CUDA's driver and compiler."""
-    from cuda.bindings import driver, nvrtc  # type: ignore[import-not-found, unused-ignore]
+    from cuda.bindings import driver, nvrtc  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     return driver, nvrtc
 
@@ -172,5 +172,13 @@ def _may_begin_early() -> Any:
 
 
 @cache
-def _multiprocessors(device: torch.device) -> int:
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+def _clusters(kernel: Any, blocks: int, memory: int, device: torch.device) -> int:
+    """How many clusters of so many blocks run at once. Multiprocessors are in groups of an even number: pairs leave none over."""
+    if blocks <= 2:
+        return int(torch.cuda.get_device_properties(device).multi_processor_count) // blocks
+    driver, _ = _bindings()
+    launch = driver.CUlaunchConfig()
+    launch.gridDimX, launch.blockDimX, launch.sharedMemBytes = blocks, THREADS, memory
+    launch.gridDimY = launch.gridDimZ = launch.blockDimY = launch.blockDimZ = 1
+    with torch.cuda.device(device):
+        return int(_good(driver.cuOccupancyMaxActiveClusters(kernel, launch)))
