@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from iteration import TINY, Bench, measure
+from iteration import TINY, Bench, measure, measure_rollout
 
 DATA = Path(os.environ.get("TURNWISE_DATA", ROOT.parent / "shared" / "data")) / "alfworld"
 
@@ -21,6 +21,17 @@ def check(result: dict[str, Any]) -> None:
     assert set(result["seconds"]) == {"rollout", "credit", "pack", "old_logprobs", "reference", "update", "total"}
     assert result["seconds"]["rollout"] > 0 and result["seconds"]["update"] > 0
     assert result["engine_gap"]["max"] < 1e-4  # the engine reports what the learner computes
+
+
+@pytest.mark.parametrize("context", ["window", "full"])
+def test_a_rollout_alone_needs_no_learner_and_counts_its_steps(context: str) -> None:
+    shape = replace(TINY, context=context)
+    bench = Bench(shape, only_rollout=True)
+    found = measure_rollout(bench)
+    assert bench.learner is None and found["turns"] == shape.groups * shape.members * shape.turns
+    assert found["steps"] == {"prompts": shape.turns, "decode": shape.turns * (shape.response - 1)}
+    seconds = found["seconds"]
+    assert seconds["rollout"] >= seconds["host"] >= seconds["launching"]
 
 
 @pytest.mark.parametrize("context", ["window", "full"])
