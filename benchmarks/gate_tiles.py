@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from engine_products import COLD, graph_us
 from engine_shapes import SHAPES
 from results import publish
 from torch import Tensor
@@ -29,7 +30,6 @@ from turnwise.engines.native.product_table import blocks_of
 from turnwise.engines.native.products import gated
 
 COUNTS = (64, 128, 256, 512, 1024, 4096, 16384)
-COLD = 192 << 20  # bytes of weights that are used in turn: several times the GPU's cache
 FAR = 6e-3  # of a right result from the one in float32, relative
 
 
@@ -45,26 +45,6 @@ def candidates(rows: int, size: int, processors: int) -> Iterator[Tile]:
         for columns in (128, 112) if many else sorted(range(32, 129, 8), key=cost)[:3]:
             most = max(n for n in range(2, 9) if Tile(columns, n).memory <= ROOM)
             yield from (Tile(columns, most, down, across, group) for group in ((8, 16, 32) if many else (8,)))
-
-
-def graph_us(work: list[Callable[[], Any]], rounds: int = 9) -> float:
-    """Microseconds per piece of work, recorded and replayed."""
-    for piece in work:
-        piece()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for piece in work:
-            piece()
-    times = []
-    for _ in range(rounds):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3 / len(work))
-    return min(times)
 
 
 def error(found: Tensor, x: Tensor, weight: Tensor) -> float:

@@ -156,9 +156,8 @@ def engine_options(config: Config) -> dict[str, Any]:
             if value not in PRECISIONS:
                 raise unknown_name(f"precision (engine.options.{name}):", str(value), PRECISIONS)
             options[name] = getattr(torch, value)
-    if (
-        ready := getattr(engines[config.engine.name].function, "ready", None)
-    ) is not None:  # before a model is loaded: packages, versions, devices
+    ready = getattr(engines[config.engine.name].function, "ready", None)
+    if ready is not None:  # before a model is loaded: packages, versions, devices
         own = config.engine
         ready(Sampling(own.temperature, own.top_p, own.top_k, own.min_p, own.max_tokens), options)
     return options
