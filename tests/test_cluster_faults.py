@@ -1,22 +1,25 @@
-"""Engines that die: the run ends, nothing is counted twice, and in step the result is that of an undisturbed run.
+"""Engines, workers and nodes that die: the run ends, nothing is counted twice, and in step the result is that of an undisturbed run.
 
-Threads instead of Ray let these tests choose the moment exactly. `test_cluster_kills.py` kills real processes.
+Most tests have threads instead of Ray, which lets them choose the moment exactly; those at the end kill real processes.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cluster_light import GROUPS, SIZE, Learner, LightParts, Sender, alone, places, run
+from cluster_light import GROUPS, SIZE, Fate, Learner, LightParts, Make, Sender, alone, places, run
+from conftest import ROOT
 from seats_env import Race
 from toy_env import Corridor
 
@@ -25,6 +28,7 @@ from turnwise.cluster.ahead import Ahead, Settings
 from turnwise.cluster.collecting import RemoteCollector
 from turnwise.cluster.crew import Crew, Hears
 from turnwise.cluster.pieces import Arrival, Pace, Piece
+from turnwise.cluster.placement import nodes, prefers
 from turnwise.cluster.rollouter import Rollouter
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
 from turnwise.cluster.work import Hooks, Spec
@@ -447,3 +451,78 @@ def test_a_game_with_two_seats_is_played_whole_whatever_is_lost(fake: None) -> N
     found, _ = trained(dies.hire, staleness=2, batches=4)
     games = range(4 * GROUPS * SIZE)
     assert dies.struck and sorted(map(int, found.learned)) == sorted([*games, *(number + SEAT for number in games)])
+
+
+# -- real processes ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head without room, and two nodes on this machine."""
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "tests"), str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE})
+        made.add_node(num_cpus=2, object_store_memory=STORE)
+        ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
+        yield made
+        ray.shutdown()
+        made.shutdown()
+
+
+def hires(fate: Fate | None, workers: int = 0) -> Callable[[int], Any]:
+    def hire(number: int) -> Any:
+        actor = ray.remote(Rollouter).options(num_cpus=1, max_restarts=0, max_concurrency=16)
+        return actor.remote(Make(number, fate, workers), number)
+
+    return hire
+
+
+@pytest.mark.parametrize(("what", "turn"), [("engine", 1), ("engine", 17), ("worker", 2), ("worker", 13)])
+def test_a_killed_process_changes_nothing(cluster: Any, tmp_path: Path, what: str, turn: int) -> None:
+    fate = Fate(what, turn, 0, str(tmp_path / "struck"))
+    found, crew = trained(hires(fate, workers=int(what == "worker")), deadline=180.0)  # a slow start on a busy machine is not a loss
+    assert (tmp_path / "struck").exists() and found.batches == alone().batches
+    assert crew.counts["lost_engines"] == float(what == "engine")
+
+
+class Sits:
+    """Takes a core."""
+
+    def here(self) -> str:
+        return str(ray.get_runtime_context().get_node_id())
+
+
+def test_a_process_whose_place_was_taken_starts_on_another_node(cluster: Any) -> None:
+    """Ray itself would wait for the place, as long as its node lives."""
+    more = cluster.add_node(num_cpus=1, object_store_memory=STORE)
+    full = next(node for node in nodes() if node.id == more.node_id)
+    sits = ray.remote(Sits).options(num_cpus=1, scheduling_strategy=prefers(full))
+    first = sits.remote()
+    assert ray.get(first.here.remote(), timeout=120) == full.id, "the preferred one, if it has room"
+    second = sits.remote()
+    assert ray.get(second.here.remote(), timeout=120) != full.id
+    ray.kill(first)
+    ray.kill(second)
+    cluster.remove_node(more)
+
+
+def test_a_lost_node_changes_nothing(cluster: Any, tmp_path: Path) -> None:
+    more = cluster.add_node(num_cpus=2, resources={"doomed": 2}, object_store_memory=STORE)
+    mark = tmp_path / "struck"
+    fate = Fate("node", 9, 0, str(mark))
+
+    def doomed(number: int) -> Any:
+        where = {} if mark.exists() else {"resources": {"doomed": 1}}
+        actor = ray.remote(Rollouter).options(num_cpus=1, max_restarts=0, max_concurrency=16, **where)
+        return actor.remote(Make(number, fate), number)
+
+    def strike() -> None:
+        while not mark.exists():
+            time.sleep(0.02)
+        cluster.remove_node(more, allow_graceful=False)
+
+    threading.Thread(target=strike, daemon=True).start()
+    found, crew = trained(doomed)
+    assert crew.counts["lost_engines"] >= 1 and found.batches == alone().batches

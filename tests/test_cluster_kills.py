@@ -1,9 +1,8 @@
-"""Kills by SIGKILL: the driver, engines and processes of environments at ten moments each, nodes at four. Every run ends, nothing is
-counted twice, and what is learned is bitwise what an undisturbed run learns.
+"""Kills by SIGKILL, at ten moments for each kind of process: the driver, engines, processes of environments, nodes. Every run ends, nothing
+is counted twice, and what is learned is bitwise what an undisturbed run learns.
 
 The engines here have no model and start in a second, so that ten deaths fit into a test; `test_cluster_gang.py` kills learner ranks at ten
-moments, and `make test-cluster` does the same to whole runs with a model, and to nodes at ten moments. A node takes longer to start than an
-engine, and what its death does to an engine is what the engine's own death does: here it dies once per phase of an iteration.
+moments, and `make test-cluster` does the same to whole runs with a model.
 """
 
 from __future__ import annotations
@@ -26,19 +25,18 @@ from conftest import ROOT
 
 from turnwise.cluster.collecting import RemoteCollector
 from turnwise.cluster.crew import Crew
-from turnwise.cluster.placement import nodes, prefers
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
 from turnwise.runs.folder import Run
 
 ray = pytest.importorskip("ray")
 NOTICES = {"RAY_health_check_period_ms": "300", "RAY_health_check_failure_threshold": "2"}  # how soon Ray knows that a node is dead
+BATCHES = 11  # one for each strike, and one to notice the last
+PLAYING = ("has learned", "has work", "first turn", "turn", "attempt ends", "work is done", "takes weights", "has weights", "learns")
 MOMENTS = {
-    "engine": (
-        "starts", "has learned", "has work", "first turn", "turn", "attempt ends", "work is done", "takes weights", "has weights", "learns",
-    ),
+    "engine": ("starts", *PLAYING),
     "worker": ("reset", "was reset", "step", "stepped", "last step", "turn", "attempt ends", "work is done", "learns", "takes weights"),
-    "node": ("started", "turn", "takes weights", "learns"),
-}  # fmt: skip
+    "node": ("started", *PLAYING),
+}
 
 
 @pytest.fixture(scope="module")
@@ -81,27 +79,7 @@ def test_ten_kills_of_the_driver_at_ten_moments_change_nothing(add: Callable[[],
     assert learned == undisturbed.learned, "nothing is lost and nothing counts twice"
 
 
-def test_a_process_whose_place_was_taken_starts_on_another_node(add: Callable[[], None]) -> None:
-    """Ray itself would wait for the place, as long as its node lives."""
-
-    class Sits:  # here, so that it travels by value: an import of this file takes longer
-        def here(self) -> str:
-            return str(ray.get_runtime_context().get_node_id())
-
-    full = next(node for node in nodes() if node.cpus)
-
-    def sit(cpus: int) -> Any:
-        return ray.remote(Sits).options(num_cpus=cpus, scheduling_strategy=prefers(full)).remote()
-
-    first = sit(full.cpus)
-    assert ray.get(first.here.remote(), timeout=120) == full.id, "the preferred one, if it has room"
-    second = sit(1)
-    assert ray.get(second.here.remote(), timeout=120) != full.id
-    ray.kill(first)
-    ray.kill(second)
-
-
-def trained(learner: DoomedLearner, batches: int) -> tuple[DoomedLearner, Crew]:
+def trained(learner: DoomedLearner) -> tuple[DoomedLearner, Crew]:
     """A run in step over two engines."""
 
     def hire(number: int) -> Any:
@@ -113,17 +91,15 @@ def trained(learner: DoomedLearner, batches: int) -> tuple[DoomedLearner, Crew]:
     engine.refresh()
     source = ClusterSource(places(), GROUPS, lambda: RemoteCollector(access), engine, access=access)
     try:
-        run(source, engine, learner, batches)
+        run(source, engine, learner, BATCHES)
         return learner, crew
     finally:
         access.close()
 
 
 @pytest.mark.parametrize("kind", MOMENTS)
-def test_a_kill_at_each_of_these_moments_changes_nothing(add: Callable[[], None], tmp_path: Path, kind: str) -> None:
+def test_ten_kills_at_ten_moments_change_nothing(add: Callable[[], None], tmp_path: Path, kind: str) -> None:
     doom = Doom(kind, MOMENTS[kind], tmp_path)
-    strikes = len(set(MOMENTS[kind]))
-    batches = strikes + 1  # one for each strike, and one to notice the last
     learner, replaced = DoomedLearner(doom), set[int]()
 
     def replace_nodes() -> None:
@@ -132,10 +108,10 @@ def test_a_kill_at_each_of_these_moments_changes_nothing(add: Callable[[], None]
             replaced.add(batch)
 
     learner.mend = replace_nodes
-    found, crew = trained(learner, batches)
-    assert len(MOMENTS[kind]) == strikes == (4 if kind == "node" else 10)
-    assert doom.struck == list(range(strikes)), "every strike was carried out, in its batch"
-    assert len(found.learned) == len(set(found.learned)) == batches * GROUPS * SIZE, "nothing is lost and nothing counts twice"
-    undisturbed = alone(batches)
+    found, crew = trained(learner)
+    assert len(set(MOMENTS[kind])) == len(MOMENTS[kind]) == 10
+    assert doom.struck == list(range(10)), "every strike was carried out, in its batch"
+    assert len(found.learned) == len(set(found.learned)) == BATCHES * GROUPS * SIZE, "nothing is lost and nothing counts twice"
+    undisturbed = alone(BATCHES)
     assert found.batches == undisturbed.batches and found.weight == undisturbed.weight
-    assert (crew.counts["lost_engines"] == 0) if kind == "worker" else (crew.counts["lost_engines"] >= strikes)
+    assert (crew.counts["lost_engines"] == 0) if kind == "worker" else (crew.counts["lost_engines"] >= 10)
