@@ -171,10 +171,10 @@ class Bench:
     def __init__(self, shape: Shape, issued: bool = False):
         self.shape, self.device = shape, "cpu" if shape.size == "tiny" else "cuda"
         self.recorded = self.device == "cuda" and not issued
-        dtype = "bfloat16" if self.device == "cuda" else "float32"
-        self.learner = Learner(
-            make_model(shape, self.device), LearnerSettings(loss=Loss(kl_coef=0.01), dtype=dtype, tokens_per_batch=32768)
+        settings = LearnerSettings(
+            loss=Loss(kl_coef=0.01), dtype="bfloat16" if self.device == "cuda" else "float32", tokens_per_batch=32768
         )
+        self.learner = Learner(make_model(shape, self.device), settings)
         self.low = torch.cuda.Stream() if self.device == "cuda" else None
         self.known: dict[Any, torch.Tensor] = {}  # what recorded passes read
         self.steps = self._gpu_steps() if self.device == "cuda" else dict.fromkeys(PRIORITIES, self._cpu_step())
@@ -187,8 +187,9 @@ class Bench:
         from turnwise.engines.native.mail import Results
 
         step = Step(self.shape.size)
-        rows, *rest = CASES["128 at 768"]
-        step.prepare(rows, *rest)
+        case = CASES["128 at 768"]
+        step.prepare(*case)
+        rows = case[0]
         runner, results = step.runner, Results(rows, step.runner.weights.device)
         runner.tables.last.zero_()
 
@@ -199,7 +200,7 @@ class Bench:
         lanes = {}
         for name, priority in PRIORITIES.items():
             stream = torch.cuda.Stream(priority=priority)
-            lanes[name] = Lane(record(decode, stream), stream, AHEAD["step"])
+            lanes[name] = Lane(Recorded(decode, stream), stream, AHEAD["step"])
         return lanes
 
     def _cpu_step(self) -> Lane:
@@ -241,7 +242,7 @@ class Bench:
             with ExitStack() as patched:
                 for module in (forward, learner):
                     patched.enter_context(patch.object(module, "sent", self._sent))
-                replay = record(score, self.low)
+                replay = Recorded(score, self.low)
         except RuntimeError as error:  # a pass that cannot be recorded can still be launched
             self.recorded = False
             print("the forward is not recorded:", str(error).splitlines()[0], flush=True)
@@ -282,16 +283,21 @@ class Bench:
         return step, piece / tokens
 
 
-def record(work: Callable[[], Any], stream: Any) -> Callable[[], None]:
-    """The work as a graph, which must be replayed on the same stream."""
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.stream(stream):  # also if it fails, the stream of before is the current one afterwards
-        work()  # compiles its kernels
-        with torch.cuda.graph(graph, stream=stream):
-            work()
-    replay: Callable[[], None] = graph.replay
-    return replay
+class Recorded:
+    """Work as a graph, which must be replayed on the same stream. It keeps the work, and with it the tensors that the graph uses: a graph
+    alone does not, and would use memory that others have by then."""
+
+    def __init__(self, work: Callable[[], Any], stream: Any):
+        self.work = work
+        torch.cuda.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(stream):  # also if it fails, the stream of before is the current one afterwards
+            work()  # compiles its kernels
+            with torch.cuda.graph(self.graph, stream=stream):
+                work()
+
+    def __call__(self) -> None:
+        self.graph.replay()
 
 
 def report(shape: Shape, measured: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -73,6 +76,35 @@ def test_a_lane_has_as_many_launches_under_way_as_it_may_and_not_more(bench: Any
     assert [lane.fill() for _ in range(2)] == [True, False] and len(launched) == 3
 
 
+def test_a_recorded_graph_keeps_what_it_reads_and_is_recorded_on_its_stream(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    streams: list[Any] = []
+    replayed: list[int] = []
+    graph = SimpleNamespace(replay=lambda: replayed.append(1))
+
+    def capture(given: Any, stream: Any) -> Any:
+        assert given is graph
+        streams.append(stream)
+        return nullcontext()
+
+    doubles = {"synchronize": lambda: None, "CUDAGraph": lambda: graph, "stream": nullcontext, "graph": capture}
+    for name, double in doubles.items():
+        monkeypatch.setattr(torch.cuda, name, double)
+
+    def made() -> tuple[Any, Any]:
+        cache, uses = torch.zeros(1), list[int]()
+
+        def work() -> None:
+            cache.add_(1)
+            uses.append(int(cache))
+
+        return bench.Recorded(work, "own"), (weakref.ref(cache), uses)
+
+    recorded, (cache, uses) = made()
+    recorded()
+    gc.collect()
+    assert streams == ["own"] and uses == [1, 2] and replayed == [1] and cache() is not None
+
+
 def test_a_tiny_model_is_measured_on_a_cpu(bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(bench, "PIECES", (1, 3))
     bench.main(["--size", "tiny", "--seconds", "0.01", "--out", str(tmp_path / "found.json")])
@@ -108,7 +140,7 @@ def test_the_recorded_pass_is_the_learners_and_sends_nothing_again(bench: Any, m
 
     for way, stays in ((record, True), (fail, False)):
         own.recorded = True
-        monkeypatch.setattr(bench, "record", way)
+        monkeypatch.setattr(bench, "Recorded", way)
         lane, found = own.piece(packed)
         assert own.recorded is stays and (bench.forward.sent, bench.learner.sent) == (before, before)
         lane.work()
