@@ -2,7 +2,7 @@
 
     python benchmarks/cluster_fit.py        prints every constant beside the one in use; nothing runs on a GPU
 
-H200s differ: products by 4 %, copies by 7 %. So every figure is compared with a floor at the rates that were measured in the same run, and a
+GPUs of one kind differ by several per cent. So every figure is compared with a floor at the rates that were measured in the same run, and a
 constant is what the figure has beyond that floor. `Machine` in turnwise/cluster/service_times.py has them, rounded; a test compares. If a
 newer result is named here, change the constants there, run benchmarks/cluster_plan.py and bring docs/cluster-planning.md up to date.
 The constants of credit and packing are not among these: see the page.

@@ -48,14 +48,15 @@ def checked() -> Iterator[dict[str, Any]]:
             yield {"context": shape["context"], "what": what, "file": f"{file}.json"} | rounded
 
 
-def one_gpu(told: dict[str, Any], machine: Machine | None = None) -> Result:
+def one_gpu(told: dict[str, Any]) -> Result:
     """The iteration that a result of benchmarks/iteration.py is about, simulated. Of a rollout alone, only the wait means something."""
     shape = told["shape"]
     same = {name: shape[name] for name in ("turns", "context", "opening", "prompt", "shared", "observation", "response")}
-    same |= {"steps": told["steps"], "old_logprobs": None if told.get("old_from_engine") else "learner"} if "total" in told["seconds"] else {}
+    if "total" in told["seconds"]:
+        same |= {"steps": told["steps"], "old_logprobs": "engine" if told["old_from_engine"] else "learner"}
     work = Work(groups=shape["groups"], group_size=shape["members"], **same, success=None, host_turn=HOST_OF_A_SCRIPT)
     layout = Layout(learners=1, engines=1, capacity=shape["groups"], colocated=True)
-    return Simulation(work, layout, SHAPES[shape["size"]], machine, iterations=1, warmup=0).run()
+    return Simulation(work, layout, SHAPES[shape["size"]], iterations=1, warmup=0).run()
 
 
 def checked_elsewhere() -> dict[str, Any]:
