@@ -15,7 +15,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from results import publish
@@ -28,44 +27,56 @@ from turnwise.learn.shapes import SHAPES
 from turnwise.report.planning import row
 
 HERE = Path(__file__).parent
+MEASURED = ("iteration-rollout-full", "iteration-full-auto", "iteration-rollout-window", "iteration-window-tiles")
 HOST_OF_A_SCRIPT = 0.0465e-3  # seconds per turn: the engine's own part in host-x86.json; a script has neither environment nor texts
 ASKED = [(model, gpus, groups) for model in ("7b", "32b") for gpus, groups in ((8, 128), (64, 128), (64, 512), (256, 128), (256, 512))]
 
 
 def checked() -> Iterator[dict[str, Any]]:
-    """One colocated GPU, simulated, beside the whole iterations that were measured."""
-    for context in ("full", "window"):
-        told = json.loads((HERE / f"iteration-{context}-auto.json").read_text())
+    """One colocated GPU, simulated, beside the rollouts and whole iterations that were measured."""
+    for file in MEASURED:
+        told = json.loads((HERE / f"{file}.json").read_text())
         shape, seconds = told["shape"], told["seconds"]
-        same = {name: shape[name] for name in ("turns", "context", "opening", "prompt", "shared", "observation", "response")}
+        parts = one_gpu(told).parts
+        pairs = [("rollout alone", seconds["rollout"], parts["wait"])]
+        if "total" in seconds:
+            learned = sum(seconds[part] for part in ("old_logprobs", "reference", "update"))
+            pairs = [("rollout", seconds["rollout"], parts["wait"]), ("log-probs and update", learned, parts["learn"])]
+            pairs.append(("iteration", seconds["total"], sum(parts.values())))
+        for what, measured, simulated in pairs:
+            rounded = {"measured": round(measured, 2), "simulated": round(simulated, 2)}
+            yield {"context": shape["context"], "what": what, "file": f"{file}.json"} | rounded
+
+
+def one_gpu(told: dict[str, Any]) -> Result:
+    """The iteration that a result of benchmarks/iteration.py is about, simulated. Of a rollout alone, only the wait means something."""
+    shape = told["shape"]
+    same = {name: shape[name] for name in ("turns", "context", "opening", "prompt", "shared", "observation", "response")}
+    if "total" in told["seconds"]:
         same |= {"steps": told["steps"], "old_logprobs": "engine" if told["old_from_engine"] else "learner"}
-        work = Work(groups=shape["groups"], group_size=shape["members"], **same, success=None, host_turn=HOST_OF_A_SCRIPT)
-        layout = Layout(learners=1, engines=1, capacity=shape["groups"], colocated=True)
-        parts = Simulation(work, layout, SHAPES[shape["size"]], iterations=1, warmup=0).run().parts
-        learned = sum(seconds[part] for part in ("old_logprobs", "reference", "update"))
-        for what, measured, simulated in (
-            ("rollout", seconds["rollout"], parts["wait"]),
-            ("log-probs and update", learned, parts["learn"]),
-            ("iteration", seconds["total"], sum(parts.values())),
-        ):
-            yield {"context": context, "what": what, "measured": round(measured, 2), "simulated": round(simulated, 2)}
+    work = Work(groups=shape["groups"], group_size=shape["members"], **same, success=None, host_turn=HOST_OF_A_SCRIPT)
+    layout = Layout(learners=1, engines=1, capacity=shape["groups"], colocated=True)
+    return Simulation(work, layout, SHAPES[shape["size"]], iterations=1, warmup=0).run()
 
 
 def checked_elsewhere() -> dict[str, Any]:
-    """Training runs with short responses, for which nothing was fitted: the 0.5B recipe on ALFWorld, medians of its iterations. They were
-    made with an older engine, and with old log-probs of the learner."""
-    path = HERE.parent / "docs" / "results" / "alfworld-0.5b" / "grpo-0" / "metrics.jsonl"
-    lines = [line for line in map(json.loads, path.read_text().splitlines()) if "time/collect" in line]
-    told = {name: median(line[name] for line in lines) for name in lines[0] if all(name in line for line in lines)}
-    solved, limit = told["collect/success"], 30
-    shape = {"turns": limit, "success": solved, "solved_turns": (told["collect/length"] - (1 - solved) * limit) / solved}
-    tokens = {"opening": 350, "observation": 19, "response": 8}  # about those of the run
-    work = Work(groups=16, **shape, **tokens, steps=4, old_logprobs="learner")
-    parts = Simulation(work, Layout(1, 1, capacity=16, colocated=True), SHAPES["0.5b"], iterations=30, warmup=0).run().parts
-    learned = sum(told[f"learner/seconds_{part}"] for part in ("old_logprobs", "reference", "update"))
+    """Iterations with short responses, for which nothing was fitted: the 0.5B recipe on real ALFWorld games in one process, medians."""
+    told = json.loads((HERE / "cluster_overhead.json").read_text())
+    seconds, did, groups, limit = told["seconds"]["plain"], told["work"]["plain"], 16, 50
+    turns, response = did["turns"] / groups / 8, round(did["response_tokens"] / did["turns"])
+    solved = Work().solved_turns
+    shape = {"turns": limit, "success": (limit - turns) / (limit - solved)}
+    tokens = {"opening": 350, "observation": 19, "response": response}  # about those of the run
+    work = Work(groups=groups, **shape, **tokens, steps=4)
+    parts = Simulation(work, Layout(1, 1, capacity=groups, colocated=True), SHAPES["0.5b"], iterations=30, warmup=0).run().parts
+    batch = work.sequences(range(30 * groups))
     return {
-        "collect": {"measured": round(told["time/collect"], 2), "simulated": round(parts["wait"], 2)},
-        "log-probs and update": {"measured": round(learned, 2), "simulated": round(parts["learn"], 2)},
+        "tokens per turn": {
+            "measured": round(did["prompt_tokens"] / did["turns"]),
+            "simulated": round(batch.prompts / (batch.sampled.sum() / response)),
+        },
+        "collect": {"measured": round(seconds["collect"], 2), "simulated": round(parts["wait"], 2)},
+        "update": {"measured": round(seconds["update"], 2), "simulated": round(parts["pack"] + parts["learn"], 2)},
     }
 
 

@@ -2,6 +2,7 @@
 
     python benchmarks/memory.py --seconds 290 --out memory.json            all cases on a GPU, one after another
     python benchmarks/memory.py --cases 0.5b,7b-lora --iterations 10       some of them
+    python benchmarks/memory.py --cases 1.5b --games --turns 50            ALFWorld's games and the recipe's turn limit
     python benchmarks/memory.py --together 2                               two at the same time: less exact rates, half the time
     python benchmarks/memory.py --tiny                                     on a CPU: a tiny shape, and no limit
 
@@ -9,9 +10,10 @@
     1.5b          all weights in 24 GB          7b-lora-4bit  adapters on weights of 4 bits in 24 GB
 
 The recipes are recipes/alfworld*.toml: their loop (collect, credit, update), agent, credit, objective, optimiser, the rows of the engine.
-What differs is in the result under `not_as_in_the_recipe`, key by key: generated households instead of ALFWorld's games, random weights of
-the real shape, and fewer groups, turns and sampled tokens (--groups, --turns, --response), so that ten iterations take a minute. No
-checkpoint is written. A model of random weights answers noise, so every attempt lasts to the turn limit.
+What differs is in the result under `not_as_in_the_recipe`, key by key: generated households instead of ALFWorld's games (unless --games is
+given), random weights of the real shape, and fewer groups, turns and sampled tokens (--groups, --turns, --response), so that ten iterations
+take a minute. No checkpoint is written. A model of random weights answers noise, so every attempt lasts to the turn limit. `turnwise train
+RECIPE --memory 24` runs a recipe with its own weights, games and lengths inside such a limit.
 
 Settings are chosen as `turnwise train` chooses them on such a card, and the allocator is set up in the same way. The limit is set before
 anything is allocated. It holds for what torch allocates, so what is predicted outside torch is subtracted from it first; what was there
@@ -90,8 +92,6 @@ CASES = {
 def changes(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     """What is not as in the recipe, by key."""
     found: dict[str, Any] = {
-        "env.name": "household",
-        "env.tasks": 64,
         "env.max_turns": options.turns,
         "collect.groups": options.groups or case.groups,
         "iterations": options.iterations,
@@ -101,13 +101,15 @@ def changes(case: Case, options: argparse.Namespace) -> dict[str, Any]:
         "learner.tokens_per_batch": 0,  # open, so that it can be chosen
         "eval.n": 2,
         "eval.every": 0,
-        "eval.split": "valid",
         "run.checkpoint_every": 0,
         "device": "cpu" if options.tiny else "cuda",
     }
+    if not options.games:
+        found |= {"env.name": "household", "env.tasks": 64, "eval.split": "valid"}
     if options.tiny:
         found |= {"model.dtype": "float32", "collect.groups": 1, "collect.group_size": 2, "engine.max_batch": 4}
-        found |= {"agent.max_prompt_tokens": 512, "env.tasks": 4, "env.options.size": "tiny", "agent.history": 1, "eval.n": 1}
+        found |= {"agent.max_prompt_tokens": 512, "env.tasks": 4, "agent.history": 1, "eval.n": 1}
+        found |= {} if options.games else {"env.options.size": "tiny"}
     return found
 
 
@@ -369,6 +371,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--groups", type=int, default=0, help="groups of 8 attempts per iteration; 0: as the case has them")
     parser.add_argument("--turns", type=int, default=2, help="turn limit")
     parser.add_argument("--response", type=int, default=32, help="sampled tokens per turn")
+    parser.add_argument("--games", action="store_true", help="play the recipe's games, not generated households")
     parser.add_argument("--layers", type=int, default=0, help="fewer layers than the settings are chosen for: a rehearsal; 0: all")
     parser.add_argument("--seconds", type=float, default=0.0, help="end after so many seconds; 0: after all iterations")
     parser.add_argument("--wait", type=Path, help="use the GPU when this file exists; it says for how many seconds at most")
@@ -379,7 +382,10 @@ def main(arguments: list[str] | None = None) -> None:
         publish(measure(options.case, options), options.out)
         return
     words = [f"--{name}={getattr(options, name)}" for name in ("iterations", "groups", "turns", "response", "together")]
-    publish(every_case(cases_of(options.cases), options, [*words, *(["--tiny"] if options.tiny else [])]), options.out)
+    publish(
+        every_case(cases_of(options.cases), options, [*words, *(f"--{name}" for name in ("tiny", "games") if getattr(options, name))]),
+        options.out,
+    )
 
 
 if __name__ == "__main__":

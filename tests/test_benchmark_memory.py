@@ -56,7 +56,7 @@ def test_a_case_runs_from_end_to_end_with_a_tiny_shape(
 
 def test_the_cases_are_predicted_to_fit(bench: Any) -> None:
     for name, case in bench.CASES.items():
-        config = bench.recipe(case, Namespace(groups=0, turns=10, response=64, iterations=10, tiny=False))
+        config = bench.recipe(case, Namespace(groups=0, turns=10, response=64, iterations=10, tiny=False, games=False))
         fit = bench.find(config, int(case.limit * 10**9), case.shape).fit
         assert fit.fits and fit.peak <= case.limit * 10**9, name
 
@@ -86,7 +86,7 @@ class Card:
 
 def test_the_limit_leaves_room_for_what_is_outside_torch(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     case, card = bench.CASES["0.5b"], Card(monkeypatch)
-    config = bench.recipe(case, Namespace(groups=0, turns=2, response=32, iterations=10, tiny=False))
+    config = bench.recipe(case, Namespace(groups=0, turns=2, response=32, iterations=10, tiny=False, games=False))
     found = bench.find(config, 12 * 10**9, case.shape)
     bench.limit_memory(found)
     (fraction,) = card.fractions
@@ -159,7 +159,7 @@ def test_an_unknown_case_is_an_error_that_names_the_known_ones(bench: Any) -> No
 
 
 def test_what_differs_from_the_recipe_is_named_with_both_values(bench: Any) -> None:
-    options = Namespace(groups=0, turns=2, response=32, iterations=10, tiny=False)
+    options = Namespace(groups=0, turns=2, response=32, iterations=10, tiny=False, games=False)
     found = bench.differences(bench.CASES["1.5b"], options)
     assert found["collect.groups"] == {"recipe": 16, "here": 3} and found["engine.max_tokens"] == {"recipe": 512, "here": 32}
     assert found["env.name"] == {"recipe": "alfworld", "here": "household"} and found["weights"] == "random"

@@ -194,12 +194,12 @@ def test_a_start_launches_prompts_and_waits_for_nothing(paged: Make, monkeypatch
 
 
 def test_few_long_prompts_are_worth_a_start(paged: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = paged(early=10, tokens=50, prefill_tokens=200)
+    engine = paged(early=10, tokens=50, prefill_tokens=100)
     seen = Watched(engine, monkeypatch)
     for n in range(7):
         engine.submit(requests(1, first=n))
         engine.start()
-    assert seen.steps == [[20] * 3], "another one only if it is half full"
+    assert seen.steps == [[20] * 3], "another one only if it is full"
     engine.submit(requests(1, first=7))
     engine.start()
     assert seen.steps == [[20] * 3, [20] * 5]

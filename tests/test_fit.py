@@ -39,8 +39,9 @@ from turnwise.report.fitting import LABELS
 from turnwise.runs.folder import Run
 from turnwise.setup.fit import GB, find, freedom, sampled_share, with_settings
 from turnwise.setup.fit_costs import seconds
-from turnwise.setup.small_gpu import fitted, for_this_gpu, keep_choice
+from turnwise.setup.small_gpu import HOST_PART, fitted, for_this_gpu, keep_choice, limit_memory
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.machine import all_memory
 
 HERE = Path(__file__).parent.parent
 SMALL = SHAPES["1.5b"]
@@ -464,6 +465,58 @@ def test_a_run_on_a_small_gpu_keeps_what_was_chosen(monkeypatch: pytest.MonkeyPa
     again = Config.load(run.folder / "config.toml")
     assert again.learner.tokens_per_batch == kept["chosen"]["learner.tokens_per_batch"] == config.learner.tokens_per_batch
     assert kept["predicted_peak_gb"] <= kept["memory_gb"] < kept["as_it_is_gb"] and kept["words"] and kept["terms"]["weights"]
+
+
+class LimitedCard:
+    """A GPU of 141 GB whose process can be given a share."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.part, total = 1.0, 141 * GB
+        answers: dict[str, Any] = {
+            "mem_get_info": lambda *device: (total - footprint.CONTEXT, total),
+            "memory_reserved": lambda *device: 0,
+            "memory_allocated": lambda *device: 0,
+            "current_device": lambda: 0,
+            "get_per_process_memory_fraction": lambda *device: self.part,
+            "set_per_process_memory_fraction": lambda part: setattr(self, "part", part),
+        }
+        for name, answer in answers.items():
+            monkeypatch.setattr(torch.cuda, name, answer)
+        monkeypatch.setattr("turnwise.setup.small_gpu.choose_device", lambda name: "cuda" if name == "auto" else name)
+
+
+@pytest.mark.parametrize("memory", [12.0, 14.5, 16.0])
+def test_a_limited_run_gets_the_settings_of_a_card_of_that_size(monkeypatch: pytest.MonkeyPatch, memory: float) -> None:
+    config = Config.load(RECIPE, [*OPEN, "model.path=Qwen/Qwen2.5-0.5B-Instruct"])
+    card = LimitedCard(monkeypatch)
+    assert for_this_gpu(config, pytest.fail) == (config, None), "the whole GPU is large enough"
+    limit_memory(config, memory)
+    assert card.part * 141 * GB == pytest.approx(memory * GB - footprint.CONTEXT)
+    chosen = for_this_gpu(config, lambda text: None)[0]
+    assert chosen == fitted(config, int(memory * GB), host=int(HOST_PART * all_memory()))[0] != config
+
+
+@pytest.mark.parametrize(
+    ("memory", "changes", "message"),
+    [
+        (200.0, [], "has 141.0 GB"),
+        (0.5, [], "CUDA itself takes 0.9 GB"),
+        (float("nan"), [], "has 141.0 GB"),
+        (24.0, ["device=cpu"], "on a CPU"),
+        (24.0, ["cluster.engines=2"], "docs/cluster.md"),
+        (24.0, ["engine.name=vllm"], "memory of its own"),
+    ],
+)
+def test_a_limit_that_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch, memory: float, changes: list[str], message: str) -> None:
+    card = LimitedCard(monkeypatch)
+    with pytest.raises(TurnwiseError, match=message):
+        limit_memory(Config.load(RECIPE, changes), memory)
+    assert card.part == 1.0
+
+
+def test_train_on_the_command_line_takes_the_limit() -> None:
+    result = CliRunner().invoke(app, ["train", "--memory", "24", "device=cpu"])
+    assert isinstance(result.exception, TurnwiseError) and "on a CPU: leave it out" in str(result.exception)
 
 
 def test_settings_are_set_where_they_belong() -> None:

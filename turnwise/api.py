@@ -29,7 +29,7 @@ from turnwise.setup.choose import make_system
 from turnwise.setup.early import check_trainable
 from turnwise.setup.measure import choose_panel, report_faults, says_how, settings_of
 from turnwise.setup.resume import apply_changes, resumed_config
-from turnwise.setup.small_gpu import for_this_gpu, keep_choice, prepare_allocator
+from turnwise.setup.small_gpu import for_this_gpu, keep_choice, limit_memory, prepare_allocator
 from turnwise.setup.source import source_config, write_weights
 from turnwise.setup.state import restore
 from turnwise.setup.system import System
@@ -51,6 +51,7 @@ def train(
     quiet: bool = False,
     reporter: Reporter | None = None,
     trust: bool = False,
+    memory: float | None = None,
     **overrides: Any,
 ) -> Result:
     """Train an agent, and show the progress.
@@ -69,6 +70,7 @@ def train(
     quiet       show nothing
     reporter    shows progress in another way: see `turnwise.runs.reporter.Reporter`
     trust       run the code that a run folder from elsewhere names
+    memory      gigabytes of the GPU that this process may take, if not all: settings are chosen as on a card of that size
     overrides   settings of the recipe: `seed=1`, `learner={"lr": 1e-4}`, `**{"collect.groups": 4}`
 
     Progress goes to stderr: a live panel in a terminal, one display that is updated in a notebook, a line for each iteration elsewhere.
@@ -80,7 +82,7 @@ def train(
     >>> result = tw.train(resume=result.folder, iterations=80)                        # doctest: +SKIP
     """
     reporter = reporter or (Reporter() if quiet else default_reporter())
-    return train_given(recipe, Given(env, reward, credit, prompts, reply), overrides, resume, reporter, trust)
+    return train_given(recipe, Given(env, reward, credit, prompts, reply), overrides, resume, reporter, trust, memory)
 
 
 def train_given(
@@ -90,16 +92,19 @@ def train_given(
     resume: str | PathLike[str] | None = None,
     reporter: Reporter | None = None,
     trust: bool = False,
+    memory: float | None = None,
 ) -> Result:
     """What `train` does. The run is described in two parts: the named arguments, and settings by their keys."""
     if resume is not None:
         if recipe is not None:
             raise TurnwiseError("a resumed run keeps its recipe: give either resume, or a recipe")
         run = Run.open(Path(resume))
-        return go_on(run, as_recipe(run.folder / CONFIG, given, overrides)[1], reporter, trust)
+        return go_on(run, as_recipe(run.folder / CONFIG, given, overrides)[1], reporter, trust, memory)
     values, changes, source = as_recipe(given.default_recipe if recipe is None else recipe, given, overrides)
     config = overridden(values, changes, source).trusted(trust)
     check_trainable(config)
+    if memory is not None:
+        limit_memory(config, memory)
     config, chosen = for_this_gpu(config, (reporter or Reporter()).note)
     run = Run.create(config.out, config.name, to_toml(config), doing="train")
     with run.locked("train"):
@@ -111,10 +116,14 @@ def train_given(
             raise
 
 
-def go_on(run: Run, changes: Mapping[str, Any], reporter: Reporter | None = None, trust: bool = False) -> Result:
+def go_on(
+    run: Run, changes: Mapping[str, Any], reporter: Reporter | None = None, trust: bool = False, memory: float | None = None
+) -> Result:
     """Train in the folder of a run that was stopped, or that is finished and should be longer (`iterations`)."""
     config = resumed_config(run, changes).trusted(trust, run.folder)
     check_trainable(config)
+    if memory is not None:
+        limit_memory(config, memory)
     for name in objects.names_in(config.model_dump(mode="json")):
         objects.find(name)
     note = (reporter or Reporter()).note

@@ -29,6 +29,7 @@ def train(
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Resume a stopped run, or extend it: iterations=80.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the whole recipe and what would happen, then exit.")] = False,
     help_config: Annotated[bool, typer.Option("--help-config", help="Explain every key of a recipe, then exit.")] = False,
+    memory: Annotated[float | None, typer.Option(help="Take at most so many gigabytes of the GPU, as on a card of that size.")] = None,
     trust: Trust = False,
 ) -> None:
     """Train an agent with a recipe."""
@@ -37,7 +38,7 @@ def train(
 
         say(explain())
         return
-    raise typer.Exit(start(recipe, overrides or [], env, resume, dry_run, prompts, reward, reply))
+    raise typer.Exit(start(recipe, overrides or [], env, resume, dry_run, prompts, reward, reply, memory))
 
 
 def start(
@@ -49,6 +50,7 @@ def start(
     prompts: str | None = None,
     reward: str | None = None,
     reply: str | None = None,
+    memory: float | None = None,
 ) -> int:
     """`turnwise train`. Returns the exit code: 0, or 130 if it was interrupted."""
     from turnwise.config.methods import unread
@@ -82,7 +84,7 @@ def start(
 
     console = Console()
     try:
-        result = api.train_given(source, given, typed, resume, reporter(console))
+        result = api.train_given(source, given, typed, resume, reporter(console), memory=memory)
     except Stopped as error:
         console.print(Text(str(error)), soft_wrap=True)
         return INTERRUPTED

@@ -1,9 +1,10 @@
 """How long the parts of an iteration take: measured on one H200, and scaled to other models and more GPUs.
 
 Every time is a floor (operations at the rate of matrix products, bytes at the rate of copies) plus what the measurements showed beyond it.
-The constants of `Machine` come from benchmarks/engine_steps_now.json, learner-1.5b-now.json and iteration-*-auto.json; a test compares
-those measurements, and older ones of other models, with the result of these formulas. What was not measured is marked as an assumption:
-tensor parallelism, sharding over ranks, and the network. docs/cluster-planning.md lists them.
+benchmarks/cluster_fit.py fits the constants of `Machine` to the newest measurements and names their files. Tests compare the formulas with
+these measurements and with whole rollouts and iterations; and, with constants of an older engine, with its measurements of other models.
+What was not measured is marked as an assumption: tensor parallelism, sharding over ranks, and the network. docs/cluster-planning.md lists
+them.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ class Machine:
     flop_per_s: float = 7.95e14  # measured: matrix products in bfloat16
     memory: float = 141e9
     memory_used: float = 0.92  # the share of it that may be planned with
-    # decoding, measured: engine_steps_now.json
-    decode_layer: float = 29.2e-6  # seconds per layer and step, independent of the work
-    decode_lane: float = 0.94e-6  # seconds per sequence and step: the draw of a token, without top-p
-    cache_read: float = 0.97  # share of the copy rate at which attention reads long caches: engine_steps.json
+    # decoding, measured: engine_steps_tiles.json
+    decode_layer: float = 29.4e-6  # seconds per layer and step, independent of the work
+    decode_lane: float = 0.967e-6  # seconds per sequence and step: the draw of a token, without top-p
+    cache_read: float = 1.057  # how fast attention reads more cache, compared with copies, which also write: engine_steps.json
     # elementwise work: seconds per token, layer and hidden unit; and how much slower attention is than matrix products
-    prefill_unit: float = 33e-12  # measured: engine_steps_now.json; engine*.json, which are older
-    score_unit: float = 32.8e-12  # measured: learner-1.5b-now.json
-    score_attention: float = 1.51
-    update_unit: float = 116e-12
-    update_attention: float = 1.72
+    prefill_unit: float = 20.5e-12  # measured: engine_steps_tiles.json
+    score_unit: float = 26.3e-12  # measured: iteration-window-tiles.json
+    score_attention: float = 1.52  # measured, as the next two: learner-1.5b-now.json
+    update_unit: float = 118e-12
+    update_attention: float = 1.73
     # credit and packing on the host, in seconds; every rank does all of it. Measured: iteration-*-auto.json
     pack_prompt_token: float = 7.1e-9  # per token of every turn's prompt
     pack_token: float = 52e-9  # per token of the packed sequences

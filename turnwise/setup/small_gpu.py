@@ -53,6 +53,22 @@ def for_this_gpu(config: Config, say: Callable[[str], None]) -> tuple[Config, Fo
     return fitted(config, free_bytes(torch.device("cuda")) + CONTEXT, say, int(HOST_PART * all_memory()))
 
 
+def limit_memory(config: Config, memory: float) -> None:
+    """Let this process take no more than `memory` gigabytes of its GPU, from now on: the run is as on a card of that size."""
+    if config.cluster is not None:
+        raise TurnwiseError("--memory limits a run in one process; on a cluster give each process its share: see docs/cluster.md")
+    if config.engine.name not in OWN_ENGINES:
+        raise TurnwiseError(f"--memory limits what torch allocates, and the engine {config.engine.name} has memory of its own: limit that")
+    if choose_device(config.device) != "cuda":
+        raise TurnwiseError("--memory limits a GPU's memory, and this run is on a CPU: leave it out")
+    import torch
+
+    total = torch.cuda.mem_get_info()[1]
+    if not CONTEXT < memory * GB <= total:
+        raise TurnwiseError(f"--memory {memory:g}: this GPU has {total / GB:.1f} GB, and CUDA itself takes {CONTEXT / GB:.1f} GB")
+    torch.cuda.set_per_process_memory_fraction((memory * GB - CONTEXT) / total)
+
+
 def prepare_allocator(config: Config) -> bool:
     """Let memory grow in segments if this run will nearly fill its GPU; whether it does. Before anything is allocated there."""
     if config.cluster is not None or config.engine.name not in OWN_ENGINES or choose_device(config.device) != "cuda":

@@ -175,12 +175,12 @@ class NativeEngine:
                 self._try(step)
 
     def _worth_a_start(self, flights: int) -> bool:
-        """Whether enough is waiting. If so many steps are under way, the next one can be larger; half of a full one is large enough."""
+        """Whether enough is waiting. If so many steps are under way, the next one can be larger, up to a full one."""
         ready = min(len(self._queue), len(self._free_slots))
         if ready >= (1 + flights) * EARLY_ROWS:
             return True
-        half = self.prefill_tokens // 2
-        return sum(row.unchecked for row in islice(self._queue, ready)) >= (half if flights else min(EARLY_TOKENS, half))
+        wanted = self.prefill_tokens if flights else min(EARLY_TOKENS, self.prefill_tokens // 2)
+        return sum(row.unchecked for row in islice(self._queue, ready)) >= wanted
 
     def release(self, sequence: int) -> None:
         self._keep(sequence)

@@ -16,7 +16,9 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait  # type: ignore[import-not-found, unused-ignore]
 
 ROTATE_HEADS = 16  # heads that one program turns
-NORM_WARPS = 4  # of a norm's program, one per row, if the row has up to 2,048 numbers
+FEW_ROWS = 256  # up to here a norm's programs, one per row, leave most of a GPU idle, and more warps shorten each
+NORM_WARPS = 16, 4  # of a norm's program with few rows and with more
+LONG_NORM = 2048  # numbers in a row; with more of them, a program has 8 warps at least
 
 
 @triton.jit
@@ -69,7 +71,7 @@ def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, overla
     out = torch.empty_like(x)
     rows, size = x.shape
     block = triton.next_power_of_2(size)
-    warps = NORM_WARPS if block <= 2048 else 8
+    warps = max(NORM_WARPS[rows > FEW_ROWS], 8 if block > LONG_NORM else 1)
     parts = 0 if delta is None else len(delta) if delta.dim() == 3 else 1
     _add_norm[(rows,)](
         x, delta, weight, out, size, eps, rows * size, PARTS=parts, BLOCK=block, OVERLAP=overlap, num_warps=warps,
