@@ -32,6 +32,7 @@ from turnwise.util.seeds import derive
 
 WORDS = ["left", "right", "wait", "<eos>"]
 GROUPS, SIZE = 4, 2
+STRIKES = 120.0  # seconds for the test to kill a node, which ends the wait
 
 
 class WordContext:
@@ -92,7 +93,8 @@ class Fate:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.what == "worker":
             os.kill(parts.pids[0], signal.SIGKILL)
-        time.sleep(2.0 if self.what == "node" else 0.0)
+        if self.what == "node":
+            time.sleep(STRIKES)
 
 
 @dataclass

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cluster.nodes import PATIENT, tried
 from cluster_light import GROUPS, SIZE, Fate, Learner, LightParts, Make, Sender, alone, places, run
 from conftest import ROOT
 from seats_env import Race
@@ -41,6 +42,7 @@ from turnwise.methods.planning import Plain
 ray = pytest.importorskip("ray")
 LOST = ray.exceptions.RayActorError
 STORE = 80 * 2**20  # bytes of shared memory per node
+REAL = 180.0  # seconds for a real process to make progress: a slow start on a busy machine is not a loss
 
 
 class Handle:
@@ -462,9 +464,12 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as patch:
+        for name, value in PATIENT.items():
+            patch.setenv(name, value)
         patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "tests"), str(ROOT), os.environ.get("PYTHONPATH", "")]))
-        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE})
-        made.add_node(num_cpus=2, object_store_memory=STORE)
+        head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE}
+        made = tried(lambda: Cluster(initialize_head=True, head_node_args=head))
+        tried(lambda: made.add_node(num_cpus=2, object_store_memory=STORE))
         ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
         yield made
         ray.shutdown()
@@ -482,7 +487,7 @@ def hires(fate: Fate | None, workers: int = 0) -> Callable[[int], Any]:
 @pytest.mark.parametrize(("what", "turn"), [("engine", 1), ("engine", 17), ("worker", 2), ("worker", 13)])
 def test_a_killed_process_changes_nothing(cluster: Any, tmp_path: Path, what: str, turn: int) -> None:
     fate = Fate(what, turn, 0, str(tmp_path / "struck"))
-    found, crew = trained(hires(fate, workers=int(what == "worker")), deadline=180.0)  # a slow start on a busy machine is not a loss
+    found, crew = trained(hires(fate, workers=int(what == "worker")), deadline=REAL)
     assert (tmp_path / "struck").exists() and found.batches == alone().batches
     assert crew.counts["lost_engines"] == float(what == "engine")
 
@@ -496,7 +501,7 @@ class Sits:
 
 def test_a_process_whose_place_was_taken_starts_on_another_node(cluster: Any) -> None:
     """Ray itself would wait for the place, as long as its node lives."""
-    more = cluster.add_node(num_cpus=1, object_store_memory=STORE)
+    more = tried(lambda: cluster.add_node(num_cpus=1, object_store_memory=STORE))
     full = next(node for node in nodes() if node.id == more.node_id)
     sits = ray.remote(Sits).options(num_cpus=1, scheduling_strategy=prefers(full))
     first = sits.remote()
@@ -509,7 +514,7 @@ def test_a_process_whose_place_was_taken_starts_on_another_node(cluster: Any) ->
 
 
 def test_a_lost_node_changes_nothing(cluster: Any, tmp_path: Path) -> None:
-    more = cluster.add_node(num_cpus=2, resources={"doomed": 2}, object_store_memory=STORE)
+    more = tried(lambda: cluster.add_node(num_cpus=2, resources={"doomed": 2}, object_store_memory=STORE))
     mark = tmp_path / "struck"
     fate = Fate("node", 9, 0, str(mark))
 
@@ -524,5 +529,5 @@ def test_a_lost_node_changes_nothing(cluster: Any, tmp_path: Path) -> None:
         cluster.remove_node(more, allow_graceful=False)
 
     threading.Thread(target=strike, daemon=True).start()
-    found, crew = trained(doomed)
+    found, crew = trained(doomed, deadline=REAL)
     assert crew.counts["lost_engines"] >= 1 and found.batches == alone().batches

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import subprocess
@@ -127,6 +128,18 @@ def test_a_file_of_ones_own_is_a_name(tmp_path: Path) -> None:
     file.write_text("class Own:\n    def reset(\n")
     with pytest.raises(TurnwiseError, match=r"own\.py, line \d"):
         make(f"{file}:Own")
+
+
+def test_a_file_of_ones_own_that_changes_by_one_digit_within_a_second_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file = tmp_path / "own.py"
+    for reward in (1, 2):
+        file.write_text(f"class Own:\n    reward = {reward}\n    def reset(self, task, seed=0): ...\n    def step(self, action): ...\n")
+        os.utime(file, ns=(10**18 + reward, 10**18 + reward))
+        assert make(f"{file}:Own").reward == reward  # type: ignore[attr-defined]
+    assert list(tmp_path.iterdir()) == [file], "nothing is left beside it"
 
 
 def test_a_class_of_an_installed_package_is_a_name() -> None:

@@ -24,18 +24,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from nodes import PATIENT
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE / "inside"), str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 LIMIT = 1200.0  # seconds for one life of a driver
 PAUSE = 0.05
-PATIENT = {  # a busy machine is slow, and that is not a loss
-    "RAY_worker_register_timeout_seconds": "300",
-    "RAY_health_check_timeout_ms": "60000",
-    "RAY_prestart_worker_first_driver": "0",
-    "RAY_enable_worker_prestart": "0",
-}
 
 
 def main() -> int:

@@ -8,6 +8,12 @@ from typing import Any, TypeVar
 
 STORE = {"object_store_memory": 80 * 2**20}
 TRIES = 10
+PATIENT = {  # a busy machine is slow, and that is not a loss
+    "RAY_worker_register_timeout_seconds": "300",
+    "RAY_health_check_timeout_ms": "60000",
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_worker_prestart": "0",
+}
 T = TypeVar("T")
 
 

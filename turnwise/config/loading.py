@@ -15,9 +15,10 @@ import sys
 from functools import partial
 from hashlib import blake2b
 from importlib import import_module
+from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, get_type_hints
 
 from turnwise.config import objects
@@ -171,6 +172,15 @@ def _load_module(name: str, reference: str) -> ModuleType:
         raise
 
 
+class _Uncached(SourceFileLoader):
+    """Compiles the source. Python's own cache tells versions apart by whole seconds and size: it would miss a quick change of a number."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        code: CodeType = self.source_to_code(self.get_data(path), path)
+        return code
+
+
 def load_file(path: Path) -> ModuleType:
     """Run a Python file as a separate module; again only when it has changed."""
     full = path.expanduser().resolve()
@@ -181,7 +191,7 @@ def load_file(path: Path) -> ModuleType:
     if known is not None and known[0] == stamp:
         return known[1]
     name = f"turnwise_file_{full.stem}_{blake2b(str(full).encode(), digest_size=6).hexdigest()}"
-    spec = spec_from_file_location(name, full)
+    spec = spec_from_file_location(name, full, loader=_Uncached(name, str(full)) if full.suffix == ".py" else None)
     if spec is None or spec.loader is None:
         raise TurnwiseError(f"{path} cannot be loaded as Python")
     module = module_from_spec(spec)
