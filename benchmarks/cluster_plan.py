@@ -27,7 +27,7 @@ from turnwise.learn.shapes import SHAPES
 from turnwise.report.planning import row
 
 HERE = Path(__file__).parent
-MEASURED = ("iteration-rollout-full", "iteration-full-auto", "iteration-rollout-window", "iteration-window-tiles")
+MEASURED = ("iteration-rollout-full", "iteration-full-now", "iteration-rollout-window", "iteration-window-now")
 HOST_OF_A_SCRIPT = 0.0465e-3  # seconds per turn: the engine's own part in host-x86.json; a script has neither environment nor texts
 ASKED = [(model, gpus, groups) for model in ("7b", "32b") for gpus, groups in ((8, 128), (64, 128), (64, 512), (256, 128), (256, 512))]
 
