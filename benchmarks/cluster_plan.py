@@ -102,12 +102,15 @@ def changed(asked: tuple[str, int, int], learners: Sequence[int]) -> Iterator[di
     model, gpus, groups = asked
     work, usual, shape = Work(groups=groups), Machine(), SHAPES[model]
     possible = splits(Question(model, gpus, work), shape)
-    layouts = [layout for number in learners for layout in (possible[number][0], possible[number][-1])]
+    layouts = [layout for number in learners for layout in possible[number]]
     cases: dict[str, dict[str, Any]] = {
         "as planned": {},
-        "collectives reach half the rate": {"machine": replace(usual, link_bytes_per_s=usual.link_bytes_per_s / 2)},
+        "collectives reach half the rate": {
+            "machine": replace(usual, link_bytes_per_s=usual.link_bytes_per_s / 2, network_bytes_per_s=usual.network_bytes_per_s / 2)
+        },
+        "between nodes, collectives reach 50 GB/s": {"machine": replace(usual, network_bytes_per_s=5e10)},
         "half of the communication is hidden": {"machine": replace(usual, overlap=0.5)},
-        "weights are sent at a third of the rate": {"machine": replace(usual, transfer_bytes_per_s=usual.transfer_bytes_per_s / 3)},
+        "weights are sent at 3 GB/s": {"machine": replace(usual, transfer_bytes_per_s=3e9)},
         "engines keep their caches": {"keep_cache": True},
         "ranks share credit and packing": {"shared": True},
         "old log-probs of the engine": {"work": replace(work, old_logprobs="engine")},
@@ -117,7 +120,7 @@ def changed(asked: tuple[str, int, int], learners: Sequence[int]) -> Iterator[di
         "a GPU fails every 4 hours": {"mtbf_hours": 4.0, "iterations": 20},
     }
     for what, options in cases.items():
-        given: dict[str, Any] = {"work": work, "staleness": 1, "iterations": 10, "machine": usual} | options
+        given: dict[str, Any] = {"work": work, "staleness": 1, "iterations": 8, "machine": usual} | options
         shared = given.pop("shared", False)
         results = []
         for layout in layouts:

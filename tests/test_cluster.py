@@ -27,12 +27,12 @@ from turnwise.cluster.start import connect, free_port
 from turnwise.collect.seats import SEAT
 from turnwise.config.schema import Config
 from turnwise.config.writing import content_hash, to_toml
-from turnwise.report.cluster_check import check_command
+from turnwise.report.cluster_check import check_command, on_cpus
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_trajectories
 from turnwise.setup import placing
 from turnwise.setup.cluster import ClusterSystem, Recruit
-from turnwise.setup.placing import check_cluster, check_recipe, seats_for
+from turnwise.setup.placing import Checked, check_cluster, check_recipe, seats_for
 
 QUICKSTART = ROOT / "recipes" / "quickstart.toml"
 STORE = 80 * 2**20  # bytes of shared memory per node
@@ -288,6 +288,15 @@ def test_check_shows_nodes_and_seats_and_fails_for_what_cannot_be_placed(nodes: 
     monkeypatch.setattr("turnwise.report.cluster_check.check_cluster", lambda config: good if config.cluster.engines == 2 else bad)
     assert check_command(Config.load(QUICKSTART, ["cluster.engines=2"])) == 0
     assert check_command(Config.load(QUICKSTART, ["cluster.engines=17"])) == 1
+
+
+def test_check_says_that_a_recipe_for_any_device_gets_no_gpu() -> None:
+    here, other = Node("a", "10.0.0.1", 8, here=True), Node("b", "10.0.0.2", 8, 8)
+    seats = place([here, other], Demand(2))
+    assert on_cpus(Checked([here], {}, seats, []), "auto").endswith("all parts would compute on CPUs")
+    assert "although other nodes have GPUs: start the command on one of those" in on_cpus(Checked([here, other], {}, seats, []), "auto")
+    on_gpus = place([other], Demand(2, gpu=True))
+    assert not any(on_cpus(*of) for of in ((Checked([here], {}, seats, []), "cpu"), (Checked([other], {}, on_gpus, []), "auto")))
 
 
 # -- the same weights --------------------------------------------------------------------------------------------------------------------

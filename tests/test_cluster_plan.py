@@ -16,14 +16,19 @@ from conftest import ROOT
 from typer.testing import CliRunner
 
 from turnwise.cli.app import app
-from turnwise.cluster.planning import MOST_GPUS, Question, make_plan, splits
-from turnwise.cluster.service_times import EngineTimes, LearnerTimes, Machine, largest_share
+from turnwise.cluster.placement import Demand, Node, place
+from turnwise.cluster.planning import MOST_GPUS, Question, make_plan, settings, splits
+from turnwise.cluster.service_times import EngineTimes, LearnerTimes, Machine, largest_share, weights_read
 from turnwise.cluster.simulate import Layout, Result, Simulation
 from turnwise.cluster.workload import Work
+from turnwise.config.recipes import parse_override
+from turnwise.config.schema import Config
 from turnwise.learn.shapes import SHAPES, shape_of
+from turnwise.report.planning import summary
 from turnwise.util.errors import TurnwiseError
 
 SMALL = Work(groups=16, turns=30)
+NO_RESULT = Result(Layout(1, 1), 0, 1, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, {}, 0.0, 0, {})
 HOST_OF_A_SCRIPT = 0.0465e-3  # seconds per turn: the engine's own part in host-x86.json; a script has neither environment nor texts
 BEFORE = Machine(  # an older engine and learner, whose measurements are still the only ones of some parts
     decode_layer=38.5e-6,
@@ -271,16 +276,89 @@ def test_splits_use_no_more_gpus_than_there_are() -> None:
 
 
 @pytest.mark.parametrize(
+    ("model", "gpus", "node"), [("0.5b", 2, 8), ("7b", 16, 8), ("32b", 64, 8), ("14b", 13, 4), ("7b", 12, 8), ("3b", 9, 3)]
+)
+def test_a_run_accepts_and_places_every_split_that_is_planned(model: str, gpus: int, node: int) -> None:
+    question = Question(model, gpus, SMALL, machine=Machine(node_gpus=node))
+    nodes = [Node(str(first), f"10.0.0.{first}", 96, min(node, gpus - first), here=not first) for first in range(0, gpus, node)]
+    layouts = [layout for found in splits(question, shape_of(model)).values() for layout in found]
+    assert {layout.colocated for layout in layouts} == {True, False} and (gpus == 2 or {layout.tensor_parallel for layout in layouts} > {1})
+    for layout in layouts:
+        demand = Demand(layout.engines, layout.learners, True, layout.tensor_parallel, layout.colocated)
+        assert len(place(nodes, demand)) == layout.engines + layout.learners, layout
+        more = replace(demand, engines=layout.engines + 1)
+        with pytest.raises(TurnwiseError, match="cluster: "):
+            place(nodes, more)
+    for layout in {(one.colocated, one.tensor_parallel): one for one in layouts}.values():
+        given = settings(replace(NO_RESULT, layout=layout, staleness=0 if layout.colocated else 1))
+        own = Config.load(
+            ROOT / "recipes" / "alfworld.toml", dict(parse_override(f"{name}={value}") for name, value in given.items())
+        ).cluster
+        assert own is not None and (own.learners, own.engines, own.tensor_parallel) == (
+            layout.learners,
+            layout.engines,
+            layout.tensor_parallel,
+        )
+        assert own.placement == ("colocated" if layout.colocated else "apart") and own.staleness == (0 if layout.colocated else 1)
+
+
+def test_one_gpu_needs_no_cluster() -> None:
+    plan = make_plan(Question("0.5b", 1, SMALL, iterations=2))
+    assert settings(plan.best) == {} and "leave out the [cluster] section" in summary(plan)
+
+
+def test_the_best_separate_split_is_looked_for_even_if_colocated_ones_are_faster() -> None:
+    plan = make_plan(Question("7b", 24, replace(SMALL, groups=64), staleness=0, iterations=2, tensor_parallel=1))
+    assert plan.best.layout.colocated
+    learners = [one.layout.learners for one in plan.results if not one.layout.colocated]
+    best = max(plan.results[1:], key=lambda result: result.trajectories_per_s).layout.learners
+    assert {best - 1, best + 1} <= set(learners), "the neighbours of the best"
+
+
+def test_the_network_matters_to_learners_on_several_nodes_alone() -> None:
+    batch, slow = SMALL.sequences(range(16)), Machine(network_bytes_per_s=1e9)
+    for ranks, slower in ((8, False), (9, True)):
+        usual, other = (LearnerTimes(SHAPES["7b"], machine, ranks).learn(batch, 4) for machine in (Machine(), slow))
+        assert (other > usual) == slower
+
+
+def test_a_mixture_computes_with_the_experts_of_a_token_and_reads_those_of_all() -> None:
+    dense = SHAPES["1.5b"]
+    mixture = replace(dense, experts=8, active=2)
+    for lanes, least, most in ((1, 1.9, 2.1), (10_000, 7.9, 8.1)):
+        mlps = weights_read(mixture, lanes) - weights_read(replace(mixture, active=0), lanes)
+        assert least < mlps / (3 * dense.layers * dense.hidden * dense.mlp) < most
+    tokens = np.full(4, 1000)
+    few, all_of_them = (LearnerTimes(replace(mixture, active=active), Machine()).seconds(tokens, tokens, True).sum() for active in (2, 8))
+    assert few < 0.5 * all_of_them
+    assert EngineTimes(mixture, Machine()).prefill(10_000, 500) < EngineTimes(replace(mixture, active=8), Machine()).prefill(10_000, 500)
+
+
+@pytest.mark.parametrize(
     ("question", "message"),
     [
         (Question("7b", 1), "the learner of 7b does not fit 1 GPU of 141 GB .* Use at least 2 GPUs for the learner"),
         (Question("72b", 2, tensor_parallel=1), "72b does not fit an engine on 1 GPU of 141 GB .* need 168 GB. Use more GPUs per engine"),
         (Question("7b", 2, machine=Machine(memory=24e9)), "the learner of 7b does not fit 2 GPUs of 24 GB"),
-        (Question("7b", 8, tensor_parallel=3), "an engine on 3 GPUs: 7b has 4 key heads; give a divisor of that"),
+        (Question("7b", 8, tensor_parallel=3), "an engine on 3 GPUs: 7b has 4 key heads, and a node 8 GPUs; give 1, 2, 4$"),
+        (Question("32b", 8, tensor_parallel=8, machine=Machine(node_gpus=4)), "32b has 8 key heads, and a node 4 GPUs; give 1, 2, 4$"),
+        (Question("72b", 16), "but not both. Use at least 18$"),  # 15 learners fill two nodes, and an engine of 2 needs a third
+        (
+            Question("7b", 8, Work(turns=120, group_size=512)),
+            "7b does not fit an engine on 4 GPUs .* Lower the turns, the tokens or the size of a group",
+        ),
+        (Question("7b", 8, Work(group_size=513)), "groups of 513; an engine plays at most 512 trajectories at once"),
+        (Question("7b", 8, Work(groups=100_000)), "are 9,600,000 trajectories; at most 2,000,000 are simulated"),
+        (Question("7b", 8, iterations=1), "iterations is 1; give at least 2"),
+        (Question("7b", 8, machine=Machine(memory=float("nan"))), "memory is nan; give a positive number"),
+        (Question("7b", 8, machine=Machine(memory=float("inf"))), "memory is inf; give a positive number"),
+        (Question("7b", 8, machine=Machine(memory=-80e9)), "memory is -80; give a positive number"),
+        (Question("7b", 8, machine=Machine(network_bytes_per_s=0.0)), "network is 0; give a positive number"),
+        (Question("7b", 8, machine=Machine(node_gpus=0)), "0 GPUs per node"),
         (Question("7b", 2000), "2000 GPUs; give 1 to 1,024"),
         (Question("7b", 0), "0 GPUs"),
         (Question("7b", 8, staleness=-1), "staleness -1"),
-        (Question("7b", 8, staleness=9), "staleness 9, .* give a staleness of 0 to 8"),
+        (Question("7b", 8, staleness=9), "staleness 9; give 0 to 8"),
         (Question("7b", 8, mtbf_hours=0.0), "mtbf-hours is 0; give a positive number"),
         (Question("8x", 8), "unknown model size '8x'"),
         (Question("no/where", 8), "no/where/config.json does not exist"),
@@ -299,6 +377,8 @@ def test_what_cannot_be_planned_is_said_before_anything_is_simulated(question: Q
         ({"groups": 0}, "groups is 0"),
         ({"old_logprobs": "auto"}, "unknown old_logprobs 'auto'; known: engine, learner"),
         ({"env_seconds": -1.0}, "env_seconds is -1.0"),
+        ({"env_seconds": float("nan")}, "env_seconds is nan"),
+        ({"env_seconds": float("inf")}, "env_seconds is inf"),
     ],
 )
 def test_wrong_work_is_an_error(changes: dict[str, Any], message: str) -> None:

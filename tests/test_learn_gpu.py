@@ -302,7 +302,7 @@ def test_half_the_tokens_are_computed_at_once_when_memory_runs_out(monkeypatch: 
     before = torch.cuda.get_per_process_memory_fraction()
 
     def hungry(update: Update, part: Any, *others: Any) -> Any:
-        keep = torch.empty(room * len(part.ids) // 3000, dtype=torch.uint8, device="cuda")
+        keep = torch.empty(room * len(part.ids) // 2400, dtype=torch.uint8, device="cuda")
         return whole(update, part, *others) if len(keep) else {}
 
     monkeypatch.setattr(Update, "_backward", hungry)

@@ -24,6 +24,7 @@ cluster.command(short_help="Show what each node has and what would be placed whe
 def plan(
     model: Annotated[str, typer.Option(help="Size of the model (0.5b, 1.5b, 3b, 7b, 14b, 32b, 72b), or a folder with its config.json.")],
     gpus: Annotated[int, typer.Option(help="GPUs in all, 1 to 1,024.")],
+    gpus_per_node: Annotated[int, typer.Option(help="GPUs of a node. No engine is larger.")] = 8,
     groups: Annotated[int, typer.Option(help="Groups per iteration.")] = 128,
     group_size: Annotated[int, typer.Option(help="Trajectories per group.")] = 8,
     turns: Annotated[int, typer.Option(help="Limit of turns per trajectory.")] = 50,
@@ -40,7 +41,8 @@ def plan(
     env_seconds: Annotated[float, typer.Option(help="Seconds that a step of the environment takes.")] = 0.0,
     mtbf_hours: Annotated[float | None, typer.Option(help="Mean hours until a GPU fails. Default: none fails.")] = None,
     keep_cache: Annotated[bool, typer.Option("--keep-cache", help="Engines keep their caches when new weights arrive.")] = False,
-    memory: Annotated[float, typer.Option(help="Gigabytes of a GPU.")] = 141.0,
+    memory: Annotated[float, typer.Option(help="Gigabytes of a GPU. Its speed stays that of an H200.")] = 141.0,
+    network: Annotated[float, typer.Option(help="Gigabytes per second and GPU that collectives between nodes reach.")] = 300.0,
     iterations: Annotated[int, typer.Option(help="Iterations to simulate.")] = 12,
     seed: Annotated[int, typer.Option(help="The same seed gives the same plan.")] = 0,
     picture: Annotated[str | None, typer.Option(metavar="FILE", help="Also draw the plan, as PNG, SVG or PDF.")] = None,
@@ -66,6 +68,6 @@ def plan(
         env_seconds=env_seconds,
         seed=seed,
     )
-    machine = Machine(memory=memory * 1e9)
+    machine = Machine(memory=memory * 1e9, node_gpus=gpus_per_node, network_bytes_per_s=network * 1e9)
     question = Question(model, gpus, work, staleness, tensor_parallel, machine, iterations, mtbf_hours, keep_cache)
     plan_command(question, picture, as_json)

@@ -9,6 +9,7 @@ fewest that hold the model, twice and four times as many; the best of them repre
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -21,6 +22,7 @@ from turnwise.util.errors import TurnwiseError
 MOST_GPUS = 1024
 MOST_STALENESS = 8  # as in a recipe
 MOST_LANES = 512  # trajectories on one engine at once, however much memory it has
+MOST_TRAJECTORIES = 2_000_000  # in all iterations of one simulated split: some minutes
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def learner_bytes(shape: ModelShape, ranks: int, tokens: int) -> float:
     two layers and the output layer gathered; activations of one sequence of this many tokens, kept once per layer."""
     state = (16 + 2) * shape.parameters / ranks
     gathered = 2 * shape.parameters if ranks == 1 else 6 * (2 * shape.matrices / shape.layers + 2 * shape.head)
-    activations = tokens * (2 * shape.layers * shape.hidden + 24 * shape.hidden + 12 * shape.mlp)
+    activations = tokens * (2 * shape.layers * shape.hidden + 24 * shape.hidden + 12 * shape.middle)
     return state + gathered + activations
 
 
@@ -76,37 +78,36 @@ def fewest_learners(question: Question, shape: ModelShape) -> int | None:
 
 def engine_sizes(question: Question, shape: ModelShape) -> list[int]:
     """The numbers of GPUs per engine that are tried."""
-    if question.tensor_parallel is not None:
-        fits = engine_groups(question, shape, question.tensor_parallel) > 0
-        return [question.tensor_parallel] if fits and not shape.key_heads % question.tensor_parallel else []
-    sizes = [size for size in (1, 2, 4, 8) if engine_groups(question, shape, size) > 0 and shape.key_heads % size == 0]
+    given = question.tensor_parallel
+    tried = (1, 2, 4, 8) if given is None else (given,)
+    sizes = [size for size in tried if engine_groups(question, shape, size) > 0 and size in possible_sizes(question, shape)]
     return sizes[:3]
+
+
+def possible_sizes(question: Question, shape: ModelShape) -> list[int]:
+    """Numbers of GPUs over which an engine can be split: divisors of the key heads, inside a node."""
+    return [size for size in range(1, question.machine.node_gpus + 1) if not shape.key_heads % size]
 
 
 def check(question: Question, shape: ModelShape) -> tuple[int, list[int]]:
     """The fewest learners and the sizes of engines. An error says what does not fit."""
+    check_numbers(question)
     machine, work, size = question.machine, question.work, question.tensor_parallel
     memory = f"{machine.memory / 1e9:.0f} GB (of which {100 * machine.memory_used:.0f} % is used)"
-    if not 1 <= question.gpus <= MOST_GPUS:
-        raise TurnwiseError(f"plan: {question.gpus} GPUs; give 1 to {MOST_GPUS:,}")
-    if not 0 <= question.staleness <= MOST_STALENESS or question.iterations < 2:
+    if size is not None and size not in (possible := possible_sizes(question, shape)):
         raise TurnwiseError(
-            f"plan: staleness {question.staleness}, iterations {question.iterations}; give a staleness of 0 to {MOST_STALENESS}, "
-            "and at least 2 iterations"
+            f"plan: an engine on {_gpus(size)}: {shape.name} has {shape.key_heads} key heads, and a node {_gpus(machine.node_gpus)}; "
+            f"give {', '.join(map(str, possible))}"
         )
-    if question.mtbf_hours is not None and not question.mtbf_hours > 0:
-        raise TurnwiseError(f"plan: mtbf-hours is {question.mtbf_hours:g}; give a positive number, or leave it out if no GPU fails")
-    if size is not None and (size < 1 or shape.key_heads % size):
-        raise TurnwiseError(f"plan: an engine on {size} GPUs: {shape.name} has {shape.key_heads} key heads; give a divisor of that")
     learners, sizes = fewest_learners(question, shape), engine_sizes(question, shape)
     if learners is None:
         raise TurnwiseError(f"plan: {shape.name} with sequences of {work.longest:,} tokens does not fit learners of {memory}, however many")
     if not sizes:
         least = (2 * shape.parameters + shape.cache_bytes * work.longest * work.group_size) / 1e9
         what = f"weights and the cache of one group ({work.group_size} × {work.longest:,} tokens) need {least:.0f} GB"
-        raise TurnwiseError(
-            f"plan: {shape.name} does not fit an engine on {_gpus(size or 8)} of {memory}: {what}. Use more GPUs per engine"
-        )
+        most = max(possible_sizes(question, shape)) if size is None else size
+        less = "Use more GPUs per engine" if size is not None else "Lower the turns, the tokens or the size of a group"
+        raise TurnwiseError(f"plan: {shape.name} does not fit an engine on {_gpus(most)} of {memory}: {what}. {less}")
     if learners > question.gpus:
         need = learner_bytes(shape, question.gpus, work.longest) / 1e9
         raise TurnwiseError(
@@ -116,36 +117,69 @@ def check(question: Question, shape: ModelShape) -> tuple[int, list[int]]:
     return learners, sizes
 
 
+def check_numbers(question: Question) -> None:
+    """An error if a number is out of range, whatever the model."""
+    machine, work = question.machine, question.work
+    if not 1 <= question.gpus <= MOST_GPUS:
+        raise TurnwiseError(f"plan: {question.gpus} GPUs; give 1 to {MOST_GPUS:,}")
+    if machine.node_gpus < 1:
+        raise TurnwiseError(f"plan: {machine.node_gpus} GPUs per node; give at least 1")
+    for name, value in (("memory", machine.memory), ("network", machine.network_bytes_per_s)):
+        if not 0 < value < math.inf:
+            raise TurnwiseError(f"plan: {name} is {value / 1e9:g}; give a positive number of gigabytes")
+    if not 0 <= question.staleness <= MOST_STALENESS:
+        raise TurnwiseError(f"plan: staleness {question.staleness}; give 0 to {MOST_STALENESS}")
+    if question.iterations < 2:
+        raise TurnwiseError(f"plan: iterations is {question.iterations}; give at least 2, the first ones are not counted")
+    if question.mtbf_hours is not None and not question.mtbf_hours > 0:
+        raise TurnwiseError(f"plan: mtbf-hours is {question.mtbf_hours:g}; give a positive number, or leave it out if no GPU fails")
+    if work.group_size > MOST_LANES:
+        raise TurnwiseError(f"plan: groups of {work.group_size:,}; an engine plays at most {MOST_LANES} trajectories at once: give less")
+    if (number := work.groups * work.group_size * question.iterations) > MOST_TRAJECTORIES:
+        raise TurnwiseError(
+            f"plan: {work.groups:,} groups × {work.group_size} × {question.iterations} iterations are {number:,} trajectories; at most "
+            f"{MOST_TRAJECTORIES:,} are simulated: give fewer groups or iterations"
+        )
+
+
 def _gpus(number: int) -> str:
-    return f"{number} GPU{'s' if number > 1 else ''}"
+    return f"{number} GPU{'' if number == 1 else 's'}"
 
 
-def colocated(question: Question, shape: ModelShape, sizes: list[int]) -> Iterator[Layout]:
-    """Everything on every GPU; the parts take turns. A single process shares its weights with the engine."""
+def colocated(question: Question, shape: ModelShape) -> Iterator[Layout]:
+    """Everything on every GPU; the parts take turns. A run shares single GPUs only, so that every engine has one. A single process shares
+    its weights with the engine."""
     learner = learner_bytes(shape, question.gpus, question.work.longest)
     taken = learner - (2 * shape.parameters if question.gpus == 1 else 0)
-    for size in sizes:
-        room = engine_groups(question, shape, size, taken)
-        if room and question.gpus % size == 0:
-            yield Layout(question.gpus, question.gpus // size, size, room, colocated=True)
+    room = engine_groups(question, shape, 1, taken) if question.tensor_parallel in (None, 1) else 0
+    if room > 0:
+        yield Layout(question.gpus, question.gpus, 1, room, colocated=True)
+
+
+def engines_beside(learners: int, gpus: int, size: int, node_gpus: int) -> int:
+    """How many engines of this many GPUs there is room for, as a run places them: learners fill nodes in order, no engine spans two."""
+    nodes = [min(node_gpus, gpus - first) for first in range(0, gpus, node_gpus)]
+    taken = [min(max(learners - first, 0), node) for first, node in zip(range(0, gpus, node_gpus), nodes, strict=True)]
+    return sum((node - used) // size for node, used in zip(nodes, taken, strict=True))
 
 
 def splits(question: Question, shape: ModelShape) -> dict[int, list[Layout]]:
     """Number of learners → layouts that differ in the size of their engines alone. 0 stands for colocated ones."""
     fewest, sizes = check(question, shape)
     gpus = question.gpus
-    found = {0: list(colocated(question, shape, sizes))}
+    found = {0: list(colocated(question, shape))}
     for learners in range(fewest, gpus):
+        numbers = {size: engines_beside(learners, gpus, size, question.machine.node_gpus) for size in sizes}
         found[learners] = [
-            Layout(learners, (gpus - learners) // size, size, engine_groups(question, shape, size))
-            for size in sizes
-            if gpus - learners >= size
+            Layout(learners, number, size, engine_groups(question, shape, size)) for size, number in numbers.items() if number
         ]
     found = {learners: layouts for learners, layouts in found.items() if layouts}
     if not found:
+        nodes = question.machine.node_gpus
+        least = next(number for number in range(gpus + 1, 2 * MOST_GPUS) if engines_beside(fewest, number, sizes[0], nodes))
         raise TurnwiseError(
-            f"plan: {gpus} GPUs hold the learner of {shape.name} (at least {fewest}) or an engine (at least {sizes[0]}), but not both. "
-            f"Use at least {fewest + sizes[0]}"
+            f"plan: {_gpus(gpus)} hold the learner of {shape.name} (at least {fewest}) or an engine (at least {sizes[0]}), but not both. "
+            f"Use at least {least}"
         )
     return found
 
@@ -166,8 +200,8 @@ def make_plan(question: Question, progress: Callable[[str], None] = lambda what:
         if gpus <= 8
         else [0, *(round(gpus * eighth / 8) for eighth in range(1, 8)), min(possible, key=lambda n: n or gpus)]
     )
-    best = max(results, key=lambda learners: results[learners].trajectories_per_s)
-    if best:
+    if apart := set(results) - {0}:
+        best = max(apart, key=lambda learners: results[learners].trajectories_per_s)
         look(round(best + gpus * part / 32) for part in (-3, -2, -1, 1, 2, 3))
     return Plan(question, shape, [results[learners] for learners in sorted(results)])
 
@@ -192,11 +226,23 @@ def best_of(question: Question, shape: ModelShape, layouts: list[Layout], progre
     return max(tried, key=lambda result: result.trajectories_per_s)
 
 
+def settings(result: Result) -> dict[str, str]:
+    """What a recipe sets for this split: nothing on one GPU, where a run without a cluster does the same."""
+    layout = result.layout
+    if layout.gpus == 1:
+        return {}
+    found = {"learners": str(layout.learners), "engines": str(layout.engines)}
+    found |= {"placement": "colocated" if layout.colocated else "apart", "staleness": str(result.staleness)}
+    if layout.tensor_parallel == 1:
+        return {f"cluster.{name}": value for name, value in found.items()}
+    found["tensor_parallel"] = str(layout.tensor_parallel)
+    return {f"cluster.{name}": value for name, value in found.items()} | {"engine.name": "vllm"}
+
+
 def describe(layout: Layout) -> str:
     """A layout in a few words."""
+    learners = f"{layout.learners} learner{'s' if layout.learners > 1 else ''}"
     engines = f"{layout.engines} engine{'s' if layout.engines > 1 else ''}"
     if layout.tensor_parallel > 1:
-        engines += f" × {layout.tensor_parallel}"
-    if layout.colocated:
-        return f"{layout.learners} colocated, {engines}"
-    return f"{layout.learners} learner{'s' if layout.learners > 1 else ''}, {engines}"
+        engines += f" × {_gpus(layout.tensor_parallel)}"
+    return f"{learners} and {engines} on the same {_gpus(layout.gpus)}" if layout.colocated else f"{learners}, {engines}"

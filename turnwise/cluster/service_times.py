@@ -43,7 +43,9 @@ class Machine:
     pack_token: float = 52e-9  # per token of the packed sequences
     pack_sampled_token: float = 0.584e-6
     # assumptions
-    link_bytes_per_s: float = 3.0e11  # what collectives reach per GPU, inside a node and between nodes
+    node_gpus: int = 8  # GPUs of a node: no engine is larger
+    link_bytes_per_s: float = 3.0e11  # what collectives reach per GPU inside a node
+    network_bytes_per_s: float = 3.0e11  # and over several nodes
     hop: float = 10e-6  # seconds of a small all-reduce among the GPUs of one engine
     overlap: float = 0.8  # share of communication that hides behind computation, or the other way round
     optimiser_bytes: float = 32.0  # read and written per parameter and step
@@ -64,8 +66,8 @@ class EngineTimes:
     def decode(self, lanes: float, context: float) -> float:
         """Seconds of one step: a token for each of `lanes` sequences with this many tokens in the cache on average."""
         model, machine = self.model, self.machine
-        weights = model.matrices + model.head
-        read = max(2.0 * weights / machine.copy_bytes_per_s, 2.0 * weights * lanes / machine.flop_per_s)
+        weights = weights_read(model, lanes) + model.head
+        read = max(2.0 * weights / machine.copy_bytes_per_s, 2.0 * (model.used + model.head) * lanes / machine.flop_per_s)
         cache = lanes * context * model.cache_bytes / (machine.copy_bytes_per_s * machine.cache_read)
         fixed = machine.decode_layer * model.layers + machine.decode_lane * lanes
         exchanged = 0.0 if self.gpus == 1 else 2 * model.layers * machine.hop
@@ -74,7 +76,7 @@ class EngineTimes:
     def prefill(self, tokens: float, past: float) -> float:
         """Seconds to read this many new tokens, each of which attends to `past` tokens on average."""
         model, machine = self.model, self.machine
-        operations = tokens * (2.0 * model.matrices + model.attention * past)
+        operations = tokens * (2.0 * model.used + model.attention * past)
         exchanged = 0.0
         if self.gpus > 1:
             exchanged = 2 * model.layers * 2 * model.hidden * tokens * 2 * (self.gpus - 1) / self.gpus / machine.link_bytes_per_s
@@ -132,7 +134,7 @@ class LearnerTimes:
         unit, slower, passes = machine.score_unit, machine.score_attention, 1.0
         if update:
             unit, slower, passes = machine.update_unit, machine.update_attention, 3.0
-        operations = 2.0 * model.matrices * tokens + 2.0 * model.head * sampled + slower * model.attention / 2 * tokens.astype(float) ** 2
+        operations = 2.0 * model.used * tokens + 2.0 * model.head * sampled + slower * model.attention / 2 * tokens.astype(float) ** 2
         return passes * operations / machine.flop_per_s + unit * model.layers * model.hidden * tokens
 
     def _pass(self, tokens: np.ndarray, sampled: np.ndarray, update: bool) -> float:
@@ -143,7 +145,7 @@ class LearnerTimes:
         machine, weights = self.machine, 2.0 * self.model.parameters * (self.ranks - 1) / self.ranks
         micro_batches = max(1, int(np.ceil(tokens.sum() / self.ranks / machine.tokens_per_batch)))
         moved = weights * micro_batches * (2 if update else 1) + (2 * weights if update else 0.0)  # gradients are summed in 32 bits
-        exchange = moved / machine.link_bytes_per_s
+        exchange = moved / (machine.link_bytes_per_s if self.ranks <= machine.node_gpus else machine.network_bytes_per_s)
         return max(compute, exchange) + (1 - machine.overlap) * min(compute, exchange)
 
     def transfer(self, shared: bool) -> float:
@@ -151,6 +153,16 @@ class LearnerTimes:
         if shared:
             return 0.0
         return self.machine.transfer_start + 2.0 * self.model.parameters / self.machine.transfer_bytes_per_s
+
+
+def weights_read(model: ModelShape, lanes: float) -> float:
+    """Parameters of the layers that a step over this many sequences reads. Of a mixture, the experts that one of them goes through, if all
+    experts are chosen equally often."""
+    if not model.experts:
+        return float(model.matrices)
+    mlps = 3 * model.layers * model.hidden * model.mlp * model.experts
+    missed: float = (1 - model.active / model.experts) ** lanes
+    return model.matrices - mlps * missed
 
 
 def largest_share(seconds: np.ndarray, ranks: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -41,8 +42,8 @@ class Work:
             if getattr(self, name) < 1:
                 raise TurnwiseError(f"plan: {name} is {getattr(self, name)}; it must be at least 1")
         for name in ("observation", "env_seconds"):
-            if getattr(self, name) < 0:
-                raise TurnwiseError(f"plan: {name} is {getattr(self, name)}; it must not be negative")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise TurnwiseError(f"plan: {name} is {getattr(self, name)}; give 0 or a positive number")
         if self.context not in ("full", "window"):
             raise TurnwiseError(f"plan: unknown context {self.context!r}; known: full, window")
         if self.old_logprobs not in (None, "engine", "learner"):

@@ -21,12 +21,21 @@ def check_command(config: Config) -> int:
     console.print(node_table(found.nodes, found.versions))
     if found.seats:
         console.print(seat_table(found.seats))
-    if note := crowded(found.seats):
+    for note in filter(None, (crowded(found.seats), on_cpus(found, config.device))):
         console.print(Text(note), soft_wrap=True)
     for line in found.problems:
         console.print(Text(line, style="red"), soft_wrap=True)
     console.print(Text(verdict(found)), soft_wrap=True)
     return 1 if found.problems else 0
+
+
+def on_cpus(found: Checked, device: str) -> str:
+    """A note if a recipe that may run on GPUs would get none; otherwise ""."""
+    if device == "cpu" or not found.seats or any(seat.gpus for seat in found.seats):
+        return ""
+    elsewhere = any(node.gpus for node in found.nodes)
+    where = ", although other nodes have GPUs: start the command on one of those" if elsewhere else ""
+    return f"cluster: this machine has no GPU, so all parts would compute on CPUs{where}"
 
 
 def verdict(found: Checked) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from turnwise.cluster.planning import Plan, Question, describe, make_plan
+from turnwise.cluster.planning import Plan, Question, describe, make_plan, settings
 from turnwise.cluster.simulate import Result
 from turnwise.util.console import Console
 from turnwise.util.errors import MissingExtra, TurnwiseError
@@ -41,7 +41,7 @@ def plan_command(question: Question, picture: str | None = None, as_json: bool =
 def as_data(plan: Plan) -> dict[str, Any]:
     """The plan as plain values."""
     question = asdict(plan.question)
-    rows = [row(result) | {"best": result is plan.best} for result in plan.results]
+    rows = [row(result) | {"settings": settings(result), "best": result is plan.best} for result in plan.results]
     return {"simulated": True, "question": question, "parameters": plan.shape.parameters, "splits": rows}
 
 
@@ -102,9 +102,21 @@ def ages(result: Result) -> str:
 
 def summary(plan: Plan) -> str:
     """The best split in one sentence, and what kind of numbers these are."""
-    best = plan.best
-    what = f"Best: {describe(best.layout)}; an engine runs up to {best.layout.capacity} groups at once"
-    return f"\n{what}: {best.trajectories_per_s:.2f} trajectories/s, {best.iterations_per_h:.1f} iterations/h.\n{SIMULATED}."
+    best, gpus = plan.best, plan.question.gpus
+    groups = f"{best.layout.capacity} group{'' if best.layout.capacity == 1 else 's'}"
+    said = [
+        f"Best: {describe(best.layout)}: {best.trajectories_per_s:.2f} trajectories/s, {best.iterations_per_h:.1f} iterations/h. "
+        f"An engine runs up to {groups} at once."
+    ]
+    if left := gpus - best.layout.gpus:
+        said.append(f"{left} of {gpus} GPUs would have nothing to do: no further engine of {best.layout.tensor_parallel} GPUs fits.")
+    given = " ".join(f"{name}={value}" for name, value in settings(best).items())
+    said.append(f"In a run: turnwise train RECIPE {given}" if given else "In a run: leave out the [cluster] section.")
+    if best.layout.tensor_parallel > 1:
+        said.append(
+            "Engines on several GPUs need vLLM, and are simulated with the speed of the native engine: compare --tensor-parallel 1."
+        )
+    return "\n" + "\n".join([*said, f"{SIMULATED}."])
 
 
 def check_picture(path: Path) -> None:
