@@ -113,7 +113,7 @@ def environment() -> dict[str, str]:
 
 
 PRINTING = ("print", "typer.echo", "typer.secho", "traceback.print_exc", "sys.stdout.write", "sys.stderr.write")
-LAST = tuple(name.rpartition(".")[2] for name in PRINTING) + ("from_markup",)
+LAST = (*(name.rpartition(".")[2] for name in PRINTING), "from_markup")
 
 
 def calls_that_print(path: Path) -> list[str]:
