@@ -377,7 +377,7 @@ def work(rank: int, size: int, folder: Path, names: Sequence[str]) -> None:
     torch.set_num_threads(1)
     found: dict[str, Found] = {}
     try:
-        trio = join(rank, size, f"file://{folder}/meet", timeout=60)
+        trio = join(rank, size, f"file://{folder}/meet", timeout=600)  # who is done early waits for the others on a busy machine
         pair_group = dist.new_group([0, 1])
         pair = Ranks(rank, 2, pair_group) if rank < 2 else None
         for name in names:

@@ -43,7 +43,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     settings = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     started = subprocess.Popen([sys.executable, "-c", RUN, str(folder), *NAMES], env=settings, start_new_session=True)
     try:
-        started.wait(timeout=300)
+        started.wait(timeout=900)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(started.pid, signal.SIGKILL)

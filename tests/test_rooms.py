@@ -30,14 +30,19 @@ def nearest(name: str, known: Mapping[str, object]) -> str:
     return name
 
 
-def imported(source: str) -> Iterator[str]:
-    """What a source imports by dotted name, anywhere in it; what only a type checker imports does not count."""
-    tree = ast.parse(source)
+@cache
+def imported(path: Path) -> tuple[str, ...]:
+    """What a file imports by dotted name, anywhere in it; what only a type checker imports does not count."""
+    return tuple(imports_in(path.read_text(encoding="utf-8")))
+
+
+def imports_in(source: str) -> Iterator[str]:
+    nodes = list(ast.walk(ast.parse(source)))
     unseen: set[int] = set()
-    for node in ast.walk(tree):
+    for node in nodes if "TYPE_CHECKING" in source else ():
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             unseen |= {id(inner) for part in node.body for inner in ast.walk(part)}
-    for node in ast.walk(tree):
+    for node in nodes:
         if id(node) in unseen:
             continue
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -51,7 +56,7 @@ def imports() -> dict[str, set[str]]:
     """Module → the modules of this package that it imports."""
     found = {}
     for name, path in modules().items():
-        own = {nearest(other, modules()) for other in imported(path.read_text(encoding="utf-8")) if other.split(".")[0] == "turnwise"}
+        own = {nearest(other, modules()) for other in imported(path) if other.split(".")[0] == "turnwise"}
         found[name] = own - {name}
     return found
 
@@ -113,6 +118,6 @@ def test_a_circle_would_be_found() -> None:
 def test_rooms_never_import_what_the_table_forbids() -> None:
     for name, path in modules().items():
         never = rooms().get(room_of(name), set())
-        parts = [other.split(".") for other in imported(path.read_text(encoding="utf-8"))]
+        parts = [other.split(".") for other in imported(path)]
         found = {part[1] if part[0] == "turnwise" and len(part) > 1 else part[0] for part in parts} & never
         assert not found, f"{path.relative_to(ROOT)} imports {found}; see docs/design.md"

@@ -113,6 +113,7 @@ def environment() -> dict[str, str]:
 
 
 PRINTING = ("print", "typer.echo", "typer.secho", "traceback.print_exc", "sys.stdout.write", "sys.stderr.write")
+LAST = (*(name.rpartition(".")[2] for name in PRINTING), "from_markup")
 
 
 def calls_that_print(path: Path) -> list[str]:
@@ -123,7 +124,7 @@ def calls_that_print(path: Path) -> list[str]:
             found += [f"line {node.lineno}: rich's Console" for name in node.names if name.name == "Console"]
         elif isinstance(node, ast.ImportFrom) and node.module == "rich":
             found += [f"line {node.lineno}: rich's {name.name}" for name in node.names if name.name in ("print", "console", "get_console")]
-        elif isinstance(node, ast.Call):
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")).endswith(LAST):
             name = ast.unparse(node.func)
             if name in PRINTING or name.endswith("from_markup"):
                 found.append(f"line {node.lineno}: {name}")
