@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from conftest import ROOT
+from filelock import FileLock
 from learn_cases import tiny, trajectories
 from native_models import FAMILIES, make
 
@@ -35,10 +37,7 @@ NAMES = [
 RUN = "import sys; from pathlib import Path; import ranks_cases as r; r.everyone(3, Path(sys.argv[1]), sys.argv[2:])"
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each of three processes has found in all cases."""
-    folder = tmp_path_factory.mktemp("ranks")
+def all_cases(folder: Path) -> None:
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
     settings = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     started = subprocess.Popen([sys.executable, "-c", RUN, str(folder), *NAMES], env=settings, start_new_session=True)
@@ -47,6 +46,17 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     finally:
         with suppress(ProcessLookupError):
             os.killpg(started.pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each of three processes has found in all cases."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "ranks"
+    with FileLock(f"{folder}.lock"):  # other workers of this run that need it wait and read the same
+        if not folder.exists():
+            folder.mkdir()
+            all_cases(folder)
     errors = [file.read_text() for file in sorted(folder.glob("error *"))]
     assert not errors, "\n".join(errors)
     return [torch.load(folder / f"found {rank}", weights_only=False) | {"folder": folder} for rank in range(3)]
