@@ -39,7 +39,7 @@ from turnwise.report.fitting import LABELS
 from turnwise.runs.folder import Run
 from turnwise.setup.fit import GB, find, freedom, sampled_share, with_settings
 from turnwise.setup.fit_costs import seconds
-from turnwise.setup.small_gpu import HOST_PART, fitted, for_this_gpu, keep_choice, limit_memory
+from turnwise.setup.small_gpu import HOST_PART, fitted, for_this_gpu, keep_choice, limited
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.machine import all_memory
 
@@ -490,9 +490,10 @@ def test_a_limited_run_gets_the_settings_of_a_card_of_that_size(monkeypatch: pyt
     config = Config.load(RECIPE, [*OPEN, "model.path=Qwen/Qwen2.5-0.5B-Instruct"])
     card = LimitedCard(monkeypatch)
     assert for_this_gpu(config, pytest.fail) == (config, None), "the whole GPU is large enough"
-    limit_memory(config, memory)
-    assert card.part * 141 * GB == pytest.approx(memory * GB - footprint.CONTEXT)
-    chosen = for_this_gpu(config, lambda text: None)[0]
+    with limited(config, memory):
+        assert card.part * 141 * GB == pytest.approx(memory * GB - footprint.CONTEXT)
+        chosen = for_this_gpu(config, lambda text: None)[0]
+    assert card.part == 1.0, "the next run of this process has the whole GPU"
     assert chosen == fitted(config, int(memory * GB), host=int(HOST_PART * all_memory()))[0] != config
 
 
@@ -503,14 +504,14 @@ def test_a_limited_run_gets_the_settings_of_a_card_of_that_size(monkeypatch: pyt
         (0.5, [], "CUDA itself takes 0.9 GB"),
         (float("nan"), [], "has 141.0 GB"),
         (24.0, ["device=cpu"], "on a CPU"),
-        (24.0, ["cluster.engines=2"], "docs/cluster.md"),
-        (24.0, ["engine.name=vllm"], "memory of its own"),
+        (24.0, ["cluster.engines=2"], r"\[cluster\] section"),
+        (24.0, ["engine.name=vllm"], "memory outside it"),
     ],
 )
 def test_a_limit_that_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch, memory: float, changes: list[str], message: str) -> None:
     card = LimitedCard(monkeypatch)
-    with pytest.raises(TurnwiseError, match=message):
-        limit_memory(Config.load(RECIPE, changes), memory)
+    with pytest.raises(TurnwiseError, match=message), limited(Config.load(RECIPE, changes), memory):
+        pytest.fail("the run began")
     assert card.part == 1.0
 
 

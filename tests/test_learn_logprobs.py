@@ -78,11 +78,16 @@ def test_gradients_from_kept_slopes_equal_those_of_logits_made_again(
 
 
 def test_nothing_is_kept_of_a_pass_that_only_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnwise.learn.logprobs._slopes", lambda *_: pytest.fail("slopes were made"))
+    def fail(*_: Any) -> Any:
+        raise AssertionError("slopes were made")
+
+    monkeypatch.setattr("turnwise.learn.logprobs._slopes", fail)
     hidden, weight, target = torch.randn(5, 8), torch.randn(11, 8), torch.zeros(5, dtype=torch.long)
     token_logprobs(hidden, Head(weight), target, keep=True)
     with torch.no_grad():
         token_logprobs(hidden.requires_grad_(), Head(weight.requires_grad_()), target, keep=True)
+    with pytest.raises(AssertionError, match="slopes were made"):  # a pass that learns does
+        token_logprobs(hidden, Head(weight), target, keep=True)
 
 
 def test_kept_slopes_are_gone_before_the_layers_go_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from turnwise.setup.choose import make_system
 from turnwise.setup.early import check_trainable
 from turnwise.setup.measure import choose_panel, report_faults, says_how, settings_of
 from turnwise.setup.resume import apply_changes, resumed_config
-from turnwise.setup.small_gpu import for_this_gpu, keep_choice, limit_memory, prepare_allocator
+from turnwise.setup.small_gpu import for_this_gpu, keep_choice, limited, prepare_allocator
 from turnwise.setup.source import source_config, write_weights
 from turnwise.setup.state import restore
 from turnwise.setup.system import System
@@ -103,17 +103,16 @@ def train_given(
     values, changes, source = as_recipe(given.default_recipe if recipe is None else recipe, given, overrides)
     config = overridden(values, changes, source).trusted(trust)
     check_trainable(config)
-    if memory is not None:
-        limit_memory(config, memory)
-    config, chosen = for_this_gpu(config, (reporter or Reporter()).note)
-    run = Run.create(config.out, config.name, to_toml(config), doing="train")
-    with run.locked("train"):
-        try:
-            keep_choice(run, chosen)
-            return train_config(config, run, reporter)
-        except TurnwiseError:
-            run.remove_unused()
-            raise
+    with limited(config, memory):
+        config, chosen = for_this_gpu(config, (reporter or Reporter()).note)
+        run = Run.create(config.out, config.name, to_toml(config), doing="train")
+        with run.locked("train"):
+            try:
+                keep_choice(run, chosen)
+                return train_config(config, run, reporter)
+            except TurnwiseError:
+                run.remove_unused()
+                raise
 
 
 def go_on(
@@ -122,12 +121,10 @@ def go_on(
     """Train in the folder of a run that was stopped, or that is finished and should be longer (`iterations`)."""
     config = resumed_config(run, changes).trusted(trust, run.folder)
     check_trainable(config)
-    if memory is not None:
-        limit_memory(config, memory)
     for name in objects.names_in(config.model_dump(mode="json")):
         objects.find(name)
     note = (reporter or Reporter()).note
-    with run.locked("train --resume", note):
+    with limited(config, memory), run.locked("train --resume", note):
         apply_changes(run, config, note)
         return train_config(config, run, reporter)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from turnwise.config.schema import Config
 from turnwise.learn.footprint import CONTEXT
@@ -53,12 +54,18 @@ def for_this_gpu(config: Config, say: Callable[[str], None]) -> tuple[Config, Fo
     return fitted(config, free_bytes(torch.device("cuda")) + CONTEXT, say, int(HOST_PART * all_memory()))
 
 
-def limit_memory(config: Config, memory: float) -> None:
-    """Let this process take no more than `memory` gigabytes of its GPU, from now on: the run is as on a card of that size."""
+@contextmanager
+def limited(config: Config, memory: float | None) -> Iterator[None]:
+    """Inside, this process takes no more than `memory` gigabytes of its GPU, and a run is as on a card of that size; None: no limit."""
+    if memory is None:
+        yield
+        return
     if config.cluster is not None:
-        raise TurnwiseError("--memory limits a run in one process; on a cluster give each process its share: see docs/cluster.md")
+        raise TurnwiseError("--memory limits the GPU of a run in one process, and this recipe has a [cluster] section: leave it out")
     if config.engine.name not in OWN_ENGINES:
-        raise TurnwiseError(f"--memory limits what torch allocates, and the engine {config.engine.name} has memory of its own: limit that")
+        raise TurnwiseError(
+            f"--memory limits what torch allocates, and the engine {config.engine.name} takes memory outside it: leave it out"
+        )
     if choose_device(config.device) != "cuda":
         raise TurnwiseError("--memory limits a GPU's memory, and this run is on a CPU: leave it out")
     import torch
@@ -66,7 +73,12 @@ def limit_memory(config: Config, memory: float) -> None:
     total = torch.cuda.mem_get_info()[1]
     if not CONTEXT < memory * GB <= total:
         raise TurnwiseError(f"--memory {memory:g}: this GPU has {total / GB:.1f} GB, and CUDA itself takes {CONTEXT / GB:.1f} GB")
+    before = torch.cuda.get_per_process_memory_fraction()
     torch.cuda.set_per_process_memory_fraction((memory * GB - CONTEXT) / total)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(before)
 
 
 def prepare_allocator(config: Config) -> bool:
