@@ -32,3 +32,16 @@ def test_rounds_and_seeds_differ_and_an_order_may_be_plain() -> None:
 def test_an_order_over_very_many_items_costs_nothing_to_make() -> None:
     order = Order(10**12, 3)
     assert len({order[i] for i in range(1000)}) == 1000
+
+
+def test_torch_draws_from_the_seed_inside_and_goes_on_as_before_afterwards() -> None:
+    import torch
+
+    from turnwise.learn.chance import drawing_from
+
+    torch.manual_seed(5)
+    with drawing_from(3):
+        inside = torch.rand(4)
+    afterwards = torch.rand(4)
+    assert torch.equal(afterwards, torch.rand(4, generator=torch.manual_seed(5)))
+    assert torch.equal(inside, torch.rand(4, generator=torch.manual_seed(3)))

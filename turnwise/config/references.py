@@ -13,7 +13,7 @@ import site
 import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -99,21 +99,27 @@ def check_unread(reference: str, methods: Sequence[str] = (), word: str = "code"
 def check_source(path: Path, place: str, attribute: str, methods: Sequence[str], word: str) -> None:
     """Checks the file's text: its syntax, its names, its plain classes."""
     try:
-        tree = undisturbed(lambda: ast.parse(path.read_bytes(), str(path)))
+        names, classes = _read(path.read_bytes(), str(path))
     except SyntaxError as error:
         raise TurnwiseError(f"{place}, line {error.lineno}: {error.msg}") from error
     except (OSError, ValueError, RecursionError, MemoryError) as error:
         raise TurnwiseError(f"{place} cannot be read as Python: {type(error).__name__}: {error}") from None
     first, _, deeper = attribute.partition(".")
-    names = _bound(tree)
     if first and names is not None and first not in names and not first.startswith("__"):
         raise unknown_name(f"name in {place}:", attribute, [name for name in names if not name.startswith("_")])
-    found = next((node for node in reversed(tree.body) if isinstance(node, ast.ClassDef) and node.name == first), None)
+    found = classes.get(first)
     if found is not None and not deeper and _plain(found):
         own = _bound(found) or set()
         lacks = [method for method in methods if method not in own]
         if lacks:
             raise TurnwiseError(f"{place}:{attribute} is not a valid {word}: {lacking(first, lacks)}")
+
+
+@lru_cache(maxsize=16)  # each of the many environments of a run names the same file
+def _read(source: bytes, path: str) -> tuple[set[str] | None, dict[str, ast.ClassDef]]:
+    """The names that a file's text binds, and its classes; of several with one name, the last."""
+    tree = undisturbed(lambda: ast.parse(source, path))
+    return _bound(tree), {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 def lacking(name: str, methods: Sequence[str]) -> str:

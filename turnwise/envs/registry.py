@@ -209,8 +209,10 @@ def resolve(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
     """The factory of an environment with its options bound, after both were checked; nothing is created yet."""
     entry = spec(name)
     factory = entry.load()
-    options, played = _played(objects.put_back({**entry.options, **options}), factory)
-    _check_options(name, factory, options)
+    parameters = _parameters(factory)
+    options, played = _played(objects.put_back({**entry.options, **options}), parameters)
+    if parameters is not None:
+        _check_options(name, parameters, options)
     return _wrapped(partial(factory, **options), played)
 
 
@@ -223,18 +225,22 @@ def portable(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
         return bound
     if is_reference(name):
         return partial(make, name, **options)
-    options, played = _played({**entry.options, **options}, entry.load())
+    options, played = _played({**entry.options, **options}, _parameters(entry.load()))
     return _wrapped(partial(make_registered, entry.factory, options, private_names(entry.needs)), played)
 
 
-def _played(options: Mapping[str, Any], factory: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+    """What a factory takes; None for some callables written in C, which have no signature and check their arguments themselves."""
+    try:
+        return inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return None
+
+
+def _played(options: Mapping[str, Any], named: Mapping[str, inspect.Parameter] | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """The options of the environment itself, and those that every environment takes (`WAYS`), unless it has an option of that name."""
     own = dict(options)
-    try:
-        named = set(inspect.signature(factory).parameters)
-    except (TypeError, ValueError):
-        named = set()
-    return own, {way: own.pop(way) for way in WAYS if way in own and way not in named}
+    return own, {way: own.pop(way) for way in WAYS if way in own and way not in (named or ())}
 
 
 def _wrapped(factory: Callable[[], Any], played: Mapping[str, Any]) -> Callable[[], Any]:
@@ -243,11 +249,7 @@ def _wrapped(factory: Callable[[], Any], played: Mapping[str, Any]) -> Callable[
     return factory
 
 
-def _check_options(name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    try:
-        parameters = inspect.signature(factory).parameters
-    except (TypeError, ValueError):  # some callables written in C have no signature: they check their arguments themselves
-        return
+def _check_options(name: str, parameters: Mapping[str, inspect.Parameter], options: Mapping[str, Any]) -> None:
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     known = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     for option in options:

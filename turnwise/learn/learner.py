@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from turnwise.agent.vision import Vision
 from turnwise.data.batch import Batch
 from turnwise.learn.anchoring import engine_logprobs, placed
+from turnwise.learn.chance import drawing_from
 from turnwise.learn.decide import Decisions
 from turnwise.learn.footprint import piece_of
 from turnwise.learn.forward import PackedModel
@@ -318,9 +319,9 @@ class Learner:
         """The model in training mode with packed attention. Dropout draws from the seed alone, and other random numbers are not
         disturbed."""
         with ExitStack() as stack:
-            stack.enter_context(torch.random.fork_rng([self.device] if self.device.type == "cuda" else []))
             rank = 0 if self.ranks is None else self.ranks.rank
-            torch.manual_seed((derive(seed, "rank", rank) if rank else seed) % 2**63)  # other sequences, so other random numbers
+            other = derive(seed, "rank", rank) if rank else seed  # other sequences, so other random numbers
+            stack.enter_context(drawing_from(other % 2**63, self.device))
             stack.enter_context(self._mode(self.policy, training=True))
             yield
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import nn
 
+from turnwise.learn.chance import drawing_from
 from turnwise.util.errors import MissingExtra, TurnwiseError
 
 
@@ -32,8 +32,7 @@ def add_lora(
     if rank < 1 or not alpha > 0 or not 0 <= dropout < 1:
         raise TurnwiseError(f"lora: rank is at least 1, alpha above 0 and dropout in [0, 1), not {rank=}, {alpha=}, {dropout=}")
     names = _targets(model, targets)
-    with torch.random.fork_rng([parameter.device for parameter in model.parameters() if parameter.is_cuda][:1]):
-        torch.manual_seed(seed % 2**63)
+    with drawing_from(seed % 2**63, next((parameter.device for parameter in model.parameters() if parameter.is_cuda), None)):
         config = LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=names)
         adapted = get_peft_model(model, config)
     for parameter in adapted.parameters():

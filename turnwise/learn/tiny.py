@@ -126,8 +126,9 @@ def _words(texts: Iterable[str], splitter: Any) -> list[str]:
 
 def build_model(vocabulary: int, size: TinySize, seed: int, tokenizer: Any) -> Any:
     """A Llama with random weights, the same for the same seed; torch's global generator is left as it was."""
-    import torch
     from transformers import LlamaConfig, LlamaForCausalLM
+
+    from turnwise.learn.chance import drawing_from
 
     config = LlamaConfig(
         vocab_size=vocabulary,
@@ -145,8 +146,7 @@ def build_model(vocabulary: int, size: TinySize, seed: int, tokenizer: Any) -> A
         pad_token_id=tokenizer.pad_token_id,
         dtype="float32",
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with drawing_from(seed):
         model = LlamaForCausalLM(config)
     return model.eval()
 

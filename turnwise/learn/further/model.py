@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from turnwise.data.batch import Batch
+from turnwise.learn.chance import drawing_from
 from turnwise.learn.decide import Decisions
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.further.budget import Budget
@@ -90,8 +91,7 @@ class FurtherModel(Scorer):
     def _make_heads(self, packed: PackedModel, size: int, where: str) -> tuple[dict[str, ReadAt], nn.ModuleDict]:
         if getattr(self.kind, "classifier", False):
             return dict(self.kind.heads()), nn.ModuleDict({"reward": packed.causal.score.float()})
-        with torch.random.fork_rng([packed.device] if packed.device.type == "cuda" else []):
-            torch.manual_seed(self.seed % 2**63)  # custom heads may start at random
+        with drawing_from(self.seed % 2**63, packed.device):  # custom heads may start at random
             places, heads = heads_of(self.kind, size, where)
         return places, heads.to(packed.device)
 
@@ -282,8 +282,7 @@ class FurtherModel(Scorer):
     def said(self, part: Packed, wanted: Mapping[str, bool], seed: int) -> dict[str, Tensor]:
         """A part through the model; dropout draws from the seed alone, so both passes over a part are the same."""
         self.budget.memory.prepare(len(part.ids))
-        with torch.random.fork_rng([self.packed.device] if self.packed.device.type == "cuda" else []):
-            torch.manual_seed(seed % 2**63)
+        with drawing_from(seed % 2**63, self.packed.device):
             return self._forward(part, self.temperature, logprobs=wanted["logprobs"], heads=wanted["heads"])
 
     # -- keeping ------------------------------------------------------------------------------------------------------------------
