@@ -39,7 +39,8 @@ from turnwise.report.fitting import LABELS
 from turnwise.runs.folder import Run
 from turnwise.setup.fit import GB, find, freedom, sampled_share, with_settings
 from turnwise.setup.fit_costs import seconds
-from turnwise.setup.small_gpu import HOST_PART, fitted, for_this_gpu, keep_choice, limited
+from turnwise.setup.fit_words import fixed_settings
+from turnwise.setup.small_gpu import HOST_PART, fitted, for_this_gpu, foreseen, keep_choice, limited
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.machine import all_memory
 
@@ -175,9 +176,7 @@ def test_the_fused_layers_keep_exactly_what_the_formula_says(sizes: dict[str, An
     saved, demand = saved_per_token(rank=rank, fused=True, kept=kept, **sizes)
     shape = demand.shape
     outside = 2 * shape.hidden + 4 + (0 if rank else 8)  # the norm after the last layer, and the token's id if its embedding is trained
-    assert (
-        saved == footprint.fused_bytes(shape, kept.attention, kept.mlp, kept.inputs, lse=0) + outside
-    )  # a CPU's attention keeps no log-sums
+    assert saved == footprint.fused_bytes(shape, kept.attention, kept.mlp, kept.inputs) + outside
 
 
 @pytest.mark.parametrize("sizes", SHAPED)
@@ -617,7 +616,7 @@ def test_what_a_config_leaves_out_is_the_default_of_its_family(kind: str, values
     if kind == "Gemma3Text":
         (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": {**values, "model_type": "gemma3_text"}}))
         with_pictures = shape_of(str(tmp_path))
-        assert with_pictures == replace(shape, family="gemma3") and with_pictures.family not in footprint.FUSED
+        assert with_pictures == replace(shape, family="gemma3", vision=True) and with_pictures.family not in footprint.FUSED
 
 
 def test_a_family_that_the_native_engine_does_not_take_is_predicted_with_the_one_that_serves_it(tmp_path: Path) -> None:
@@ -639,9 +638,11 @@ def test_a_family_that_the_native_engine_does_not_take_is_predicted_with_the_one
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--memory", "inf"], r"--memory takes gigabytes above 0, not inf"),
-        (["--memory", "0"], r"--memory takes gigabytes above 0, not 0"),
-        (["--memory=-3"], r"--memory takes gigabytes above 0, not -3"),
+        (["--memory", "inf"], r"--memory takes gigabytes above 0 and up to 1,000,000, not inf"),
+        (["--memory", "1e300"], r"--memory takes gigabytes above 0 and up to 1,000,000, not 1e\+300"),
+        (["--memory", "0"], r"--memory takes gigabytes above 0 and up to 1,000,000, not 0"),
+        (["--memory=-3"], r"--memory takes gigabytes above 0 and up to 1,000,000, not -3"),
+        (["models.teacher.path=nowhere"], r"models.teacher.path nowhere: no such folder.*0.5b"),
         (["--model", "9b"], r"unknown model size '9b'. Did you mean '7b'"),
         (["engine.options.cache_memory=x"], r"engine.options of native: option cache_memory takes number"),
         (["engine.options.cache_memory=-4"], r"option cache_memory takes number ≥ 0"),
@@ -653,6 +654,78 @@ def test_a_family_that_the_native_engine_does_not_take_is_predicted_with_the_one
 def test_bad_input_is_refused_in_one_line(words: list[str], message: str) -> None:
     result = CliRunner().invoke(app, ["fit", RECIPE, *words])
     assert isinstance(result.exception, TurnwiseError) and re.search(message, str(result.exception)), result.exception
+
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 100,
+    "tie_word_embeddings": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "it is no table of settings"),
+        ('{"text_config": null}', "it is no table of settings"),
+        ("{", "Expecting property name"),
+        (json.dumps(LLAMA | {"num_attention_heads": 0}), "num_attention_heads is 0"),
+        (json.dumps(LLAMA | {"num_hidden_layers": -2}), "num_hidden_layers is -2"),
+        (json.dumps(LLAMA | {"vocab_size": "x"}), "vocab_size is 'x'"),
+        ('{"model_type": "llama", "hidden_size": "x"}', "hidden_size"),
+        ('{"model_type": "gpt2", "n_embd": 64}', "model_type 'gpt2', without num_attention_heads"),
+    ],
+)
+def test_a_file_that_describes_no_known_model_is_refused_in_one_line(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(TurnwiseError, match=r"does not describe a dense decoder.*give the size") as error:
+        shape_of(str(tmp_path))
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_every_setting_that_is_in_the_way_is_named() -> None:
+    fixed = ["engine.sleep=false", "learner.optimiser_place=device", "learner.moments=float32", "learner.reference_place=device"]
+    fixed += ["engine.options.cache_memory=20000000000", "engine.options.prefill_tokens=65536", "learner.gradient_checkpointing=false"]
+    with pytest.raises(TurnwiseError) as error:
+        fitted(Config.load(RECIPE, [*OPEN, *fixed]), 12 * GB)
+    named, advice = str(error.value).split("is not changed")
+    assert all(setting in named for setting in fixed) and "tokens_per_batch=" not in named
+    assert "learner.reference_place=auto, remove " in advice and "engine.sleep" in advice
+    assert not fixed_settings(find(Config.load(RECIPE, OPEN), 12 * GB)), "what is left open is not in the way"
+
+
+def test_learners_of_several_processes_are_offered_nothing_that_they_refuse() -> None:
+    found = find(Config.load(RECIPE, [*OPEN, "cluster.learners=2"]), 24 * GB)
+    assert not {"place", "moments", "reference"} & set(found.fit.changed)
+    assert not fixed_settings(found)
+    assert "a [cluster] section" in invoke(RECIPE, "--memory", "24", "cluster.learners=2")
+
+
+def test_a_vision_language_model_is_known_by_its_name_and_its_vision_part_is_said_to_be_missing() -> None:
+    found = find(Config.load(RECIPE, [*OPEN, "model.path=Qwen/Qwen2.5-VL-3B-Instruct"]), 80 * GB)
+    assert found.shape.vision and found.engine == "transformers" and not found.fit.demand.fused
+    assert found.shape.parameters == SHAPES["3b"].parameters
+    assert "vision part is not counted" in invoke(RECIPE, "model.path=Qwen/Qwen2.5-VL-3B-Instruct")
+    assert "vision part" not in invoke(RECIPE, "--model", "3b")
+
+
+def test_a_dry_run_says_what_a_limited_run_would_choose() -> None:
+    config = Config.load(RECIPE, [*OPEN, "model.path=Qwen/Qwen2.5-0.5B-Instruct"])
+    said: list[str] = []
+    fitted(config, 12 * GB, said.append)
+    assert foreseen(config, 12.0) == said and len(said) > 1
+    assert "fits into 80 GB as it is" in foreseen(config, 80.0)[0]
+    assert "is not known" in foreseen(Config.load(RECIPE, ["model.path=somebody/unknown"]), 24.0)[0]
+    for memory, changes, message in ((24.0, ["device=cpu"], "on a CPU"), (0.0, [], "CUDA itself"), (float("nan"), [], "CUDA itself")):
+        with pytest.raises(TurnwiseError, match=message):
+            foreseen(Config.load(RECIPE, changes), memory)
+    result = CliRunner().invoke(app, ["train", "--dry-run", "--memory", "24", "device=auto"])
+    assert result.exit_code == 0 and "it fits into 24 GB as it is" in result.output
 
 
 def test_a_setting_is_not_wrapped_and_one_that_the_recipe_makes_is_named() -> None:

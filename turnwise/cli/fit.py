@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated
 
 import typer
@@ -26,12 +25,13 @@ def fit(
     from turnwise.learn.shapes import shape_of
     from turnwise.report.fitting import overview, print_json, show
     from turnwise.setup.fit import GB, check_options, find
+    from turnwise.setup.small_gpu import MOST
     from turnwise.util.errors import TurnwiseError
 
     if recipe is not None and is_override(recipe):
         overrides, recipe = [recipe, *(overrides or [])], None
-    if memory is not None and not 0 < memory < math.inf:
-        raise TurnwiseError(f"--memory takes gigabytes above 0, not {memory:g}")
+    if memory is not None and not 0 < memory <= MOST:
+        raise TurnwiseError(f"--memory takes gigabytes above 0 and up to {MOST:,}, not {memory:g}")
     config = Config.load(recipe or str(shipped_recipe("quickstart")), overrides or [])
     check_options(config)
     shape = shape_of(model) if model is not None else None

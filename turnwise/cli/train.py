@@ -29,7 +29,9 @@ def train(
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Resume a stopped run, or extend it: iterations=80.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the whole recipe and what would happen, then exit.")] = False,
     help_config: Annotated[bool, typer.Option("--help-config", help="Explain every key of a recipe, then exit.")] = False,
-    memory: Annotated[float | None, typer.Option(help="Take at most so many gigabytes of the GPU, as on a card of that size.")] = None,
+    memory: Annotated[
+        float | None, typer.Option(help="Take at most so many gigabytes (10^9 bytes) of the GPU, as on a card of that size.")
+    ] = None,
     trust: Trust = False,
 ) -> None:
     """Train an agent with a recipe."""
@@ -72,7 +74,7 @@ def start(
     if not resume:  # a run has its own environment
         look(config, hub=not dry_run)
     if dry_run:
-        return show(config, Run.open(resume) if resume else None, changes)
+        return show(config, Run.open(resume) if resume else None, changes, memory)
     from rich.text import Text
 
     from turnwise import api
@@ -101,7 +103,7 @@ def start(
     return 0
 
 
-def show(config: Config, run: Run | None, changes: Mapping[str, Any]) -> int:
+def show(config: Config, run: Run | None, changes: Mapping[str, Any], memory: float | None = None) -> int:
     """`--dry-run`: the whole recipe and the size of the run. No code that the recipe names is run."""
     from rich.text import Text
 
@@ -117,6 +119,10 @@ def show(config: Config, run: Run | None, changes: Mapping[str, Any]) -> int:
     console = Console()
     own = config.method is not None and run is None and is_reference(config.method.name)
     words = [f"The settings of {config.method.name} are not shown: a dry run runs no code of yours."] if own and config.method else []
+    if memory is not None:
+        from turnwise.setup.small_gpu import foreseen
+
+        words += foreseen(config, memory)
     for text in (to_toml(config), *words, *forecast(config)):
         console.print(Text(text), soft_wrap=True)
     return 0

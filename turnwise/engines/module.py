@@ -29,7 +29,8 @@ def forward_parameters(model: Any) -> frozenset[str]:
     names = frozenset(inspect.signature(inner.forward).parameters)
     if "past_key_values" not in names:
         raise TurnwiseError(
-            f"engine: {type(inner).__name__} takes no past_key_values: the transformers engine needs a model with such a cache"
+            f"engine: {type(inner).__name__} takes no past_key_values, and the transformers engine needs a model with such a cache: "
+            "use another model, or the vLLM engine (engine.name=vllm) if vLLM serves it"
         )
     return names
 

@@ -16,7 +16,7 @@ from turnwise.util.errors import TurnwiseError, unknown_name
 class ModelShape:
     """A decoder with grouped key heads and a gated MLP. `tied`: the output layer is the embedding. `head_norms`: queries and keys are
     normed; `wrapped`: what a half of a layer adds is normed before. With `experts`, a layer has so many MLPs, each token goes through
-    `active` of them, and `mlp` is the size of one."""
+    `active` of them, and `mlp` is the size of one. `vision`: the model has a vision part, which is not described here."""
 
     name: str
     hidden: int
@@ -32,6 +32,7 @@ class ModelShape:
     wrapped: bool = False
     experts: int = 0
     active: int = 1
+    vision: bool = False
 
     @property
     def middle(self) -> int:
@@ -119,19 +120,30 @@ def shape_of(model: str) -> ModelShape:
         if "/" in model or Path(model).exists():
             raise TurnwiseError(f"{path} does not exist: give a folder with a model, or a size: {', '.join(SHAPES)}")
         raise unknown_name("model size", model, SHAPES)
+    name = given.name if given.suffix != ".json" else given.parent.name or "model"
     try:
-        read = json.loads(path.read_text(encoding="utf-8"))
-        values = read.get("text_config", read)
-        tied = {"tie_word_embeddings": read["tie_word_embeddings"]} if "tie_word_embeddings" in read else {}
-        experts = next((key for key in EXPERTS if values.get(key)), None)
-        if experts is not None and values.get("model_type") not in MIXTURES:
-            raise ValueError(f"{experts} = {values[experts]}: a mixture of experts of another family than {', '.join(MIXTURES)}")
-        found = shape_from(_completed(tied | values), given.name if given.suffix != ".json" else given.parent.name or "model")
-        return found if values is read else replace(found, family=str(read.get("model_type") or ""))  # with pictures: another family
-    except (ValueError, KeyError, TypeError) as error:
+        return _shape_in(json.loads(path.read_text(encoding="utf-8")), name)
+    except (ValueError, TypeError) as error:
         raise TurnwiseError(
-            f"{path} does not describe a dense decoder as expected ({error!r}): give a size: {', '.join(SHAPES)}"
+            f"{path} does not describe a dense decoder as expected ({error}): give the size of a model that is about as large: "
+            f"{', '.join(SHAPES)}"
         ) from error
+
+
+def _shape_in(read: Any, name: str) -> ModelShape:
+    """The shape that a config.json describes."""
+    values = read.get("text_config", read) if isinstance(read, dict) else None
+    if not isinstance(values, dict):
+        raise ValueError("it is no table of settings")
+    tied = {"tie_word_embeddings": read["tie_word_embeddings"]} if "tie_word_embeddings" in read else {}
+    experts = next((key for key in EXPERTS if values.get(key)), None)
+    if experts is not None and values.get("model_type") not in MIXTURES:
+        raise ValueError(f"{experts} = {values[experts]}: a mixture of experts of another family than {', '.join(MIXTURES)}")
+    try:
+        found = shape_from(_completed(tied | values), name)
+    except KeyError as error:
+        raise ValueError(f"model_type {values.get('model_type')!r}, without {error.args[0]}") from error
+    return found if values is read else replace(found, family=str(read.get("model_type") or ""), vision=True)
 
 
 def _completed(values: dict[str, Any]) -> dict[str, Any]:
@@ -141,27 +153,37 @@ def _completed(values: dict[str, Any]) -> dict[str, Any]:
         return values
     from transformers import CONFIG_MAPPING
 
-    completed: dict[str, Any] = CONFIG_MAPPING[family](**values).to_dict()
+    try:
+        completed: dict[str, Any] = CONFIG_MAPPING[family](**values).to_dict()
+    except Exception as error:  # transformers checks values in its own ways
+        raise ValueError(" ".join(str(error).split())) from error
     return completed
+
+
+def _size(values: Mapping[str, Any], key: str) -> int:
+    """A number of a config.json that cannot be 0."""
+    if not isinstance(values[key], int) or values[key] < 1:
+        raise ValueError(f"{key} is {values[key]!r}")
+    return int(values[key])
 
 
 def shape_from(values: Mapping[str, Any], name: str) -> ModelShape:
     """The shape that the values of a config.json describe."""
-    heads, family = int(values["num_attention_heads"]), str(values.get("model_type") or "")
+    heads, hidden, family = _size(values, "num_attention_heads"), _size(values, "hidden_size"), str(values.get("model_type") or "")
     mixed = family in MIXTURES
     return ModelShape(
         name,
-        hidden=int(values["hidden_size"]),
-        mlp=int(values["moe_intermediate_size" if mixed else "intermediate_size"]),
-        layers=int(values["num_hidden_layers"]),
+        hidden=hidden,
+        mlp=_size(values, "moe_intermediate_size" if mixed else "intermediate_size"),
+        layers=_size(values, "num_hidden_layers"),
         heads=heads,
-        key_heads=int(values.get("num_key_value_heads") or heads),
-        words=int(values["vocab_size"]),
-        head_size=int(values.get("head_dim") or values["hidden_size"] // heads),
+        key_heads=_size(values, "num_key_value_heads") if values.get("num_key_value_heads") else heads,
+        words=_size(values, "vocab_size"),
+        head_size=_size(values, "head_dim") if values.get("head_dim") else hidden // heads,
         tied=bool(values.get("tie_word_embeddings", False)),
         family=family,
         head_norms=family in HEAD_NORMS,
         wrapped=family in WRAPPED,
-        experts=next(int(values[key]) for key in EXPERTS if values.get(key)) if mixed else 0,
-        active=int(values["num_experts_per_tok"]) if mixed else 1,
+        experts=next(_size(values, key) for key in EXPERTS if values.get(key)) if mixed else 0,
+        active=_size(values, "num_experts_per_tok") if mixed else 1,
     )

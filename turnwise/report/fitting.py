@@ -70,20 +70,33 @@ def _verdict(found: Found) -> str:
     fit = found.fit
     state = "It fits" if fit.fits else "It does not fit"
     first = f"{state}: the peak is {fit.peak / GB:.1f} of {fit.memory / GB:g} GB, in the phase with a star. {_slopes(found)}{ESTIMATE}."
-    if found.engine != found.config.engine.name:
-        first += (
-            f"\nThe {found.config.engine.name} engine does not take models of the family {found.shape.family}: {found.engine} serves it."
-        )
+    first = "\n".join((first, *_notes(found)))
     fixed = fixed_settings(found)
     if (fit.fits and not fit.changed) or not fixed:
         return first
     return f"{first}\n{_fixed(fixed)}"
 
 
+def _notes(found: Found) -> list[str]:
+    """What a reader of the numbers has to know."""
+    notes = []
+    if found.engine != found.config.engine.name:
+        notes.append(
+            f"The {found.config.engine.name} engine does not take models of the family {found.shape.family}: {found.engine} serves it."
+        )
+    if found.shape.vision:
+        notes.append("The model's vision part is not counted: its weights take as many bytes each as the others, and images activations.")
+    if found.config.cluster is not None:
+        notes.append(
+            "The recipe has a [cluster] section. This is learner, engine and cache on one GPU; a cluster divides them among several."
+        )
+    return notes
+
+
 def _slopes(found: Found) -> str:
     """What the learner takes because there is room, and would do without."""
     size = optional_bytes(found.fit.demand)
-    return f"{size / GB:.1f} GB of slopes of log-probs are optional: they are kept because there is room. " if size else ""
+    return f"{size / GB:.1f} GB of slopes of log-probs are optional: they are kept because there is room. " if size >= 5 * 10**7 else ""
 
 
 def _fixed(fixed: list[str]) -> str:
@@ -104,6 +117,8 @@ def overview(several: Sequence[Found], name: str) -> None:
         shown.add_row(f"{found.fit.memory / GB:g} GB", f"{found.fit.peak / GB:.1f}", "yes" if found.fit.fits else "no", chosen)
     console = Console(wide=120)
     console.print(shown)
+    for note in _notes(several[0]):
+        console.print(Text(note), soft_wrap=True)
     if (fixed := fixed_settings(several[0])) and not all(found.fit.fits for found in several):
         console.print(Text(_fixed(fixed)), soft_wrap=True)
     console.print(Text("One of them in detail: --memory GB."), soft_wrap=True)

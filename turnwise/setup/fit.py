@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from turnwise.config.schema import Config
@@ -24,7 +25,7 @@ from turnwise.util.errors import TurnwiseError
 GB = 10**9
 VLLM_PART = 0.4  # of the GPU, if the recipe does not say
 WORDS = 2000  # of a tiny model, whose vocabulary is made when a run starts
-SIZE = re.compile(r"qwen2\.5.*?-(\d+(?:\.\d+)?b)\b", re.IGNORECASE)
+SIZE = re.compile(r"qwen2\.5(-vl)?(?!-omni).*?-(\d+(?:\.\d+)?b)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -71,18 +72,24 @@ def shape_for(config: Config) -> ModelShape:
         middle = -(-tiny.hidden * 8 // 3 // 32) * 32
         size = tiny.hidden // tiny.heads
         return ModelShape("tiny", tiny.hidden, middle, tiny.layers, tiny.heads, tiny.heads, WORDS, size, tied=True, family="llama")
+    return shape_named(path, "model", f"Give --model with a size ({', '.join(SHAPES)}) or a config.json")
+
+
+def shape_named(path: str, key: str, advice: str) -> ModelShape:
+    """The shape of a model that a recipe names: of a folder, of a downloaded copy, or of a size in the name."""
     try:
         return shape_of(path)
     except TurnwiseError as error:
         from turnwise.util.hub import downloaded
 
-        if (named := SIZE.search(path)) and named[1].lower() in SHAPES:
-            return SHAPES[named[1].lower()]
+        if (named := SIZE.search(path)) and named[2].lower() in SHAPES:
+            known = SHAPES[named[2].lower()]
+            return replace(known, family="qwen2_5_vl", vision=True) if named[1] else known
         if (copy := downloaded(path)) is not None:
             return shape_of(copy)
-        raise TurnwiseError(
-            f"model {path}: its shape is not known here ({error}). Give --model with a size ({', '.join(SHAPES)}) or a config.json"
-        ) from None
+        if Path(path).expanduser().exists():
+            raise TurnwiseError(f"{key} {path}: {error}") from None
+        raise TurnwiseError(f"{key} {path}: no such folder, no downloaded copy, and no name of a known size. {advice}") from None
 
 
 def engine_for(config: Config, shape: ModelShape) -> str:
@@ -131,7 +138,7 @@ def _prefill(options: Mapping[str, Any], engine: str, memory: int) -> int:
 def sampled_share(config: Config) -> float:
     """The share of sampled tokens in the longest sequence: one response, or those of a dialogue that grows. 0 if the learner never keeps
     slopes of log-probs: they do not give the gradient of an entropy, and processes that share a model do not keep them."""
-    if config.objective.entropy_coef > 0 or (config.cluster is not None and config.cluster.learners > 1):
+    if config.objective.entropy_coef > 0 or several_learners(config):
         return 0.0
     response, turns = config.engine.max_tokens, config.env.max_turns if config.agent.context == "full" else 1
     longest = config.agent.max_prompt_tokens + response
@@ -166,7 +173,11 @@ def beside(config: Config, shape: ModelShape, width: int) -> tuple[Beside, ...]:
     for name, own in config.models.items():
         if own.reads is not None or own.device not in (None, "cuda", "cuda:0"):
             continue
-        known = shape_of(own.path) if own.path is not None else shape
+        known = (
+            shape_named(own.path, f"models.{name}.path", f"Give a folder, or a size ({', '.join(SHAPES)})")
+            if own.path is not None
+            else shape
+        )
         wide = {"float32": 4, "bfloat16": 2, None: width if own.trained else 2}[own.dtype]
         trained = own.trained and own.lora is None
         found.append(Beside(name, known.parameters if own.tiny is None else 10**6, wide, trained))
@@ -188,23 +199,28 @@ def _reference(config: Config, shape: ModelShape, memory: int) -> Any:
 def freedom(config: Config, lora: bool = False, serving: str | None = None) -> Freedom:
     """What the recipe leaves open. `serving`: the engine, if it is another one than the recipe names."""
     own, engine, lora_base = config.learner, config.engine, config.model.lora
-    native = (serving or engine.name) == "native"
+    native, alone = (serving or engine.name) == "native", not several_learners(config)
 
     def unset(section: Any, name: str) -> bool:
         return name not in section.model_fields_set
 
     return Freedom(
         prefill=native and not engine.options.get("prefill_tokens"),
-        cache=native and "cache_memory" not in engine.options,
+        cache=native and engine.options.get("cache_memory") is None,
         sleep=native and config.cluster is None and unset(engine, "sleep"),
         tokens=own.tokens_per_batch == 0,
         recompute=own.gradient_checkpointing is None,
-        reference=unset(own, "reference_place"),
-        moments=unset(own, "moments"),
-        place=unset(own, "optimiser_place"),
+        reference=alone and unset(own, "reference_place"),
+        moments=alone and unset(own, "moments"),
+        place=alone and unset(own, "optimiser_place"),
         lora=lora,
-        four_bit=lora and (lora_base is None or unset(lora_base, "base")),
+        four_bit=lora and alone and (lora_base is None or unset(lora_base, "base")),
     )
+
+
+def several_learners(config: Config) -> bool:
+    """Whether several processes share the learner's memory. They take neither host memory nor rounded weights and moments."""
+    return config.cluster is not None and config.cluster.learners > 1
 
 
 def settings(fit: Fit) -> dict[str, Any]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from turnwise.cluster.service_times import Machine
+from turnwise.engines.prefill import ON_A_SMALL_GPU
 from turnwise.learn.fitting import Fit
 from turnwise.learn.footprint import LEARN, Demand, host_bytes, slope_bytes
-from turnwise.setup.fit import GB, Found, settings
+from turnwise.setup.fit import GB, Found, freedom, settings, several_learners
 from turnwise.setup.fit_costs import COSTS, Cost
 
 ESTIMATE = "Costs are estimates from operations and bytes at the rates of an H200; see docs/performance.md"
@@ -40,7 +41,7 @@ def words(name: str, found: Found) -> str:
 def keys(name: str, found: Found) -> str:
     """The setting of a choice as it is typed; empty if the learner decides as it runs."""
     one = settings(_only(found, name))
-    return " ".join(f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in one.items())
+    return " ".join(f"{key}={_typed(value)}" for key, value in one.items())
 
 
 def _only(found: Found, name: str) -> Fit:
@@ -64,33 +65,45 @@ def refusal(found: Found) -> str:
     return (
         f"this GPU has {memory / GB:.1f} GB, and the run needs at least {fit.peak / GB:.1f} GB ({named} GB, …)"
         + (
-            f" with {', '.join(fixed)}, which the recipe sets and which are not changed"
+            f" with the recipe's {', '.join(fixed)}, and what a recipe sets is not changed"
             if fixed
             else " with every setting that saves memory"
         )
         + ". `turnwise fit RECIPE` shows all of it. "
-        + (f"Leave them open ({', '.join(opened(fixed))}), " if fixed else "Use adapters (model.lora.rank=16), ")
+        + (f"Leave that open ({', '.join(opened(fixed))}), or use " if fixed else "Use adapters (model.lora.rank=16), ")
         + "a smaller model, shorter prompts (agent.max_prompt_tokens) or a larger GPU"
     )
 
 
 def fixed_settings(found: Found) -> list[str]:
-    """The settings of a recipe that decide about memory and are not left open."""
-    own, engine = found.config.learner, found.config.engine
-    known = []
-    if own.tokens_per_batch:
-        known.append(f"learner.tokens_per_batch={own.tokens_per_batch}")
-    if own.gradient_checkpointing is False:
-        known.append("learner.gradient_checkpointing=false")
-    if "cache_memory" in engine.options:
-        known.append(f"engine.options.cache_memory={engine.options['cache_memory']:g}")
-    return known
+    """The settings that the recipe makes, that keep memory from being saved, and that are never changed."""
+    own, engine, free = found.config.learner, found.config.engine, freedom(found.config, serving=found.engine)
+    native, several = found.engine == "native", several_learners(found.config)
+    size, prefill = engine.options.get("cache_memory"), engine.options.get("prefill_tokens") or 0
+    known = {
+        "learner.tokens_per_batch": own.tokens_per_batch if not free.tokens else None,
+        "learner.gradient_checkpointing": False if own.gradient_checkpointing is False else None,
+        "engine.options.cache_memory": size if native and not free.cache else None,
+        "engine.options.prefill_tokens": prefill if native and prefill > ON_A_SMALL_GPU else None,
+        "engine.sleep": False if native and found.config.cluster is None and not free.sleep and not engine.sleep else None,
+        "learner.optimiser_place": "device" if not (free.place or several) and own.optimiser_place == "device" else None,
+        "learner.moments": "float32" if not (free.moments or several) and own.moments == "float32" else None,
+        "learner.reference_place": "device" if found.plain.demand.reference == "device" and not (free.reference or several) else None,
+    }
+    return [f"{key}={_typed(value)}" for key, value in known.items() if value is not None]
+
+
+def _typed(value: object) -> str:
+    """A value as it is typed."""
+    return str(value).lower() if isinstance(value, bool) else f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def opened(fixed: list[str]) -> list[str]:
-    """What to type so that these settings are left open; a setting without such a value has to be removed from the recipe."""
-    values = {"learner.tokens_per_batch": "0", "learner.gradient_checkpointing": "none"}
-    return [f"{key}={values[key]}" for text in fixed if (key := text.partition("=")[0]) in values] or ["remove them"]
+    """What leaves these settings open: what to type, or to remove those that have no such value."""
+    values = {"learner.tokens_per_batch": "0", "learner.gradient_checkpointing": "none", "learner.reference_place": "auto"}
+    keys = [text.partition("=")[0] for text in fixed]
+    removed = [key for key in keys if key not in values]
+    return [f"{key}={values[key]}" for key in keys if key in values] + ([f"remove {', '.join(removed)}"] if removed else [])
 
 
 def optional_bytes(demand: Demand) -> int:

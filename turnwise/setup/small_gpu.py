@@ -21,6 +21,8 @@ TIGHT = 0.85  # of the memory: a run that needs more has its tensors in segments
 OWN_ENGINES = ("native", "transformers")  # whose memory is torch's
 NEARLY = 1.05  # an estimate may be off by this much: a run is refused only beyond it
 HOST_PART = 0.6  # of the host's memory: the model is loaded there too, and checkpoints are made there
+MOST = 10**6  # gigabytes: more is a mistake
+ON_A_CPU = "--memory limits a GPU's memory, and this run is on a CPU: leave it out. `turnwise fit RECIPE --memory GB` needs no GPU"
 MEMORY = "memory.json"  # in the folder of a run whose settings were chosen
 
 
@@ -60,14 +62,9 @@ def limited(config: Config, memory: float | None) -> Iterator[None]:
     if memory is None:
         yield
         return
-    if config.cluster is not None:
-        raise TurnwiseError("--memory limits the GPU of a run in one process, and this recipe has a [cluster] section: leave it out")
-    if config.engine.name not in OWN_ENGINES:
-        raise TurnwiseError(
-            f"--memory limits what torch allocates, and the engine {config.engine.name} takes memory outside it: leave it out"
-        )
+    _check_limit(config)
     if choose_device(config.device) != "cuda":
-        raise TurnwiseError("--memory limits a GPU's memory, and this run is on a CPU: leave it out")
+        raise TurnwiseError(ON_A_CPU)
     import torch
 
     total = torch.cuda.mem_get_info()[1]
@@ -79,6 +76,32 @@ def limited(config: Config, memory: float | None) -> Iterator[None]:
         yield
     finally:
         torch.cuda.set_per_process_memory_fraction(before)
+
+
+def _check_limit(config: Config) -> None:
+    """Say why the memory of a run with this recipe cannot be limited."""
+    if config.cluster is not None:
+        raise TurnwiseError("--memory limits the GPU of a run in one process, and this recipe has a [cluster] section: leave it out")
+    if config.engine.name not in OWN_ENGINES:
+        raise TurnwiseError(
+            f"--memory limits what torch allocates, and the engine {config.engine.name} takes memory outside it: leave it out"
+        )
+    if config.device == "cpu":
+        raise TurnwiseError(ON_A_CPU)
+
+
+def foreseen(config: Config, memory: float) -> list[str]:
+    """What a run that is limited to so many gigabytes would choose, without a GPU."""
+    _check_limit(config)
+    if not CONTEXT < memory * GB <= MOST * GB:
+        raise TurnwiseError(f"--memory {memory:g}: give gigabytes up to {MOST:,}; CUDA itself takes {CONTEXT / GB:.1f} GB")
+    said: list[str] = []
+    try:
+        found = find(config, int(memory * GB))
+    except TurnwiseError as error:
+        return [f"whether it fits into {memory:g} GB is not known: {error}"]
+    fitted(config, int(memory * GB), said.append)
+    return said or [f"it fits into {memory:g} GB as it is: the predicted peak is {found.fit.peak / GB:.1f} GB"]
 
 
 def prepare_allocator(config: Config) -> bool:
