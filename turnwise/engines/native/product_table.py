@@ -51,7 +51,7 @@ MEASURED: dict[tuple[str, int, int], Lines] = {  # by kind, inner size and outer
     ("qkv", 1536, 2048): (
         (16, Blocks(16, 32, 128, 4, 4, 5, True, 1, 8, False)),
         (32, Blocks(32, 32, 64, 4, 4, 5, True, 1, 8, False)),
-        (64, Blocks(64, 64, 64, 4, 4, 6, False, 1, 8, False)),
+        (64, Blocks(64, 64, 128, 2, 4, 5, True, 1, 8, False)),
         (128, Blocks(64, 32, 128, 1, 4, 6, True, 1, 8, False)),
         (256, None),
         (512, None),
