@@ -23,6 +23,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import on_gpu  # noqa: F401 (first)
 import torch
 from engine_products import graph_us
 from results import publish

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import on_gpu  # noqa: F401 (first)
 import torch
 from engine_shapes import SHAPES
 from results import publish

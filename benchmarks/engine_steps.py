@@ -32,6 +32,7 @@ from unittest.mock import patch
 
 import engine_products
 import engine_shared
+import on_gpu  # noqa: F401 (first)
 import torch
 from engine import Bench, as_float, seconds
 from engine_shapes import SHAPES, WORDS

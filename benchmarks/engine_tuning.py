@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import on_gpu  # noqa: F401 (first)
 import torch
 from engine import make_model
 from engine_shapes import SHAPES

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import on_gpu  # noqa: F401 (first)
 import torch
 from engine_products import COLD, graph_us
 from engine_shapes import SHAPES

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import on_gpu  # noqa: F401 (first)
 import torch
 from attention import median_ms
 from iteration import SIZES

@@ -174,7 +174,8 @@ def build_engine(
 
         reason = supports(model)
         if reason is not None:
-            say(f"the native engine does not take this model ({reason}): the transformers engine serves it")
+            unused = f", without engine.options ({', '.join(own.options)})" if own.options else ""
+            say(f"the native engine does not take this model ({reason}): the transformers engine serves it{unused}")
             name, options = "transformers", {}  # options of the native engine do not apply to another
     longest = config.agent.max_prompt_tokens + own.max_tokens
     given = {"stop_token_ids": stop_ids, "vision": vision}

@@ -171,7 +171,7 @@ class Weights:
 
     def __init__(self, model: Any, dtype: torch.dtype | None = None, stacks: bool = True):
         if reason := supports(model):
-            raise TurnwiseError(f"the native engine cannot run this model: {reason}")
+            raise TurnwiseError(f"the native engine cannot run this model: {reason}. TransformersEngine takes other models")
         self.model = causal_of(model)
         self.dtype: torch.dtype = dtype or self.model.lm_head.weight.dtype
         self.shape = shape_of(self.model.config)

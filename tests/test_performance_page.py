@@ -1,0 +1,115 @@
+"""The figures of docs/performance.md and docs/learner.md are those of the files that they name."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+
+
+def measured(name: str) -> Any:
+    return json.loads((ROOT / "benchmarks" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def cells(text: str, first: str) -> list[str]:
+    """The cells of the only row of a table that begins with this cell."""
+    found = re.findall(rf"^\| (?:\*\*)?{re.escape(first)}(?:\*\*)? \|(.*)\|$", text, re.MULTILINE)
+    assert len(found) == 1, (first, len(found))
+    return [cell.strip().strip("*") for cell in found[0].split("|")]
+
+
+PHASES = {"rollout": "rollout", "old log-probs": "old_logprobs", "reference log-probs": "reference", "update": "update"}
+
+
+def test_where_the_time_goes() -> None:
+    text = page("performance").split("### Sampling")[0]
+    runs = [measured(f"iteration-{context}-now") for context in ("window", "full")]
+    for words, name in {**PHASES, "an iteration": "total"}.items():
+        expected: list[str] = []
+        for run in runs:
+            took, floor = run["seconds"][name], run["floor_seconds"][name]
+            expected += [f"{took:.1f}", f"{floor:.1f}", f"{floor / took:.0%}".replace("%", " %")] if floor else [f"{took:.1f}", "0", ""]
+        assert cells(text, words)[:6] == expected, words
+    between = cells(text, "credit, packing")
+    assert [between[0], between[3]] == [f"{run['seconds']['credit'] + run['seconds']['pack']:.1f}" for run in runs]
+
+
+def test_the_same_iteration_on_the_page_of_the_learner() -> None:
+    text = page("learner").split("## A whole iteration")[1]
+    for words, name in {"rollout": "rollout", "reference log-probs": "reference", "update": "update", "total": "total"}.items():
+        for cell, context in zip(cells(text, words), ("window", "full"), strict=True):
+            run = measured(f"iteration-{context}-now")
+            took, floor = run["seconds"][name], run["floor_seconds"][name]
+            assert cell == f"{took:.1f} ({floor / took:.0%})".replace("%", " %"), words
+
+
+def test_an_update_alone() -> None:
+    text, run = page("learner"), measured("learner-1.5b-now")
+    for words, one in zip(("164 of 800 tokens (window)", "16 of 8,500 tokens (full)"), run["compared"], strict=True):
+        expected = [
+            text
+            for part in (one["packed"], one["scoring_alone"])
+            for text in (f"{part['tokens_per_second']:,}", f"{part['share_of_ceiling']:.0%}".replace("%", " %"))
+        ]
+        assert cells(text, words) == [*expected, f"{one['packed']['peak_gb']:.1f}"]
+        for part in (one["packed"], one["scoring_alone"]):
+            assert part["tflops"] / part["share_of_ceiling"] == pytest.approx(801, abs=1)
+    assert "801 TFLOP/s" in text
+
+
+def test_models_inside_a_limit() -> None:
+    text = page("performance")
+    names = {"0.5b": "0.5B, all weights", "1.5b": "1.5B, all weights", "7b-lora": "7B, adapters"}
+    for case in measured("memory"):
+        keys = ("predicted_peak_gb", "measured_total_gb", "predicted_in_use_gb", "measured_peak_gb")
+        expected = [str(case["limit_gb"]), *(f"{case[key]:.1f}" for key in keys)]
+        expected += [f"{case['seconds_per_iteration']:.2f}", f"{case['tokens_per_s']:,.0f}"]
+        assert cells(text, names.get(case["case"], "7B, adapters, base in 4 bits")) == expected
+        assert case["within_the_limit"] and case["retries"] == 0
+
+
+def test_the_pass_of_the_reference_beside_decode_steps() -> None:
+    text, run = page("performance"), measured("overlap")
+    batches = run["micro_batches"]
+    assert cells(text, "tokens per micro-batch") == [f"{one['tokens']:,}" for one in batches]
+    for words, way in (("gain, decode steps first", "decode first"), ("gain, equal priority", "equal")):
+        assert [float(cell) for cell in cells(text, words)] == pytest.approx([one[way]["gain_at_best"] for one in batches], abs=0.0051)
+    saved = cells(text, "saved in an iteration of 129 s, at most, s")
+    assert saved == [f"{max(one[way]['saved_s'] for way in ('decode first', 'equal')):.2f}" for one in batches]
+
+
+def test_compared_with_other_software() -> None:
+    text = page("performance").split("## Compared with other software")[1]
+    now, cut, every = measured("engine_steps_tiles"), measured("engine"), measured("engine_all_tokens")
+    whole = now["whole"]["now"]
+    rows = {
+        "128 requests, 1,024 + 128 tokens, no truncation": (
+            whole["128 × (1,024 + 128)"],
+            every["end_to_end"]["s"],
+            every["vllm"]["end_to_end"]["s"],
+        ),
+        "in 16 groups of 8 with one prompt each, no truncation": (
+            whole["in groups of 8"],
+            every["groups"]["s"],
+            every["vllm"]["groups"]["s"],
+        ),
+    }
+    for words, values in rows.items():
+        assert cells(text, words)[:3] == [f"{value:.2f} s" for value in values]
+    limited = (cut["end_to_end"]["s"], cut["vllm"]["end_to_end"]["s"], cut["transformers"]["s"])
+    assert cells(text, "the same, top-p 0.95")[1:] == [f"{value:.2f} s" for value in limited]
+    for lanes in (128, 512):
+        step = now["decode"][f"{lanes} rows, top-p 1.0, now"], every[f"decode{lanes}"]["ms_per_step"]
+        found = cells(text, f"a decode step, {lanes} rows, no truncation")
+        assert found[:3] == [*(f"{value:.2f} ms" for value in step), f"{every['vllm'][f'decode{lanes}']['ms_per_step']:.1f} ms"]
+    before = measured("engine_steps")["whole"]["before"]["128 × (1,024 + 128)"]
+    assert f"; {before:.2f} s before all changes" in page("performance")
