@@ -11,6 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 from turnwise import credit
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory, Turn
+from turnwise.learn.forward import PackedModel
 from turnwise.learn.learner import Learner
 
 VOCABULARY = 48
@@ -78,6 +79,13 @@ def plain_logprobs(model: Any, prompt: list[int], response: list[int], temperatu
 
 def gradients(model: Any) -> dict[str, torch.Tensor]:
     return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+def with_layers(learner: Learner, fused: bool) -> Learner:
+    """The same learner with our layers, or with those of transformers."""
+    learner.policy = learner.memory.policy = PackedModel(learner.model, fused=fused)
+    assert (learner.policy.fused is not None) == fused
+    return learner
 
 
 def weights_of(learner: Learner) -> dict[str, torch.Tensor]:

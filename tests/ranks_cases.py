@@ -57,6 +57,19 @@ def case(function: Callable[[Ranks | None, Path], Found]) -> Callable[[Ranks | N
     return function
 
 
+def unfused(model: Any, settings: LearnerSettings, ranks: Ranks | None) -> Learner:
+    """A learner whose model is not made with our layers."""
+    with mock.patch("turnwise.learn.learner.PackedModel", lambda model, fused: PackedModel(model, fused=False)):
+        return Learner(model, settings, ranks=ranks)
+
+
+def own_layers(model: Any, settings: LearnerSettings, ranks: Ranks | None) -> Learner:
+    """A learner with the layers of transformers: several processes on CPUs have them, and one is compared with those."""
+    learner = unfused(model, settings, ranks)
+    assert learner.policy.fused is None and (learner.reference is None or learner.reference.policy.fused is None)
+    return learner
+
+
 def weights(learner: Learner) -> Found:
     return {name: whole(tensor).clone() for name, tensor in learner.weights.tensors().items()}
 
@@ -79,7 +92,7 @@ def updated(learner: Learner, batch: Batch, seed: int = 0) -> Found:
 
 @case
 def full_weights_with_a_reference(ranks: Ranks | None, folder: Path) -> Found:
-    learner = Learner(tiny(), replace(SETTINGS, loss=KL), ranks=ranks)
+    learner = own_layers(tiny(), replace(SETTINGS, loss=KL), ranks=ranks)
     found = updated(learner, credited(trajectories(groups=3)))
     learner.reset_reference()
     return found | updated(learner, credited(trajectories(1)))
@@ -87,7 +100,7 @@ def full_weights_with_a_reference(ranks: Ranks | None, folder: Path) -> Found:
 
 @case
 def tied_embeddings(ranks: Ranks | None, folder: Path) -> Found:
-    learner = Learner(tiny(kind="llama", tie_word_embeddings=True), SETTINGS, ranks=ranks)
+    learner = own_layers(tiny(kind="llama", tie_word_embeddings=True), SETTINGS, ranks=ranks)
     found = updated(learner, credited(trajectories(groups=3, context="full")))
     assert learner.model.lm_head.weight is learner.model.model.embed_tokens.weight
     return found
@@ -102,7 +115,7 @@ def small(family: str, **changes: Any) -> Any:
 def experts_windows_and_norms_of_heads(ranks: Ranks | None, folder: Path) -> Found:
     found: Found = {}
     for family in ("qwen3-moe", "gemma3", "smollm3"):
-        learner = Learner(small(family), replace(SETTINGS, epochs=1), ranks=ranks)
+        learner = own_layers(small(family), replace(SETTINGS, epochs=1), ranks=ranks)
         found |= {f"{family}: {name}": value for name, value in updated(learner, credited(trajectories(2))).items()}
     return found
 
@@ -113,7 +126,7 @@ def adapters_with_a_reference(ranks: Ranks | None, folder: Path) -> Found:
     for name, weight in model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(weight, std=0.1, generator=torch.Generator().manual_seed(len(name)))
-    learner = Learner(model, replace(SETTINGS, loss=KL), ranks=ranks)
+    learner = own_layers(model, replace(SETTINGS, loss=KL), ranks=ranks)
     found = updated(learner, credited(trajectories(groups=3)))
     found |= {f"merged {name}": tensor.clone() for name, tensor in learner.full_weights()}
     found |= {f"trained {name}": tensor.clone() for name, tensor in learner.full_weights(merged=False)}
@@ -132,7 +145,7 @@ def a_critic_of_tokens(ranks: Ranks | None, folder: Path) -> Found:
 
 
 def critic(ranks: Ranks | None, level: Any) -> Found:
-    learner = Learner(tiny(), replace(SETTINGS, value=ValueSettings(level=level), kl_reward_coef=0.05), ranks=ranks)
+    learner = own_layers(tiny(), replace(SETTINGS, value=ValueSettings(level=level), kl_reward_coef=0.05), ranks=ranks)
     batch = learner.annotate(Batch.of(trajectories(groups=3)))
     values = batch.column(f"{level}.value")
     targets = np.linspace(-1, 1, len(values))
@@ -144,9 +157,9 @@ def critic(ranks: Ranks | None, level: Any) -> Found:
 
 @case
 def one_long_sequence_and_few_short_ones(ranks: Ranks | None, folder: Path) -> Found:
-    found = updated(Learner(tiny(), SETTINGS, ranks=ranks), uneven())
+    found = updated(own_layers(tiny(), SETTINGS, ranks=ranks), uneven())
     alone = [Trajectory(0, "a", turns=[Turn(anchor="s", prompt_ids=[1, 2, 3], response_ids=[4, 5], reward=1.0)])]
-    return found | updated(Learner(tiny(), SETTINGS, ranks=ranks), credited(alone, [1.0]))  # one process has nothing to do
+    return found | updated(own_layers(tiny(), SETTINGS, ranks=ranks), credited(alone, [1.0]))  # one process has nothing to do
 
 
 def uneven() -> Batch:
@@ -159,18 +172,18 @@ def uneven() -> Batch:
 @case
 def whole_trajectories(ranks: Ranks | None, folder: Path) -> Found:
     settings = replace(SETTINGS, loss=Loss("gspo", {"level": "trajectory"}), tokens_per_batch=40)
-    return updated(Learner(tiny(), settings, ranks=ranks), credited(trajectories(groups=3)))
+    return updated(own_layers(tiny(), settings, ranks=ranks), credited(trajectories(groups=3)))
 
 
 @case
 def activations_computed_twice(ranks: Ranks | None, folder: Path) -> Found:
-    return updated(Learner(tiny(), replace(SETTINGS, gradient_checkpointing=True), ranks=ranks), credited(trajectories(2)))
+    return updated(own_layers(tiny(), replace(SETTINGS, gradient_checkpointing=True), ranks=ranks), credited(trajectories(2)))
 
 
 def fused(model: Any, settings: LearnerSettings, ranks: Ranks | None) -> Learner:
-    """A learner with our layers, which a CPU uses only on request."""
+    """A learner with our layers, which several processes on CPUs use only on request."""
     with mock.patch("turnwise.learn.learner.Sharded", partial(Sharded, fused=True)):
-        learner = Learner(model, settings, ranks=ranks)
+        learner = unfused(model, settings, ranks)
     for policy in (learner.policy, *([learner.reference.policy] if learner.reference is not None else [])):
         if ranks is None:
             policy._fuse(True)
@@ -203,7 +216,7 @@ def fused_layers_of_every_family(ranks: Ranks | None, folder: Path) -> Found:
 
 @case
 def imitation(ranks: Ranks | None, folder: Path) -> Found:
-    learner = Learner(tiny(), SETTINGS, ranks=ranks)
+    learner = own_layers(tiny(), SETTINGS, ranks=ranks)
     own = SftSettings(epochs=2, batch_tokens=60, prompt_weight=0.2, optimiser=ADAM)
     metrics = warm_start(learner, trajectories(3), own)
     return weights(learner) | {f"metric {name}": metrics[name] for name in ("loss_first", "loss_last", "steps")}
@@ -212,7 +225,7 @@ def imitation(ranks: Ranks | None, folder: Path) -> Found:
 @case
 def in_half_precision(ranks: Ranks | None, folder: Path) -> Found:
     found: Found = {}
-    for make_learner in (Learner, fused):
+    for make_learner in (own_layers, fused):
         learner = make_learner(tiny(), replace(SETTINGS, dtype="bfloat16", loss=KL, epochs=1, minibatches=1), ranks=ranks)
         own = updated(learner, credited(trajectories(groups=3)))
         assert all(master.dtype == torch.float32 for master in learner.weights.masters.values())
@@ -223,7 +236,7 @@ def in_half_precision(ranks: Ranks | None, folder: Path) -> Found:
 
 @case
 def exported_and_copied(ranks: Ranks | None, folder: Path) -> Found:
-    learner = Learner(tiny(tie_word_embeddings=True), SETTINGS, ranks=ranks)
+    learner = own_layers(tiny(tie_word_embeddings=True), SETTINGS, ranks=ranks)
     learner.update(credited(trajectories(4)))
     exported = {f"exported {name}": tensor.clone() for name, tensor in learner.full_weights()}
     learner.save_model(folder / "model")
@@ -240,7 +253,7 @@ def exported_and_copied(ranks: Ranks | None, folder: Path) -> Found:
 
 @case
 def a_further_model_learns(ranks: Ranks | None, folder: Path) -> Found:
-    learner = Learner(tiny(), SETTINGS, ranks=ranks)
+    learner = own_layers(tiny(), SETTINGS, ranks=ranks)
     model = FurtherModel(
         "prm", PackedModel(tiny(3)), None, kind=Causal(), training=Training(ADAM), tokens_per_batch=30,
         ranks=learner.ranks, decisions=learner.decisions,
@@ -263,7 +276,7 @@ def a_further_model_learns(ranks: Ranks | None, folder: Path) -> Found:
 def one_process_runs_out_of_memory(ranks: Ranks | None, folder: Path) -> Found:
     """In the middle of a forward pass, of a backward pass, and while scoring, on different processes; and inside fused layers."""
     found: Found = {}
-    trials = [(1, "forward", Learner), (0, "backward", Learner), (1, "score", Learner), (0, "forward", fused)]
+    trials = [(1, "forward", own_layers), (0, "backward", own_layers), (1, "score", own_layers), (0, "forward", fused)]
     for number, (rank, place, make_learner) in enumerate(trials):
         learner = make_learner(tiny(), replace(SETTINGS, tokens_per_batch=48, epochs=1, minibatches=1), ranks=ranks)
         batch = credited(trajectories(groups=3))
@@ -302,7 +315,7 @@ def state_of(learner: Learner, folder: Path, ranks: Ranks | None) -> None:
 
 
 def resumed(folder: Path, ranks: Ranks | None) -> Learner:
-    learner = Learner(tiny(9), replace(SETTINGS, loss=KL, value=ValueSettings()), ranks=ranks)
+    learner = own_layers(tiny(9), replace(SETTINGS, loss=KL, value=ValueSettings()), ranks=ranks)
     found = checkpoint.latest_good(folder) if ranks is None else together.latest_good(ranks, folder, learner.like)
     assert found is not None
     learner.load_state(found.tensors, found.state)
@@ -318,7 +331,7 @@ def critic_batch() -> Batch:
 
 def resumes(pair: Ranks | None, trio: Ranks, folder: Path) -> dict[str, Found]:
     """A checkpoint of two continues on two, one and three; one of one process continues on one and two."""
-    learner = Learner(tiny(), replace(SETTINGS, loss=KL, value=ValueSettings()), ranks=pair)
+    learner = own_layers(tiny(), replace(SETTINGS, loss=KL, value=ValueSettings()), ranks=pair)
     learner.update(critic_batch())
     state_of(learner, folder / ("pair" if pair is not None else "single"), pair)
     trio.barrier()
@@ -334,7 +347,7 @@ def resumes(pair: Ranks | None, trio: Ranks, folder: Path) -> dict[str, Found]:
 def slowed(ranks: Ranks) -> Found:
     """An update in which the second process rests in every pass while the first one is in an exchange: how long that was, and how long the
     first one has waited by its own account."""
-    learner = Learner(tiny(), SETTINGS, ranks=ranks)
+    learner = own_layers(tiny(), SETTINGS, ranks=ranks)
     own, begun, rests = waits.exchange, 0, 0
 
     @contextmanager

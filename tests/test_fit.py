@@ -176,9 +176,7 @@ def test_the_fused_layers_keep_exactly_what_the_formula_says(sizes: dict[str, An
     saved, demand = saved_per_token(rank=rank, fused=True, kept=kept, **sizes)
     shape = demand.shape
     outside = 2 * shape.hidden + 4 + (0 if rank else 8)  # the norm after the last layer, and the token's id if its embedding is trained
-    assert (
-        saved == footprint.fused_bytes(shape, kept.attention, kept.mlp, kept.inputs, lse=0) + outside
-    )  # a CPU's attention keeps no log-sums
+    assert saved == footprint.fused_bytes(shape, kept.attention, kept.mlp, kept.inputs) + outside
 
 
 @pytest.mark.parametrize("sizes", SHAPED)

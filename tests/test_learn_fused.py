@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from learn_cases import credited, equal, gradients, tiny, trajectories, weights_of
+from learn_cases import credited, equal, gradients, tiny, trajectories, weights_of, with_layers
 from native_models import FAMILIES, VARIANTS, make
 from test_learn_gradient import GradientOf, assert_same
 
@@ -15,6 +15,7 @@ from turnwise.data.batch import Batch
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, add_lora, forward, gae_targets, pack
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.fused import eager, reason_against
+from turnwise.learn.fused.attention import Frame, attend, attend_backward
 from turnwise.learn.fused.stack import Kept
 from turnwise.objectives import Loss
 from turnwise.util.errors import TurnwiseError
@@ -37,7 +38,7 @@ def run(policy: PackedModel, packed: Any, places: Any = None) -> tuple[torch.Ten
 def test_values_and_gradients_are_those_of_the_models_own_layers(kind: str, tied: bool, kept: Kept, narrow: bool) -> None:
     packed = pack(trajectories(3, context="full"))
     places = packed.source if narrow else None
-    own = PackedModel(tiny(kind=kind, tie_word_embeddings=tied))
+    own = PackedModel(tiny(kind=kind, tie_word_embeddings=tied), fused=False)
     fused = PackedModel(tiny(kind=kind, tie_word_embeddings=tied), fused=True)
     assert own.fused is None and fused.fused is not None
     fused.fused.kept = kept
@@ -74,7 +75,7 @@ def family(name: str, seed: int = 0) -> Any:
 def test_every_family_has_the_values_and_gradients_of_its_own_layers(name: str) -> None:
     packed = pack(trajectories(3, context="full"))
     assert packed.lengths.max() > 2 * WINDOW
-    own, fused = PackedModel(family(name)), PackedModel(family(name), fused=True)
+    own, fused = PackedModel(family(name), fused=False), PackedModel(family(name), fused=True)
     assert fused.fused is not None and reason_against(fused.causal) is None
     for kept, places in ((Kept(), None), (Kept(9, 9, 9), packed.source), (Kept(0, 0), packed.source)):
         fused.fused.kept = kept
@@ -89,10 +90,7 @@ def test_steps_states_and_saved_models_of_every_family_are_those_of_its_own_laye
     settings = LearnerSettings(minibatches=2, optimiser=OptimiserSettings(lr=0.05, eps=1.0), loss=Loss(kl_coef=0.1, entropy_coef=0.01))
     moved = []
     for fused in (False, True):
-        learner = Learner(family(name), settings, reference=family(name, 1))
-        if fused:
-            learner.policy = PackedModel(learner.model, fused=True)
-            learner.memory.policy = learner.policy
+        learner = with_layers(Learner(family(name), settings, reference=family(name, 1)), fused)
         before = weights_of(learner)
         assert learner.update(found, seed=1)["steps"] == 2
         moved.append({key: value - before[key] for key, value in weights_of(learner).items()})
@@ -109,7 +107,7 @@ def test_one_sequence_or_a_hundred_and_a_single_token_are_fine() -> None:
     model = tiny()
     for lengths in ([1], [1, 1, 1], [40], [1] * 100):
         packed = _packed(lengths)
-        wanted, found = run(PackedModel(model), packed)[0], run(PackedModel(model, fused=True), packed)[0]
+        wanted, found = run(PackedModel(model, fused=False), packed)[0], run(PackedModel(model, fused=True), packed)[0]
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
@@ -127,7 +125,7 @@ def test_weights_that_are_not_trained_get_no_gradient() -> None:
     packed = pack(trajectories(3))
     slopes = run(PackedModel(model, fused=True), packed)[1]
     assert slopes and all("layers.1" in name and "bias" not in name for name in slopes)
-    assert_same(slopes, run(PackedModel(model), packed)[1], 1e-4)
+    assert_same(slopes, run(PackedModel(model, fused=False), packed)[1], 1e-4)
 
 
 def test_models_that_fused_layers_do_not_know_are_named_with_the_reason() -> None:
@@ -144,18 +142,72 @@ def test_models_that_fused_layers_do_not_know_are_named_with_the_reason() -> Non
     assert reason_against(tiny()) is None
 
 
+def test_on_a_cpu_models_in_float32_run_through_fused_layers_and_others_through_their_own(recwarn: pytest.WarningsRecorder) -> None:
+    assert PackedModel(tiny()).fused is not None
+    assert PackedModel(tiny(), fused=False).fused is None
+    assert PackedModel(tiny().bfloat16()).fused is None and PackedModel(tiny().double()).fused is None
+    assert PackedModel(tiny(attention_dropout=0.1)).fused is None
+    assert not [warning for warning in recwarn if "layers" in str(warning.message)]
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_on_a_cpu_everything_is_kept_unless_it_shall_be_computed_again(narrow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed, norms = pack(trajectories(3, context="full")), list[int]()
+    norm = eager.add_norm
+    monkeypatch.setattr(eager, "add_norm", lambda x, *rest: norms.append(len(x)) or norm(x, *rest))
+    counts = []
+    for again in (None, True):
+        learner = Learner(tiny(), LearnerSettings(gradient_checkpointing=again))
+        learner.memory.prepare(len(packed.ids))
+        norms.clear()
+        run(learner.policy, packed, packed.source if narrow else None)
+        counts.append(len(norms))
+    assert counts == [5, 9]  # two in each layer and one after the last; those in layers twice
+
+
+@pytest.mark.parametrize("window", [0, 3])
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_attention_of_some_tokens_is_that_of_all_at_their_places(window: int, kv_heads: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    lengths, heads, size = [5, 1, 9, 4], 4, 8
+    places = torch.tensor([1, 4, 6, 9, 14])  # nothing reads in the second sequence, nor in the last
+
+    def frame() -> Frame:
+        offsets = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32)
+        return Frame(lengths, offsets, torch.empty(0), (), (), heads, kv_heads, size, 1e-6)
+
+    qkv = torch.randn(sum(lengths), (heads + 2 * kv_heads) * size, generator=generator, dtype=torch.float64)
+    slopes = torch.randn(len(places), heads * size, generator=generator, dtype=torch.float64)
+    whole, some = frame(), frame()
+    out, state = attend(qkv, whole, window)
+    found, own = attend(qkv, some, window, places)
+    torch.testing.assert_close(found, out[places])
+    wanted = attend_backward(torch.zeros_like(out).index_copy_(0, places, slopes), qkv, out, state, whole, window)
+    for one, two in zip(attend_backward(slopes, qkv, found, own, some, window, places), wanted, strict=True):
+        torch.testing.assert_close(one, two)
+    assert not wanted[0][5].any() and len(own) == 2
+
+
+def test_a_gradient_that_is_in_one_piece_is_turned_where_it_is() -> None:
+    generator = torch.Generator().manual_seed(0)
+    cos, sin, places = *(torch.randn(4, 8, generator=generator) for _ in range(2)), torch.tensor([0, 1, 2, 0, 1, 3])
+    whole = torch.randn(6, 8 * 8, generator=generator)
+    parts = whole.view(6, 8, 8).split([4, 2, 2], 1)
+    wanted = eager.rotate_back(*(part.clone() for part in parts), cos, sin, places)[0]
+    for order in ((1, 0, 2), (0, 2, 1)):  # parts of one piece, but not in its order
+        mixed = [parts[number] for number in order]
+        other = eager.rotate_back(*mixed, cos, sin, places)[0]
+        assert torch.equal(other, eager.rotate_back(*(part.clone() for part in mixed), cos, sin, places)[0])
+    assert not torch.equal(whole, wanted)
+    found = eager.rotate_back(*parts, cos, sin, places)[0]
+    assert found.data_ptr() == whole.data_ptr() and torch.equal(found, wanted)
+
+
 def test_where_fused_layers_would_be_used_a_model_that_they_do_not_take_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forward, "_on_gpu_in_half", lambda weight: True)
     with pytest.warns(UserWarning, match=r"^Qwen2ForCausalLM: .* \(its attention has dropout\): transformers' own layers train it$"):
         assert PackedModel(tiny(attention_dropout=0.1)).fused is None
     assert PackedModel(tiny()).fused is not None
-
-
-def fused_learner(settings: LearnerSettings) -> Learner:
-    learner = Learner(tiny(), settings, reference=tiny(1))
-    learner.policy = PackedModel(learner.model, fused=True)
-    learner.memory.policy = learner.policy
-    return learner
 
 
 @pytest.mark.parametrize("value", [None, ValueSettings(level="turn")])
@@ -164,7 +216,8 @@ def test_an_update_has_the_same_gradient_through_fused_layers(value: ValueSettin
     loss = Loss(kl_coef=0.1, entropy_coef=0.01)
     settings = LearnerSettings(loss=loss, value=value, tokens_per_batch=60, optimiser=OptimiserSettings(lr=0.0))
     results = []
-    for learner in (Learner(tiny(), settings, reference=tiny(1)), fused_learner(settings)):
+    for fused in (False, True):
+        learner = with_layers(Learner(tiny(), settings, reference=tiny(1)), fused)
         batch = learner.annotate(Batch.of(found))
         targets = None if value is None else gae_targets(batch.rollouts)
         results.append(GradientOf(learner)(credited(batch, targets=targets)))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from fourbit_double import fourbit
-from learn_cases import credited, gradients, tiny, trajectories, weights_of
+from learn_cases import credited, gradients, tiny, trajectories, weights_of, with_layers
 from native_models import make
 from test_learn_fused import run
 from test_learn_gradient import assert_same
@@ -159,11 +159,9 @@ def test_updates_with_a_reference_move_adapters_as_peft_does() -> None:
     settings = LearnerSettings(minibatches=2, optimiser=OptimiserSettings(lr=0.05, eps=1.0), loss=Loss(kl_coef=0.1))
     moved = []
     for fused in (False, True):
-        learner = Learner(adapted(tiny()), settings)
-        if fused:
-            learner.policy = learner.memory.policy = PackedModel(learner.model, fused=True)
-            assert learner.reference is not None
-            learner.reference.policy = learner.policy
+        learner = with_layers(Learner(adapted(tiny()), settings), fused)
+        assert learner.reference is not None
+        learner.reference.policy = learner.policy
         before = weights_of(learner)
         assert learner.update(found, seed=1)["steps"] == 2
         assert not any("lora_" not in name for name in gradients(learner.policy.causal))

@@ -217,7 +217,7 @@ def test_a_bfloat16_learner_on_a_gpu_learns_what_a_float32_one_on_a_cpu_learns()
             loss=Loss(kl_coef=0.01), dtype=dtype, optimiser=OptimiserSettings(lr=0.1, eps=1.0), minibatches=2, epochs=2
         )
         learner = Learner(model("qwen2", torch.float32), settings, device)
-        assert (learner.policy.fused is not None) == (device == "cuda")
+        assert learner.policy.fused is not None
         before = {name: tensor.cpu().clone() for name, tensor in learner.weights.tensors().items()}
         metrics = learner.update(credited(found, values), seed=1)
         assert metrics["steps"] == 4

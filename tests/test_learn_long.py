@@ -55,8 +55,8 @@ def test_attention_of_padded_groups_is_that_of_each_sequence(plain: None, length
     tokens, frame = sum(lengths), frame_of(lengths)
     qkv = torch.randn(tokens, (HEADS + 2 * KV_HEADS) * SIZE, generator=generator, dtype=torch.float64)
     grad = torch.randn(tokens, HEADS * SIZE, generator=generator, dtype=torch.float64)
-    wanted, _ = attend(qkv, frame)
-    slopes = attend_backward(grad, qkv, wanted, (), frame)
+    wanted, known = attend(qkv, frame)
+    slopes = attend_backward(grad, qkv, wanted, known, frame)
     runs = runs_of(frame, True, together)
     wide = long.Wide.of(runs, lengths, qkv.device)
     assert wide is not None
@@ -84,7 +84,7 @@ def test_layers_with_unused_rows_have_the_gradients_of_layers_without(
 ) -> None:
     packed = pack(trajectories(3, context="full"))
     assert len(set(packed.lengths.tolist())) > 1
-    own, fused = PackedModel(make(name)), PackedModel(make(name), fused=True)
+    own, fused = PackedModel(make(name), fused=False), PackedModel(make(name), fused=True)
     assert fused.fused is not None
     fused.fused.kept = kept
     wanted, slopes = run(own, packed, packed.source if narrow else None)

@@ -121,9 +121,12 @@ class Counted:
 def test_keeping_can_be_forced_either_way() -> None:
     assert memory(keep=True, room=1.0).plan(32768).mlp >= 4
     assert memory(keep=False).plan(1).mlp == 0 == memory(keep=False).plan(1).attention
-    assert Learner(tiny(), LearnerSettings(gradient_checkpointing=True)).model.is_gradient_checkpointing
-    assert not Learner(tiny(), LearnerSettings(gradient_checkpointing=False)).model.is_gradient_checkpointing
-    assert not Learner(tiny()).model.is_gradient_checkpointing
+    for dropout, own in ((0.0, True), (0.1, False)):  # our layers keep what the plan says, and do not take a model with dropout
+        for given in (True, False, None):
+            learner = Learner(tiny(attention_dropout=dropout), LearnerSettings(gradient_checkpointing=given))
+            assert (learner.policy.fused is not None) == own
+            assert learner.model.is_gradient_checkpointing == (given is True and not own)
+            assert (learner.memory.plan(1).mlp == 0) == (given is True)
 
 
 def test_the_size_of_a_batch_follows_the_memory() -> None:

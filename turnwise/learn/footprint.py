@@ -311,9 +311,9 @@ def _engine(demand: Demand) -> list[Term]:
 VARYING = ("activations", "slopes of log-probs", "a layer's work", "logits", "engine's prompts")
 
 
-def fused_bytes(shape: ModelShape, attention: int = EVERY, mlp: int = EVERY, inputs: int = 0, width: int = 2, lse: int = 4) -> int:
+def fused_bytes(shape: ModelShape, attention: int = EVERY, mlp: int = EVERY, inputs: int = 0, width: int = 2) -> int:
     """Bytes per token that the learner's own layers keep: the residual before each half, the scale of its norm, and what was asked for."""
-    read = width * (2 * shape.queries + 2 * shape.keys) + lse * shape.heads
+    read = width * (2 * shape.queries + 2 * shape.keys) + 4 * shape.heads
     if shape.head_norms:  # heads are kept before their norms too
         read += width * (shape.queries + 2 * shape.keys)
     again = width * (shape.hidden if shape.experts else 2 * shape.hidden + shape.middle)  # a mixture of experts keeps no inputs

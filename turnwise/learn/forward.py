@@ -2,8 +2,8 @@
 
 Sequences follow one another in a single row, without padding. Positions restart at each, and attention stays inside each: a custom
 attention function, registered with transformers, works on one sequence at a time, so the cost is the sum of the squared lengths and there
-is no row-by-row mask. On a GPU in half precision it is one call of torch's variable-length kernel, and models of known families run
-through our layers (`turnwise.learn.fused`), which replace the modules and share their parameters.
+is no row-by-row mask. On a GPU in half precision it is one call of torch's variable-length kernel. There, and on a CPU in float32, models
+of known families run through our layers (`turnwise.learn.fused`), which replace the modules and share their parameters.
 
 Models differ, and a leak between sequences would be silent. So every model is tried once with two short sequences: the output of the
 second must not depend on the first, nor on the first one's positions. A model that fails (state-space layers, custom attention, logit
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from turnwise.learn.fused import FusedStack, reason_against
+from turnwise.learn.fused.stack import EVERYTHING
 from turnwise.learn.logprobs import Head, token_logprobs
 from turnwise.learn.packing import Packed, starts_of
 from turnwise.learn.sending import sent
@@ -124,7 +125,8 @@ class PackedModel:
     never_said: tuple[int, ...] = ()  # tokens that no response can contain
 
     def __init__(self, model: nn.Module, fused: bool | None = None):
-        """`fused` requests our layers, or forbids them; None: if they are faster, that is, on a GPU in half precision."""
+        """`fused` requests our layers, or forbids them; None: if they are faster, that is, on a GPU in half precision, and on a CPU in
+        float32."""
         self.outer, self._wanted = model, fused
         self.causal: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
         self.backbone: Any = getattr(self.causal, "base_model", None)
@@ -141,17 +143,25 @@ class PackedModel:
     def _fuse(self, wanted: bool | None) -> None:
         """Use our layers if they are wanted, known, and give what the model's own layers give."""
         weight = self.causal.get_input_embeddings().weight
-        half, name = _on_gpu_in_half(weight), type(self.causal).__name__
-        if not (wanted or (wanted is None and half and self.packs)):
+        half, full, name = _on_gpu_in_half(weight), self._on_cpu_in_full(), type(self.causal).__name__
+        if not (wanted or (wanted is None and (half or full) and self.packs)):
             return
         if reason := reason_against(self.outer):
             if wanted:
                 raise TurnwiseError(f"{name} cannot run through fused layers: {reason}")
-            warnings.warn(not_taken(name, reason), stacklevel=3)
+            if half:
+                warnings.warn(not_taken(name, reason), stacklevel=3)
             return
-        gap = self._try_fused(FusedStack(self.causal))
+        stack = FusedStack(self.causal)
+        if full:
+            stack.kept = EVERYTHING
+        gap = self._try_fused(stack)
         if not gap <= (0.1 if weight.dtype in HALF else 1e-3):
             self.refuse_fused(gap)
+
+    def _on_cpu_in_full(self) -> bool:
+        """Whether all weights are numbers in float32, on a CPU."""
+        return all(weight.dtype == torch.float32 and weight.device.type == "cpu" for weight in self.causal.parameters())
 
     def _try_fused(self, stack: FusedStack) -> float:
         """From now on use our layers. Returns how much they differ from the model's own."""

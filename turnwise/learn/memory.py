@@ -16,7 +16,7 @@ from turnwise.engines.native.memory import free_bytes
 from turnwise.learn import footprint
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.fourbit import has_packed
-from turnwise.learn.fused.stack import Kept
+from turnwise.learn.fused.stack import EVERYTHING, Kept
 from turnwise.learn.homes import home_of
 from turnwise.learn.logprobs import CHUNK_ELEMENTS
 from turnwise.learn.optimiser import Optimiser, Weights
@@ -58,7 +58,7 @@ class Memory:
         """What a micro-batch of this many tokens keeps: first attention, which is small, then the MLPs of as many layers as fit, then the
         inputs of products if there is room enough."""
         if self.keep is not None or self.room == float("inf"):
-            return Kept() if self.keep is not False else Kept(0, 0)
+            return (EVERYTHING if self.room == float("inf") else Kept()) if self.keep is not False else Kept(0, 0)
         return self._kept(tokens, self.room, footprint.automatic_layers(self._shape, tokens, self.room))
 
     def _kept(self, tokens: int, room: float, layers: tuple[int, int]) -> Kept:

@@ -120,6 +120,7 @@ def _backward(learner: Learner, batch: Packed, prompt_weight: float) -> float:
     prompt_tokens = int(_prompt_places(batch, never).sum()) if prompt_weight > 0 else 0
 
     def losses(piece: Packed) -> tuple[Tensor, Tensor]:
+        learner.memory.prepare(len(piece.ids))
         hidden = policy.hidden(piece)
         own = loss = _mean_loss(learner, hidden, piece, piece.source, len(batch.source))
         if prompt_weight > 0 and prompt_tokens > 0:

@@ -2,7 +2,8 @@
 
 On a GPU queries, keys and values are read where the matrix product put them, and several query heads read one key head in place. Short
 sequences are one call of torch's variable-length flash kernel; long ones go through cuDNN's, for which rows have unused ones between them
-(`long.py`). Layers with a sliding window use the flash kernel for all lengths beyond it. On other devices: one sequence after another.
+(`long.py`). Layers with a sliding window use the flash kernel for all lengths beyond it. On a CPU: one sequence after another, and if only
+some tokens are wanted of the last layer, only their queries.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from turnwise.learn.fused import long
 from turnwise.learn.fused.long import LONG, Group, Wide, grouped
@@ -37,6 +37,15 @@ Run = Stretch | Group
 
 
 @dataclass(frozen=True)
+class Apart:
+    """One sequence: the rows of its tokens, those of the queries that read, and what each of them sees (None: all up to itself)."""
+
+    tokens: slice
+    queries: slice
+    mask: Tensor | None
+
+
+@dataclass(frozen=True)
 class Frame:
     """What all layers share: the offsets of sequences in the row, the position of each token in its sequence, the rotations, and the
     heads."""
@@ -53,6 +62,7 @@ class Frame:
     runs: list[Run] = field(default_factory=list)  # empty: one sequence after another
     scaling: float | None = None  # of the products of queries and keys; None: 1 / √size
     wide: Wide | None = None  # where runs have their rows; None: every token is at its own place
+    apart: dict[tuple[int, bool], list[Apart]] = field(default_factory=dict)  # by window, and whether only some tokens read
 
     def __post_init__(self) -> None:
         self.runs.extend(_runs(self))
@@ -105,12 +115,12 @@ def _runs(frame: Frame) -> list[Run]:
     return runs_of(frame, fast, fast and cudnn_is_right(*heads, (300, 290)))
 
 
-def attend(qkv: Tensor, frame: Frame, window: int = 0) -> tuple[Tensor, tuple[Tensor, ...]]:
+def attend(qkv: Tensor, frame: Frame, window: int = 0, places: Tensor | None = None) -> tuple[Tensor, tuple[Tensor, ...]]:
     """What every row reads, [rows, heads × size], and what else the backward pass needs. Rows are those of the calls (`Frame.wide_for`).
-    `window`: how many tokens are seen; 0: all."""
+    `window`: how many tokens are seen; 0: all. `places`: without calls of several sequences, only these tokens read."""
     runs = frame.runs_for(window)
     if not runs:
-        return torch.cat([_one(part, frame, window) for part in _parts(frame.cut(qkv), frame)]).flatten(1), ()
+        return _apart(qkv, frame, window, places)
     outputs, state = [], []
     for run in runs:
         out, *more = long.attend(qkv, run, frame) if isinstance(run, Group) else _short(qkv, run, frame, window)
@@ -120,13 +130,13 @@ def attend(qkv: Tensor, frame: Frame, window: int = 0) -> tuple[Tensor, tuple[Te
 
 
 def attend_backward(
-    grad: Tensor, qkv: Tensor, out: Tensor, state: Sequence[Tensor], frame: Frame, window: int = 0
+    grad: Tensor, qkv: Tensor, out: Tensor, state: Sequence[Tensor], frame: Frame, window: int = 0, places: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries, keys and values, [rows, heads, size] each. `grad` is 0 in rows that no token has."""
-    grad, out = (x.view(len(qkv), frame.heads, frame.size) for x in (grad, out))
+    grad, out = (x.view(len(x), frame.heads, frame.size) for x in (grad, out))
     left, found, runs = list(state), [], frame.runs_for(window)
     if not runs:
-        found = [_one_backward(slope, part, frame, window) for slope, part in _with(grad, _parts(frame.cut(qkv), frame), frame)]
+        return _apart_backward(grad, qkv, out, state, frame, window, places)
     for run in runs:
         rows = slice(run.start, run.end)
         if isinstance(run, Group):
@@ -195,35 +205,82 @@ def cudnn_is_right(heads: int, kv_heads: int, size: int, lengths: tuple[int, ...
         return False
 
 
-# Anywhere: one sequence after another.
-
-Part = tuple[Tensor, Tensor, Tensor]
+# On a CPU: one sequence after another.
 
 
-def _parts(qkv: Part, frame: Frame) -> list[Part]:
-    q, k, v = (x.split(frame.lengths) for x in qkv)
-    return list(zip(q, k, v, strict=True))
+def _sequences(frame: Frame, dtype: torch.dtype, window: int, places: Tensor | None) -> list[Apart]:
+    """The sequences in which anything reads. Queries are the tokens at `places`, or all. All layers have the same `places`, if any."""
+    kind = window if frame.narrows(window) else 0, places is not None
+    if kind not in frame.apart:
+        frame.apart[kind] = _cut(frame, dtype, kind[0], places)
+    return frame.apart[kind]
 
 
-def _with(grad: Tensor, parts: list[Part], frame: Frame) -> list[tuple[Tensor, Part]]:
-    return list(zip(grad.split(frame.lengths), parts, strict=True))
+def _cut(frame: Frame, dtype: torch.dtype, window: int, places: Tensor | None) -> list[Apart]:
+    ends = [0, *accumulate(frame.lengths)]
+    borders = ends if places is None else torch.searchsorted(places, torch.tensor(ends)).tolist()
+    found = []
+    for start, end, first, last in zip(ends, ends[1:], borders, borders[1:], strict=False):
+        if first == last:
+            continue
+        mask = None
+        if places is not None or 0 < window < end - start:
+            key = torch.arange(end - start)
+            place = key[:, None] if places is None else places[first:last, None] - start
+            hidden = key > place
+            if window:
+                hidden |= key <= place - window
+            mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -torch.inf)
+        found.append(Apart(slice(start, end), slice(first, last), mask))
+    return found
 
 
-def _one(part: Part, frame: Frame, window: int) -> Tensor:
-    q, k, v = (x.transpose(0, 1)[None] for x in part)
-    mask = None
-    if 0 < window < len(part[0]):
-        place = torch.arange(len(part[0]), device=q.device)
-        distance = place[:, None] - place
-        mask = (distance >= 0) & (distance < window)
-    shared = frame.heads != frame.kv_heads
-    out: Tensor = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=frame.scale, enable_gqa=shared)
-    return out[0].transpose(0, 1)
+def _heads(x: Tensor, group: int = 1) -> Tensor:
+    """[tokens, heads, size] as the kernel reads it, [1, heads, tokens, size]; each head `group` times."""
+    return (x if group == 1 else x.repeat_interleave(group, 1)).transpose(0, 1)[None]
 
 
-def _one_backward(grad: Tensor, part: Part, frame: Frame, window: int) -> Part:
-    with torch.enable_grad():
-        q, k, v = (x.detach().requires_grad_() for x in part)
-        out = _one((q, k, v), frame, window)
-    d_q, d_k, d_v = torch.autograd.grad(out, (q, k, v), grad)
-    return d_q, d_k, d_v
+def _apart(qkv: Tensor, frame: Frame, window: int, places: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+    queries, keys, values = frame.cut(qkv)
+    queries = queries if places is None else queries.index_select(0, places)
+    outputs, state, group = [queries.new_empty(0, *queries.shape[1:])], [], frame.heads // frame.kv_heads
+    for own in _sequences(frame, qkv.dtype, window, places):
+        q, k, v = _heads(queries[own.queries]), _heads(keys[own.tokens], group), _heads(values[own.tokens], group)
+        out, normaliser = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            q, k, v, 0.0, own.mask is None, attn_mask=own.mask, scale=frame.scale
+        )
+        outputs.append(out[0].transpose(0, 1))
+        state.append(normaliser)
+    return torch.cat(outputs).flatten(1), tuple(state)
+
+
+def _apart_backward(
+    grad: Tensor, qkv: Tensor, out: Tensor, state: Sequence[Tensor], frame: Frame, window: int, places: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of queries, keys and values as parts of one tensor, as `qkv` is."""
+    queries, keys, values = frame.cut(qkv)
+    queries = queries if places is None else queries.index_select(0, places)
+    found, group = torch.empty_like(qkv) if places is None else torch.zeros_like(qkv), frame.heads // frame.kv_heads
+    d_queries, d_keys, d_values = frame.cut(found)
+    d_read = d_queries if places is None else torch.empty_like(queries)
+    for own, normaliser in zip(_sequences(frame, qkv.dtype, window, places), state, strict=True):
+        q, k, v = _heads(queries[own.queries]), _heads(keys[own.tokens], group), _heads(values[own.tokens], group)
+        d_q, d_k, d_v = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            _heads(grad[own.queries]),
+            q,
+            k,
+            v,
+            _heads(out[own.queries]),
+            normaliser,
+            0.0,
+            own.mask is None,
+            attn_mask=own.mask,
+            scale=frame.scale,
+        )
+        d_read[own.queries] = d_q[0].transpose(0, 1)
+        for target, part in ((d_keys, d_k), (d_values, d_v)):
+            slope = part[0].transpose(0, 1)
+            target[own.tokens] = slope if group == 1 else slope.unflatten(1, (-1, group)).sum(2)
+    if places is not None:
+        d_queries.index_copy_(0, places, d_read)
+    return d_queries, d_keys, d_values

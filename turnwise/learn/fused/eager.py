@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, linear, silu
 
-GELU, CUBIC = 1.5957691216057308, 0.044715  # u = GELU · x · (1 + CUBIC · x²)
-
 
 def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """x + delta (x itself if there is none), its RMS norm, and each row's scale."""
     total = x if delta is None else x + delta
     exact = _exact(total)
+    if total.dtype == weight.dtype == exact.dtype:  # as below, with fewer passes
+        scales = torch.linalg.vector_norm(total, dim=-1).square_().div_(total.shape[-1]).add_(eps).rsqrt_()
+        return total, (total * scales[:, None]).mul_(weight), scales
     scales = torch.rsqrt(exact.square().mean(-1) + eps)
     return total, _times(exact * scales[:, None], weight, x.dtype), scales
 
@@ -22,6 +23,12 @@ def norm_backward(
 ) -> tuple[Tensor, Tensor]:
     """The gradient of x if its norm has gradient `grad` and x itself has `more` (none: 0); and the weight's, added to what is `known` of
     it."""
+    if x.dtype == weight.dtype == scales.dtype:  # as below, with fewer passes
+        both = grad * x
+        weight_grad = both.t() @ scales
+        pull = (both @ weight).mul_(scales.pow(3)).div_(-x.shape[-1])
+        inner = (grad * weight).mul_(scales[:, None]).addcmul_(x, pull[:, None])
+        return inner if more is None else inner.add_(more), weight_grad if known is None else known.add_(weight_grad)
     normed, slope = _exact(x) * scales[:, None], _exact(grad)
     weight_grad = (slope * normed).sum(0)
     slope = slope * weight
@@ -70,8 +77,7 @@ def rotate(
     tensor with the rows of these."""
     if tokens is not None:
         qkv, positions = qkv[tokens], positions[tokens]
-    turned = qkv.view(len(qkv), -1, size)[:, : heads + kv_heads]
-    turned.copy_(_turn(turned, cos[positions, None], sin[positions, None]))
+    _turn(qkv.view(len(qkv), -1, size)[:, : heads + kv_heads], cos[positions, None], sin[positions, None])
     return qkv
 
 
@@ -89,21 +95,35 @@ def rotate_back(
     where those are, if there are others between. If `summed`, also that gradient as what is to be summed."""
     if rows is not None:
         queries, keys, values = queries[rows], keys[rows], values[rows]
-    turned = torch.cat([queries, keys], 1)
-    found = torch.cat([_turn(turned, cos[positions, None], -sin[positions, None]), values], 1).flatten(1)
+    whole = _whole(queries, keys, values)
+    found = torch.cat([queries, keys, values], 1).flatten(1) if whole is None else whole
+    _turn(found.view(len(found), -1, queries.shape[2])[:, : queries.shape[1] + keys.shape[1]], cos[positions, None], -sin[positions, None])
     return found, found if summed else None
 
 
-def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """`sin` has the sign of a rotation by half the head: minus in the first half."""
-    low, high = x.chunk(2, -1)
-    return x * cos + torch.cat([high, low], -1) * sin
+def _whole(*parts: Tensor) -> Tensor | None:
+    """The matrix whose columns these parts are, one after another, if they are all of them; it may be overwritten. Otherwise None."""
+    base, column = parts[0]._base, 0
+    if base is None or base.dim() != 2 or not base.is_contiguous():
+        return None
+    for part in parts:
+        rows = len(part) == len(base) and part.stride() == (base.shape[1], part.shape[2], 1)
+        if part._base is not base or not rows or part.storage_offset() != base.storage_offset() + column:
+            return None
+        column += part.shape[1] * part.shape[2]
+    return base if column == base.shape[1] else None
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> None:
+    """In place. `sin` has the sign of a rotation by half the head: minus in the first half."""
+    across = x.roll(x.shape[-1] // 2, -1)
+    x.mul_(cos).addcmul_(across, sin)
 
 
 def swiglu(both: Tensor, kind: str = "silu") -> Tensor:
     """activation(first half) · second half."""
     gate, up = both.chunk(2, -1)
-    return (silu(gate) if kind == "silu" else gelu(gate, approximate="tanh")) * up
+    return (silu(gate) if kind == "silu" else gelu(gate, approximate="tanh")).mul_(up)
 
 
 def gated(x: Tensor, weight: Tensor, kind: str = "silu") -> Tensor:
@@ -114,14 +134,16 @@ def gated(x: Tensor, weight: Tensor, kind: str = "silu") -> Tensor:
 def swiglu_backward(both: Tensor, grad: Tensor, kind: str = "silu", known: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The gradient of `both`, and what `swiglu` gave: what is `known` of it, or computed again. It may overwrite its arguments."""
     gate, up = both.chunk(2, -1)
+    found = torch.empty_like(both)
+    gate_grad, up_grad = found.chunk(2, -1)
+    active = silu(gate) if kind == "silu" else gelu(gate, approximate="tanh")
+    torch.mul(grad, active, out=up_grad)
+    torch.mul(grad, up, out=gate_grad)
     if kind == "silu":
-        sigmoid, active = torch.sigmoid(gate), silu(gate)
-        slope = sigmoid * (1 + gate * (1 - sigmoid))
-    else:  # gelu by its formula with tanh is x · sigmoid(u)
-        square = gate.square()
-        sigmoid, active = torch.sigmoid(GELU * gate * (1 + CUBIC * square)), gelu(gate, approximate="tanh")
-        slope = sigmoid * (1 + gate * (1 - sigmoid) * GELU * (1 + 3 * CUBIC * square))
-    return torch.cat([grad * up * slope, grad * active], -1), active * up if known is None else known
+        torch.ops.aten.silu_backward(gate_grad, gate, grad_input=gate_grad)
+    else:
+        torch.ops.aten.gelu_backward(gate_grad, gate, approximate="tanh", grad_input=gate_grad)
+    return found, active.mul_(up) if known is None else known
 
 
 def _times(normed: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:

@@ -325,6 +325,7 @@ def rotate_back(
 ) -> tuple[Tensor, Tensor | None]:
     """Gradients of rotated queries and keys, and of values, [rows, heads, size] each, as one gradient of the joined tensor, with the rows
     of tokens; `rows` says where those are, if there are others between. If `summed`, also sums of some of its rows each, in float32."""
+    queries, keys, values = (part.contiguous() for part in (queries, keys, values))
     tokens, (_, heads, size), kv_heads = len(positions), queries.shape, keys.shape[1]
     every = heads + 2 * kv_heads
     out = queries.new_empty(tokens, every * size)

@@ -27,7 +27,6 @@ from turnwise.engines.native.weights import NO_ROTATION, Layer
 from turnwise.learn.fused import eager
 from turnwise.learn.fused.adapters import Factor, factors_of, multiply, pull, slopes
 from turnwise.learn.fused.attention import Frame, attend, attend_backward
-from turnwise.learn.fused.long import Wide
 from turnwise.learn.fused.shared import Half, SharedLayer, attention_of, for_later, mlp_of
 from turnwise.learn.homes import Home, home_of, homes_of, joined, share, weight_slopes
 
@@ -56,8 +55,8 @@ class AttentionHalf(torch.autograd.Function):  # type: ignore[misc]
         ops, layer, own = operations(x.device), attention_of(given, weights), for_later(given, weights)
         last_factors, factors = factors_of(layer.out), factors_of(layer.qkv)
         total, normed, scales = ops.add_norm(x, delta, layer.before_attention, frame.eps)
-        raw, qkv, mixed, state = _read(normed, layer, frame, factors)
-        wide, rows = frame.wide_for(layer.window), _rows(places, frame.wide_for(layer.window))
+        raw, qkv, mixed, state = _read(normed, layer, frame, factors, places)
+        wide, rows = frame.wide_for(layer.window), _rows(places, frame, layer.window)
         out = multiply(mixed if rows is None else mixed.index_select(0, rows), layer.out, last_factors)
         if rows is None and wide is not None:
             out = out.index_select(0, wide.rows)
@@ -79,18 +78,20 @@ class AttentionHalf(torch.autograd.Function):  # type: ignore[misc]
         out_grad, after = _after_backward(out_grad, last, layer.after_attention)
         normed = kept.pop(0) if keep > 1 else ops.add_norm(total, None, layer.before_attention, frame.eps)[1]
         raw, qkv, mixed, state = (
-            (kept[:raws], kept[raws], kept[raws + 1], kept[raws + 2 :]) if kept else _read(normed, layer, frame, factors)
+            (kept[:raws], kept[raws], kept[raws + 1], kept[raws + 2 :]) if kept else _read(normed, layer, frame, factors, places)
         )
-        wide, rows, homes = frame.wide_for(layer.window), _rows(places, frame.wide_for(layer.window)), ctx.homes
+        wide, rows, homes = frame.wide_for(layer.window), _rows(places, frame, layer.window), ctx.homes
         if rows is None and wide is not None:
             out_grad = ops.widen(out_grad, wide.tokens, wide.rows)
         chosen = mixed if rows is None else mixed.index_select(0, rows)
         out_weight = weight_slopes(out_grad, chosen, [out_grad.shape[1]], wanted[1:2], homes[1:2])
         mixed_grad, inner = pull(out_grad, layer.out, last_factors)
         more = slopes(out_grad, chosen, inner, last_factors)
+        if places is not None:
+            total_grad = _spread(total_grad, places, len(total))
         if rows is not None:
-            total_grad, mixed_grad = _spread(total_grad, places, len(total)), _spread(mixed_grad, rows, len(mixed))
-        parts = attend_backward(mixed_grad, qkv, mixed, state, frame, layer.window)
+            mixed_grad = _spread(mixed_grad, rows, len(mixed))
+        parts = attend_backward(mixed_grad, qkv, mixed, state, frame, layer.window, places)
         del mixed, chosen, mixed_grad, qkv, state, kept
         qkv_grad, sums, head_norms = _read_backward(parts, raw, layer, frame, any(wanted[5:8]))
         del parts, raw
@@ -104,9 +105,12 @@ class AttentionHalf(torch.autograd.Function):  # type: ignore[misc]
         return x_grad, x_grad if has_delta else None, None, None, None, None, *found
 
 
-def _rows(places: Tensor | None, wide: Wide | None) -> Tensor | None:
-    """The rows of some tokens; None if all are meant."""
-    return places if places is None or wide is None else wide.rows[places]
+def _rows(places: Tensor | None, frame: Frame, window: int) -> Tensor | None:
+    """The rows of some tokens in what attention gives; None if all are meant."""
+    if places is None or not frame.runs_for(window):  # without calls of several sequences, it gives these alone
+        return None
+    wide = frame.wide_for(window)
+    return places if wide is None else wide.rows[places]
 
 
 def _bias_slopes(parts: Tensor | None, sizes: Sequence[int], wanted: Sequence[bool], homes: Sequence[Home | None]) -> list[Tensor | None]:
@@ -144,7 +148,9 @@ def _slopes(found: list[Tensor | None], dtype: torch.dtype, more: list[Tensor], 
     return [*cast, *(one if asked else None for one, asked in zip(more, wanted[len(found) :], strict=True))]
 
 
-def _read(normed: Tensor, layer: Layer | Half, frame: Frame, factors: Sequence[Factor]) -> tuple[tuple[Tensor, ...], Tensor, Tensor, Any]:
+def _read(
+    normed: Tensor, layer: Layer | Half, frame: Frame, factors: Sequence[Factor], places: Tensor | None
+) -> tuple[tuple[Tensor, ...], Tensor, Tensor, Any]:
     """What heads were before their norms (if they have any); normed and rotated queries and keys with values, what was read with them, and
     what the backward pass of attention needs: those have the rows of attention."""
     ops, sizes, wide = operations(normed.device), (frame.heads, frame.kv_heads, frame.size), frame.wide_for(layer.window)
@@ -158,7 +164,7 @@ def _read(normed: Tensor, layer: Layer | Half, frame: Frame, factors: Sequence[F
         qkv = ops.rotate(qkv, frame.cos[layer.rotation], frame.sin[layer.rotation], frame.positions, *sizes, tokens)
     elif tokens is not None:
         qkv = qkv.index_select(0, tokens)
-    return raw, qkv, *attend(qkv, frame, layer.window)
+    return raw, qkv, *attend(qkv, frame, layer.window, places)
 
 
 def _read_backward(
@@ -173,7 +179,7 @@ def _read_backward(
         grad = grad if rows is None else grad.index_select(0, rows)
     else:
         turns, summed = (frame.cos[layer.rotation], frame.sin[layer.rotation]), biased and layer.q_norm is None
-        grad, sums = ops.rotate_back(*(part.contiguous() for part in parts), *turns, frame.positions, rows, summed)
+        grad, sums = ops.rotate_back(*parts, *turns, frame.positions, rows, summed)
     if layer.q_norm is None:
         return grad, grad if biased and sums is None else sums, (None, None)
     sizes = frame.heads, frame.kv_heads, frame.size

@@ -1,8 +1,7 @@
 """A whole model of such layers, straight from the parameters of a transformers model: nothing is copied and nothing is wrapped.
 
 Which models: what the native engine knows, without dropout, or biases other than those of query, key and value; with LoRA adapters, and
-with weights in 4 bits. On a GPU in half precision `PackedModel` uses it; on a CPU only tests do, so that results there stay those of
-transformers.
+with weights in 4 bits. `PackedModel` uses it on a GPU in half precision, and on a CPU in float32.
 
 If several processes share the weights (`turnwise.learn.ranks`), a layer has whole parameters only while its module is called. So the
 modules are called, and compute with these layers.
@@ -45,6 +44,9 @@ class Kept:
         """What both halves keep of a layer (`layers.py`); `left` layers are left, it included."""
         inputs = int(left <= self.inputs)
         return (left <= self.attention) * (1 + inputs), (left <= self.mlp) * (1 + inputs)
+
+
+EVERYTHING = Kept(inputs=ALL)
 
 
 def reason_against(model: Any, shared: bool = False) -> str | None:
