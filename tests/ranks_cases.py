@@ -47,6 +47,7 @@ CASES: dict[str, Callable[[Ranks | None, Path], Found]] = {}
 ADAM = OptimiserSettings(lr=1e-2, clip=0.5, eps=1e-2)
 SETTINGS = LearnerSettings(tokens_per_batch=24, optimiser=ADAM, epochs=2, minibatches=2)
 KL = Loss(kl_coef=0.1)
+KEPT = replace(SETTINGS, loss=KL, value=ValueSettings(), tokens_per_batch=96)  # a checkpoint does not depend on the size of passes
 BEGUN = mmap.mmap(-1, 8)  # shared by all processes: how many exchanges the first one has begun in `slowed`
 REST = 0.01  # seconds
 
@@ -315,7 +316,7 @@ def state_of(learner: Learner, folder: Path, ranks: Ranks | None) -> None:
 
 
 def resumed(folder: Path, ranks: Ranks | None) -> Learner:
-    learner = own_layers(tiny(9), replace(SETTINGS, loss=KL, value=ValueSettings()), ranks=ranks)
+    learner = own_layers(tiny(9), KEPT, ranks=ranks)
     found = checkpoint.latest_good(folder) if ranks is None else together.latest_good(ranks, folder, learner.like)
     assert found is not None
     learner.load_state(found.tensors, found.state)
@@ -331,7 +332,7 @@ def critic_batch() -> Batch:
 
 def resumes(pair: Ranks | None, trio: Ranks, folder: Path) -> dict[str, Found]:
     """A checkpoint of two continues on two, one and three; one of one process continues on one and two."""
-    learner = own_layers(tiny(), replace(SETTINGS, loss=KL, value=ValueSettings()), ranks=pair)
+    learner = own_layers(tiny(), KEPT, ranks=pair)
     learner.update(critic_batch())
     state_of(learner, folder / ("pair" if pair is not None else "single"), pair)
     trio.barrier()
