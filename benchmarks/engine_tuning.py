@@ -34,12 +34,18 @@ from turnwise.engines.native.switches import Switches
 CASES = {
     "128 at 768": (128, 768, False),
     "128 at 1152": (128, 1152, False),
+    "64 at 768": (64, 768, False),
+    "16 at 768": (16, 768, False),
     "128 ragged": (128, 1152, True),
     "512 at 1152": (512, 1152, False),
     "128 at 4400": (128, 4400, False),
     "128 ragged, long": (128, 2600, True),
 }
 DOWN, GATE = ("down", 8960, 1536), (1536, 17920)
+QKV, OUT, SMALL_OUT = ("qkv", 1536, 2048), ("out", 1536, 1536), ("out", 896, 896)
+AHEAD = {
+    key: tuple((most, blocks and blocks._replace(ahead=1)) for most, blocks in product_table.MEASURED[key]) for key in (OUT, SMALL_OUT)
+}
 # name: switches, settings of attention and norms, other blocks or tiles for products
 SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[Any, Any]]] = {
     "now": ({}, {}, {}),
@@ -57,6 +63,9 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[Any, Any]]] = {
     "gate, 3 stages, small down": ({}, {}, {GATE: ((128, Tile(72, 3, 1, 2)),), DOWN: ((128, Blocks(128, 64, 64, 5, 4, 4, True, 1)),)}),
     "small down": ({}, {}, {DOWN: ((128, Blocks(128, 64, 64, 5, 4, 4, True, 1)),)}),
     "gate, 512 in narrow tiles": ({}, {}, {GATE: ((512, Tile(56, 7, 2, 1)),)}),
+    "out, 1 ahead": ({}, {}, AHEAD),
+    "qkv in two parts": ({}, {}, {QKV: ((128, Blocks(64, 64, 128, 2, 4, 5, True, 1)),)}),
+    "out, 1 ahead, and qkv in two parts": ({}, {}, AHEAD | {QKV: ((128, Blocks(64, 64, 128, 2, 4, 5, True, 1)),)}),
     "norms, 4 warps": ({}, {"NORM_WARPS": (4, 4)}, {}),
     "norms, 8 warps": ({}, {"NORM_WARPS": (8, 8)}, {}),
     "norms, 16 warps": ({}, {"NORM_WARPS": (16, 16)}, {}),

@@ -99,6 +99,10 @@ def assert_clear(error: TurnwiseError) -> None:
     assert "\n" not in str(error) and 20 < len(str(error)) < 1000, str(error)
 
 
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = start(tmp_path_factory.mktemp("whole"), iterations=2, **{"eval.every": 1, "eval.n": 2, "collect.group_size": 2}).folder
@@ -115,11 +119,13 @@ def test_a_damaged_file_gives_a_clear_line_or_does_no_harm_and_costs_nothing_els
     heavy = [name for name, files in HEAVY_READS.items() if any(file.endswith(part) for part in files)]
     for kind, damage in DAMAGES.items():
         chosen = {name: HEAVY[name] for name in chance.sample(heavy, min(len(heavy), 1))}
+        folder, before = tmp_path / kind / "try", None
         for command, act in (LIGHT | chosen).items():
-            folder = tmp_path / f"{kind}-{command}" / "try"
-            shutil.copytree(finished, folder)
-            (folder / file).write_bytes(damage((folder / file).read_bytes()))
-            before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+            if before is None or contents(folder) != before:  # a command has changed something
+                shutil.rmtree(folder, ignore_errors=True)
+                shutil.copytree(finished, folder)
+                (folder / file).write_bytes(damage((folder / file).read_bytes()))
+                before = contents(folder)
             try:
                 act(folder)
             except TurnwiseError as error:
@@ -130,7 +136,7 @@ def test_a_damaged_file_gives_a_clear_line_or_does_no_harm_and_costs_nothing_els
                 pytest.fail(f"{command} with {file} {kind}: {type(error).__name__}: {error}")
             lost = [path for path in before if not path.exists() and path != folder / file]
             assert not lost, (command, kind, lost)
-            shutil.rmtree(folder.parent)
+        shutil.rmtree(folder.parent)
 
 
 class Heard(Reporter):

@@ -268,6 +268,22 @@ def test_a_link_out_of_a_run_folder_is_not_followed(strange: Path, tmp_path: Pat
             Config.load(strange / "config.toml")
 
 
+def test_a_path_leads_out_by_a_link_in_its_middle_by_dots_or_by_a_circle(tmp_path: Path) -> None:
+    folder, other = tmp_path / "run", tmp_path / "other"
+    (folder / "evals").mkdir(parents=True)
+    other.mkdir()
+    (folder / "away").symlink_to(other)
+    (folder / "circle").symlink_to(folder / "circle")
+    for path in ("away", "away/deeper/file", "../other/file", "evals/../../other", "circle", "circle/file"):
+        with pytest.raises(TurnwiseError, match="is a link to a file outside"):
+            inside(folder, folder / path)
+    with pytest.raises(TurnwiseError, match="is a link to a file outside"):
+        inside(folder, tmp_path / "run-2")
+    (folder / "here").symlink_to(folder / "evals")
+    for path in ("evals", "evals/absent", "here/file", "evals/../other"):
+        assert inside(folder, folder / path) == folder / path
+
+
 def test_links_to_single_iterations_and_folders_inside_are_told_apart(strange: Path, tmp_path: Path) -> None:
     kept = sorted((strange / "evals").glob("*.json"))[0]
     shutil.move(kept, tmp_path / "outside.json")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -102,7 +103,7 @@ class Tokens:
         extra = {name: data.pop(name) for name in self.extra}
         return replace(self, **data, extra=extra)
 
-    @property
+    @cached_property
     def kept(self) -> Tensor:
         """True where the token counts."""
         return self.weight != 0
