@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from results import publish
+from results import need_gpu, publish
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -117,6 +117,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    need_gpu()
     result: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     for name, (count, length) in SHAPES.items():
         qkv = torch.randn(count * length, (HEADS + 2 * KV_HEADS) * SIZE, device="cuda", dtype=torch.bfloat16)

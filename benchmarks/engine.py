@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 from engine_shapes import SHAPES, WORDS
+from results import need_gpu
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from turnwise.engines.base import Request, Response, Sampling
@@ -244,6 +245,7 @@ def main() -> None:
     parser.add_argument("--top-p", type=float, default=0.95)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    need_gpu()
     bench = Bench(options.shape, 512 if "decode512" in options.parts else 128, options.top_p)
     result: dict[str, Any] = {
         "device": torch.cuda.get_device_name(), "torch": torch.__version__, "shape": options.shape, "dtype": "bfloat16",

@@ -38,7 +38,7 @@ import numpy as np
 import torch
 import transformers
 from kept import watch
-from results import publish
+from results import need_gpu, publish
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from turnwise import credit
@@ -443,6 +443,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.only and options.games is not None:
         parser.error("--only rollout plays the script: leave out --games")
+    if options.size != "tiny":
+        need_gpu("--size tiny")
     values = (TINY if options.size == "tiny" else Shape()).__dict__ | {"context": options.context}
     shape = Shape(**(values | ({"turns": options.turns} if options.turns else {})))
     if options.games is not None:

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 import transformers
 from kept import watch
-from results import publish
+from results import need_gpu, publish
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from turnwise.data.batch import Batch
@@ -228,6 +228,8 @@ def main() -> None:
     parser.add_argument("--profile", type=Path, help="write tables of kernels there")
     parser.add_argument("--write", action="store_true", help="put the result beside this file")
     options = parser.parse_args()
+    if options.size != "tiny":
+        need_gpu("--size tiny")
     device = "cuda" if options.size != "tiny" else "cpu"
     machine = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} CPU, {torch.get_num_threads()} thread(s)"
     report: dict[str, Any] = {

@@ -39,7 +39,7 @@ import numpy as np
 import torch
 from iteration import SIZES, TINY, Shape, ceilings, make_model
 from kept import watch
-from results import publish
+from results import need_gpu, publish
 
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
@@ -299,6 +299,8 @@ def main() -> None:
     if options.count:
         publish({"context": shape.context, "counted": counted(shape, 25, RATES)}, options.out)
         return
+    if shape.size != "tiny":
+        need_gpu("--size tiny, or --count, which only counts")
     rates = ceilings() if shape.size != "tiny" else {"matmul_flop_per_s": 5e10, "copy_bytes_per_s": 1e10}
     report: dict[str, Any] = {
         "context": shape.context,

@@ -45,7 +45,7 @@ import numpy as np
 import torch
 import transformers
 from iteration import TINY, Shape, make_model
-from results import publish
+from results import need_gpu, publish
 
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.engines.base import Request, Sampling
@@ -337,6 +337,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(words)
     tiny = options.size == "tiny"
+    if not tiny:
+        need_gpu("--size tiny")
     shape = TINY if tiny else Shape(size=options.size)
     begun, seconds = time.perf_counter(), options.seconds or (0.05 if tiny else 1.5)
     bench, measured = Bench(shape, options.issued), []

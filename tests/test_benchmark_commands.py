@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("performance", "engines", "learner", "models", "cluster-learner")
@@ -45,3 +46,14 @@ def test_a_benchmark_of_kernels_says_what_it_needs(name: str) -> None:
     said = subprocess.run([sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), "--help"], capture_output=True, text=True, check=False)
     assert said.returncode == 1 and said.stderr.strip().startswith("This benchmark measures kernels. It needs an NVIDIA GPU"), said.stderr
     assert "benchmarks/" in said.stdout, "what it measures is shown"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize(
+    "words", ["iteration.py", "learner.py --size 1.5b", "overlap.py", "learner_profile.py", "attention.py", "engine.py"]
+)
+def test_a_benchmark_that_needs_a_gpu_says_so(words: str) -> None:
+    name, *options = words.split()
+    command = [sys.executable, str(ROOT / "benchmarks" / name), *options]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert said.returncode == 1 and said.stderr.startswith("This measurement needs an NVIDIA GPU"), said.stderr[-300:]

@@ -261,3 +261,8 @@ def test_a_model_of_another_family_is_served_by_transformers_with_one_notice() -
     assert len(said) == 1 and "\n" not in said[0] and "GPT2LMHeadModel" in said[0] and "transformers" in said[0]
     engine.submit([Request(0, prompt(9), replace(GREEDY, max_tokens=6))])
     assert len(drain(engine)[0].token_ids) == 6
+
+
+def test_a_part_of_a_gpus_memory_is_refused_on_a_cpu() -> None:
+    with pytest.raises(TurnwiseError, match=r"cache_memory=0.5 is a part of a GPU's free memory. On a CPU, give a number of bytes"):
+        NativeEngine(make("llama"), cache_memory=0.5)

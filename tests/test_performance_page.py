@@ -113,3 +113,12 @@ def test_compared_with_other_software() -> None:
         assert found[:3] == [*(f"{value:.2f} ms" for value in step), f"{every['vllm'][f'decode{lanes}']['ms_per_step']:.1f} ms"]
     before = measured("engine_steps")["whole"]["before"]["128 × (1,024 + 128)"]
     assert f"; {before:.2f} s before all changes" in page("performance")
+
+
+def test_the_gap_between_engine_and_learner_in_a_training_run() -> None:
+    lines = (ROOT / "docs/results/alfworld/gigpo-0/metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [row for row in map(json.loads, lines) if "learner/engine_gap" in row]
+    mean, squares = (sum(row[f"learner/{name}"] for row in rows) / len(rows) for name in ("engine_gap", "engine_kl_k3"))
+    most = max(row["learner/engine_gap_max"] for row in rows)
+    text = " ".join(page("learner").split())
+    assert f"it is {mean:.3f} on average and {most:.2f} at most, and the root of its mean square is {(2 * squares) ** 0.5:.3f}" in text

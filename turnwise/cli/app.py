@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -91,11 +92,17 @@ app.add_typer(cluster, name="cluster", short_help=CLUSTER)
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # typer vendors click since 0.26, with separate classes
 
 
+@cache
+def _made() -> Any:
+    """All commands with their options; a process that runs several of them makes these once."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """The entry point. A TurnwiseError is printed in red and exits with code 2, without a traceback."""
     guard()
     try:
-        code = typer.main.get_command(app).main(prog_name="turnwise", standalone_mode=False)
+        code = _made().main(prog_name="turnwise", standalone_mode=False)
     except TurnwiseError as error:
         if os.environ.get("TURNWISE_DEBUG"):
             raise

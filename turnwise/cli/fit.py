@@ -15,7 +15,9 @@ def fit(
     recipe: Annotated[str | None, typer.Argument(help="A recipe (TOML). Default: the quickstart.")] = None,
     overrides: Overrides = None,
     memory: Annotated[float | None, typer.Option(help="Gigabytes (10^9 bytes) of the GPU. Default: one line for each of several.")] = None,
-    model: Annotated[str | None, typer.Option(help="Instead of the recipe's: a size (0.5b, 1.5b, 3b, 7b, …) or a config.json.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Instead of the recipe's: a size (0.5b, 1.5b, 3b, 7b, …), a folder or a config.json.")
+    ] = None,
     lora: Annotated[bool, typer.Option("--lora", help="Also consider adapters instead of training all weights.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:

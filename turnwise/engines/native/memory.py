@@ -70,7 +70,9 @@ def _bytes(memory: float, device: torch.device, taken: int = 0) -> int:
     if memory > 1:
         return int(memory)
     if device.type != "cuda":
-        raise TurnwiseError("engine: on a CPU cache_memory is a number of bytes")
+        raise TurnwiseError(
+            f"engine: cache_memory={memory:g} is a part of a GPU's free memory. On a CPU, give a number of bytes or leave it out"
+        )
     return max(0, int(memory * (free_bytes(device) - taken)))
 
 
