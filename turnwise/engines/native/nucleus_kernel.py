@@ -59,7 +59,7 @@ def _guess(
     inverse = 1.0 / tl.load(floats + slot * 3)
     top_p, min_p = tl.load(floats + slot * 3 + 1), tl.load(floats + slot * 3 + 2)
     greedy, top_k = tl.load(integers + slot * 3), tl.load(integers + slot * 3 + 1)
-    _, top, mass = _tiles_of(tops, sums, lane, inverse, tiles, TILES)
+    _highest, top, mass = _tiles_of(tops, sums, lane, inverse, tiles, TILES)
     whole = tl.sum(mass, 0)
     low, high = whole * 0.0 - 1.0, whole * 0.0 - 2.0
     if (greedy == 0) & (top_p < 1.0) & (top_k >= size) & (min_p <= 0.0):
@@ -70,7 +70,7 @@ def _guess(
         beyond = (1.0 - top_p) * whole
         bound = tl.maximum(-tl.log(beyond / size) * 1.0001 + 1e-3, 0.0)  # all that lies farther is less than 1 - top_p
         guess, guess_end, some, some_end = bound * 0.0, bound, bound * 0.0, bound
-        for _ in range(SEARCHES):
+        for _search in range(SEARCHES):
             guess, guess_end = _halve(d, weight, beyond, guess, guess_end)
             middle = (some + some_end) * 0.5
             enough = tl.sum((d <= middle).to(tl.float32), 0) >= SOME
@@ -80,7 +80,7 @@ def _guess(
         error = tl.sqrt(tl.sum(rest * rest, 0)) / tl.maximum(sampled, 1e-30)  # of the sampled mass beyond the guess, relative
         doubt = tl.where(sampled > 0.0, tl.minimum(DOUBT * error, MOST_DOUBT), MOST_DOUBT)
         near, near_end, far, far_end = bound * 0.0, bound, bound * 0.0, bound
-        for _ in range(SEARCHES):
+        for _search in range(SEARCHES):
             near, near_end = _halve(d, weight, (1.0 + doubt) * beyond, near, near_end)
             far, far_end = _halve(d, weight, (1.0 - doubt) * beyond, far, far_end)
         high = tl.maximum(far_end, some_end)
@@ -207,7 +207,7 @@ def _finish(
         earlier = tl.sum(tl.where(tile < found_tile, mass.to(tl.float64), 0.0), 0)
         at = tl.sum(tl.where(tile == found_tile, tied_before, 0.0), 0)
         column = found_tile * TILE + tl.arange(0, TILE)
-        weight, _ = _kept(row, column, size, inverse, top, cut, ties, float("inf"), cut < float("inf"), at)
+        weight, at = _kept(row, column, size, inverse, top, cut, ties, float("inf"), cut < float("inf"), at)
         passed = (earlier + tl.cumsum(weight, 0).to(tl.float64) > threshold) & (weight > 0)
         chosen = tl.min(tl.where(passed, column, size), 0)
         chosen = tl.where(chosen == size, tl.max(tl.where(weight > 0, column, 0), 0), chosen)  # rounding, as in the other draws
@@ -222,8 +222,9 @@ def _finish(
         )  # fmt: skip
 
 
-def draw_nucleus(logits: Tensor, to: Drawing, tile: int = TILE, few: int = FEW) -> None:
-    """One token and its log-prob for every row of `logits` (float32), with any settings; fast where they are top-p alone, or none."""
+def draw_nucleus(logits: Tensor, to: Drawing, tile: int = TILE, warps: int = WARPS) -> None:
+    """One token and its log-prob for every row of `logits` (float32), with any settings; fast where they are top-p alone, or none.
+    `warps`: of the last kernel's programs."""
     rows, size = logits.shape
     tile = min(tile, triton.next_power_of_2(size))
     tiles, room, sample = triton.cdiv(size, tile), max(1, tile // ROOM), max(1, tile // SAMPLED)
@@ -233,7 +234,7 @@ def draw_nucleus(logits: Tensor, to: Drawing, tile: int = TILE, few: int = FEW) 
     counts = torch.empty(rows, tiles, dtype=torch.int32, device=logits.device)
     copies = torch.empty(rows, tiles, room, dtype=torch.float32, device=logits.device)
     guesses = torch.empty(rows, 2, dtype=torch.float32, device=logits.device)
-    scratch = torch.empty(rows, few, dtype=torch.float32, device=logits.device)
+    scratch = torch.empty(rows, FEW, dtype=torch.float32, device=logits.device)
     read = logits.stride(0), size, tiles
     _of_logits[(tiles, rows)](logits, to.slots, to.floats, tops, sums, wheres, *read, TILE=tile, num_warps=4)
     _guess[(rows,)](
@@ -245,5 +246,5 @@ def draw_nucleus(logits: Tensor, to: Drawing, tile: int = TILE, few: int = FEW) 
     )  # fmt: skip
     _finish[(rows,)](
         logits, *to, scratch, tops, sums, wheres, guesses, nearer, counts, copies, kept, tied, *read,
-        TILES=many, TILE=tile, ROOM=room, GROUP=max(1, min(many, JOINED // room)), BLOCK=block, WALKS=WALKS, FEW=few, num_warps=WARPS,
+        TILES=many, TILE=tile, ROOM=room, GROUP=max(1, min(many, JOINED // room)), BLOCK=block, WALKS=WALKS, FEW=FEW, num_warps=warps,
     )  # fmt: skip
