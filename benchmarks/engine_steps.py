@@ -40,7 +40,7 @@ from engine_timeline import Timeline, picture
 from results import publish
 
 from turnwise.engines.base import Request, Response, Sampling
-from turnwise.engines.native import NativeEngine, draw_kernel, head_kernel, paged_attention
+from turnwise.engines.native import NativeEngine, draw_kernel, head_kernel, nucleus_kernel, paged_attention
 from turnwise.engines.native.head_kernel import Blocks, Drawing
 
 PARTS = ("products", "prompt", "check", "draw", "cut", "attention", "shared", "decode", "whole", "games", "timeline")
@@ -63,6 +63,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "cascade": {"cascade": True},
     "balance": {"balance": True},
     "no gate tiles": {"gate_tiles": False},
+    "nucleus": {"nucleus": True},
 }
 BLOCKS = [
     Blocks(16, 128, 64, 4, 4), Blocks(32, 128, 64, 4, 4), Blocks(64, 128, 64, 4, 4), Blocks(64, 256, 64, 4, 3), Blocks(128, 64, 64, 4, 4),
@@ -265,6 +266,9 @@ class Steps(Bench):
                     with patch.multiple(draw_kernel, BLOCK=block, WARPS=warps):
                         name = f"{rows} rows, top-p {top_p}, {block} × {warps}"
                         found[name] = _or_none(lambda case=case, logits=logits: draw_kernel.draw_tokens(logits, *case.to))
+                for tile, warps in ((2048, 16), (2048, 8), (2048, 4), (4096, 16), (4096, 8), (1024, 8)):
+                    name = f"{rows} rows, top-p {top_p}, in tiles of {tile}, {warps} warps"
+                    found[name] = _or_none(partial(nucleus_kernel.draw_nucleus, logits, case.to, tile, warps))
         return found
 
     def attention(self) -> dict[str, Any]:
@@ -299,10 +303,10 @@ class Steps(Bench):
     # The engine.
 
     def steps(self) -> dict[str, Any]:
-        """Milliseconds of a decode step at 1,152 tokens, by way; top-p 0.95 for two of them."""
+        """Milliseconds of a decode step at 1,152 tokens, by way; top-p 0.95 for some of them."""
         found: dict[str, Any] = {}
         for lanes in (128, 512):
-            for top_p, names in ((1.0, WAYS), (0.95, ("before", "all, tiles"))):
+            for top_p, names in ((1.0, WAYS), (0.95, ("before", "all, tiles", "now", "nucleus"))):
                 self.top_p = top_p
                 for name in self._chosen(names):
                     self.use(WAYS[name], lanes)

@@ -195,6 +195,10 @@ def draw_fused(hidden: Tensor, head: Tensor, bias: Tensor | None, to: Drawing) -
     draw_tiles(linear(hidden, head, bias), to)
 
 
+def draw_nucleus(logits: Tensor, to: Drawing) -> None:
+    draw_tokens(logits, *to)
+
+
 def note(records: Tensor, tables: Any) -> None:
     slots = records[:, 0].long()
     tables.pages[slots], tables.last[slots] = records[:, 9:], records[:, 1].long()
@@ -219,6 +223,7 @@ MODULES = {
     "draw_kernel": (draw_tokens,),
     "head_kernel": (Drawing, draw_fused, draw_tiles, fusible),
     "note_kernel": (note, copy_pages),
+    "nucleus_kernel": (draw_nucleus,),
 }
 
 

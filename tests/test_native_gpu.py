@@ -181,8 +181,11 @@ def test_a_gpu_gives_the_tokens_of_a_cpu() -> None:
 
 @pytest.mark.parametrize("spread", [0.5, 3.0, 8.0])
 @pytest.mark.parametrize("rounded", [False, True])
-def test_the_draw_without_a_sort_draws_what_the_draw_with_one_draws(spread: float, rounded: bool) -> None:
+@pytest.mark.parametrize("way", ["rows", "nucleus"])
+def test_the_draw_without_a_sort_draws_what_the_draw_with_one_draws(spread: float, rounded: bool, way: str) -> None:
     from turnwise.engines.native.draw_kernel import draw_tokens
+    from turnwise.engines.native.head_kernel import Drawing
+    from turnwise.engines.native.nucleus_kernel import draw_nucleus
 
     rows, words = 240, 20011
     logits = torch.randn(rows, words, device="cuda", generator=torch.Generator("cuda").manual_seed(1)) * spread
@@ -196,7 +199,8 @@ def test_the_draw_without_a_sort_draws_what_the_draw_with_one_draws(spread: floa
     integers = torch.tensor([[s.temperature == 0, s.top_k or words, seed] for s, seed in zip(samplings, seeds, strict=True)], device="cuda")
     tokens, last = (torch.full((rows,), -1, dtype=torch.int64, device="cuda") for _ in range(2))
     logprobs = torch.full((rows,), 1.0, device="cuda")
-    draw_tokens(logits, torch.arange(rows, dtype=torch.int32, device="cuda"), place.int(), floats, integers, last, tokens, logprobs)
+    to = Drawing(torch.arange(rows, dtype=torch.int32, device="cuda"), place.int(), floats, integers, last, tokens, logprobs)
+    draw_tokens(logits, *to) if way == "rows" else draw_nucleus(logits, to)
     assert torch.equal(tokens, last)
     same = tokens == expected.tokens
     assert (logprobs - expected.logprobs)[same].abs().max() < 1e-4

@@ -65,12 +65,12 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def drawing(samplings: list[Sampling], seeds: list[int], place: torch.Tensor) -> Any:
+def drawing(samplings: list[Sampling], seeds: list[int], place: torch.Tensor, words: int = WORDS) -> Any:
     from turnwise.engines.native.head_kernel import Drawing
 
     rows = len(samplings)
     floats = torch.tensor([[s.temperature or 1.0, s.top_p, s.min_p] for s in samplings])
-    integers = torch.tensor([[s.temperature == 0, WORDS, seed] for s, seed in zip(samplings, seeds, strict=True)])
+    integers = torch.tensor([[s.temperature == 0, s.top_k or words, seed] for s, seed in zip(samplings, seeds, strict=True)])
     tokens, last = (torch.full((rows,), -1) for _ in range(2))
     return Drawing(torch.arange(rows, dtype=torch.int32), place.int(), floats, integers, last, tokens, torch.full((rows,), 9.0))
 
@@ -92,14 +92,72 @@ def test_drawing_by_tiles_draws_what_the_draw_over_whole_rows_draws(way: str) ->
     assert (to.logprobs - expected.logprobs).abs().max() < 1e-5
 
 
+@pytest.mark.parametrize(("spread", "rounded"), [(0.5, False), (3.0, False), (3.0, True), (8.0, False)])
+def test_drawing_with_top_p_by_tiles_draws_what_the_draw_with_a_sort_draws(
+    monkeypatch: pytest.MonkeyPatch, spread: float, rounded: bool
+) -> None:
+    """Rows with top-p alone do not need the draw over whole rows, those with top-k or min-p do."""
+    from turnwise.engines.native import nucleus_kernel
+
+    words, whole_rows, slow = 1501, nucleus_kernel._draw, []
+    monkeypatch.setattr(nucleus_kernel, "_draw", lambda *given: (slow.append(1), whole_rows(*given)))
+    settings = [Sampling(top_p=0.95), Sampling(top_p=0.9, temperature=0.7), Sampling(), Sampling(temperature=0.0), Sampling(top_p=0.99)]
+    settings += [Sampling(top_k=50, top_p=0.9), Sampling(min_p=0.05)]
+    samplings, seeds, place = settings * 2, [n * 7919 - 3 for n in range(14)], torch.arange(14) % 7
+    logits = random(14, words) * spread
+    if rounded:
+        logits = (logits * 4).round() / 4  # many tokens tie
+    expected, to = draw(logits, Columns.of(samplings, seeds, "cpu"), place), drawing(samplings, seeds, place, words)
+    nucleus_kernel.draw_nucleus(logits, to, tile=256)
+    assert to.tokens.tolist() == expected.tokens.tolist() == to.last.tolist()
+    assert (to.logprobs - expected.logprobs).abs().max() < 1e-5
+    assert 4 <= len(slow) <= 6  # four of them, and now and then a guess that was wrong
+
+
+def test_a_wrong_guess_costs_time_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No room for what is between the ends of the interval, and ends that are not around the cut."""
+    from turnwise.engines.native import nucleus_kernel
+
+    samplings, seeds, place = [Sampling(top_p=0.9)] * 4, [5, 6, 7, 8], torch.zeros(4, dtype=torch.int64)
+    logits = random(4, WORDS) * 2
+    expected, whole_rows = draw(logits, Columns.of(samplings, seeds, "cpu"), place), nucleus_kernel._draw
+    collect = nucleus_kernel._collect
+    for wrong in ("room", "near", "far"):
+        slow: list[int] = []
+        monkeypatch.setattr(nucleus_kernel, "_draw", lambda *given, slow=slow: (slow.append(1), whole_rows(*given)))
+
+        class Spoiled:
+            def __getitem__(self, grid: Any, wrong: str = wrong) -> Any:
+                def launch(*given: Any, **settings: Any) -> None:
+                    guesses = given[5]
+                    if wrong != "room":
+                        guesses.copy_(torch.tensor([[-1.0, 0.5]] if wrong == "near" else [[30.0, 40.0]]).expand(4, 2))
+                    collect[grid](*given, **settings)
+                    if wrong == "room":
+                        given[7].fill_(settings["ROOM"] + 1)
+
+                return launch
+
+        monkeypatch.setattr(nucleus_kernel, "_collect", Spoiled())
+        to = drawing(samplings, seeds, place)
+        nucleus_kernel.draw_nucleus(logits, to, tile=64)
+        assert to.tokens.tolist() == expected.tokens.tolist() and len(slow) == 4, wrong
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter takes the maximum of nothing but NaN
-def test_logits_that_are_not_numbers_give_a_logprob_that_is_not_finite() -> None:
+@pytest.mark.parametrize("top_p", [1.0, 0.9])
+def test_logits_that_are_not_numbers_give_a_logprob_that_is_not_finite(top_p: float) -> None:
     from turnwise.engines.native.head_kernel import draw_tiles
+    from turnwise.engines.native.nucleus_kernel import draw_nucleus
 
     logits = random(3, WORDS)
     logits[1, 100], logits[2] = torch.nan, torch.nan
-    to = drawing([Sampling(), Sampling(), Sampling(temperature=0.0)], [1, 2, 3], torch.zeros(3))
-    draw_tiles(logits, to, tile=64)
+    settings = [Sampling(top_p=top_p), Sampling(top_p=top_p), Sampling(temperature=0.0)]
+    to = drawing(settings, [1, 2, 3], torch.zeros(3))
+    if top_p < 1:
+        draw_nucleus(logits, to, tile=64)
+    else:
+        draw_tiles(logits, to, tile=64)
     assert to.logprobs.isfinite().tolist() == [True, False, False] and (to.tokens >= 0).all() and (to.tokens < WORDS).all()
 
 

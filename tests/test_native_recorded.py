@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +50,7 @@ WAYS = [
     {"record": False, "draw": "tiles", "merge": False},
     {"record": True, "draw": "fused", "merge": True},
     {"balance": True},
+    {"nucleus": True},
 ]
 
 
@@ -60,6 +62,19 @@ def test_random_requests_keep_their_logprobs_and_leak_no_page(
     model = make(num_hidden_layers=1)
     engine = recorded(model, pages, size, switches, max_batch=8, max_length=192, stop_token_ids=[3, 4, 5], prefill_tokens=64)
     random_requests_are_right(engine, model, requests)
+
+
+@pytest.mark.parametrize("on", [False, True])
+def test_rows_with_top_p_are_drawn_in_tiles_if_that_is_wanted(recorded: Make, monkeypatch: pytest.MonkeyPatch, on: bool) -> None:
+    model = make(num_hidden_layers=1)
+    engine = recorded(model, 40, 16, {"nucleus": on}, max_length=128)
+    module, drawn = sys.modules["turnwise.engines.native.recorded"], list[str]()
+    for name in ("draw_nucleus", "draw_tokens", "draw_tiles"):
+        own = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *given, name=name, own=own: (drawn.append(name), own(*given)))
+    for top_p in (1.0, 0.9):
+        ask(engine, [prompt(5, 1)], Sampling(max_tokens=3, top_p=top_p))
+    assert drawn == ["draw_tiles"] * 3 + ["draw_nucleus" if on else "draw_tokens"] * 3
 
 
 @pytest.mark.parametrize("variant", ["qwen2", "llama with biases"])

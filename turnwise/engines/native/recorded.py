@@ -28,6 +28,7 @@ from turnwise.engines.native.kernels import begin
 from turnwise.engines.native.layer_products import LayerProducts, since_hopper
 from turnwise.engines.native.mail import Mail, Nothing, Reply, Results, aligned, lay
 from turnwise.engines.native.note_kernel import copy_pages, note
+from turnwise.engines.native.nucleus_kernel import draw_nucleus
 from turnwise.engines.native.paged_attention import attend_singles
 from turnwise.engines.native.prompt_attention import attend_prompts
 from turnwise.engines.native.prompt_sizes import PromptSize, prompt_size, prompt_sizes
@@ -129,7 +130,8 @@ class RecordedRunner(CudaRunner):
         return records
 
     def _way(self, rows: list[RunningRequest], lanes: int) -> str:
-        return "rows" if any(self._truncates[row.slot] for row in rows) else self.switches.way(lanes)
+        truncated = "nucleus" if self.switches.nucleus else "rows"
+        return truncated if any(self._truncates[row.slot] for row in rows) else self.switches.way(lanes)
 
     def _run(self, key: Any, work: Callable[[], None]) -> None:
         """Do the work: as it comes for the first time, recorded the second time, replayed from then on."""
@@ -235,5 +237,7 @@ class RecordedRunner(CudaRunner):
             draw_fused(hidden, w.head, w.head_bias, drawing)
         elif way == "rows":
             draw_tokens(self._logits(hidden), *drawing)
+        elif way == "nucleus":
+            draw_nucleus(self._logits(hidden), drawing)
         else:
             draw_tiles(self._logits(hidden), drawing)

@@ -24,7 +24,7 @@ class Switches:
     (GPUs since Hopper). `prompts`: attention of prompts that is arranged for a GPU's copy engine. `cascade`: pages that several rows of a
     decode step have in common, as the prompt of a group, are read once for all of them, where that saves enough (`cascade.py`). `balance`:
     the programs of a decode step's attention read about the same number of pages each, whatever the lengths of its rows
-    (`balance_kernel.py`); steps with a cascade do not."""
+    (`balance_kernel.py`); steps with a cascade do not. `nucleus`: rows with top-p are drawn by many programs each (`nucleus_kernel.py`)."""
 
     record: bool = True
     draw: str = "auto"
@@ -36,6 +36,7 @@ class Switches:
     prompts: bool = True
     cascade: bool = False
     balance: bool = False
+    nucleus: bool = False
 
     def __post_init__(self) -> None:
         if self.draw not in WAYS:
