@@ -3,11 +3,11 @@
 `draw_kernel` has one program per row, which passes over its logits half a dozen times. Here every token is read twice. A first kernel sums
 up tiles, as where nothing is truncated. A second one looks at a sample of each tile and guesses between which two distances from the
 largest logit the cut of top-p lies. A third reads all logits again: it sums what is nearer than that interval and copies the distances
-that are inside. A last one finds the cut among the copies, then the tile in which the cumulative sum passes the row's uniform number, and
-looks at this tile alone.
+that are inside. A fourth one finds the cut among the copies, then the tile in which the cumulative sum passes the row's uniform number,
+and looks at this tile alone.
 
 The guess decides about time only. If the sums show that the cut lies elsewhere, if more tokens are in the interval than there is room for,
-and for rows with top-k or min-p, the last kernel does what `draw_kernel` does. Token and log-prob are those of `draw_kernel` except for
+and for rows with top-k or min-p, a last kernel does what `draw_kernel` does. Token and log-prob are those of `draw_kernel` except for
 rounding.
 """
 
@@ -24,7 +24,7 @@ from turnwise.engines.native.head_kernel import TILE, Drawing, _of_logits, _room
 
 SAMPLED = 16  # one of so many tokens is in the sample
 ROOM = 2  # one of so many tokens of a tile has room in the interval
-JOINED = 8192  # numbers that are read at once where tiles are joined
+JOINED, NARROW, FINDERS = 4096, 1024, 8  # where the cut is found: numbers that are joined and searched at once, and warps
 SEARCHES = tl.constexpr(14)  # halvings of the interval in which a distance is guessed
 DOUBT, MOST_DOUBT = tl.constexpr(4.0), tl.constexpr(0.7)  # standard errors of the mass beyond the cut, as the sample has it; the most of it
 SOME = tl.constexpr(24.0)  # tokens of the sample that are within the farther end, so that no large one is beyond it unseen
@@ -150,7 +150,7 @@ def _kept_of(counts, copies, kept, tied, lane, cut, tiles, ROOM: tl.constexpr, G
 @triton.jit
 def _finish(
     logits, slots, places, floats, integers, last, tokens, logprobs, scratch, tops, sums, wheres, guesses, nearer, counts, copies, kept,
-    tied, row_stride, size, tiles,
+    tied, undone, row_stride, size, tiles,
     TILES: tl.constexpr, TILE: tl.constexpr, ROOM: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, WALKS: tl.constexpr,
     FEW: tl.constexpr,
 ):  # fmt: skip
@@ -216,22 +216,29 @@ def _finish(
         tl.store(tokens + lane, chosen.to(tl.int64))
         tl.store(last + slot, chosen.to(tl.int64))
         tl.store(logprobs + lane, (tl.load(row + chosen) - top) * inverse - tl.log(whole))
-    else:
-        _draw(
-            logits, slots, places, floats, integers, last, tokens, logprobs, scratch, row_stride, size, BLOCK, WALKS, FEW
-        )  # fmt: skip
+    tl.store(undone + lane, (~ready).to(tl.int32))
 
 
-def draw_nucleus(logits: Tensor, to: Drawing, tile: int = TILE, warps: int = WARPS) -> None:
+@triton.jit
+def _rest(
+    logits, slots, places, floats, integers, last, tokens, logprobs, scratch, undone, row_stride, size,
+    BLOCK: tl.constexpr, WALKS: tl.constexpr, FEW: tl.constexpr,
+):  # fmt: skip
+    """Rows that are not done yet. A kernel of its own, since it needs many registers."""
+    if tl.load(undone + tl.program_id(0)) != 0:
+        _draw(logits, slots, places, floats, integers, last, tokens, logprobs, scratch, row_stride, size, BLOCK, WALKS, FEW)
+
+
+def draw_nucleus(logits: Tensor, to: Drawing, tile: int = TILE, warps: int = FINDERS) -> None:
     """One token and its log-prob for every row of `logits` (float32), with any settings; fast where they are top-p alone, or none.
-    `warps`: of the last kernel's programs."""
+    `warps`: of the programs that find the cut."""
     rows, size = logits.shape
     tile = min(tile, triton.next_power_of_2(size))
     tiles, room, sample = triton.cdiv(size, tile), max(1, tile // ROOM), max(1, tile // SAMPLED)
     many, block = triton.next_power_of_2(tiles), min(BLOCK, triton.next_power_of_2(size))
     tops, sums, wheres = _room(rows, tiles, logits.device)
     nearer, kept, tied = torch.empty(3, rows, tiles, dtype=torch.float32, device=logits.device)
-    counts = torch.empty(rows, tiles, dtype=torch.int32, device=logits.device)
+    counts, undone = (torch.empty(rows, width, dtype=torch.int32, device=logits.device) for width in (tiles, 1))
     copies = torch.empty(rows, tiles, room, dtype=torch.float32, device=logits.device)
     guesses = torch.empty(rows, 2, dtype=torch.float32, device=logits.device)
     scratch = torch.empty(rows, FEW, dtype=torch.float32, device=logits.device)
@@ -245,6 +252,8 @@ def draw_nucleus(logits: Tensor, to: Drawing, tile: int = TILE, warps: int = WAR
         logits, to.slots, to.floats, tops, sums, guesses, nearer, counts, copies, *read, TILES=many, TILE=tile, ROOM=room, num_warps=4
     )  # fmt: skip
     _finish[(rows,)](
-        logits, *to, scratch, tops, sums, wheres, guesses, nearer, counts, copies, kept, tied, *read,
-        TILES=many, TILE=tile, ROOM=room, GROUP=max(1, min(many, JOINED // room)), BLOCK=block, WALKS=WALKS, FEW=FEW, num_warps=warps,
+        logits, *to, scratch, tops, sums, wheres, guesses, nearer, counts, copies, kept, tied, undone, *read,
+        TILES=many, TILE=tile, ROOM=room, GROUP=max(1, min(many, JOINED // room)), BLOCK=min(NARROW, block), WALKS=WALKS, FEW=FEW,
+        num_warps=warps,
     )  # fmt: skip
+    _rest[(rows,)](logits, *to, scratch, undone, logits.stride(0), size, BLOCK=block, WALKS=WALKS, FEW=FEW, num_warps=WARPS)
