@@ -27,7 +27,7 @@ class Blocks(NamedTuple):
 
 
 KINDS = ("qkv", "out", "gate", "down")
-# Products that follow attention ask for no weights ahead: in a step that is slower, if not alone (`benchmarks/engine_tuning.py`).
+# The product after attention asks for no weights ahead: that makes a whole step slower (`benchmarks/engine_tuning.py`).
 Lines = tuple[tuple[int, Blocks | None], ...]
 MEASURED: dict[tuple[str, int, int], Lines] = {  # by kind, inner size and outer size: up to so many rows, these blocks
     ("gate", 1536, 17920): (
