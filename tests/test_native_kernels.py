@@ -103,11 +103,11 @@ def plain_product(hidden: torch.Tensor, head: torch.Tensor, to: Any, wide: int, 
 
 def test_drawing_by_parts_of_tiles_draws_what_the_draw_over_whole_rows_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     from turnwise.engines.native import head_tiles
-    from turnwise.engines.native.gate_tiles import Tile
+    from turnwise.engines.native.gate_tiles import PIECE, Tile
 
     def launch(kernel: Any, x: Any, weight: Any, tile: Tile, across: int, memory: int, overlap: bool, places: Any, size: int) -> None:
         assert (across, memory, size) == (3, tile.stage_memory, 500)
-        for place, found in zip(places[2:], plain_product(x, weight, to, 2 * tile.columns, 32), strict=True):
+        for place, found in zip(places[3:], plain_product(x, weight, to, 2 * tile.columns, PIECE), strict=True):
             place.copy_(found)
 
     monkeypatch.setattr(head_tiles, "launch", launch)
@@ -122,8 +122,8 @@ def test_drawing_by_parts_of_tiles_draws_what_the_draw_over_whole_rows_draws(mon
 
 
 TRUNCATED = [
-    Sampling(top_p=0.95), Sampling(top_p=0.9, temperature=0.7), Sampling(), Sampling(temperature=0.0), Sampling(top_p=0.5), Sampling(min_p=0.05),
-    Sampling(top_p=0.8, min_p=0.01), Sampling(top_k=50, top_p=0.9), Sampling(top_k=2),
+    Sampling(top_p=0.95), Sampling(top_p=0.9, temperature=0.7), Sampling(), Sampling(temperature=0.0), Sampling(top_p=0.5),
+    Sampling(min_p=0.05), Sampling(top_p=0.8, min_p=0.01), Sampling(top_k=50, top_p=0.9), Sampling(top_k=2),
 ]  # fmt: skip
 
 

@@ -2,15 +2,15 @@
 // size contiguous. Sums are float32.
 //
 // HEAD 0: activation(x · gate) * (x · up). The weight's first half is the gate; each factor is rounded to bfloat16 before the next thing is
-// done with it. HEAD 1: of every tile of an output layer and every row, the largest logit, the column where it is, and the sum of
-// exp((logit - largest) / temperature), also by parts of 32 columns.
+// done with it. HEAD 1: of every tile of an output layer and every row, the largest logit, for a greedy row the column where it is, and
+// the sum of exp((logit - largest) / temperature), also by parts of PIECE columns.
 //
 // One block per multiprocessor takes one tile after another. Its first warpgroup asks the GPU's copy engine for the next parts of both
 // matrices; the two others multiply, 64 rows each, and write. Blocks of a cluster that need the same part each bring a piece of it and send
 // it to all of them. A multiplying warp reports that it has read a stage to every block that writes into it.
 //
 // Given by the host: COLUMNS of the product in a tile, STAGES of parts that are on their way, DOWN × ACROSS blocks in a cluster (each 1
-// or 2), HEAD, GELU, OVERLAP (the kernel may begin before the last one has ended), AHEAD (parts of the weights that it asks for until then),
+// or 2), HEAD, PIECE, GELU, OVERLAP (the kernel may begin before the last one has ended), AHEAD (parts of the weights that it asks for until then),
 // and the function `multiply`.
 
 typedef unsigned int u32;
@@ -30,7 +30,7 @@ struct alignas(64) Map { char bytes[128]; };
 #define WIDE (2 * COLUMNS)  // columns of a tile
 #define SECOND COLUMNS      // where the second box of its weights is, from the first
 #define OUT_BYTES 0
-#define PARTS (WIDE / 32)
+#define PARTS (WIDE / PIECE)
 #define NOTHING __int_as_float(0xff800000)  // minus infinity
 #else
 #define WIDE COLUMNS
@@ -141,7 +141,7 @@ __device__ __forceinline__ void place(int tile, int down, int across, int group,
 extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(384, 1) gate_tiles(
     const __grid_constant__ Map x_map, const __grid_constant__ Map weight_map,
 #if HEAD
-    const int* slots, const float* settings, float* tops, float* totals, float* parts, int* wheres,
+    const int* slots, const float* floats, const long long* integers, float* tops, float* totals, float* parts, int* wheres,
 #else
     unsigned short* out,
 #endif
@@ -242,26 +242,30 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(384,
 #pragma unroll
                 for (int piece = 0; piece < 2 * PIECES; piece++) top = fmaxf(top, fmaxf(sums[4 * piece + side], sums[4 * piece + side + 1]));
                 top = largest(top);
+                long long slot = mine < rows ? 3ll * slots[mine] : -1;
                 int where = size - 1;
+                if (__any_sync(0xffffffffu, slot >= 0 && integers[slot] != 0)) {
 #pragma unroll
-                for (int piece = 2 * PIECES - 1; piece >= 0; piece--) {
-                    where = sums[4 * piece + side + 1] == top ? first_column + piece * 8 + 1 : where;
-                    where = sums[4 * piece + side] == top ? first_column + piece * 8 : where;
+                    for (int piece = 2 * PIECES - 1; piece >= 0; piece--) {
+                        where = sums[4 * piece + side + 1] == top ? first_column + piece * 8 + 1 : where;
+                        where = sums[4 * piece + side] == top ? first_column + piece * 8 : where;
+                    }
+                    where = smallest(where);
                 }
-                where = smallest(where);
-                float scale = mine < rows ? 1.4426950408889634f / settings[3ll * slots[mine]] : 0.0f, total = 0.0f;
+                float scale = slot >= 0 ? 1.4426950408889634f / floats[slot] : 0.0f, shift = -top * scale, total = 0.0f;
                 long long here = (long long)mine * tiles + number_across;
+                bool real = mine < rows && number_across < tiles;
 #pragma unroll
                 for (int part = 0; part < PARTS; part++) {
                     float sum = 0.0f;
 #pragma unroll
-                    for (int piece = 4 * part; piece < 4 * part + 4; piece++)
-                        sum += power((sums[4 * piece + side] - top) * scale) + power((sums[4 * piece + side + 1] - top) * scale);
+                    for (int piece = PIECE / 8 * part; piece < PIECE / 8 * (part + 1); piece++)
+                        sum += power(fmaf(sums[4 * piece + side], scale, shift)) + power(fmaf(sums[4 * piece + side + 1], scale, shift));
                     sum = summed(sum);
                     total += sum;
-                    if (mine < rows && number_across < tiles && lane % 4 == part % 4) parts[here * PARTS + part] = sum;
+                    if (real && lane % 4 == part % 4) parts[here * PARTS + part] = sum;
                 }
-                if (mine < rows && number_across < tiles && lane % 4 == 0) {
+                if (real && lane % 4 == 0) {
                     tops[here] = top;
                     totals[here] = total;
                     wheres[here] = where;

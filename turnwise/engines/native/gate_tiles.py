@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 ROWS, INNER = 128, 64  # of a tile, and of one part of the inner size
+PIECE = 16  # columns of an output layer whose weights are summed
 ROOM = 227 << 10  # bytes of a multiprocessor's memory that a block may take
 THREADS = 384
 
@@ -97,7 +98,7 @@ def source_of(tile: Tile, head: bool, gelu: bool, overlap: bool) -> str:
     """What is compiled: an output layer's product, or a gated one."""
     values = {
         "COLUMNS": tile.columns, "STAGES": tile.stages, "DOWN": tile.down, "ACROSS": tile.across, "AHEAD": min(tile.ahead, tile.stages),
-        "HEAD": int(head), "GELU": int(gelu), "OVERLAP": int(overlap),
+        "HEAD": int(head), "PIECE": PIECE, "GELU": int(gelu), "OVERLAP": int(overlap),
     }  # fmt: skip
     defined = "".join(f"#define {name} {value}\n" for name, value in values.items())
     return defined + _multiply(tile.columns) + Path(__file__).with_suffix(".cu").read_text(encoding="utf-8")

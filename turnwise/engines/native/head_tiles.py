@@ -1,7 +1,7 @@
 """The output layer and the draw on Hopper GPUs where every token may be drawn: no logits are written.
 
 The product (`gate_tiles.cu`) keeps of each tile of the vocabulary and each row what a draw needs: the largest logit, where it is, and the
-sums of weights by parts of 32 tokens. The draw (`head_kernel`) finds the part in which the cumulative sum passes the row's uniform number
+sums of weights by parts of 16 tokens. The draw (`head_kernel`) finds the part in which the cumulative sum passes the row's uniform number
 and computes the logits of this part again.
 """
 
@@ -11,11 +11,10 @@ import torch
 import triton  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
-from turnwise.engines.native.gate_tiles import ROWS, Tile, kernel_of, launch
+from turnwise.engines.native.gate_tiles import PIECE, ROWS, Tile, kernel_of, launch
 from turnwise.engines.native.head_kernel import Drawing, _choose, _room
 
-PIECE = 32  # tokens of a part
-WARPS = 4  # of the programs that draw
+WARPS = 8  # of the programs that draw
 
 
 def tile_for(rows: int) -> Tile:
@@ -32,7 +31,8 @@ def draw_product(hidden: Tensor, head: Tensor, to: Drawing, tile: Tile | None = 
     tops, sums, wheres = _room(rows, tiles, hidden.device)
     parts = torch.empty(rows, tiles, pieces, dtype=torch.float32, device=hidden.device)
     kernel = kernel_of(tile._replace(group=0), True, False, overlap, hidden.device)
-    launch(kernel, hidden, head, tile, tiles, tile.stage_memory, overlap, [to.slots, to.floats, tops, sums, parts, wheres], size)
+    places = [to.slots, to.floats, to.integers, tops, sums, parts, wheres]
+    launch(kernel, hidden, head, tile, tiles, tile.stage_memory, overlap, places, size)
     _choose[(rows,)](
         hidden, head, head, tops, sums, wheres, parts, *to, hidden.stride(0), size, tiles,
         TILES=triton.next_power_of_2(tiles), TILE=wide, WIDTH=width, PART=_part(width), FUSED=True, BIAS=False, PIECES=pieces,

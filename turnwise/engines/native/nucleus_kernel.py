@@ -18,7 +18,17 @@ import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
 from turnwise.engines.native.draw_kernel import (
-    ATTEMPTS, BLOCK, FEW, STAGES, WALKS, WARPS, _distance, _draw, _first_number, _next_number, _share,
+    ATTEMPTS,
+    BLOCK,
+    FEW,
+    STAGES,
+    WALKS,
+    WARPS,
+    _distance,
+    _draw,
+    _first_number,
+    _next_number,
+    _share,
 )  # fmt: skip
 from turnwise.engines.native.head_kernel import TILE, Drawing, _room, _sum_up
 
@@ -113,9 +123,8 @@ def _settle(
 ):  # fmt: skip
     """Draw. Without SUM, every row, until sums of tiles and levels do not decide; with SUM, the rows that are left."""
     lane = tl.program_id(0)
-    if SUM:
-        if tl.load(undone + lane) == 0:
-            return
+    if SUM and tl.load(undone + lane) == 0:
+        return
     row = logits + lane.to(tl.int64) * row_stride
     slot = tl.load(slots + lane).to(tl.int64)
     inverse = 1.0 / tl.load(floats + slot * 3)
@@ -161,10 +170,9 @@ def _settle(
         near = (top - value) * inverse <= likely
         good = near & ((top_p >= 1.0) | (chosen == best) | (most < target))
         unknown = near & ~good & ~(fewest >= target)
-        if SUM:
-            if unknown:
-                good = _before(row, size, inverse, top, value, chosen, BLOCK) < target
-                unknown = good & ~good
+        if SUM and unknown:
+            good = _before(row, size, inverse, top, value, chosen, BLOCK) < target
+            unknown = good & ~good
         attempt += 1
         going = ~good & ~unknown & (attempt < ATTEMPTS)
         mixed = _next_number(mixed)
@@ -205,9 +213,9 @@ def draw_nucleus(logits: Tensor, to: Drawing, tile: int = TILE, warps: int = 4) 
         logits, to.slots, to.floats, levels, tops, sums, wheres, above, stride, size, tiles, rows * tiles,
         TILE=tile, LEVELS=LEVELS, num_warps=SCANNERS,
     )  # fmt: skip
-    for last, warps, step in ((False, warps, CHUNK), (True, SUMMERS, min(SUMMED, triton.next_power_of_2(size)))):
+    for late, count in ((False, warps), (True, SUMMERS)):
         _settle[(rows,)](
             logits, *to, levels, tops, sums, wheres, above, undone, stride, size, tiles, rows * tiles,
-            TILES=triton.next_power_of_2(tiles), TILE=tile, LEVELS=LEVELS, SUM=last, BLOCK=step, num_warps=warps,
+            TILES=triton.next_power_of_2(tiles), TILE=tile, LEVELS=LEVELS, SUM=late, BLOCK=min(SUMMED, block), num_warps=count,
         )  # fmt: skip
     _rest[(rows,)](logits, *to, scratch, undone, stride, size, BLOCK=block, WALKS=WALKS, FEW=FEW, num_warps=WARPS)
