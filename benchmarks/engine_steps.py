@@ -24,6 +24,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,24 +43,25 @@ from results import publish
 from turnwise.engines.base import Request, Response, Sampling
 from turnwise.engines.native import NativeEngine, draw_kernel, gate_tiles, head_kernel, head_tiles, nucleus_kernel, paged_attention
 from turnwise.engines.native.head_kernel import Blocks, Drawing
+from turnwise.engines.native.switches import PLAIN
 
 PARTS = ("products", "prompt", "check", "draw", "cut", "attention", "shared", "decode", "whole", "games", "timeline")
-BEFORE = {"record": False, "draw": "rows", "merge": False}
+BEFORE = asdict(PLAIN)
 WAYS: dict[str, dict[str, Any]] = {
     "before": BEFORE,
     "record": BEFORE | {"record": True},
     "tiles": BEFORE | {"draw": "tiles"},
     "fused": BEFORE | {"draw": "fused"},
     "merge": BEFORE | {"merge": True},
-    "all, tiles": {"record": True, "draw": "tiles", "merge": True},
-    "all, fused": {"record": True, "draw": "fused", "merge": True},
+    "all, tiles": BEFORE | {"record": True, "draw": "tiles", "merge": True},
+    "all, fused": BEFORE | {"record": True, "draw": "fused", "merge": True},
     "now": {},
-    "products": {"products": True},
-    "gate": {"gate": True},
-    "overlap": {"overlap": True},
-    "prompts": {"prompts": True},
-    "own": {"products": True, "gate": True, "prompts": True},
-    "own, overlap": {"products": True, "gate": True, "prompts": True, "overlap": True},
+    "products": BEFORE | {"products": True},
+    "gate": BEFORE | {"gate": True},
+    "overlap": BEFORE | {"overlap": True},
+    "prompts": BEFORE | {"prompts": True},
+    "own": BEFORE | {"products": True, "gate": True, "prompts": True},
+    "own, overlap": BEFORE | {"products": True, "gate": True, "prompts": True, "overlap": True},
     "cascade": {"cascade": True},
     "balance": {"balance": True},
     "no gate tiles": {"gate_tiles": False},

@@ -224,4 +224,6 @@ def test_switches_that_do_not_exist_are_named() -> None:
         NativeEngine(make(), switches={"speed": True})
     with pytest.raises(TurnwiseError, match="draw is one of"):
         Switches(draw="quickly")
+    with pytest.raises(TurnwiseError, match="overlap is true or false, not 'off'"):
+        NativeEngine.ready(Sampling(), {"switches": {"overlap": "off"}})
     assert not PLAIN.changed and Switches.of(None).changed and Switches.of({"merge": False}).record

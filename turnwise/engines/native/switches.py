@@ -46,6 +46,9 @@ class Switches:
     def __post_init__(self) -> None:
         if self.draw not in WAYS:
             raise TurnwiseError(f"engine: the switch draw is one of {', '.join(WAYS)}, not {self.draw!r}")
+        for name in (field.name for field in fields(self) if field.name != "draw"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise TurnwiseError(f"engine: the switch {name} is true or false, not {value!r}")
 
     @classmethod
     def of(cls, chosen: Mapping[str, Any] | None) -> Switches:
