@@ -146,7 +146,7 @@ def test_on_a_cpu_models_in_float32_run_through_fused_layers_and_others_through_
     assert PackedModel(tiny()).fused is not None
     assert PackedModel(tiny(), fused=False).fused is None
     assert PackedModel(tiny().bfloat16()).fused is None and PackedModel(tiny().double()).fused is None
-    assert PackedModel(tiny(attention_dropout=0.1)).fused is None
+    assert PackedModel(tiny(attention_dropout=0.1).bfloat16()).fused is None
     assert not [warning for warning in recwarn if "layers" in str(warning.message)]
 
 
@@ -203,8 +203,11 @@ def test_a_gradient_that_is_in_one_piece_is_turned_where_it_is() -> None:
     assert found.data_ptr() == whole.data_ptr() and torch.equal(found, wanted)
 
 
-def test_where_fused_layers_would_be_used_a_model_that_they_do_not_take_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forward, "_on_gpu_in_half", lambda weight: True)
+@pytest.mark.parametrize("half", [True, False])
+def test_where_fused_layers_would_be_used_a_model_that_they_do_not_take_is_named_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, half: bool
+) -> None:
+    monkeypatch.setattr(forward, "_on_gpu_in_half", lambda weight: half)  # not half: in float32 on a CPU
     with pytest.warns(UserWarning, match=r"^Qwen2ForCausalLM: .* \(its attention has dropout\): transformers' own layers train it$"):
         assert PackedModel(tiny(attention_dropout=0.1)).fused is None
     assert PackedModel(tiny()).fused is not None

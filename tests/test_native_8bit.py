@@ -171,6 +171,7 @@ def test_a_recipe_with_such_a_cache_gets_importance_weights_and_old_logprobs_of_
 
     packed = "engine.options.cache_dtype=8bit"
     assert corrected() == corrected("engine.options.cache_dtype=model") == ("none", "engine") and not said
+    assert corrected("engine.options.cache_dtype=fp8") == ("none", "engine") and not said, "refused with the other options of the engine"
     assert corrected(packed) == ("truncate", "learner") and "instead of engine" in said.pop()
     assert corrected(packed, "objective.importance=mask") == ("mask", "learner") and "importance=mask" in said.pop()
     assert corrected(packed, "objective.importance=mask", "learner.old_logprobs=learner") == ("mask", "learner") and not said

@@ -116,6 +116,10 @@ def show(config: Config, run: Run | None, changes: Mapping[str, Any], memory: fl
 
     config = resumed_config(run, changes) if run is not None else config
     check_trainable(config, runs=False)
+    if config.engine.name in ("native", "transformers"):
+        from turnwise.setup.build import engine_options
+
+        engine_options(config)
     console = Console()
     own = config.method is not None and run is None and is_reference(config.method.name)
     words = [f"The settings of {config.method.name} are not shown: a dry run runs no code of yours."] if own and config.method else []

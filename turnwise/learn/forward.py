@@ -149,8 +149,7 @@ class PackedModel:
         if reason := reason_against(self.outer):
             if wanted:
                 raise TurnwiseError(f"{name} cannot run through fused layers: {reason}")
-            if half:
-                warnings.warn(not_taken(name, reason), stacklevel=3)
+            warnings.warn(not_taken(name, reason), stacklevel=1)  # from one place, so that a copy of the model does not repeat it
             return
         stack = FusedStack(self.causal)
         if full:
@@ -177,6 +176,13 @@ class PackedModel:
         much our layers differ from the model's own."""
         with torch.no_grad():
             return self.inside(lambda: self._try_fused(FusedStack(self.causal, dtype)))
+
+    def recompute(self) -> None:
+        """From now on, the model's own layers keep their inputs only. Newer releases of transformers have another
+        name for it."""
+        causal = self.causal
+        enable = getattr(causal, "activation_checkpointing_enable", None) or causal.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
 
     def refuse_fused(self, gap: float) -> None:
         """Our layers differ too much."""

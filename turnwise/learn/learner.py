@@ -119,7 +119,7 @@ class Learner:
         self._look_at_memory()
         again = self.policy.fused is None and self.memory.must_recompute(self.settings.tokens_per_batch)
         if again if self.ranks is None else self.decisions.recompute(again):
-            self.policy.causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            self.policy.recompute()
 
     def _packed_model(self, model: nn.Module, vision: Vision | None) -> PackedModel:
         if vision is None:

@@ -22,7 +22,7 @@ def truncated(config: Config) -> Config:
 
 def with_8bit_cache(config: Config, say: Callable[[str], None] | None = None) -> Config:
     """The recipe as it runs with its engine's cache: corrected, if keys and values are stored in 8 bits."""
-    if config.engine.name != "native" or config.engine.options.get("cache_dtype", "model") == "model":
+    if config.engine.name != "native" or config.engine.options.get("cache_dtype") != "8bit":
         return config
     found = truncated(config)
     if found != config and say is not None:

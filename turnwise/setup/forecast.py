@@ -24,10 +24,12 @@ def forecast(config: Config) -> list[str]:
     trained = parameters if config.model.lora is None else parameters // 50
     width = 2 if config.model.dtype == "bfloat16" else 4
     weights = parameters * width + trained * (12 + (4 if width == 2 else 0)) + (parameters * width if config.objective.kl != "off" else 0)
+    tokens = config.learner.tokens_per_batch
+    at_once = f"{tokens:,} tokens" if tokens else "as many tokens at once as memory allows"
     return [
         *lines,
         f"model: {known}{parameters:,} parameters; about {weights / 1e9:.2f} GB for weights, gradients and optimiser, "
-        f"and activations of {config.learner.tokens_per_batch:,} tokens (a turn has at most {per_turn:,})",
+        f"and activations of {at_once} (a turn has at most {per_turn:,})",
     ]
 
 

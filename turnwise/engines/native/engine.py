@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from turnwise.config.options import Help
-from turnwise.engines.base import Finish, Request, Response
+from turnwise.engines.base import Finish, Request, Response, Sampling
 from turnwise.engines.module import load_weights
 from turnwise.engines.native.cache_pages import CachePages, Chain
 from turnwise.engines.native.chains import Chains
@@ -97,6 +97,11 @@ class NativeEngine:
         self._closed = False
         self.version, self.reports = 0, tuple(COLUMNS)
         self.early = EARLY if self._runner.ahead and not self._runner.mixed else 0
+
+    @staticmethod
+    def ready(sampling: Sampling, options: Mapping[str, Any]) -> None:
+        """An error for switches that do not exist, before a model is loaded."""
+        Switches.of(options.get("switches"))
 
     @property
     def pending(self) -> int:

@@ -86,7 +86,7 @@ class FurtherModel(Scorer):
         super().__init__(name, packed, tokenizer, self.budget, temperature=temperature, ranks=ranks)
         self.budget.look(self.optimiser)
         if self.trained and not shares and packed.fused is None and memory.must_recompute(self.budget.tokens):
-            packed.causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            packed.recompute()
 
     def _make_heads(self, packed: PackedModel, size: int, where: str) -> tuple[dict[str, ReadAt], nn.ModuleDict]:
         if getattr(self.kind, "classifier", False):
