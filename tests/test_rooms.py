@@ -36,15 +36,18 @@ def imported(path: Path) -> tuple[str, ...]:
     return tuple(imports_in(path.read_text(encoding="utf-8")))
 
 
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All statements below this node, without those that only a type checker sees. An import is never part of an expression."""
+    typing_only = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+    for part in ("orelse",) if typing_only else ("body", "orelse", "finalbody", "handlers", "cases"):
+        inside = getattr(node, part, ())
+        for statement in inside if isinstance(inside, list) else ():  # a lambda's body is one expression
+            yield statement
+            yield from statements(statement)
+
+
 def imports_in(source: str) -> Iterator[str]:
-    nodes = list(ast.walk(ast.parse(source)))
-    unseen: set[int] = set()
-    for node in nodes if "TYPE_CHECKING" in source else ():
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            unseen |= {id(inner) for part in node.body for inner in ast.walk(part)}
-    for node in nodes:
-        if id(node) in unseen:
-            continue
+    for node in statements(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):

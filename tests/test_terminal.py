@@ -118,8 +118,11 @@ LAST = (*(name.rpartition(".")[2] for name in PRINTING), "from_markup")
 
 def calls_that_print(path: Path) -> list[str]:
     """Where a file prints past turnwise/util/terminal.py and turnwise/util/console.py."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    found: list[str] = []
+    text = path.read_text()
+    if not any(name in text for name in (*LAST, "rich")):  # to parse all files takes seconds
+        return found
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and node.module == "rich.console":
             found += [f"line {node.lineno}: rich's Console" for name in node.names if name.name == "Console"]
         elif isinstance(node, ast.ImportFrom) and node.module == "rich":
