@@ -9,34 +9,41 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Compiled files are kept, whatever the environment says: the tests start hundreds of processes, and each would compile everything again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help quickstart test browser sandbox bfcl compiled lint check bench test-oracle test-agents test-cluster test-envs bench-envs programs clean
+.PHONY: help quickstart test debian browser sandbox bfcl compiled lint check bench test-oracle test-agents test-cluster test-envs bench-envs programs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
-# Torch goes first and by exact version: that finds a CPU build where one is offered, and not gigabytes of CUDA.
+# Torch goes first and by exact version: that finds a CPU build where one is offered, and not gigabytes of CUDA. Packages are compiled as
+# they are imported: most of their 19,000 files never are.
 # A stamp per extra: a second call installs nothing.
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --upgrade pip
-	$(PIP) install --quiet $(TORCH)
+	$(PIP) install --quiet --no-compile $(TORCH)
 	@touch $@
 
 $(VENV)/.%: $(VENV)/.made pyproject.toml
-	$(PIP) install --quiet --quiet --editable '.[$*]'
+	$(PIP) install --quiet --quiet --no-compile --editable '.[$*]'
 	@touch $@
 
 quickstart: $(VENV)/.quickstart  ## set up and train the tiny agent of recipes/quickstart.toml
 	$(BIN)/turnwise train
 
 # Three workers for two cores: many tests wait for other processes, those of the cluster for minutes.
-test: $(VENV)/.dev browser sandbox bfcl  ## set up, lint, type-check and run every test; WORKERS=N at a time (3)
+test:  ## set up, lint, type-check and run every test; WORKERS=N at a time (3)
+	@$(MAKE) --no-print-directory -j2 bfcl debian
 	@$(MAKE) --no-print-directory -j2 lint compiled
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n $(or $(WORKERS),3) --dist worksteal
 
 # In a new clone, the tests are compiled once, beside mypy, and not by every worker.
 compiled: $(VENV)/.dev
 	@[ -d tests/__pycache__ ] || $(BIN)/python -m pytest --collect-only >/dev/null 2>&1 || true
+
+# One after the other, beside what pip installs.
+debian:
+	@$(MAKE) --no-print-directory browser
+	@$(MAKE) --no-print-directory sandbox
 
 # The tests of the pages want a browser. Where none is found and this is root on a Debian, one is installed; anywhere else, and where that
 # fails or BROWSER=no, those tests are skipped. Never a reason to fail.
