@@ -122,3 +122,19 @@ def test_the_gap_between_engine_and_learner_in_a_training_run() -> None:
     most = max(row["learner/engine_gap_max"] for row in rows)
     text = " ".join(page("learner").split())
     assert f"it is {mean:.3f} on average and {most:.2f} at most, and the root of its mean square is {(2 * squares) ** 0.5:.3f}" in text
+
+
+def test_moments_in_8_bits_on_a_quadratic() -> None:
+    text, run = page("performance"), measured("moments")["quadratic"]
+    for words, name in (("nothing", "1"), ("a factor of 100", "100"), ("a factor of 10,000", "10,000")):
+        row = [one for way, one in run[f"a factor of {name}"].items() if way != "float32"]
+        assert len(row) == 3
+        shown = ["diverges" if one["apart"] > 1 else f"{100 * one['apart']:.1f} %, {one['from_the_best']:.1f}" for one in row]
+        assert cells(text, words) == shown
+
+
+def test_moments_in_8_bits_in_training() -> None:
+    text, run = " ".join(page("performance").split()), measured("moments")["numberline-tiny"]
+    ends = {kind: [f"{100 * run[f'{kind}, seed {seed}']['success'][-1]:.0f}" for seed in (500, 501, 502)] for kind in ("float32", "8bit")}
+    plain, packed = (f"{', '.join(found[:2])} and {found[2]} %" for found in ends.values())
+    assert f"of {plain} with float32 and of {packed} with 8 bits" in text
