@@ -41,7 +41,7 @@ from engine_timeline import Timeline, picture
 from results import publish
 
 from turnwise.engines.base import Request, Response, Sampling
-from turnwise.engines.native import NativeEngine, draw_kernel, head_kernel, nucleus_kernel, paged_attention
+from turnwise.engines.native import NativeEngine, draw_kernel, gate_tiles, head_kernel, head_tiles, nucleus_kernel, paged_attention
 from turnwise.engines.native.head_kernel import Blocks, Drawing
 from turnwise.engines.native.switches import PLAIN
 
@@ -65,7 +65,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "cascade": {"cascade": True},
     "balance": {"balance": True},
     "no gate tiles": {"gate_tiles": False},
-    "nucleus": {"nucleus": True},
+    "by rows": {"nucleus": False},
+    "no product": {"draw": "tiles"},
 }
 BLOCKS = [
     Blocks(16, 128, 64, 4, 4), Blocks(32, 128, 64, 4, 4), Blocks(64, 128, 64, 4, 4), Blocks(64, 256, 64, 4, 3), Blocks(128, 64, 64, 4, 4),
@@ -155,6 +156,9 @@ class Draws:
 
     def fused(self, blocks: Blocks | None = None) -> None:
         head_kernel.draw_fused(self.hidden, self.head, None, self.to, blocks)
+
+    def product(self) -> None:
+        head_tiles.draw_product(self.hidden, self.head, self.to, overlap=True)
 
     def result(self, work: Callable[[], None]) -> tuple[torch.Tensor, torch.Tensor]:
         self.to.tokens.fill_(-1)
@@ -249,6 +253,8 @@ class Steps(Bench):
         for rows in (8, 16, 32, 64, 96, 128, 192, 256, 384, 512):
             case = Draws(rows, width)
             times = {"rows": graph_us(case.rows), "tiles": graph_us(case.tiles)}
+            if gate_tiles.available(torch.device("cuda", 0)):
+                times["product"] = graph_us(case.product)
             for blocks in BLOCKS:
                 if blocks.rows <= max(16, 2 * rows) and blocks.rows * 8 >= min(rows, 128):
                     times["fused " + "×".join(map(str, blocks))] = graph_us(lambda case=case, blocks=blocks: case.fused(blocks))
@@ -264,11 +270,11 @@ class Steps(Bench):
             for top_p in (0.95, 1.0):
                 case = Draws(rows, 256, top_p)
                 logits = case.logits()
-                for block, warps in ((4096, 16), (2048, 8), (4096, 8), (8192, 16), (4096, 32), (8192, 32)):
+                for block, warps in ((4096, 16), (2048, 8), (8192, 16), (8192, 32)):
                     with patch.multiple(draw_kernel, BLOCK=block, WARPS=warps):
                         name = f"{rows} rows, top-p {top_p}, {block} × {warps}"
                         found[name] = _or_none(lambda case=case, logits=logits: draw_kernel.draw_tokens(logits, *case.to))
-                for tile, warps in ((2048, 16), (2048, 8), (2048, 4), (4096, 16), (4096, 8), (1024, 8)):
+                for tile, warps in ((2048, 4), (2048, 8), (2048, 2), (4096, 4), (1024, 4)):
                     name = f"{rows} rows, top-p {top_p}, in tiles of {tile}, {warps} warps"
                     found[name] = _or_none(partial(nucleus_kernel.draw_nucleus, logits, case.to, tile, warps))
         return found
@@ -308,7 +314,7 @@ class Steps(Bench):
         """Milliseconds of a decode step at 1,152 tokens, by way; top-p 0.95 for some of them."""
         found: dict[str, Any] = {}
         for lanes in (128, 512):
-            for top_p, names in ((1.0, WAYS), (0.95, ("before", "all, tiles", "now", "nucleus"))):
+            for top_p, names in ((1.0, WAYS), (0.95, ("before", "all, tiles", "now", "by rows"))):
                 self.top_p = top_p
                 for name in self._chosen(names):
                     self.use(WAYS[name], lanes)

@@ -37,6 +37,7 @@ def _play(words: Sequence[str], streams: tuple[str, str], folder: str, environme
         del sys.argv[1]
         exec(compile(words[1], "<string>", "exec"), {"__name__": "__main__"})
     else:
+        sys.path.insert(0, str(Path(words[0]).resolve().parent))
         runpy.run_path(words[0], run_name="__main__")
 
 

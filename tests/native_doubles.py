@@ -195,6 +195,10 @@ def draw_fused(hidden: Tensor, head: Tensor, bias: Tensor | None, to: Drawing) -
     draw_tiles(linear(hidden, head, bias), to)
 
 
+def draw_product(hidden: Tensor, head: Tensor, to: Drawing, overlap: bool) -> None:
+    draw_tiles(linear(hidden, head), to)
+
+
 def draw_nucleus(logits: Tensor, to: Drawing) -> None:
     draw_tokens(logits, *to)
 
@@ -223,6 +227,7 @@ MODULES = {
     "draw_kernel": (draw_tokens,),
     "head_kernel": (Drawing, draw_fused, draw_tiles, fusible),
     "note_kernel": (note, copy_pages),
+    "head_tiles": (draw_product,),
     "nucleus_kernel": (draw_nucleus,),
 }
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from launching import python
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("performance", "engines", "learner", "models", "cluster-learner")
@@ -54,6 +55,5 @@ def test_a_benchmark_of_kernels_says_what_it_needs(name: str) -> None:
 )
 def test_a_benchmark_that_needs_a_gpu_says_so(words: str) -> None:
     name, *options = words.split()
-    command = [sys.executable, str(ROOT / "benchmarks" / name), *options]
-    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = python(str(ROOT / "benchmarks" / name), *options)
     assert said.returncode == 1 and said.stderr.startswith("This measurement needs an NVIDIA GPU"), said.stderr[-300:]

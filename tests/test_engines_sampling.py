@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from turnwise import TurnwiseError
 from turnwise.engines.base import Sampling
-from turnwise.engines.sampling import Columns, draw, truncate, uniform
+from turnwise.engines.sampling import ATTEMPTS, Columns, draw, truncate, uniforms
 from turnwise.engines.stopping import StopStrings, stop_tokens
 
 MASK = (1 << 64) - 1
@@ -32,7 +32,7 @@ def columns(*samplings: Sampling, seeds: Sequence[int] | None = None) -> Columns
     return Columns.of(samplings, seeds or range(len(samplings)), "cpu")
 
 
-def reference_uniform(seed: int, position: int) -> float:
+def reference_uniforms(seed: int, position: int, count: int) -> list[float]:
     """The same hash in Python's own integers."""
 
     def mix(z: int) -> int:
@@ -41,20 +41,24 @@ def reference_uniform(seed: int, position: int) -> float:
         return z ^ (z >> 31)
 
     golden = 0x9E3779B97F4A7C15
-    return (mix((mix((seed + golden) & MASK) + (position + 1) * golden) & MASK) >> 12) / 2**52
+    numbers = [mix((mix((seed + golden) & MASK) + (position + 1) * golden) & MASK)]
+    while len(numbers) < count:
+        numbers.append(mix((numbers[-1] + golden) & MASK))
+    return [(number >> 12) / 2**52 for number in numbers]
 
 
 @given(st.integers(-(2**70), 2**70), st.integers(0, 10**6))
 def test_chance_is_a_pure_function_of_seed_and_position(seed: int, position: int) -> None:
     settings = columns(Sampling(), seeds=[seed])
-    assert uniform(settings.seed, torch.tensor([position])).item() == reference_uniform(seed, position)
+    assert uniforms(settings.seed, torch.tensor([position]), 5)[0].tolist() == reference_uniforms(seed, position, 5)
 
 
 def test_chance_of_neighbouring_seeds_and_positions_is_even_and_unrelated() -> None:
-    grid = uniform(torch.arange(300)[:, None], torch.arange(300)[None, :])
-    counts = torch.histc(grid.float(), bins=20, min=0, max=1)
-    assert (counts - 4500).abs().max() < 5 * 4500**0.5
-    for shifted in (grid[1:] * grid[:-1], grid[:, 1:] * grid[:, :-1]):
+    grid, later = uniforms(torch.arange(300)[:, None], torch.arange(300)[None, :], 2).unbind(-1)
+    for numbers in (grid, later):
+        counts = torch.histc(numbers.float(), bins=20, min=0, max=1)
+        assert (counts - 4500).abs().max() < 5 * 4500**0.5
+    for shifted in (grid[1:] * grid[:-1], grid[:, 1:] * grid[:, :-1], grid * later, grid[1:] * later[:-1], grid[:, 1:] * later[:, :-1]):
         assert shifted.mean().item() == pytest.approx(0.25, abs=0.005)
 
 
@@ -121,6 +125,43 @@ def test_truncation_keeps_exactly_the_tokens_of_the_slow_definition(counts: list
     kept = truncate(weights, columns(sampling))[0]
     assert set(kept.nonzero()[:, 0].tolist()) == slow_support([count / 1024 for count in counts], sampling)
     assert torch.equal(kept[kept > 0], weights[0][kept > 0])
+
+
+TRUNCATIONS = [Sampling(top_p=0.9), Sampling(top_k=3), Sampling(min_p=0.3), Sampling(1.3, 0.8, 5, 0.05), Sampling(top_p=0.02)]
+
+
+@pytest.mark.parametrize("sampling", TRUNCATIONS, ids=repr)
+def test_tokens_that_are_kept_come_as_often_as_among_themselves(sampling: Sampling) -> None:
+    """However many draws a row needs; the last of these settings keeps so little that many rows use up their attempts."""
+    logits = torch.linspace(0.3, -2.0, 9)[torch.randperm(9, generator=torch.Generator().manual_seed(1))].repeat_interleave(4)
+    n = 40000
+    settings = columns(*[sampling] * n)
+    drawn = draw(logits.expand(n, -1), settings, torch.arange(n) % 3)
+    whole = torch.softmax(logits / sampling.temperature, -1)
+    expected = truncate(whole[None], columns(sampling))[0]
+    found = torch.bincount(drawn.tokens, minlength=36) / n
+    assert (found[expected == 0] == 0).all()
+    assert (found - expected / expected.sum()).abs().max() < 0.012
+    assert torch.allclose(drawn.logprobs, whole.log()[drawn.tokens])
+
+
+def test_a_truncated_row_draws_the_first_of_its_numbers_that_gives_a_token_which_is_kept() -> None:
+    torch.manual_seed(0)
+    logits, seeds, position = torch.randn(300, 20), list(range(300)), torch.arange(300) % 5
+    sampling = Sampling(top_k=4)
+    drawn = draw(logits, columns(*[sampling] * 300, seeds=seeds), position).tokens
+    used = []
+    for row in range(300):
+        probabilities = torch.softmax(logits[row], -1).tolist()
+        kept = slow_support(probabilities, sampling)
+        numbers = reference_uniforms(seeds[row], int(position[row]), ATTEMPTS + 1)
+        found = [next(t for t in range(20) if sum(probabilities[: t + 1]) > number) for number in numbers[:-1]]
+        attempt = next((n for n, token in enumerate(found) if token in kept), ATTEMPTS)
+        left = [p if t in kept else 0.0 for t, p in enumerate(probabilities)]
+        last = next(t for t in range(20) if sum(left[: t + 1]) > numbers[-1] * sum(left))
+        used.append(attempt)
+        assert drawn[row] == (found[attempt] if attempt < ATTEMPTS else last)
+    assert set(used) == set(range(ATTEMPTS + 1))
 
 
 def test_the_log_prob_is_of_the_whole_distribution_also_where_tokens_were_cut_off() -> None:

@@ -92,56 +92,107 @@ def test_drawing_by_tiles_draws_what_the_draw_over_whole_rows_draws(way: str) ->
     assert (to.logprobs - expected.logprobs).abs().max() < 1e-5
 
 
+def plain_product(hidden: torch.Tensor, head: torch.Tensor, to: Any, wide: int, piece: int) -> list[torch.Tensor]:
+    """What `gate_tiles.cu` says about tiles of an output layer: largest, sum, sums by parts, place of the largest."""
+    tiles = -(-len(head) // wide)
+    logits = torch.nn.functional.pad(hidden @ head.t(), (0, tiles * wide - len(head)), value=-torch.inf).view(len(hidden), tiles, wide)
+    tops, wheres = logits.max(-1)
+    weights = ((logits - tops[..., None]) / to.floats[to.slots.long(), :1, None]).exp().view(len(hidden), tiles, -1, piece).sum(-1)
+    return [tops, weights.sum(-1), weights, (wheres + torch.arange(tiles) * wide).int()]
+
+
+def test_drawing_by_parts_of_tiles_draws_what_the_draw_over_whole_rows_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    from turnwise.engines.native import head_tiles
+    from turnwise.engines.native.gate_tiles import PIECE, Tile
+
+    def launch(kernel: Any, x: Any, weight: Any, tile: Tile, across: int, memory: int, overlap: bool, places: Any, size: int) -> None:
+        assert (across, memory, size) == (3, tile.stage_memory, 500)
+        for place, found in zip(places[3:], plain_product(x, weight, to, 2 * tile.columns, PIECE), strict=True):
+            place.copy_(found)
+
+    monkeypatch.setattr(head_tiles, "launch", launch)
+    monkeypatch.setattr(head_tiles, "kernel_of", lambda *given: None)
+    hidden, head = random(40, WIDTH), random(500, WIDTH, seed=1) * 0.4
+    samplings = [Sampling(temperature=(1.0, 0.0, 0.7, 1.5)[n % 4]) for n in range(40)]
+    seeds, place = [n * 7919 - 3 for n in range(40)], torch.arange(40) % 7
+    expected, to = draw(hidden @ head.t(), Columns.of(samplings, seeds, "cpu"), place), drawing(samplings, seeds, place, 500)
+    head_tiles.draw_product(hidden, head, to, Tile(96, 5, 1, 2))
+    assert to.tokens.tolist() == expected.tokens.tolist() == to.last.tolist()
+    assert (to.logprobs - expected.logprobs).abs().max() < 1e-5
+
+
+TRUNCATED = [
+    Sampling(top_p=0.95), Sampling(top_p=0.9, temperature=0.7), Sampling(), Sampling(temperature=0.0), Sampling(top_p=0.5),
+    Sampling(min_p=0.05), Sampling(top_p=0.8, min_p=0.01), Sampling(top_k=50, top_p=0.9), Sampling(top_k=2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["rows", "nucleus"])
 @pytest.mark.parametrize(("spread", "rounded"), [(0.5, False), (3.0, False), (3.0, True), (8.0, False)])
-def test_drawing_with_top_p_by_tiles_draws_what_the_draw_with_a_sort_draws(
-    monkeypatch: pytest.MonkeyPatch, spread: float, rounded: bool
+def test_the_draws_of_truncated_rows_draw_what_the_draw_with_a_sort_draws(
+    monkeypatch: pytest.MonkeyPatch, spread: float, rounded: bool, way: str
 ) -> None:
-    """Rows with top-p alone do not need the draw over whole rows, those with top-k or min-p do."""
-    from turnwise.engines.native import nucleus_kernel
+    """And the draw by many programs leaves rows with top-k alone to the draw over whole rows."""
+    from turnwise.engines.native import draw_kernel, nucleus_kernel
 
     words, whole_rows, slow = 1501, nucleus_kernel._draw, []
     monkeypatch.setattr(nucleus_kernel, "_draw", lambda *given: (slow.append(1), whole_rows(*given)))
-    settings = [Sampling(top_p=0.95), Sampling(top_p=0.9, temperature=0.7), Sampling(), Sampling(temperature=0.0), Sampling(top_p=0.99)]
-    settings += [Sampling(top_k=50, top_p=0.9), Sampling(min_p=0.05)]
-    samplings, seeds, place = settings * 2, [n * 7919 - 3 for n in range(14)], torch.arange(14) % 7
-    logits = random(14, words) * spread
+    samplings, rows = TRUNCATED * 3, 3 * len(TRUNCATED)
+    seeds, place = [n * 7919 - 3 for n in range(rows)], torch.arange(rows) % 7
+    logits = random(rows, words) * spread
     if rounded:
         logits = (logits * 4).round() / 4  # many tokens tie
     expected, to = draw(logits, Columns.of(samplings, seeds, "cpu"), place), drawing(samplings, seeds, place, words)
-    nucleus_kernel.draw_nucleus(logits, to, tile=256)
+    if way == "rows":
+        draw_kernel.draw_tokens(logits, *to)
+    else:
+        nucleus_kernel.draw_nucleus(logits, to, tile=256)
+        assert len(slow) == 6
     assert to.tokens.tolist() == expected.tokens.tolist() == to.last.tolist()
     assert (to.logprobs - expected.logprobs).abs().max() < 1e-5
-    assert 4 <= len(slow) <= 6  # four of them, and now and then a guess that was wrong
 
 
-def test_a_wrong_guess_costs_time_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No room for what is between the ends of the interval, and ends that are not around the cut."""
+@pytest.mark.parametrize("way", ["rows", "nucleus"])
+def test_a_row_whose_attempts_are_all_excluded_draws_from_the_tokens_that_are_left(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    from turnwise.engines.native import draw_kernel, nucleus_kernel
+
+    monkeypatch.setattr(nucleus_kernel, "_draw", draw_kernel._draw)
+    samplings, seeds, place = [Sampling(top_p=0.03), Sampling(min_p=0.97), Sampling(top_k=3)] * 4, list(range(12)), torch.arange(12)
+    logits = random(12, WORDS) * 0.1
+    expected, to = draw(logits, Columns.of(samplings, seeds, "cpu"), place), drawing(samplings, seeds, place)
+    first = draw(logits, Columns.of([Sampling()] * 12, seeds, "cpu"), place)
+    draw_kernel.draw_tokens(logits, *to) if way == "rows" else nucleus_kernel.draw_nucleus(logits, to, tile=64)
+    assert to.tokens.tolist() == expected.tokens.tolist() != first.tokens.tolist()
+
+
+@pytest.mark.parametrize("wrong", ["above all", "below all", "one", "not a number"])
+@pytest.mark.parametrize("spread", [0.7, 4.0])
+def test_levels_that_are_not_near_the_cut_cost_time_and_change_nothing(monkeypatch: pytest.MonkeyPatch, wrong: str, spread: float) -> None:
     from turnwise.engines.native import nucleus_kernel
 
-    samplings, seeds, place = [Sampling(top_p=0.9)] * 4, [5, 6, 7, 8], torch.zeros(4, dtype=torch.int64)
-    logits = random(4, WORDS) * 2
-    expected, whole_rows = draw(logits, Columns.of(samplings, seeds, "cpu"), place), nucleus_kernel._draw
-    collect = nucleus_kernel._collect
-    for wrong in ("room", "near", "far"):
-        slow: list[int] = []
-        monkeypatch.setattr(nucleus_kernel, "_draw", lambda *given, slow=slow: (slow.append(1), whole_rows(*given)))
+    samplings, seeds, place = [Sampling(top_p=0.9), Sampling(top_p=0.6)] * 6, list(range(12)), torch.arange(12)
+    logits = random(12, WORDS) * spread
+    expected, scan, passes = draw(logits, Columns.of(samplings, seeds, "cpu"), place), nucleus_kernel._scan, []
+    values = {"above all": 99.0, "below all": -99.0, "one": float(logits.mean()), "not a number": float("nan")}
+    before = nucleus_kernel._before
+    monkeypatch.setattr(nucleus_kernel, "_before", lambda *given: (passes.append(1), before(*given))[1])
 
-        class Spoiled:
-            def __getitem__(self, grid: Any, wrong: str = wrong) -> Any:
-                def launch(*given: Any, **settings: Any) -> None:
-                    guesses = given[5]
-                    if wrong != "room":
-                        guesses.copy_(torch.tensor([[-1.0, 0.5]] if wrong == "near" else [[30.0, 40.0]]).expand(4, 2))
-                    collect[grid](*given, **settings)
-                    if wrong == "room":
-                        given[7].fill_(settings["ROOM"] + 1)
+    class Spoiled:
+        def __getitem__(self, grid: Any) -> Any:
+            def launch(*given: Any, **settings: Any) -> None:
+                given[3].fill_(values[wrong])
+                scan[grid](*given, **settings)
 
-                return launch
+            return launch
 
-        monkeypatch.setattr(nucleus_kernel, "_collect", Spoiled())
-        to = drawing(samplings, seeds, place)
-        nucleus_kernel.draw_nucleus(logits, to, tile=64)
-        assert to.tokens.tolist() == expected.tokens.tolist() and len(slow) == 4, wrong
+    good = drawing(samplings, seeds, place)
+    nucleus_kernel.draw_nucleus(logits, good, tile=64)
+    few = len(passes)
+    monkeypatch.setattr(nucleus_kernel, "_scan", Spoiled())
+    to = drawing(samplings, seeds, place)
+    nucleus_kernel.draw_nucleus(logits, to, tile=64)
+    assert good.tokens.tolist() == to.tokens.tolist() == expected.tokens.tolist()
+    assert len(passes) - few > few
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter takes the maximum of nothing but NaN

@@ -62,6 +62,24 @@ def record(workers: int) -> list[tuple[int, str, float, bool]]:
     return seen
 
 
+def test_a_worker_that_plays_texts_loads_no_large_library() -> None:
+    """Every worker would pay for it: numpy takes longer to import than all that a worker needs."""
+    code = f"""
+import sys
+from turnwise.envs import worker
+from turnwise.envs.guarded import GuardedEnvs
+from turnwise.data.tasks import Task
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from troubled_env import Troubled
+played = GuardedEnvs(Troubled)
+played.reset(0, Task("0"), 1)
+played.step(0, "walk")
+print(*sorted({{"numpy", "torch", "pydantic", "email"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout.strip(), done.returncode) == ("", 0), done.stdout + done.stderr
+
+
 def test_answers_do_not_depend_on_the_number_of_workers() -> None:
     here = record(0)
     assert len(here) == 30

@@ -154,7 +154,7 @@ def test_other_packages_announce_environments_by_entry_points(monkeypatch: pytes
         EntryPoint("from-a-package", "turnwise.envs.base:Env", registry.ENTRY_POINTS),
         EntryPoint("broken-package", "no_such_package:Env", registry.ENTRY_POINTS),
     ]
-    monkeypatch.setattr(registry, "entry_points", lambda group: [point for point in points if point.group == group])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point for point in points if point.group == group])
     assert {"from-a-package", "broken-package"} <= set(names())
     rows = {row["name"]: row for row in describe()}
     assert not rows["broken-package"]["ready"]

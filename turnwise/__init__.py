@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-from turnwise import credit, methods
-from turnwise.data.rollouts import Rollouts, Stop, Trajectory, Turn
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import Env, EpisodeOver, Observation, Transition
 from turnwise.envs.registry import look_in, make, tasks
@@ -17,10 +15,11 @@ check_when_read()
 look_in("turnwise.adapters")
 
 if TYPE_CHECKING:
-    from turnwise import objectives
+    from turnwise import credit, methods, objectives
     from turnwise.api import evaluate, export, train
     from turnwise.collect.panel import Evaluation
     from turnwise.config.schema import Config as Recipe
+    from turnwise.data.rollouts import Rollouts, Stop, Trajectory, Turn
     from turnwise.report.comparison import compare
     from turnwise.runs.exchange import read_trajectories, write_trajectories
     from turnwise.runs.result import Result
@@ -56,14 +55,21 @@ __all__ = [
     "write_trajectories",
 ]
 
-# What loads torch or pydantic is imported when it is first asked for: where it lives, and under which name (none: the module itself).
+# What loads torch, pydantic or numpy is imported when it is first asked for: where it lives, and under which name (none: the whole module).
+# Processes of environments never ask for it, and start sooner.
 _LATER = {
     "Evaluation": ("turnwise.collect.panel", "Evaluation"),
     "Recipe": ("turnwise.config.schema", "Config"),
     "Result": ("turnwise.runs.result", "Result"),
+    "Rollouts": ("turnwise.data.rollouts", "Rollouts"),
+    "Stop": ("turnwise.data.rollouts", "Stop"),
+    "Trajectory": ("turnwise.data.rollouts", "Trajectory"),
+    "Turn": ("turnwise.data.rollouts", "Turn"),
     "compare": ("turnwise.report.comparison", "compare"),
+    "credit": ("turnwise.credit", ""),
     "evaluate": ("turnwise.api", "evaluate"),
     "export": ("turnwise.api", "export"),
+    "methods": ("turnwise.methods", ""),
     "objectives": ("turnwise.objectives", ""),
     "read_trajectories": ("turnwise.runs.exchange", "read_trajectories"),
     "train": ("turnwise.api", "train"),

@@ -11,7 +11,10 @@ package trusts it, so there is no question here.
 from __future__ import annotations
 
 import warnings
-from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "turnwise.plugins"
 _done = False
@@ -23,6 +26,8 @@ def load() -> None:
     if _done:
         return
     _done = True
+    from importlib.metadata import entry_points  # slow to import
+
     for point in entry_points(group=GROUP):
         try:
             loaded = point.load()

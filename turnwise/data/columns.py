@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnwise.data.anchors import AnchorTable, Ints, dense, encode
+from turnwise.data.limits import LARGEST_REWARD
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_atomically
 from turnwise.util.unpack import open_archive
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 SCHEMA = "turnwise.rollouts"
 VERSION = 1
-LARGEST_REWARD = 1e150  # squares of their sums still fit into a 64-bit float
 BY_TURN = ("group", "trajectory", "t", "reward", "anchor", "valid", "next_anchor", "success", "value", "tokens")
 BY_TOKEN = ("token_value", "token_logprob")
 FURTHER = ("extra", "token_extra", "trajectory_extra", "group_extra")

@@ -6,6 +6,10 @@ no generator with a state, so a row draws the same tokens regardless of the othe
 response, and on any device, as long as the logits are the same except for rounding. The cumulative sum is taken in float64, so that its
 rounding never matters.
 
+Top-k, top-p and min-p exclude tokens. Where they exclude the one that was drawn, the next number of the hash draws again from the whole
+distribution; after `ATTEMPTS` draws, one more number draws from the tokens that are left. The distribution is the truncated one either
+way, and whether one token is excluded can be told without finding out about all of them, which is what makes the draw fast on a GPU.
+
 The log-prob of a token is that of the whole distribution at the row's temperature (1 if greedy), before truncation.
 """
 
@@ -25,6 +29,7 @@ from turnwise.util.errors import TurnwiseError
 GOLDEN = 0x9E3779B97F4A7C15
 MIX_1 = 0xBF58476D1CE4E5B9
 MIX_2 = 0x94D049BB133111EB
+ATTEMPTS = 8  # draws from the whole distribution
 UNIFORM_BITS = 52  # one bit fewer than a float64 holds: the largest number times a sum stays below the sum
 
 
@@ -68,14 +73,28 @@ def draw(logits: Tensor, columns: Columns, position: Tensor) -> Drawn:
     """One token for every row of `logits` [rows, vocabulary]; `position` is the index of that token in its response."""
     logprobs = torch.log_softmax(logits.float() / columns.temperature[:, None], dim=-1)
     weights = logprobs.exp()
+    numbers = uniforms(columns.seed, position, ATTEMPTS + 1 if columns.truncates else 1)
+    chosen = _where(weights, numbers[:, :ATTEMPTS])
     if columns.truncates:
-        weights = truncate(weights, columns)
-    cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
-    threshold = uniform(columns.seed, position) * cumulative[:, -1]
-    chosen = torch.searchsorted(cumulative, threshold[:, None], right=True)[:, 0]
-    chosen = chosen.clamp(max=logits.shape[-1] - 1)  # only if the logits were not numbers
-    tokens = torch.where(columns.greedy, logprobs.argmax(dim=-1), chosen)
+        chosen = _first_kept(truncate(weights, columns), chosen, numbers[:, ATTEMPTS:])
+    tokens = torch.where(columns.greedy, logprobs.argmax(dim=-1), chosen[:, 0])
     return Drawn(tokens, logprobs.gather(1, tokens[:, None])[:, 0])
+
+
+def _where(weights: Tensor, numbers: Tensor) -> Tensor:
+    """The tokens at which the cumulative sum of a row passes these shares of the whole [rows, numbers]."""
+    cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
+    found = torch.searchsorted(cumulative, numbers * cumulative[:, -1:], right=True)
+    return found.clamp(max=weights.shape[-1] - 1)  # only if the logits were not numbers
+
+
+def _first_kept(kept: Tensor, attempts: Tensor, number: Tensor) -> Tensor:
+    """The first of a row's attempts that no rule excludes [rows, 1]; where all are excluded, one of the tokens that are left."""
+    good = kept.gather(1, attempts) > 0
+    chosen = attempts.gather(1, good.int().argmax(dim=1, keepdim=True))
+    if len(failed := (~good.any(dim=1)).nonzero()[:, 0]):
+        chosen[failed] = _where(kept[failed], number[failed])
+    return chosen
 
 
 def reports_of(samplings: Iterable[Sampling]) -> tuple[str, ...]:
@@ -140,10 +159,12 @@ def truncate(weights: Tensor, columns: Columns) -> Tensor:
     return torch.zeros_like(weights).scatter(1, order, kept)
 
 
-def uniform(seed: Tensor, position: Tensor) -> Tensor:
-    """One number in [0, 1) for every pair of seed and position: a pure function of the two, on any device."""
-    mixed = _mix(_mix(seed + signed(GOLDEN)) + (position + 1) * signed(GOLDEN))
-    return _shift(mixed, 64 - UNIFORM_BITS).double() * 2.0**-UNIFORM_BITS
+def uniforms(seed: Tensor, position: Tensor, count: int = 1) -> Tensor:
+    """Numbers in [0, 1) for every pair of seed and position, along a new last dimension: a pure function of the two, on any device."""
+    mixed = [_mix(_mix(seed + signed(GOLDEN)) + (position + 1) * signed(GOLDEN))]
+    while len(mixed) < count:
+        mixed.append(_mix(mixed[-1] + signed(GOLDEN)))
+    return _shift(torch.stack(mixed, dim=-1), 64 - UNIFORM_BITS).double() * 2.0**-UNIFORM_BITS
 
 
 def signed(number: int) -> int:

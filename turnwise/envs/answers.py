@@ -2,7 +2,7 @@
 
 Unambiguous values are accepted: numbers of any kind as a reward, a list as `actions`, numpy booleans, no `info`. Everything else is a
 `BadAnswer`, which states what was returned and what to return instead. All other code can therefore rely on observations with text, finite
-float rewards and hashable anchors.
+float rewards and hashable anchors. Numpy is imported only for what is none of Python's own types: most environments do not need it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from turnwise.data.images import Picture, check_pixels
-from turnwise.data.rollouts import LARGEST_REWARD
+from turnwise.data.limits import LARGEST_REWARD
 from turnwise.envs.base import Observation, Share, Transition
 from turnwise.envs.blame import place_of
 from turnwise.util.errors import TurnwiseError
@@ -127,8 +124,11 @@ def _actions(given: Any, where: str) -> tuple[str, ...] | None:
     rule = "actions is None or a tuple of str"
     if given is None:
         return None
-    if isinstance(given, np.ndarray) and given.ndim == 1:
-        given = given.tolist()
+    if not isinstance(given, tuple | list):
+        import numpy as np
+
+        if isinstance(given, np.ndarray) and given.ndim == 1:
+            given = given.tolist()
     if not isinstance(given, tuple | list):
         why = (
             "one text" if isinstance(given, str) else _what(given) + (", which has no order" if isinstance(given, set | frozenset) else "")
@@ -146,6 +146,12 @@ def _images(given: Any, where: str) -> tuple[Any, ...]:
         return ()
     if not isinstance(given, tuple | list):
         raise BadAnswer(rule, f"{where}: images is {_what(given)}. Give a tuple of arrays, of one image: images=(image,)")
+    if not given:
+        return ()
+    import numpy as np
+
+    from turnwise.data.images import Picture, check_pixels
+
     for image in given:
         try:
             if not isinstance(image, Picture):
@@ -158,7 +164,11 @@ def _images(given: Any, where: str) -> tuple[Any, ...]:
 def _anchor(given: Any, where: str) -> Any:
     if given is None or type(given) in PLAIN_ANCHORS:
         return given
-    if isinstance(given, str | bytes | bytearray | np.integer) or (isinstance(given, int) and not isinstance(given, bool)):
+    if isinstance(given, str | bytes | bytearray) or (isinstance(given, int) and not isinstance(given, bool)):
+        return given
+    import numpy as np
+
+    if isinstance(given, np.integer):
         return given
     if (hasattr(given, "__array_interface__") or hasattr(given, "__array__")) and np.asarray(given).dtype.kind in "biufc":
         return given
@@ -185,7 +195,11 @@ def _reward(given: Any, where: str) -> float:
 
 
 def _flag(name: str, given: Any, where: str) -> bool:
-    if isinstance(given, bool | np.bool_) or (isinstance(given, int | float | np.number) and given in (0, 1)):
+    if isinstance(given, bool):
+        return given
+    import numpy as np
+
+    if isinstance(given, np.bool_) or (isinstance(given, int | float | np.number) and given in (0, 1)):
         return bool(given)
     raise BadAnswer(f"{name} is True or False", f"{where}: {name} is {_what(given)}, not True or False")
 
@@ -199,6 +213,10 @@ def _info(given: Any, where: str) -> Mapping[str, Any]:
 
 
 def _seat(given: Any, where: str) -> int:
+    if type(given) is int and 0 <= given < MOST_SEATS:
+        return given
+    import numpy as np
+
     if isinstance(given, int | np.integer) and not isinstance(given, bool) and 0 <= given < MOST_SEATS:
         return int(given)
     raise BadAnswer("a seat is a number from 0 on", f"{where}: the seat is {_what(given)}, not an integer from 0 to {MOST_SEATS - 1}")
@@ -223,6 +241,8 @@ def _what(given: Any) -> str:
         return f"a {kind}: reset and step must not be async"
     if isinstance(given, tuple | list):
         return f"a {kind} of {len(given)}"
+    import numpy as np
+
     if isinstance(given, str | bytes | int | float | np.generic):
         words = repr(given)
         return f"{words if len(words) <= 60 else words[:57] + '…'} ({kind})"

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from turnwise.data.images import content_hash
 from turnwise.data.tasks import Task
 from turnwise.util.errors import TurnwiseError
 
@@ -44,7 +43,11 @@ class Observation:
         """The anchor; by default the text, or a hash of text and images."""
         if self.anchor is not None:
             return self.anchor
-        return content_hash(self.images, self.text) if self.images else self.text
+        if not self.images:
+            return self.text
+        from turnwise.data.images import content_hash  # with numpy, which most environments do not need
+
+        return content_hash(self.images, self.text)
 
 
 def without(actions: Sequence[str], hidden: Sequence[str]) -> tuple[str, ...]:

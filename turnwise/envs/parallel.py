@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from turnwise.data.anchors import digest
 from turnwise.data.tasks import Task
 from turnwise.envs.answers import read_observation, read_snapshot, read_transition
 from turnwise.envs.base import EpisodeOver, Observation, Restorable, Transition
@@ -85,6 +84,8 @@ class ParallelEnv:
         example = "; ".join(f"{copy}: ACTION" for copy in (1, 2)) + (" …" if n > 2 else "")
         parts = [f"Copy {copy}:\n{seen.text if seen else 'It is over.'}" for copy, seen in enumerate(self._seen, 1)]
         text = "\n\n".join([TASK.format(n=n, example=example), *parts, *([ended] if ended else [])])
+        from turnwise.data.anchors import digest  # with numpy, which most processes of environments do not need
+
         keys = b"".join(digest(seen.key) if seen else bytes(16) for seen in self._seen)
         return Observation(text, anchor=blake2b(keys, digest_size=16).digest())
 

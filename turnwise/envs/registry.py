@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, TypeVar, cast
@@ -146,6 +145,8 @@ def discover() -> None:
     for room in _rooms:
         _import_folder(room)
     plugins.load()
+    from importlib.metadata import entry_points  # slow to import
+
     for point in entry_points(group=ENTRY_POINTS):
         if point.name in _specs:
             warnings.warn(f"{point.value} offers an environment called {point.name!r}, which already exists; it is ignored", stacklevel=2)

@@ -4,8 +4,8 @@ One program per row passes over the logits, which stay in the GPU's cache, a few
 and for the token. A cut (top-k, top-p) is a distance from the largest logit; it is found by dividing the interval of possible distances
 by eight in each pass until no number is left between its ends. The pass for the sum also tries some usual distances, and when few tokens
 are left in the interval they are copied out, so that most passes are short. Tokens at exactly the cut are taken in the order of their
-ids, as many as the rule allows. The uniform number is the same function of seed and position as on a CPU, and the token is where the
-cumulative sum over the kept tokens, in the order of their ids, passes it: the same tokens as on a CPU except for rounding.
+ids, as many as the rule allows. The uniform numbers are the same functions of seed and position as on a CPU, and the token is where the
+cumulative sum in the order of ids passes the first of them that gives a token which is kept: the same as on a CPU except for rounding.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
@@ -16,11 +16,15 @@ import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
+from turnwise.engines import sampling
+
 BLOCK = 4096
 WARPS = 16
 STAGES = tl.constexpr(3)  # loads under way while a block is summed
 WALKS = 12  # each leaves an eighth of the interval: 2^36 parts
 FEW = 16384  # tokens that are copied and searched on their own
+ATTEMPTS = tl.constexpr(sampling.ATTEMPTS)
+GOLDEN = tl.constexpr(sampling.GOLDEN)
 
 
 @triton.jit
@@ -31,9 +35,19 @@ def _mix(z):
 
 
 @triton.jit
-def _uniform(seed, place):
-    golden = 0x9E3779B97F4A7C15
-    mixed = _mix(_mix(seed.to(tl.uint64) + golden) + (place + 1).to(tl.uint64) * golden)
+def _first_number(seed, place):
+    """The first number of the hash for a seed and a place, as an integer. `_next_number` gives those after it."""
+    return _mix(_mix(seed.to(tl.uint64) + GOLDEN) + (place + 1).to(tl.uint64) * GOLDEN)
+
+
+@triton.jit
+def _next_number(mixed):
+    return _mix(mixed + GOLDEN)
+
+
+@triton.jit
+def _share(mixed):
+    """A number of the hash in [0, 1)."""
     return (mixed >> 12).to(tl.float64) * 2.220446049250313e-16  # 2^-52
 
 
@@ -240,8 +254,20 @@ def _draw(
         truncated = (top_k < size) | (top_p < 1.0) | (min_p > 0)
         if min_p > 0:
             kept = _total(row, size, inverse, top, cut, ties, likely, BLOCK)
-        share = _uniform(tl.load(integers + slot * 3 + 2), tl.load(places + lane))
-        chosen = _pick(row, size, inverse, top, cut, ties, likely, truncated, share * kept.to(tl.float64), BLOCK)
+        mixed = _first_number(tl.load(integers + slot * 3 + 2), tl.load(places + lane))
+        attempt = size * 0
+        going = greedy == 0
+        while going:
+            only = truncated & (attempt == ATTEMPTS)  # of the tokens that are left
+            chosen = _pick(
+                row, size, inverse, top, cut, ties, likely, only, _share(mixed) * tl.where(only, kept, whole).to(tl.float64), BLOCK
+            )  # fmt: skip
+            d = (top - tl.load(row + chosen)) * inverse
+            going = truncated & (attempt < ATTEMPTS) & ((d > cut) | (d > likely) | ~(d == d))
+            if truncated & (d == cut):
+                going = going | ((attempt < ATTEMPTS) & (_ties_before(row, size, inverse, top, cut, chosen, BLOCK) >= ties))
+            attempt += 1
+            mixed = _next_number(mixed)
 
     tl.store(tokens + lane, chosen.to(tl.int64))
     tl.store(last + slot, chosen.to(tl.int64))
@@ -258,6 +284,17 @@ def _total(row, size, inverse, top, cut, ties, likely, BLOCK: tl.constexpr):
         weight, tied = _kept(row, start + column, size, inverse, top, cut, ties, likely, True, tied)
         mass += weight
     return tl.sum(mass, 0)
+
+
+@triton.jit
+def _ties_before(row, size, inverse, top, cut, chosen, BLOCK: tl.constexpr):
+    """How many tokens with a smaller id than this one are at exactly the cut."""
+    column = tl.arange(0, BLOCK)
+    tied = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, chosen, BLOCK):
+        d = _distance(row, start + column, size, inverse, top)
+        tied += ((d == cut) & (start + column < chosen)).to(tl.float32)
+    return tl.sum(tied, 0)
 
 
 @triton.jit

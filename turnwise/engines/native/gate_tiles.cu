@@ -1,12 +1,16 @@
-// activation(x · gate) * (x · up) for Hopper GPUs: rows of x times rows of a weight whose first half is the gate, both bfloat16 with the
-// inner size contiguous. Sums are float32; each factor is rounded to bfloat16 before the next thing is done with it.
+// Products for Hopper GPUs of which not all that is multiplied is written: rows of x times rows of a weight, both bfloat16 with the inner
+// size contiguous. Sums are float32.
+//
+// HEAD 0: activation(x · gate) * (x · up). The weight's first half is the gate; each factor is rounded to bfloat16 before the next thing is
+// done with it. HEAD 1: of every tile of an output layer and every row, the largest logit, for a greedy row the column where it is, and
+// the sum of exp((logit - largest) / temperature), also by parts of PIECE columns.
 //
 // One block per multiprocessor takes one tile after another. Its first warpgroup asks the GPU's copy engine for the next parts of both
 // matrices; the two others multiply, 64 rows each, and write. Blocks of a cluster that need the same part each bring a piece of it and send
 // it to all of them. A multiplying warp reports that it has read a stage to every block that writes into it.
 //
 // Given by the host: COLUMNS of the product in a tile, STAGES of parts that are on their way, DOWN × ACROSS blocks in a cluster (each 1
-// or 2), GELU, OVERLAP (the kernel may begin before the last one has ended), AHEAD (parts of the weights that it asks for until then),
+// or 2), HEAD, PIECE, GELU, OVERLAP (the kernel may begin before the last one has ended), AHEAD (parts of the weights that it asks for until then),
 // and the function `multiply`.
 
 typedef unsigned int u32;
@@ -22,6 +26,17 @@ struct alignas(64) Map { char bytes[128]; };
 #define STAGE_BYTES (X_BYTES + 2 * BOX_BYTES)
 #define LINE (COLUMNS * 2 + (COLUMNS % 16 == 0 ? 16 : 0))  // of what is written, so that no two rows meet in a bank of the memory
 #define PIECES (COLUMNS / 8)
+#if HEAD
+#define WIDE (2 * COLUMNS)  // columns of a tile
+#define SECOND COLUMNS      // where the second box of its weights is, from the first
+#define OUT_BYTES 0
+#define PARTS (WIDE / PIECE)
+#define NOTHING __int_as_float(0xff800000)  // minus infinity
+#else
+#define WIDE COLUMNS
+#define SECOND size
+#define OUT_BYTES (ROWS * LINE)
+#endif
 
 __device__ __forceinline__ u32 address(const void* place) { return (u32)__cvta_generic_to_shared(place); }
 
@@ -80,9 +95,9 @@ __device__ __forceinline__ float high(u32 both) { return __uint_as_float(both & 
 // silu(x), or gelu(x) by its formula with tanh.
 __device__ __forceinline__ float activated(float x) {
     float u = GELU ? 1.5957691216057308f * (x + 0.044715f * x * x * x) : x;
-    float power, found;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(-1.4426950408889634f * u));
-    asm("div.approx.ftz.f32 %0, %1, %2;" : "=f"(found) : "f"(x), "f"(1.0f + power));
+    float raised, found;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(raised) : "f"(-1.4426950408889634f * u));
+    asm("div.approx.ftz.f32 %0, %1, %2;" : "=f"(found) : "f"(x), "f"(1.0f + raised));
     return found;
 }
 
@@ -92,6 +107,30 @@ __device__ __forceinline__ u32 gated(const float* gates, const float* ups) {
     return rounded(low(active) * low(up), high(active) * high(up));
 }
 
+#if HEAD
+// Over the four lanes that hold a row.
+__device__ __forceinline__ float largest(float x) {
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+__device__ __forceinline__ float summed(float x) {
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+__device__ __forceinline__ int smallest(int x) {
+    x = min(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return min(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+__device__ __forceinline__ float power(float x) {
+    float found;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(x));
+    return found;
+}
+#endif
+
 // Where a cluster's tile is: groups of rows first, so that clusters that run together read the same weights and the same rows.
 __device__ __forceinline__ void place(int tile, int down, int across, int group, int& row, int& column) {
     int number = tile / (group * across), inside = tile % (group * across), height = min(down - number * group, group);
@@ -100,9 +139,15 @@ __device__ __forceinline__ void place(int tile, int down, int across, int group,
 }
 
 extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(384, 1) gate_tiles(
-    const __grid_constant__ Map x_map, const __grid_constant__ Map weight_map, unsigned short* out, int rows, int size, int steps, int group) {
+    const __grid_constant__ Map x_map, const __grid_constant__ Map weight_map,
+#if HEAD
+    const int* slots, const float* floats, const long long* integers, float* tops, float* totals, float* parts, int* wheres,
+#else
+    unsigned short* out,
+#endif
+    int rows, int size, int steps, int group) {
     extern __shared__ __align__(1024) unsigned char memory[];
-    u32 base = address(memory), full = base + STAGES * STAGE_BYTES + ROWS * LINE, empty = full + STAGES * 8;
+    u32 base = address(memory), full = base + STAGES * STAGE_BYTES + OUT_BYTES, empty = full + STAGES * 8;
     int team = threadIdx.x / 128;
     u32 rank;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -120,7 +165,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(384,
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     meet();
-    int down = (rows + ROWS * DOWN - 1) / (ROWS * DOWN), across = (size + COLUMNS * ACROSS - 1) / (COLUMNS * ACROSS);
+    int down = (rows + ROWS * DOWN - 1) / (ROWS * DOWN), across = (size + WIDE * ACROSS - 1) / (WIDE * ACROSS);
     int cluster = blockIdx.x / BLOCKS, clusters = gridDim.x / BLOCKS;
     int row, column;
     u32 number = 0;  // parts so far
@@ -131,16 +176,16 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(384,
             u32 before = 0;
             for (int tile = cluster; tile < down * across; tile += clusters) {
                 place(tile, down, across, group, row, column);
-                int x_row = (row * DOWN + own_down) * ROWS + own_across * (ROWS / ACROSS), gate = (column * ACROSS + own_across) * COLUMNS;
+                int x_row = (row * DOWN + own_down) * ROWS + own_across * (ROWS / ACROSS), gate = (column * ACROSS + own_across) * WIDE;
                 auto bring_weights = [&](u32 stage, int step) {
                     u32 there = base + stage * STAGE_BYTES + X_BYTES, barrier = full + stage * 8;
                     unsigned short blocks = ((1 << DOWN) - 1) << (own_across * DOWN);
                     expect(barrier, STAGE_BYTES);
                     if (DOWN > 1) {
-                        bring<true>(there + own_down * BOX_BYTES, &weight_map, step * INNER, own_down ? size + gate : gate, barrier, blocks);
+                        bring<true>(there + own_down * BOX_BYTES, &weight_map, step * INNER, own_down ? SECOND + gate : gate, barrier, blocks);
                     } else {
                         bring<false>(there, &weight_map, step * INNER, gate, barrier, 0);
-                        bring<false>(there + BOX_BYTES, &weight_map, step * INNER, size + gate, barrier, 0);
+                        bring<false>(there + BOX_BYTES, &weight_map, step * INNER, SECOND + gate, barrier, 0);
                     }
                 };
 #if OVERLAP
@@ -164,8 +209,10 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(384,
         float sums[COLUMNS];
         int half = team - 1, lane = threadIdx.x % 32, warp = (threadIdx.x - 128) / 32;
         u32 writer = lane < DOWN ? own_across * DOWN + lane : (own_across ^ 1) * DOWN + own_down;  // a lane reports to one of them
+#if !HEAD
         unsigned char* staging = memory + STAGES * STAGE_BYTES + warp * 16 * LINE;
         unsigned char* own = staging + lane / 4 * LINE + lane % 4 * 4;
+#endif
         for (int tile = cluster; tile < down * across; tile += clusters) {
             place(tile, down, across, group, row, column);
             for (int step = 0; step < steps; step++, number++) {
@@ -181,6 +228,50 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(384,
             }
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
             if (lane < WRITERS) report(empty + (number - 1) % STAGES * 8, writer);
+#if HEAD
+            int number_across = column * ACROSS + own_across, tiles = (size + WIDE - 1) / WIDE, first_column = number_across * WIDE + lane % 4 * 2;
+            if ((number_across + 1) * WIDE > size) {
+#pragma unroll
+                for (int i = 0; i < 4 * 2 * PIECES; i++)
+                    if (first_column + i / 4 * 8 + i % 2 >= size) sums[i] = NOTHING;
+            }
+#pragma unroll
+            for (int side = 0; side < 4; side += 2) {  // two rows
+                int mine = (row * DOWN + own_down) * ROWS + warp * 16 + lane / 4 + side * 4;
+                float top = NOTHING;
+#pragma unroll
+                for (int piece = 0; piece < 2 * PIECES; piece++) top = fmaxf(top, fmaxf(sums[4 * piece + side], sums[4 * piece + side + 1]));
+                top = largest(top);
+                long long slot = mine < rows ? 3ll * slots[mine] : -1;
+                int where = size - 1;
+                if (__any_sync(0xffffffffu, slot >= 0 && integers[slot] != 0)) {
+#pragma unroll
+                    for (int piece = 2 * PIECES - 1; piece >= 0; piece--) {
+                        where = sums[4 * piece + side + 1] == top ? first_column + piece * 8 + 1 : where;
+                        where = sums[4 * piece + side] == top ? first_column + piece * 8 : where;
+                    }
+                    where = smallest(where);
+                }
+                float scale = slot >= 0 ? 1.4426950408889634f / floats[slot] : 0.0f, shift = -top * scale, total = 0.0f;
+                long long here = (long long)mine * tiles + number_across;
+                bool real = mine < rows && number_across < tiles;
+#pragma unroll
+                for (int part = 0; part < PARTS; part++) {
+                    float sum = 0.0f;
+#pragma unroll
+                    for (int piece = PIECE / 8 * part; piece < PIECE / 8 * (part + 1); piece++)
+                        sum += power(fmaf(sums[4 * piece + side], scale, shift)) + power(fmaf(sums[4 * piece + side + 1], scale, shift));
+                    sum = summed(sum);
+                    total += sum;
+                    if (real && lane % 4 == part % 4) parts[here * PARTS + part] = sum;
+                }
+                if (real && lane % 4 == 0) {
+                    tops[here] = top;
+                    totals[here] = total;
+                    wheres[here] = where;
+                }
+            }
+#else
 #pragma unroll
             for (int piece = 0; piece < PIECES; piece++) {
                 const float *gates = sums + 4 * piece, *ups = gates + 4 * PIECES;
@@ -196,6 +287,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(384,
                     *(int4*)(out + (long long)(first_row + line) * size + here) = *(int4*)(staging + line * LINE + piece * 16);
             }
             __syncwarp();
+#endif
         }
     }
     meet();  // nobody leaves while others may write to its memory

@@ -8,6 +8,7 @@ compiled at first use by NVRTC, which torch brings, in a second or less for each
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from ctypes import c_int, c_void_p
 from functools import cache, lru_cache
 from importlib.util import find_spec
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 ROWS, INNER = 128, 64  # of a tile, and of one part of the inner size
+PIECE = 16  # columns of an output layer whose weights are summed
 ROOM = 227 << 10  # bytes of a multiprocessor's memory that a block may take
 THREADS = 384
 
@@ -35,32 +37,42 @@ class Tile(NamedTuple):
     ahead: int = 2
 
     @property
+    def stage_memory(self) -> int:
+        return self.stages * (2 * INNER * (ROWS + 2 * self.columns) + 16)
+
+    @property
     def memory(self) -> int:
         line = 2 * self.columns + (16 if self.columns % 16 == 0 else 0)
-        return self.stages * (2 * INNER * (ROWS + 2 * self.columns) + 16) + ROWS * line
+        return self.stage_memory + ROWS * line
 
 
 def gate_tiles(x: Tensor, weight: Tensor, kind: str, tile: Tile, overlap: bool = False) -> Tensor:
     """activation(x times the weight's first half) · (x times its second half). `weight` is [2 · size, width]."""
-    (rows, width), size = x.shape, len(weight) // 2
+    rows, size = len(x), len(weight) // 2
     out = torch.empty(rows, size, dtype=x.dtype, device=x.device)
-    driver, blocks = _bindings()[0], tile.down * tile.across
-    tiles = -(-rows // (ROWS * tile.down)) * -(-size // (tile.columns * tile.across))
-    launch = driver.CUlaunchConfig()
-    kernel = _kernel(tile._replace(group=0), kind != "silu", overlap, x.device)
-    launch.gridDimX = min(tiles, _clusters(kernel, blocks, tile.memory, x.device)) * blocks
-    launch.gridDimY = launch.gridDimZ = launch.blockDimY = launch.blockDimZ = 1
-    launch.blockDimX, launch.sharedMemBytes = THREADS, tile.memory
-    launch.hStream = torch.cuda.current_stream(x.device).cuda_stream
-    if overlap:
-        launch.attrs, launch.numAttrs = [_may_begin_early()], 1
-    given = (
-        _map(x.data_ptr(), rows, width, ROWS // tile.across), _map(weight.data_ptr(), 2 * size, width, tile.columns), out.data_ptr(),
-        rows, size, width // INNER, tile.group,
-    )  # fmt: skip
-    with torch.cuda.device(x.device):
-        _good(driver.cuLaunchKernelEx(launch, kernel, (given, (None, None, c_void_p, c_int, c_int, c_int, c_int)), 0))
+    kernel = kernel_of(tile._replace(group=0), False, kind != "silu", overlap, x.device)
+    launch(kernel, x, weight, tile, -(-size // tile.columns), tile.memory, overlap, [out], size)
     return out
+
+
+def launch(
+    kernel: Any, x: Tensor, weight: Tensor, tile: Tile, across: int, memory: int, overlap: bool, places: Sequence[Tensor], size: int
+) -> None:
+    """Run a kernel of `gate_tiles.cu`: `across` tiles in a row of tiles, `places` what it writes to and reads beside the two matrices."""
+    (rows, width), driver, blocks = x.shape, _bindings()[0], tile.down * tile.across
+    tiles = -(-rows // (ROWS * tile.down)) * -(-across // tile.across)
+    config = driver.CUlaunchConfig()
+    config.gridDimX = min(tiles, _clusters(kernel, blocks, memory, x.device)) * blocks
+    config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1
+    config.blockDimX, config.sharedMemBytes = THREADS, memory
+    config.hStream = torch.cuda.current_stream(x.device).cuda_stream
+    if overlap:
+        config.attrs, config.numAttrs = [_may_begin_early()], 1
+    maps = _map(x.data_ptr(), rows, width, ROWS // tile.across), _map(weight.data_ptr(), len(weight), width, tile.columns)
+    given = *maps, *(place.data_ptr() for place in places), rows, size, width // INNER, tile.group
+    kinds = None, None, *(c_void_p for _ in places), c_int, c_int, c_int, c_int
+    with torch.cuda.device(x.device):
+        _good(driver.cuLaunchKernelEx(config, kernel, (given, kinds), 0))
 
 
 def fits(x: Tensor, weight: Tensor) -> bool:
@@ -75,19 +87,18 @@ def available(device: torch.device) -> bool:
     if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0) or find_spec("cuda") is None:
         return False
     try:
-        _kernel(Tile(64, 2), False, False, device)
+        kernel_of(Tile(64, 2), False, False, False, device)
     except (ImportError, AttributeError, RuntimeError, OSError) as error:
         warnings.warn(f"the engine's own kernel for gated products cannot be compiled, the library's is used: {error}", stacklevel=2)
         return False
     return True
 
 
-def source_of(tile: Tile, gelu: bool, overlap: bool) -> str:
-    """What is compiled."""
+def source_of(tile: Tile, head: bool, gelu: bool, overlap: bool) -> str:
+    """What is compiled: an output layer's product, or a gated one."""
     values = {
         "COLUMNS": tile.columns, "STAGES": tile.stages, "DOWN": tile.down, "ACROSS": tile.across, "AHEAD": min(tile.ahead, tile.stages),
-        "GELU": int(gelu),
-        "OVERLAP": int(overlap),
+        "HEAD": int(head), "PIECE": PIECE, "GELU": int(gelu), "OVERLAP": int(overlap),
     }  # fmt: skip
     defined = "".join(f"#define {name} {value}\n" for name, value in values.items())
     return defined + _multiply(tile.columns) + Path(__file__).with_suffix(".cu").read_text(encoding="utf-8")
@@ -122,13 +133,14 @@ def _good(answer: tuple[Any, ...]) -> Any:
 
 
 @cache
-def _kernel(tile: Tile, gelu: bool, overlap: bool, device: torch.device) -> Any:
+def kernel_of(tile: Tile, head: bool, gelu: bool, overlap: bool, device: torch.device) -> Any:
     driver, _ = _bindings()
+    memory = tile.stage_memory if head else tile.memory
     with torch.cuda.device(device):
         torch.cuda.current_stream()  # the device has a context
-        module = _good(driver.cuModuleLoadData(_compiled(source_of(tile, gelu, overlap))))
+        module = _good(driver.cuModuleLoadData(_compiled(source_of(tile, head, gelu, overlap))))
         kernel = _good(driver.cuModuleGetFunction(module, b"gate_tiles"))
-        _good(driver.cuFuncSetAttribute(kernel, driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, tile.memory))
+        _good(driver.cuFuncSetAttribute(kernel, driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, memory))
     return kernel
 
 

@@ -4,7 +4,8 @@ The vocabulary is cut into tiles. Of each tile a first kernel keeps three number
 relative to it, and which token the largest is. It reads logits (`draw_tiles`), or it is the output layer's matrix product itself
 (`draw_fused`), so that logits are never written. A second kernel merges the tiles of a row, finds the tile in which the cumulative sum
 passes the row's uniform number, and looks at this tile alone; without logits it computes them again. Token, log-prob and uniform number
-are those of `draw_kernel` except for rounding; a greedy row takes the largest, of equal ones the smallest id."""
+are those of `draw_kernel` except for rounding; a greedy row takes the largest, of equal ones the smallest id. `head_tiles` is a faster
+output layer for Hopper GPUs."""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
 from __future__ import annotations
@@ -16,7 +17,7 @@ import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
-from turnwise.engines.native.draw_kernel import _uniform
+from turnwise.engines.native.draw_kernel import _first_number, _share
 
 TILE = 2048  # tokens, where logits are read
 
@@ -45,12 +46,13 @@ class Drawing(NamedTuple):
 
 @triton.jit
 def _sum_up(score, inverse, column, size):
-    """Of each row of a tile: the largest, the sum relative to it, and its column."""
+    """Of each row of a tile: the largest, the sum relative to it, its column, and all weights relative to it."""
     top = tl.max(score, 1)
     base = tl.where(top > float("-inf"), top, 0.0)
-    total = tl.sum(tl.exp((score - base[:, None]) * inverse[:, None]), 1)  # NaN stays NaN
+    weight = tl.exp((score - base[:, None]) * inverse[:, None])
+    total = tl.sum(weight, 1)  # NaN stays NaN
     where = tl.min(tl.where(score == top[:, None], column[None, :], size - 1), 1)
-    return top, total, where
+    return top, total, where, weight
 
 
 @triton.jit
@@ -60,7 +62,7 @@ def _of_logits(logits, slots, floats, tops, sums, wheres, row_stride, size, tile
     source = logits + row.to(tl.int64)[:, None] * row_stride + column[None, :]
     score = tl.load(source, mask=column[None, :] < size, other=float("-inf"))
     inverse = 1.0 / tl.load(floats + tl.load(slots + row).to(tl.int64) * 3)
-    top, total, where = _sum_up(score, inverse, column, size)
+    top, total, where, _weight = _sum_up(score, inverse, column, size)
     tl.store(tops + row * tiles + tile, top)
     tl.store(sums + row * tiles + tile, total)
     tl.store(wheres + row * tiles + tile, where)
@@ -85,7 +87,7 @@ def _of_hidden(
     score = tl.where(column[None, :] < size, score, float("-inf"))
     real = row < rows
     inverse = 1.0 / tl.load(floats + tl.load(slots + row, mask=real, other=0).to(tl.int64) * 3)
-    top, total, where = _sum_up(score, inverse, column, size)
+    top, total, where, _weight = _sum_up(score, inverse, column, size)
     tl.store(tops + row * tiles + tile, top, mask=real)
     tl.store(sums + row * tiles + tile, total, mask=real)
     tl.store(wheres + row * tiles + tile, where, mask=real)
@@ -93,9 +95,11 @@ def _of_hidden(
 
 @triton.jit
 def _choose(
-    source, head, bias, tops, sums, wheres, slots, places, floats, integers, last, tokens, logprobs, row_stride, size, tiles,
+    source, head, bias, tops, sums, wheres, pieces, slots, places, floats, integers, last, tokens, logprobs, row_stride, size, tiles,
     TILES: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr, PART: tl.constexpr, FUSED: tl.constexpr, BIAS: tl.constexpr,
+    PIECES: tl.constexpr,
 ):  # fmt: skip
+    """Tokens and log-probs. With several PIECES the sums of the parts of a tile are known, and one of these is looked at."""
     lane = tl.program_id(0)
     slot = tl.load(slots + lane).to(tl.int64)
     inverse = 1.0 / tl.load(floats + slot * 3)
@@ -106,17 +110,26 @@ def _choose(
     top = tl.max(highest, 0)
     mass = tl.load(sums + lane * tiles + tile, mask=real, other=0.0) * tl.exp((highest - top) * inverse)
     whole = tl.sum(mass, 0)
-    threshold = _uniform(tl.load(integers + slot * 3 + 2), tl.load(places + lane)) * whole.to(tl.float64)
+    threshold = _share(_first_number(tl.load(integers + slot * 3 + 2), tl.load(places + lane))) * whole.to(tl.float64)
     passed = (tl.cumsum(mass.to(tl.float64), 0) > threshold) & (mass > 0)
     found = tl.min(tl.where(passed, tile, tiles), 0)
     found = tl.where(found == tiles, tl.max(tl.where(mass > 0, tile, 0), 0), found)
     found = tl.where(greedy, tl.min(tl.where(highest == top, tile, tiles - 1), 0), found)
     before = tl.sum(tl.where(tile < found, mass.to(tl.float64), 0.0), 0)
 
-    column = found * TILE + tl.arange(0, TILE)
+    column = found * TILE + tl.arange(0, TILE // PIECES)
+    if PIECES > 1:
+        piece = tl.arange(0, triton.next_power_of_2(PIECES))
+        held = tl.load(pieces + (lane.to(tl.int64) * tiles + found) * PIECES + piece, mask=piece < PIECES, other=0.0)
+        held *= tl.exp((tl.load(tops + lane * tiles + found) - top) * inverse)
+        passed = (before + tl.cumsum(held, 0).to(tl.float64) > threshold) & (held > 0)
+        which = tl.min(tl.where(passed, piece, PIECES), 0)
+        which = tl.where(which == PIECES, tl.max(tl.where(held > 0, piece, 0), 0), which)
+        before += tl.sum(tl.where(piece < which, held, 0.0), 0).to(tl.float64)
+        column += which * (TILE // PIECES)
     inside = column < size
     if FUSED:
-        value = tl.zeros([TILE], tl.float32)
+        value = tl.zeros([TILE // PIECES], tl.float32)
         row = tl.minimum(column, size - 1).to(tl.int64)[:, None] * WIDTH
         for start in range(0, WIDTH, PART):
             part = start + tl.arange(0, PART)
@@ -150,8 +163,8 @@ def draw_tiles(logits: Tensor, to: Drawing, tile: int = TILE) -> None:
         logits, to.slots, to.floats, tops, sums, wheres, logits.stride(0), size, tiles, TILE=tile, num_warps=4
     )  # fmt: skip
     _choose[(rows,)](
-        logits, logits, logits, tops, sums, wheres, *to, logits.stride(0), size, tiles,
-        TILES=triton.next_power_of_2(tiles), TILE=tile, WIDTH=1, PART=1, FUSED=False, BIAS=False, num_warps=4,
+        logits, logits, logits, tops, sums, wheres, sums, *to, logits.stride(0), size, tiles,
+        TILES=triton.next_power_of_2(tiles), TILE=tile, WIDTH=1, PART=1, FUSED=False, BIAS=False, PIECES=1, num_warps=4,
     )  # fmt: skip
 
 
@@ -168,9 +181,9 @@ def draw_fused(hidden: Tensor, head: Tensor, bias: Tensor | None, to: Drawing, b
         PRECISION="ieee" if hidden.dtype == torch.float32 else "tf32", num_warps=blocks.warps, num_stages=blocks.stages,
     )  # fmt: skip
     _choose[(rows,)](
-        hidden, head, factor, tops, sums, wheres, *to, hidden.stride(0), size, tiles,
+        hidden, head, factor, tops, sums, wheres, sums, *to, hidden.stride(0), size, tiles,
         TILES=triton.next_power_of_2(tiles), TILE=blocks.tile, WIDTH=width, PART=min(blocks.part, 64), FUSED=True, BIAS=bias is not None,
-        num_warps=8,
+        PIECES=1, num_warps=8,
     )  # fmt: skip
 
 

@@ -25,7 +25,8 @@ class LayerProducts:
         self._eps, self._kind = weights.shape.eps, weights.shape.activation
         hopper = since_hopper(weights.device)
         self._own, self._gate = (on and (hopper or weights.device.type != "cuda") for on in (switches.products, switches.gate))
-        self._tiles = switches.gate_tiles and hopper and gate_tiles.available(weights.device)
+        self._hopper = hopper and gate_tiles.available(weights.device)
+        self._tiles = switches.gate_tiles and self._hopper
         self.overlap = switches.overlap and hopper
 
     def norm(self, x: Tensor, delta: Tensor | None, weight: Tensor) -> Tensor:
@@ -45,6 +46,11 @@ class LayerProducts:
         if layer.experts is not None:
             return layer.experts(x, lambda both: gate_mul(both, self._kind))
         return self._summed("down", layer.down, self._activated(layer.gate_up, x), parts and layer.after_mlp is None)
+
+    def takes_head(self, x: Tensor, weights: Weights) -> bool:
+        """Whether the output layer's product can be `head_tiles`: without anything that follows it."""
+        plain = weights.head_bias is None and weights.shape.softcap is None
+        return self._hopper and plain and gate_tiles.fits(x, weights.head)
 
     def _activated(self, linear: Linear, x: Tensor) -> Tensor:
         tile = self._tile(linear, x)

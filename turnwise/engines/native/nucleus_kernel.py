@@ -1,14 +1,12 @@
-"""The draw with top-p in tiles, by many programs per row.
+"""The draw with top-p by many programs per row, which read every logit once.
 
-`draw_kernel` has one program per row, which passes over its logits half a dozen times. Here every token is read twice. A first kernel sums
-up tiles, as where nothing is truncated. A second one looks at a sample of each tile and guesses between which two distances from the
-largest logit the cut of top-p lies. A third reads all logits again: it sums what is nearer than that interval and copies the distances
-that are inside. A fourth one finds the cut among the copies, then the tile in which the cumulative sum passes the row's uniform number,
-and looks at this tile alone.
+`draw_kernel` finds out which tokens are kept, and passes over a row's logits half a dozen times for that. Here only the token that was
+drawn is looked at: it is kept if the tokens that are more likely hold less than top-p. A first kernel looks at a sample of the logits and
+picks two levels between which the cut probably lies. A second one sums up tiles, as where nothing is truncated, and also what lies above
+each level. A third one draws: the sums of tiles and levels bound what the more likely tokens hold, and that nearly always decides. Where
+it does not, the row's logits are summed once more. Rows with top-k, and those whose attempts are used up, are left to `draw_kernel`.
 
-The guess decides about time only. If the sums show that the cut lies elsewhere, if more tokens are in the interval than there is room for,
-and for rows with top-k or min-p, a last kernel does what `draw_kernel` does. Token and log-prob are those of `draw_kernel` except for
-rounding.
+The levels decide about time only. Token and log-prob are those of `draw_kernel` except for rounding.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
@@ -19,25 +17,27 @@ import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
-from turnwise.engines.native.draw_kernel import BLOCK, FEW, WALKS, WARPS, _distance, _divide, _draw, _kept, _open, _uniform
-from turnwise.engines.native.head_kernel import TILE, Drawing, _of_logits, _room
+from turnwise.engines.native.draw_kernel import (
+    ATTEMPTS,
+    BLOCK,
+    FEW,
+    STAGES,
+    WALKS,
+    WARPS,
+    _distance,
+    _draw,
+    _first_number,
+    _next_number,
+    _share,
+)  # fmt: skip
+from turnwise.engines.native.head_kernel import TILE, Drawing, _room, _sum_up
 
-SAMPLED = 16  # one of so many tokens is in the sample
-ROOM = 2  # one of so many tokens of a tile has room in the interval
-JOINED, NARROW, FINDERS = 4096, 1024, 8  # where the cut is found: numbers that are joined and searched at once, and warps
-SEARCHES = tl.constexpr(14)  # halvings of the interval in which a distance is guessed
-DOUBT, MOST_DOUBT = tl.constexpr(4.0), tl.constexpr(0.7)  # standard errors of the mass beyond the cut, as the sample has it; the most of it
-SOME = tl.constexpr(24.0)  # tokens of the sample that are within the farther end, so that no large one is beyond it unseen
-ALL = tl.constexpr(1024.0)  # tokens; if no more are within the farther end, the interval begins with the largest
-
-
-@triton.jit
-def _tiles_of(tops, sums, lane, inverse, tiles, TILES: tl.constexpr):
-    """The largest logit of a row, and the mass of each tile relative to it."""
-    tile = tl.arange(0, TILES)
-    highest = tl.load(tops + lane * tiles + tile, mask=tile < tiles, other=float("-inf"))
-    top = tl.max(highest, 0)
-    return highest, top, tl.load(sums + lane * tiles + tile, mask=tile < tiles, other=0.0) * tl.exp((highest - top) * inverse)
+SAMPLED, CHUNK = 2048, 32  # tokens of a sample, and how many of them are neighbours
+LEVELS = 2
+PICKERS, SCANNERS = 1, 2  # warps of the programs that pick levels and sum up tiles
+SUMMED, SUMMERS = 4096, 16  # tokens that are summed at once where sums of tiles and levels do not decide, and warps
+HALVINGS = tl.constexpr(10)  # of the interval in which a level lies
+DOUBT, MOST_DOUBT = tl.constexpr(3.0), tl.constexpr(0.7)  # standard errors of the mass beyond the cut, as the sample has it; the most of it
 
 
 @triton.jit
@@ -49,174 +49,138 @@ def _halve(d, weight, mass, low, high):
 
 
 @triton.jit
-def _guess(
-    logits, slots, floats, integers, tops, sums, guesses, row_stride, size, tiles,
-    TILES: tl.constexpr, TILE: tl.constexpr, SAMPLE: tl.constexpr, ALL_SAMPLES: tl.constexpr,
+def _pick_levels(
+    logits, slots, floats, integers, levels, row_stride, size, step,
+    SAMPLED: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Where the cut of a row lies: (low, high], as distances from its largest logit. Without top-p alone, high is below low."""
+    """Two logits below which there is a little more and a little less than 1 - top-p of the sample."""
     lane = tl.program_id(0)
     slot = tl.load(slots + lane).to(tl.int64)
-    inverse = 1.0 / tl.load(floats + slot * 3)
-    top_p, min_p = tl.load(floats + slot * 3 + 1), tl.load(floats + slot * 3 + 2)
-    greedy, top_k = tl.load(integers + slot * 3), tl.load(integers + slot * 3 + 1)
-    _highest, top, mass = _tiles_of(tops, sums, lane, inverse, tiles, TILES)
-    whole = tl.sum(mass, 0)
-    low, high = whole * 0.0 - 1.0, whole * 0.0 - 2.0
-    if (greedy == 0) & (top_p < 1.0) & (top_k >= size) & (min_p <= 0.0):
-        index = tl.arange(0, ALL_SAMPLES)
-        column = index // SAMPLE * TILE + index % SAMPLE
-        d = _distance(logits + lane.to(tl.int64) * row_stride, column, size, inverse, top)
-        weight = tl.exp(-d) * (TILE // SAMPLE)
+    top_p = tl.load(floats + slot * 3 + 1)
+    if (tl.load(integers + slot * 3) == 0) & (top_p < 1.0):
+        temperature = tl.load(floats + slot * 3)
+        index = tl.arange(0, SAMPLED)
+        column = index // CHUNK * step + index % CHUNK
+        value = tl.load(logits + lane.to(tl.int64) * row_stride + column, mask=column < size, other=float("-inf"))
+        top = tl.max(value, 0)
+        d = (top - value) / temperature
+        weight = tl.exp(-d)
+        whole = tl.sum(weight, 0)
         beyond = (1.0 - top_p) * whole
-        bound = tl.maximum(-tl.log(beyond / size) * 1.0001 + 1e-3, 0.0)  # all that lies farther is less than 1 - top_p
-        guess, guess_end, some, some_end = bound * 0.0, bound, bound * 0.0, bound
-        for _search in range(SEARCHES):
-            guess, guess_end = _halve(d, weight, beyond, guess, guess_end)
-            middle = (some + some_end) * 0.5
-            enough = tl.sum((d <= middle).to(tl.float32), 0) >= SOME
-            some, some_end = tl.where(enough, some, middle), tl.where(enough, middle, some_end)
-        rest = tl.where(d > guess_end, weight, 0.0)
-        sampled = tl.sum(rest, 0)
-        error = tl.sqrt(tl.sum(rest * rest, 0)) / tl.maximum(sampled, 1e-30)  # of the sampled mass beyond the guess, relative
-        doubt = tl.where(sampled > 0.0, tl.minimum(DOUBT * error, MOST_DOUBT), MOST_DOUBT)
+        bound = tl.maximum(-tl.log(beyond / SAMPLED) * 1.0001 + 1e-3, 0.0)  # all that lies farther is less than 1 - top_p
+        low, high = bound * 0.0, bound
+        for _halving in range(HALVINGS):
+            low, high = _halve(d, weight, beyond, low, high)
+        rest = tl.where(d > high, weight, 0.0)
+        error = tl.sqrt(tl.sum(rest * rest, 0)) / tl.maximum(tl.sum(rest, 0), 1e-30)
+        doubt = tl.minimum(DOUBT * error, MOST_DOUBT)
         near, near_end, far, far_end = bound * 0.0, bound, bound * 0.0, bound
-        for _search in range(SEARCHES):
+        for _halving in range(HALVINGS):
             near, near_end = _halve(d, weight, (1.0 + doubt) * beyond, near, near_end)
             far, far_end = _halve(d, weight, (1.0 - doubt) * beyond, far, far_end)
-        high = tl.maximum(far_end, some_end)
-        within = tl.sum((d <= high).to(tl.float32), 0) * (TILE // SAMPLE)
-        low = tl.where(within <= ALL, low, near)
-    tl.store(guesses + lane * 2, low)
-    tl.store(guesses + lane * 2 + 1, high)
+        tl.store(levels + lane * 2, top - near_end * temperature)
+        tl.store(levels + lane * 2 + 1, top - far_end * temperature)
+    else:
+        tl.store(levels + lane * 2 + tl.arange(0, 2), tl.full([2], float("inf"), tl.float32))
 
 
 @triton.jit
-def _collect(
-    logits, slots, floats, tops, sums, guesses, nearer, counts, copies, row_stride, size, tiles,
-    TILES: tl.constexpr, TILE: tl.constexpr, ROOM: tl.constexpr,
+def _scan(
+    logits, slots, floats, levels, tops, sums, wheres, above, row_stride, size, tiles, all_tiles,
+    TILE: tl.constexpr, LEVELS: tl.constexpr,
 ):  # fmt: skip
-    """Of one tile: the mass up to the interval, and the distances inside, negative, in the order of their ids."""
-    tile, lane = tl.program_id(0), tl.program_id(1)
-    low, high = tl.load(guesses + lane * 2), tl.load(guesses + lane * 2 + 1)
-    if high > low:
-        slot = tl.load(slots + lane).to(tl.int64)
-        inverse = 1.0 / tl.load(floats + slot * 3)
-        index = tl.arange(0, TILES)
-        top = tl.max(tl.load(tops + lane * tiles + index, mask=index < tiles, other=float("-inf")), 0)
-        d = _distance(logits + lane.to(tl.int64) * row_stride, tile * TILE + tl.arange(0, TILE), size, inverse, top)
-        inside = ((d > low) & (d <= high)).to(tl.int32)
-        place = tl.cumsum(inside, 0) - 1
-        here = lane * tiles + tile
-        tl.store(copies + here.to(tl.int64) * ROOM + place, -d, mask=(inside > 0) & (place < ROOM))
-        tl.store(counts + here, tl.sum(inside, 0))
-        tl.store(nearer + here, tl.sum(tl.where(d <= low, tl.exp(-d), 0.0), 0))
+    """Of one tile: the largest logit, the sum relative to it, its column, and the sum of what is not below each level."""
+    tile, row = tl.program_id(0), tl.program_id(1) + tl.arange(0, 1)
+    column = tile * TILE + tl.arange(0, TILE)
+    source = logits + row.to(tl.int64)[:, None] * row_stride + column[None, :]
+    score = tl.load(source, mask=column[None, :] < size, other=float("-inf"))
+    inverse = 1.0 / tl.load(floats + tl.load(slots + row).to(tl.int64) * 3)
+    top, total, where, weight = _sum_up(score, inverse, column, size)
+    tl.store(tops + row * tiles + tile, top)
+    tl.store(sums + row * tiles + tile, total)
+    tl.store(wheres + row * tiles + tile, where)
+    for level in tl.static_range(LEVELS):
+        least = tl.load(levels + row * LEVELS + level)
+        tl.store(above + level * all_tiles + row * tiles + tile, tl.sum(tl.where(score >= least[:, None], weight, 0.0), 1))
 
 
 @triton.jit
-def _join(counts, copies, few, lane, tiles, ROOM: tl.constexpr, GROUP: tl.constexpr, FEW: tl.constexpr):
-    """Copy what was found in the tiles of a row to `few`, one after another; returns how many there are, and their mass."""
-    index = tl.arange(0, GROUP * ROOM)
-    total = tiles * 0
-    mass = tl.zeros([GROUP * ROOM], tl.float32)
-    for start in range(0, tiles, GROUP):
-        tile = start + index // ROOM
-        count = tl.load(counts + lane * tiles + tile, mask=tile < tiles, other=0)
-        inside = (index % ROOM < count).to(tl.int32)
-        value = tl.load(copies + (lane * tiles + tile).to(tl.int64) * ROOM + index % ROOM, mask=inside > 0, other=float("-inf"))
-        place = total + tl.cumsum(inside, 0) - 1
-        tl.store(few + place, value, mask=(inside > 0) & (place < FEW))
-        mass += tl.exp(value)
-        total += tl.sum(inside, 0)
-    tl.debug_barrier()  # what one thread has written the others read
-    return total, tl.sum(mass, 0)
+def _before(row, size, inverse, top, value, chosen, BLOCK: tl.constexpr):
+    """What the tokens that are more likely than this one hold; of equally likely ones those with a smaller id count."""
+    column = tl.arange(0, BLOCK)
+    distance = (top - value) * inverse
+    mass = tl.zeros([BLOCK], tl.float32)
+    for start in tl.range(0, size, BLOCK, num_stages=STAGES):
+        d = _distance(row, start + column, size, inverse, top)
+        mass += tl.where((d < distance) | ((d == distance) & (start + column < chosen)), tl.exp(-d), 0.0)
+    return tl.sum(mass, 0)
 
 
 @triton.jit
-def _kept_of(counts, copies, kept, tied, lane, cut, tiles, ROOM: tl.constexpr, GROUP: tl.constexpr):
-    """Of each tile: the mass of what was found nearer than the cut, and how many tokens are exactly there."""
-    index, group = tl.arange(0, ROOM), tl.arange(0, GROUP)
-    for start in range(0, tiles, GROUP):
-        tile = start + group
-        here = lane * tiles + tile
-        count = tl.load(counts + here, mask=tile < tiles, other=0)
-        value = tl.load(
-            copies + here.to(tl.int64)[:, None] * ROOM + index[None, :], mask=index[None, :] < count[:, None], other=float("-inf")
-        )  # fmt: skip
-        tl.store(kept + here, tl.sum(tl.where(-value < cut, tl.exp(value), 0.0), 1), mask=tile < tiles)
-        tl.store(tied + here, tl.sum((-value == cut).to(tl.float32), 1), mask=tile < tiles)
-    tl.debug_barrier()
-
-
-@triton.jit
-def _finish(
-    logits, slots, places, floats, integers, last, tokens, logprobs, scratch, tops, sums, wheres, guesses, nearer, counts, copies, kept,
-    tied, undone, row_stride, size, tiles,
-    TILES: tl.constexpr, TILE: tl.constexpr, ROOM: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, WALKS: tl.constexpr,
-    FEW: tl.constexpr,
+def _settle(
+    logits, slots, places, floats, integers, last, tokens, logprobs, levels, tops, sums, wheres, above, undone, row_stride, size, tiles,
+    all_tiles, TILES: tl.constexpr, TILE: tl.constexpr, LEVELS: tl.constexpr, SUM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """Draw. Without SUM, every row, until sums of tiles and levels do not decide; with SUM, the rows that are left."""
     lane = tl.program_id(0)
+    if SUM and tl.load(undone + lane) == 0:
+        return
     row = logits + lane.to(tl.int64) * row_stride
     slot = tl.load(slots + lane).to(tl.int64)
     inverse = 1.0 / tl.load(floats + slot * 3)
     top_p, min_p = tl.load(floats + slot * 3 + 1), tl.load(floats + slot * 3 + 2)
-    greedy, top_k = tl.load(integers + slot * 3) != 0, tl.load(integers + slot * 3 + 1)
-    highest, top, mass = _tiles_of(tops, sums, lane, inverse, tiles, TILES)
-    whole = tl.sum(mass, 0)
+    greedy = tl.load(integers + slot * 3) != 0
     tile = tl.arange(0, TILES)
     real = tile < tiles
-    low, high = tl.load(guesses + lane * 2), tl.load(guesses + lane * 2 + 1)
-    ready = greedy | ((top_p >= 1.0) & (top_k >= size) & (min_p <= 0.0))
-    cut, ties = whole * 0.0 + float("inf"), size.to(tl.float32)
-    total_kept = whole
-    tied_before = tl.zeros([TILES], tl.float32)
-    if high > low:
-        few = scratch + lane.to(tl.int64) * FEW
-        most = tl.max(tl.load(counts + lane * tiles + tile, mask=real, other=0), 0)
-        before = tl.load(nearer + lane * tiles + tile, mask=real, other=0.0)
-        total, found = _join(counts, copies, few, lane, tiles, ROOM, GROUP, FEW)
-        base, target = tl.sum(before, 0), top_p * whole
-        if (most <= ROOM) & (total <= FEW) & (base < target) & (base + found >= target):
-            within, enough, walk = base, base + found, total * 0
-            going = _open(walk, low, high, within, enough, False, WALKS)
-            while going:
-                low, high, within, enough = _divide(
-                    few, total, whole * 0.0 + 1.0, whole * 0.0, base, target, low, high, within, enough, False, BLOCK
-                )  # fmt: skip
-                walk += 1
-                going = _open(walk, low, high, within, enough, False, WALKS)
-            farthest = tl.zeros([BLOCK], tl.float32)
-            for start in range(0, total, BLOCK):
-                d = -tl.load(few + start + tl.arange(0, BLOCK), mask=start + tl.arange(0, BLOCK) < total, other=float("-inf"))
-                farthest = tl.maximum(farthest, tl.where(d <= high, d, 0.0))
-            cut = tl.max(farthest, 0)  # `high` may be a hair beyond it
-            one = tl.exp(-cut)
-            ties = tl.maximum(tl.ceil((target - within) / one), 1.0)
-            several = tl.where(enough - within > 1.5 * one, tl.minimum(enough, within + ties * one), enough)
-            total_kept = tl.minimum(whole, several)
-            _kept_of(counts, copies, kept, tied, lane, cut, tiles, ROOM, GROUP)
-            at_cut = tl.load(tied + lane * tiles + tile, mask=real, other=0.0)
-            tied_before = tl.cumsum(at_cut, 0) - at_cut
-            allowed = tl.minimum(tl.maximum(ties - tied_before, 0.0), at_cut)
-            mass = before + tl.load(kept + lane * tiles + tile, mask=real, other=0.0) + allowed * one
-            ready = low == low
-    if ready:
-        threshold = _uniform(tl.load(integers + slot * 3 + 2), tl.load(places + lane)) * total_kept.to(tl.float64)
+    highest = tl.load(tops + lane * tiles + tile, mask=real, other=float("-inf"))
+    top = tl.max(highest, 0)
+    scale = tl.exp((highest - top) * inverse)
+    mass = tl.load(sums + lane * tiles + tile, mask=real, other=0.0) * scale
+    whole = tl.sum(mass, 0)
+    best = tl.load(wheres + lane * tiles + tl.min(tl.where(highest == top, tile, tiles - 1), 0))
+    likely = tl.where(min_p > 0, -tl.log(tl.maximum(min_p, 1e-38)), float("inf"))
+    level = tl.arange(0, LEVELS)
+    least = tl.load(levels + lane * LEVELS + level)
+    within = tl.sum(
+        tl.load(above + level[:, None] * all_tiles + lane * tiles + tile[None, :], mask=real[None, :], other=0.0) * scale[None, :], 1
+    )  # fmt: skip
+    target = top_p * whole
+
+    chosen, value = best, top
+    good = greedy
+    mixed = _first_number(tl.load(integers + slot * 3 + 2), tl.load(places + lane))
+    attempt = size * 0
+    going = ~greedy & (tl.load(integers + slot * 3 + 1) >= size)
+    while going:
+        threshold = _share(mixed) * whole.to(tl.float64)
         passed = (tl.cumsum(mass.to(tl.float64), 0) > threshold) & (mass > 0)
-        found_tile = tl.min(tl.where(passed, tile, tiles), 0)
-        found_tile = tl.where(found_tile == tiles, tl.max(tl.where(mass > 0, tile, 0), 0), found_tile)
-        earlier = tl.sum(tl.where(tile < found_tile, mass.to(tl.float64), 0.0), 0)
-        at = tl.sum(tl.where(tile == found_tile, tied_before, 0.0), 0)
-        column = found_tile * TILE + tl.arange(0, TILE)
-        weight, at = _kept(row, column, size, inverse, top, cut, ties, float("inf"), cut < float("inf"), at)
+        found = tl.min(tl.where(passed, tile, tiles), 0)
+        found = tl.where(found == tiles, tl.max(tl.where(mass > 0, tile, 0), 0), found)
+        earlier = tl.sum(tl.where(tile < found, mass.to(tl.float64), 0.0), 0)
+        column = found * TILE + tl.arange(0, TILE)
+        score = tl.load(row + column, mask=column < size, other=float("-inf"))
+        weight = tl.exp((score - top) * inverse)
         passed = (earlier + tl.cumsum(weight, 0).to(tl.float64) > threshold) & (weight > 0)
         chosen = tl.min(tl.where(passed, column, size), 0)
         chosen = tl.where(chosen == size, tl.max(tl.where(weight > 0, column, 0), 0), chosen)  # rounding, as in the other draws
-        best = tl.min(tl.where(highest == top, tile, tiles - 1), 0)
-        chosen = tl.where(greedy, tl.load(wheres + lane * tiles + best), chosen)
+        value = tl.load(row + chosen)
+        one = tl.exp((value - top) * inverse)
+        most = tl.minimum(tl.sum(tl.where(highest >= value, mass, 0.0), 0), tl.min(tl.where(least <= value, within, float("inf")), 0)) - one
+        fewest = tl.maximum(tl.sum(tl.where(highest > value, scale, 0.0), 0), tl.max(tl.where(least > value, within, 0.0), 0))
+        near = (top - value) * inverse <= likely
+        good = near & ((top_p >= 1.0) | (chosen == best) | (most < target))
+        unknown = near & ~good & ~(fewest >= target)
+        if SUM and unknown:
+            good = _before(row, size, inverse, top, value, chosen, BLOCK) < target
+            unknown = good & ~good
+        attempt += 1
+        going = ~good & ~unknown & (attempt < ATTEMPTS)
+        mixed = _next_number(mixed)
+    if good:
         tl.store(tokens + lane, chosen.to(tl.int64))
         tl.store(last + slot, chosen.to(tl.int64))
-        tl.store(logprobs + lane, (tl.load(row + chosen) - top) * inverse - tl.log(whole))
-    tl.store(undone + lane, (~ready).to(tl.int32))
+        tl.store(logprobs + lane, (value - top) * inverse - tl.log(whole))
+    tl.store(undone + lane, (~good).to(tl.int32))
 
 
 @triton.jit
@@ -224,36 +188,34 @@ def _rest(
     logits, slots, places, floats, integers, last, tokens, logprobs, scratch, undone, row_stride, size,
     BLOCK: tl.constexpr, WALKS: tl.constexpr, FEW: tl.constexpr,
 ):  # fmt: skip
-    """Rows that are not done yet. A kernel of its own, since it needs many registers."""
+    """Rows that are not done yet. This is a separate kernel, since it needs many registers."""
     if tl.load(undone + tl.program_id(0)) != 0:
         _draw(logits, slots, places, floats, integers, last, tokens, logprobs, scratch, row_stride, size, BLOCK, WALKS, FEW)
 
 
-def draw_nucleus(logits: Tensor, to: Drawing, tile: int = TILE, warps: int = FINDERS) -> None:
-    """One token and its log-prob for every row of `logits` (float32), with any settings; fast where they are top-p alone, or none.
-    `warps`: of the programs that find the cut."""
+def draw_nucleus(logits: Tensor, to: Drawing, tile: int = TILE, warps: int = 4) -> None:
+    """One token and its log-prob for every row of `logits` (float32), with any settings; fast where there is no top-k. `warps`: of the
+    programs that draw."""
     rows, size = logits.shape
     tile = min(tile, triton.next_power_of_2(size))
-    tiles, room, sample = triton.cdiv(size, tile), max(1, tile // ROOM), max(1, tile // SAMPLED)
-    many, block = triton.next_power_of_2(tiles), min(BLOCK, triton.next_power_of_2(size))
+    tiles, block = triton.cdiv(size, tile), min(BLOCK, triton.next_power_of_2(size))
+    step = max(CHUNK, size // (SAMPLED // CHUNK) // CHUNK * CHUNK)
     tops, sums, wheres = _room(rows, tiles, logits.device)
-    nearer, kept, tied = torch.empty(3, rows, tiles, dtype=torch.float32, device=logits.device)
-    counts, undone = (torch.empty(rows, width, dtype=torch.int32, device=logits.device) for width in (tiles, 1))
-    copies = torch.empty(rows, tiles, room, dtype=torch.float32, device=logits.device)
-    guesses = torch.empty(rows, 2, dtype=torch.float32, device=logits.device)
+    above = torch.empty(LEVELS, rows, tiles, dtype=torch.float32, device=logits.device)
+    levels = torch.empty(rows, LEVELS, dtype=torch.float32, device=logits.device)
+    undone = torch.empty(rows, dtype=torch.int32, device=logits.device)
     scratch = torch.empty(rows, FEW, dtype=torch.float32, device=logits.device)
-    read = logits.stride(0), size, tiles
-    _of_logits[(tiles, rows)](logits, to.slots, to.floats, tops, sums, wheres, *read, TILE=tile, num_warps=4)
-    _guess[(rows,)](
-        logits, to.slots, to.floats, to.integers, tops, sums, guesses, *read,
-        TILES=many, TILE=tile, SAMPLE=sample, ALL_SAMPLES=many * sample, num_warps=WARPS,
+    stride = logits.stride(0)
+    _pick_levels[(rows,)](
+        logits, to.slots, to.floats, to.integers, levels, stride, size, step, SAMPLED=SAMPLED, CHUNK=CHUNK, num_warps=PICKERS
     )  # fmt: skip
-    _collect[(tiles, rows)](
-        logits, to.slots, to.floats, tops, sums, guesses, nearer, counts, copies, *read, TILES=many, TILE=tile, ROOM=room, num_warps=4
+    _scan[(tiles, rows)](
+        logits, to.slots, to.floats, levels, tops, sums, wheres, above, stride, size, tiles, rows * tiles,
+        TILE=tile, LEVELS=LEVELS, num_warps=SCANNERS,
     )  # fmt: skip
-    _finish[(rows,)](
-        logits, *to, scratch, tops, sums, wheres, guesses, nearer, counts, copies, kept, tied, undone, *read,
-        TILES=many, TILE=tile, ROOM=room, GROUP=max(1, min(many, JOINED // room)), BLOCK=min(NARROW, block), WALKS=WALKS, FEW=FEW,
-        num_warps=warps,
-    )  # fmt: skip
-    _rest[(rows,)](logits, *to, scratch, undone, logits.stride(0), size, BLOCK=block, WALKS=WALKS, FEW=FEW, num_warps=WARPS)
+    for late, count in ((False, warps), (True, SUMMERS)):
+        _settle[(rows,)](
+            logits, *to, levels, tops, sums, wheres, above, undone, stride, size, tiles, rows * tiles,
+            TILES=triton.next_power_of_2(tiles), TILE=tile, LEVELS=LEVELS, SUM=late, BLOCK=min(SUMMED, block), num_warps=count,
+        )  # fmt: skip
+    _rest[(rows,)](logits, *to, scratch, undone, stride, size, BLOCK=block, WALKS=WALKS, FEW=FEW, num_warps=WARPS)

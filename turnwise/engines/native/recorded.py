@@ -24,6 +24,7 @@ from turnwise.engines.native.cascade_kernel import Shared, attend_cascade
 from turnwise.engines.native.cuda import CudaRunner, originals
 from turnwise.engines.native.draw_kernel import draw_tokens
 from turnwise.engines.native.head_kernel import Drawing, draw_fused, draw_tiles, fusible
+from turnwise.engines.native.head_tiles import draw_product
 from turnwise.engines.native.kernels import begin
 from turnwise.engines.native.layer_products import LayerProducts, since_hopper
 from turnwise.engines.native.mail import Mail, Nothing, Reply, Results, aligned, lay
@@ -235,6 +236,8 @@ class RecordedRunner(CudaRunner):
         drawing = Drawing(slots, places, t.floats, t.integers, t.last, results.tokens, results.logprobs)
         if way == "fused" and w.shape.softcap is None and fusible(hidden, w.head):
             draw_fused(hidden, w.head, w.head_bias, drawing)
+        elif way == "product" and self._products.takes_head(hidden, w):
+            draw_product(hidden, w.head, drawing, overlap=self._products.overlap)
         elif way == "rows":
             draw_tokens(self._logits(hidden), *drawing)
         elif way == "nucleus":

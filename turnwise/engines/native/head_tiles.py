@@ -1,0 +1,45 @@
+"""The output layer and the draw on Hopper GPUs where every token may be drawn: no logits are written.
+
+The product (`gate_tiles.cu`) keeps of each tile of the vocabulary and each row what a draw needs: the largest logit, where it is, and the
+sums of weights by parts of 16 tokens. The draw (`head_kernel`) finds the part in which the cumulative sum passes the row's uniform number
+and computes the logits of this part again.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton  # type: ignore[import-not-found, unused-ignore]
+from torch import Tensor
+
+from turnwise.engines.native.gate_tiles import PIECE, ROWS, Tile, kernel_of, launch
+from turnwise.engines.native.head_kernel import Drawing, _choose, _room
+
+WARPS = 8  # of the programs that draw
+
+
+def tile_for(rows: int) -> Tile:
+    """The tile for so many rows: up to 128, blocks share the rows, and beyond that the weights."""
+    return Tile(96, 5, 1, 2) if rows <= ROWS else Tile(128, 4, 2, 1)
+
+
+def draw_product(hidden: Tensor, head: Tensor, to: Drawing, tile: Tile | None = None, overlap: bool = False) -> None:
+    """One token and its log-prob for every row of `hidden`, none of which is truncated; see `gate_tiles.fits`."""
+    (rows, width), size = hidden.shape, len(head)
+    tile = tile or tile_for(rows)
+    wide = 2 * tile.columns
+    tiles, pieces = -(-size // wide), wide // PIECE
+    tops, sums, wheres = _room(rows, tiles, hidden.device)
+    parts = torch.empty(rows, tiles, pieces, dtype=torch.float32, device=hidden.device)
+    kernel = kernel_of(tile._replace(group=0), True, False, overlap, hidden.device)
+    places = [to.slots, to.floats, to.integers, tops, sums, parts, wheres]
+    launch(kernel, hidden, head, tile, tiles, tile.stage_memory, overlap, places, size)
+    _choose[(rows,)](
+        hidden, head, head, tops, sums, wheres, parts, *to, hidden.stride(0), size, tiles,
+        TILES=triton.next_power_of_2(tiles), TILE=wide, WIDTH=width, PART=_part(width), FUSED=True, BIAS=False, PIECES=pieces,
+        num_warps=WARPS,
+    )  # fmt: skip
+
+
+def _part(width: int) -> int:
+    """How much of the hidden size is read at once: a power of two that divides it."""
+    return min(512, width & -width)
