@@ -3,9 +3,10 @@
     python benchmarks/engine_tuning.py --out tuning.json                          # 1.5B, about a minute
     python benchmarks/engine_tuning.py --shape 0.5b --cases "128 at 1152" --names now library
 
-Every setting is used for a graph of its own, whose tokens' log-probs are compared with those of the first setting; then all graphs are
-replayed in turn, several times, so that a GPU that changes its clock does so for all of them. Milliseconds, medians. No host is in these
-figures: `engine_steps.py` has whole steps.
+Every setting is used for a graph of its own, whose tokens' log-probs are compared with those of the first setting (`gap`, a mean; where
+another order of sums leads to another token, it is the distance of two tokens, and may be large); then all graphs are replayed in turn,
+several times, so that a GPU that changes its clock does so for all of them. Milliseconds, medians. No host is in these figures:
+`engine_steps.py` has whole steps.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from engine import make_model
 from engine_shapes import SHAPES
 from results import publish
 
-from turnwise.engines.native import NativeEngine, kernels, paged_attention, product_table
+from turnwise.engines.native import NativeEngine, balance_kernel, kernels, paged_attention, product_table
 from turnwise.engines.native.gate_tiles import Tile
 from turnwise.engines.native.layer_products import LayerProducts
 from turnwise.engines.native.mail import Results
@@ -71,6 +72,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[Any, Any]]] = {
     "norms, 16 warps": ({}, {"NORM_WARPS": (16, 16)}, {}),
     "norms, 32 warps": ({}, {"NORM_WARPS": (32, 32)}, {}),
     "balance": ({"balance": True}, {}, {}),
+    "balance, nothing asked for ahead": ({"balance": True}, {"BRING": 0}, {}),
     "the library's down": ({}, {}, {DOWN: ((128, None),)}),
     "own down, 128 × 64": ({}, {}, {DOWN: ((128, Blocks(128, 64, 64, 5, 4, 7, True, 1)),)}),
 }
@@ -110,7 +112,7 @@ class Step:
         with ExitStack() as patched, torch.no_grad():
             patched.enter_context(patch.dict(product_table.MEASURED, {key: lines for key, lines in table.items() if len(key) == 3}))
             patched.enter_context(patch.dict(product_table.TILES, {key: lines for key, lines in table.items() if len(key) == 2}))
-            for module in (paged_attention, kernels):
+            for module in (paged_attention, balance_kernel, kernels):
                 own = {name: value for name, value in kernel_settings.items() if hasattr(module, name)}
                 if own:
                     patched.enter_context(patch.multiple(module, **own))

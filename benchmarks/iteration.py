@@ -6,6 +6,7 @@
     python benchmarks/iteration.py --context full --games DATA        real ALFWorld games, which end early (iteration_games.py)
     python benchmarks/iteration.py --context full --old learner       old log-probs by a pass of the learner's, as before
     python benchmarks/iteration.py --context window --only rollout    the rollout alone, and how long GPU and host waited for each other
+    python benchmarks/iteration.py --context window --only rollout --vllm    and then the same with vLLM, if that is installed
 
 16 groups × 8 trajectories × 50 turns, none ends early, 100 sampled tokens per turn. `window`: every turn has a prompt of 700 tokens, of
 which the first 150 are the group's. `full`: the dialogue begins with 500 tokens (150 the group's) and grows by 60 per turn and the
@@ -15,7 +16,8 @@ observations are random tokens. Weights are random (the 1.5B shape, bfloat16).
 
 `--only rollout` builds no learner. It reports how long the host waited for results of the GPU (`waited`), how long it worked (`host`, of
 which `launching` steps), and how long the GPU had nothing to do between turns: from the last result, when no step was under way, to the
-next launch (`between`, and the mean of one in ms). The host does not see other times in which a GPU may be idle.
+next launch (`between`, and the mean of one in ms). The host does not see other times in which a GPU may be idle. With `--vllm` the same
+collector then plays the same script with the vLLM engine, on a copy of the same weights and with the same number of rows.
 
 The floor of a phase is what matrix products and memory allow at the rates measured in the same run. The result is printed, and written
 next to this file as iteration-CONTEXT.json unless --out names another path.
@@ -178,7 +180,8 @@ class Bench:
         rows = shape.groups * shape.members
         self.sampling = Sampling(temperature=1.0, max_tokens=shape.response)
         self.dialogues = 0
-        self.engine, self.pool = self.make_engine(rows), self.make_pool(rows)
+        self.engine: Any = self.make_engine(rows)
+        self.pool = self.make_pool(rows)
 
     def make_engine(self, rows: int) -> NativeEngine:
         return NativeEngine(self.model, max_batch=rows, max_length=self.shape.longest + 1, cache_memory=self._cache(rows))
@@ -417,6 +420,28 @@ def measure_rollout(bench: Bench) -> dict[str, Any]:
     }
 
 
+def measure_vllm(bench: Bench) -> dict[str, Any]:
+    """The rollout with vLLM in the same process, after one of a few turns."""
+    import vllm
+
+    from turnwise.engines.vllm import VllmEngine
+
+    bench.engine.close()
+    release()
+    shape = bench.shape
+    bench.engine = VllmEngine(
+        bench.model, max_batch=shape.groups * shape.members, max_length=shape.longest + 1, memory=0.6, stop_token_ids=()
+    )
+    bench.collect(3, shape.groups, 0)
+    bench.engine.forget()
+    seconds = dict[str, float]()
+    with Phase(seconds, "rollout", bench.device):
+        found = summarise(bench.collect(shape.turns, shape.groups, shape.groups))
+    bench.engine.close()
+    counts = {name: found[name] for name in ("turns", "response_tokens")}
+    return {"version": vllm.__version__, "seconds": round(seconds["rollout"], 2), **counts}
+
+
 def shares(seconds: dict[str, float], floors: dict[str, float], from_engine: bool = False) -> dict[str, Any]:
     """The floors compared with what was measured; empty if there are none. `from_engine`: old log-probs needed no pass."""
     if not floors:
@@ -439,8 +464,11 @@ def main() -> None:
         "--old", choices=("learner", "engine", "auto"), help="whose log-probs are the old ones; the learner's default if left out"
     )
     parser.add_argument("--only", choices=("rollout",), help="measure this phase alone")
+    parser.add_argument("--vllm", action="store_true", help="with --only rollout: then measure it with vLLM, in the same process")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.vllm and not options.only:
+        parser.error("--vllm is for --only rollout: a learner leaves vLLM no memory")
     if options.only and options.games is not None:
         parser.error("--only rollout plays the script: leave out --games")
     if options.size != "tiny":
@@ -452,7 +480,10 @@ def main() -> None:
 
         result = measure(GamesBench(shape, options.games))
     elif options.only:
-        result = measure_rollout(Bench(shape, only_rollout=True))
+        bench = Bench(shape, only_rollout=True)
+        result = measure_rollout(bench)
+        if options.vllm:
+            result["vllm"] = measure_vllm(bench)
     else:
         result = measure(Bench(shape, options.old))
     kind = "games-" if options.games else f"{options.only}-" if options.only else ""

@@ -290,6 +290,7 @@ def test_every_setting_of_a_recipe_reaches_the_part_that_it_describes_and_has_on
         ("learner.lr=fast", "learner.lr: must be a number, got 'fast'"),
         ("learner.lr=-1", "learner.lr: must be greater than 0, got -1"),
         ("iterations=2.5", "iterations: must be an integer, got 2.5"),
+        ("model.lora=16", "model.lora: must be a table of settings, got 16"),
     ],
 )
 def test_a_wrong_value_is_reported_in_few_words(given: str, words: str) -> None:

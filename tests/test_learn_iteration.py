@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fake_vllm
 import pytest
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from iteration import TINY, Bench, measure, measure_rollout
+from iteration import TINY, Bench, measure, measure_rollout, measure_vllm
 
 DATA = Path(os.environ.get("TURNWISE_DATA", ROOT.parent / "shared" / "data")) / "alfworld"
 
@@ -32,6 +33,15 @@ def test_a_rollout_alone_needs_no_learner_and_counts_its_steps(context: str) -> 
     assert found["steps"] == {"prompts": shape.turns, "decode": shape.turns * (shape.response - 1)}
     seconds = found["seconds"]
     assert seconds["rollout"] >= seconds["host"] >= seconds["launching"]
+
+
+@pytest.mark.parametrize("context", ["window", "full"])
+def test_the_same_rollout_is_played_with_vllm(monkeypatch: pytest.MonkeyPatch, context: str) -> None:
+    fake_vllm.install(monkeypatch)
+    shape = replace(TINY, context=context, turns=2)
+    found = measure_vllm(Bench(shape, only_rollout=True))
+    turns = shape.groups * shape.members * shape.turns
+    assert found["turns"] == turns and found["response_tokens"] == turns * shape.response and found["seconds"] > 0
 
 
 @pytest.mark.parametrize("context", ["window", "full"])

@@ -273,6 +273,20 @@ def test_bf16_is_as_near_to_float32_as_the_models_own_bf16_forward() -> None:
     assert model.dtype == torch.float32 and gap(exact, prompts, responses) < 0.2
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_an_output_layer_that_draws_by_itself_is_as_near_to_float32(overlap: bool) -> None:
+    half = make(vocab_size=416).cuda().bfloat16()
+    exact = make(vocab_size=416).cuda()
+    exact.load_state_dict({name: value.float() for name, value in half.state_dict().items()})
+    engine = NativeEngine(half, max_length=200, cache_memory=1e8, switches={"draw": "product", "overlap": overlap})
+    prompts = [prompt(n, n) for n in (1, 30, 64, 100)]
+    for turn in range(3):
+        sampling = (Sampling(max_tokens=9), GREEDY, Sampling(temperature=0.8, max_tokens=9))[turn]
+        responses = ask(engine, prompts, sampling)
+        assert gap(exact, prompts, responses, sampling.temperature or 1.0) < 0.2
+        prompts = [[*ids, *responses[n].token_ids, *prompt(7, n)] for n, ids in enumerate(prompts)]
+
+
 def test_new_weights_count_after_refresh_in_recorded_steps_too() -> None:
     model, prompts = make().cuda(), [prompt(30), prompt(50, 1)]
     engine = NativeEngine(model, max_length=128, cache_memory=1e8)

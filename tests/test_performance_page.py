@@ -89,30 +89,40 @@ def test_the_pass_of_the_reference_beside_decode_steps() -> None:
 
 def test_compared_with_other_software() -> None:
     text = page("performance").split("## Compared with other software")[1]
-    now, cut, every = measured("engine_steps_tiles"), measured("engine"), measured("engine_all_tokens")
-    whole = now["whole"]["now"]
+    old, now = [measured("engine_all_tokens"), measured("engine")], [measured("engine_vllm_all_tokens"), measured("engine_vllm")]
     rows = {
-        "128 requests, 1,024 + 128 tokens, no truncation": (
-            whole["128 × (1,024 + 128)"],
-            every["end_to_end"]["s"],
-            every["vllm"]["end_to_end"]["s"],
-        ),
-        "in 16 groups of 8 with one prompt each, no truncation": (
-            whole["in groups of 8"],
-            every["groups"]["s"],
-            every["vllm"]["groups"]["s"],
-        ),
+        "128 requests, 1,024 + 128 tokens, no truncation": (0, "end_to_end"),
+        "the same, top-p 0.95": (1, "end_to_end"),
+        "in 16 groups of 8 with one prompt each, no truncation": (0, "groups"),
     }
-    for words, values in rows.items():
-        assert cells(text, words)[:3] == [f"{value:.2f} s" for value in values]
-    limited = (cut["end_to_end"]["s"], cut["vllm"]["end_to_end"]["s"], cut["transformers"]["s"])
-    assert cells(text, "the same, top-p 0.95")[1:] == [f"{value:.2f} s" for value in limited]
+    for words, (cut, part) in rows.items():
+        assert cells(text, words)[:3] == [f"{one[part]['s']:.2f} s" for one in (old[cut], now[cut], now[cut]["vllm"])]
+    assert cells(text, "the same, top-p 0.95")[3] == f"{measured('engine_now')['transformers']['s']:.2f} s"
     for lanes in (128, 512):
-        step = now["decode"][f"{lanes} rows, top-p 1.0, now"], every[f"decode{lanes}"]["ms_per_step"]
-        found = cells(text, f"a decode step, {lanes} rows, no truncation")
-        assert found[:3] == [*(f"{value:.2f} ms" for value in step), f"{every['vllm'][f'decode{lanes}']['ms_per_step']:.1f} ms"]
+        for cut, words in enumerate((f"a decode step, {lanes} rows, no truncation", f"the same, {lanes} rows, top-p 0.95")):
+            steps = [one[f"decode{lanes}"]["ms_per_step"] for one in (old[cut], now[cut], now[cut]["vllm"])]
+            assert cells(text, words)[:3] == [*(f"{value:.2f} ms" for value in steps[:2]), f"{steps[2]:.1f} ms"]
     before = measured("engine_steps")["whole"]["before"]["128 × (1,024 + 128)"]
     assert f"; {before:.2f} s before all changes" in page("performance")
+
+
+def test_the_engine_compared_with_vllm() -> None:
+    text, runs = page("engines").split("**Compared with vLLM 0.26**")[1], (measured("engine_vllm"), measured("engine_vllm_all_tokens"))
+    rows = {
+        "128 requests, 1,024 + 128 tokens": "end_to_end",
+        "in 16 groups of 8 with one prompt each": "groups",
+        "a decode step, 128 rows": "decode128",
+        "a decode step, 512 rows": "decode512",
+    }
+    for words, part in rows.items():
+        values = [one[part] for run in runs for one in (run, run["vllm"])]
+        assert cells(text, words) == [f"{one['s']:.2f} s" if "s" in one else f"{one['ms_per_step']:.1f} ms" for one in values]
+
+
+def test_rollouts_alone() -> None:
+    text = " ".join(page("performance").split())
+    window, full = (measured(f"iteration-rollout-{context}-now")["seconds"]["rollout"] for context in ("window", "full"))
+    assert f"took {window:.1f} s in window and {full:.1f} s in full context" in text
 
 
 def test_the_gap_between_engine_and_learner_in_a_training_run() -> None:
@@ -122,3 +132,19 @@ def test_the_gap_between_engine_and_learner_in_a_training_run() -> None:
     most = max(row["learner/engine_gap_max"] for row in rows)
     text = " ".join(page("learner").split())
     assert f"it is {mean:.3f} on average and {most:.2f} at most, and the root of its mean square is {(2 * squares) ** 0.5:.3f}" in text
+
+
+def test_moments_in_8_bits_on_a_quadratic() -> None:
+    text, run = page("performance"), measured("moments")["quadratic"]
+    for words, name in (("nothing", "1"), ("a factor of 100", "100"), ("a factor of 10,000", "10,000")):
+        row = [one for way, one in run[f"a factor of {name}"].items() if way != "float32"]
+        assert len(row) == 3
+        shown = ["diverges" if one["apart"] > 1 else f"{100 * one['apart']:.1f} %, {one['from_the_best']:.1f}" for one in row]
+        assert cells(text, words) == shown
+
+
+def test_moments_in_8_bits_in_training() -> None:
+    text, run = " ".join(page("performance").split()), measured("moments")["numberline-tiny"]
+    ends = {kind: [f"{100 * run[f'{kind}, seed {seed}']['success'][-1]:.0f}" for seed in (500, 501, 502)] for kind in ("float32", "8bit")}
+    plain, packed = (f"{', '.join(found[:2])} and {found[2]} %" for found in ends.values())
+    assert f"of {plain} with float32 and of {packed} with 8 bits" in text

@@ -129,6 +129,8 @@ def _problem(item: Any) -> str:
     message = item["msg"].removeprefix("Value error, ")
     if item["type"] == "value_error":
         return f"{dotted}: {message}" if dotted else message
+    if item["type"] == "model_type":
+        return f"{dotted}: must be a table of settings, got {item['input']!r}"
     message = message.split(", unable to parse")[0].split(", got a number with")[0]
     for theirs, ours in (("Input should be a valid integer", "must be an integer"), ("Input should be a valid", "must be a")):
         message = message.replace(theirs, ours)

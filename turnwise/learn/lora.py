@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,8 +33,10 @@ def add_lora(
     if rank < 1 or not alpha > 0 or not 0 <= dropout < 1:
         raise TurnwiseError(f"lora: rank is at least 1, alpha above 0 and dropout in [0, 1), not {rank=}, {alpha=}, {dropout=}")
     names = _targets(model, targets)
-    with drawing_from(seed % 2**63, next((parameter.device for parameter in model.parameters() if parameter.is_cuda), None)):
+    gpu = next((parameter.device for parameter in model.parameters() if parameter.is_cuda), None)
+    with drawing_from(seed % 2**63, gpu), warnings.catch_warnings():
         config = LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=names)
+        warnings.filterwarnings("ignore", r"`is_gradient_checkpointing` is deprecated", FutureWarning)  # peft asks by the old name
         adapted = get_peft_model(model, config)
     for parameter in adapted.parameters():
         if parameter.requires_grad:

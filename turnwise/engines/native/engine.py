@@ -65,11 +65,11 @@ class NativeEngine:
         *,
         prefill_tokens: Annotated[int | None, Help("prompt tokens per forward pass", low=1)] = None,
         cache_memory: Annotated[float | None, Help("bytes for keys and values, or up to 1.0 a part of a GPU's free memory", low=0)] = None,
-        cache_dtype: Literal["model", "8bit"] = "model",
+        cache_dtype: Annotated[Literal["model", "8bit"], Help("how keys and values are stored: as computed, or in 8 bits")] = "model",
         stop_token_ids: Sequence[int] | None = None,
-        dtype: torch.dtype | None = None,
-        graphs: bool = True,
-        switches: Mapping[str, Any] | None = None,
+        dtype: Annotated[torch.dtype | None, Help("another precision than that of the weights, at the cost of a copy")] = None,
+        graphs: Annotated[bool, Help("record the steps of a GPU as CUDA graphs")] = True,
+        switches: Annotated[Mapping[str, Any] | None, Help("other ways to work on a GPU: docs/engines.md")] = None,
     ):
         self.weights = Weights(model, dtype)
         self.model, self.tokenizer = model, tokenizer

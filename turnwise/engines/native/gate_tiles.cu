@@ -268,7 +268,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(384,
                 if (real && lane % 4 == 0) {
                     tops[here] = top;
                     totals[here] = total;
-                    wheres[here] = where;
+                    wheres[here] = min(where, size - 1);  // of nothing but NaN, the largest is beyond the last column
                 }
             }
 #else

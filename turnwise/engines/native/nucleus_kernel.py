@@ -4,7 +4,7 @@
 drawn is looked at: it is kept if the tokens that are more likely hold less than top-p. A first kernel looks at a sample of the logits and
 picks two levels between which the cut probably lies. A second one sums up tiles, as where nothing is truncated, and also what lies above
 each level. A third one draws: the sums of tiles and levels bound what the more likely tokens hold, and that nearly always decides. Where
-it does not, the row's logits are summed once more. Rows with top-k, and those whose attempts are used up, are left to `draw_kernel`.
+it does not, the row's logits are read again. Rows with top-k, and those whose attempts are used up, are left to `draw_kernel`.
 
 The levels decide about time only. Token and log-prob are those of `draw_kernel` except for rounding.
 """
