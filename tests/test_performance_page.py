@@ -119,6 +119,25 @@ def test_the_engine_compared_with_vllm() -> None:
         assert cells(text, words) == [f"{one['s']:.2f} s" if "s" in one else f"{one['ms_per_step']:.1f} ms" for one in values]
 
 
+def test_the_engine_by_shape() -> None:
+    text, run = page("engines").split("**Compared with vLLM 0.26**")[0], measured("engine_now")
+    rates = {
+        "decode, 128 rows at 1,152 tokens": ("decode128", "share_of_floor"),
+        "decode, 512 rows at 1,152 tokens": ("decode512", "share_of_floor"),
+        "prefill, 128 × 1,024": ("prefill", "share_of_matmul_ceiling"),
+    }
+    for words, (part, share) in rates.items():
+        rate = float(f"{run[part]['tokens_per_s']:.3g}")
+        expected = f"{rate:,.0f} tok/s ({run[part][share]:.0%}".replace("%", " %")
+        assert cells(text, words)[0].startswith(expected)
+    for words, part in (
+        ("128 requests, 1,024 + 128 tokens", "end_to_end"),
+        ("the same in 16 groups of 8 with one prompt each", "groups"),
+        ("transformers' generate, 128 × (1,024 + 128)", "transformers"),
+    ):
+        assert cells(text, words)[0] == f"{run[part]['s']:.2f} s"
+
+
 def test_sampling_now_and_before() -> None:
     text = page("performance").split("### Sampling")[1]
     names = "engine_vllm_all_tokens", "engine_all_tokens", "engine_vllm", "engine"
