@@ -119,6 +119,31 @@ def test_the_engine_compared_with_vllm() -> None:
         assert cells(text, words) == [f"{one['s']:.2f} s" if "s" in one else f"{one['ms_per_step']:.1f} ms" for one in values]
 
 
+def test_sampling_now_and_before() -> None:
+    text = page("performance").split("### Sampling")[1]
+    names = "engine_vllm_all_tokens", "engine_all_tokens", "engine_vllm", "engine"
+    every, before, cut, cut_before = map(measured, names)
+    for words, part, key in (
+        ("a step of 128 rows, ms", "decode128", "ms_per_step"),
+        ("a step of 512 rows, ms", "decode512", "ms_per_step"),
+        ("128 requests of 1,024 + 128 tokens, s", "end_to_end", "s"),
+    ):
+        values = [run[part][key] for run in (every, before, cut, cut_before)]
+        floor = every[part]["floor_s" if key == "s" else "floor_ms"]
+        assert cells(text, words) == [f"{value:.2f}" for value in (*values, floor)]
+
+
+def test_what_the_draws_gave() -> None:
+    text, product, nucleus = page("performance"), measured("engine_steps_product")["decode"], measured("engine_steps_nucleus")["decode"]
+    for words, run, ways in (
+        ("an output layer that draws by itself", product, ("1.0, no product", "1.0, now")),
+        ("top-p in one pass", nucleus, ("0.95, now", "0.95, nucleus")),
+    ):
+        small, large = ([f"{run[f'{rows} rows, top-p {way}']:.2f}" for way in ways] for rows in (128, 512))
+        assert cells(text, words)[:3] == ["128", *small]
+        assert f"| | 512 | {large[0]} | {large[1]} | |" in text
+
+
 def test_rollouts_alone() -> None:
     text = " ".join(page("performance").split())
     window, full = (measured(f"iteration-rollout-{context}-now")["seconds"]["rollout"] for context in ("window", "full"))

@@ -37,7 +37,7 @@ LEVELS = 2
 PICKERS, SCANNERS = 1, 2  # warps of the programs that pick levels and sum up tiles
 SUMMED, SUMMERS = 4096, 16  # tokens that are summed at once where sums of tiles and levels do not decide, and warps
 HALVINGS = tl.constexpr(10)  # of the interval in which a level lies
-DOUBT, MOST_DOUBT = tl.constexpr(3.0), tl.constexpr(0.7)  # standard errors of the mass beyond the cut, as the sample has it; the most of it
+DOUBT, MOST_DOUBT = tl.constexpr(4.0), tl.constexpr(0.7)  # standard errors of the mass beyond the cut, as the sample has it; the most of it
 
 
 @triton.jit
