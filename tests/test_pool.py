@@ -66,12 +66,11 @@ def test_a_worker_that_plays_texts_loads_no_large_library() -> None:
     """Every worker would pay for it: numpy takes longer to import than all that a worker needs."""
     code = f"""
 import sys
-from turnwise.envs import worker
+from functools import partial
+from turnwise.envs import make, worker
 from turnwise.envs.guarded import GuardedEnvs
 from turnwise.data.tasks import Task
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from troubled_env import Troubled
-played = GuardedEnvs(Troubled)
+played = GuardedEnvs(partial(make, {ENV!r}))
 played.reset(0, Task("0"), 1)
 played.step(0, "walk")
 print(*sorted({{"numpy", "torch", "pydantic", "email"}} & set(sys.modules)))

@@ -176,7 +176,8 @@ def broken() -> dict[str, str]:
 
 def spec(name: str) -> Spec:
     """The entry of an environment, by its name or by `path/to/my_env.py:MyEnv`."""
-    discover()
+    if not is_reference(name):  # a file is found without looking for all the others, which takes longer than most starts
+        discover()
     if name in _specs:
         return _specs[name]
     if objects.is_given(name):
