@@ -1,8 +1,8 @@
 """Attention on a CPU, where a page is as long as the longest sequence, so a row has one page.
 
-Rows that read one token share one call: keys and values are read in place, as a range of pages, and the lengths are a mask. A copy is
-made only if the rows are so scattered that reading everything between them would cost more. Rows that read several tokens (prompts) have
-a call each: their own length, no padding. Query heads that share a key head are queries of one head here, so nothing is repeated.
+Rows that read one token share one call: keys and values are read in place, as a range of pages, and the lengths are a mask. If the rows
+are so scattered that reading everything between them would cost more, each has its own call. So have rows that read several tokens
+(prompts): their own length, no padding. Query heads that share a key head are queries of one head here, so nothing is repeated.
 
 A layer with a sliding window has masks of its own; keys that are behind every row's window are not read.
 """
@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from turnwise.engines.native.cache_8bit import Packed
 from turnwise.engines.native.families import Shape
 
-SCATTERED = 1.75  # pages read per row: above this, a copy of the rows' own pages is faster
+CALL = 200  # tokens that are read in the time that another call takes
 
 
 class Singles:
@@ -26,15 +26,15 @@ class Singles:
 
     def __init__(self, pages: Sequence[int], lengths: Sequence[int], dtype: torch.dtype, window: int = 0):
         self.seen = slice(max(0, min(lengths) - window) if window else 0, max(lengths))
-        low, high = min(pages), max(pages) + 1
-        self.range: slice | Tensor
-        if high - low <= SCATTERED * len(pages):
-            self.range = slice(low, high)
-            rows_at = [page - low for page in pages]
-            self.rows_at = None if rows_at == list(range(high - low)) else torch.tensor(rows_at)
-            rows = high - low
-        else:
-            self.range, self.rows_at, rows = torch.tensor(pages), None, len(pages)
+        self.range = slice(min(pages), max(pages) + 1)
+        rows = self.range.stop - self.range.start
+        self.alone: list[tuple[slice, slice]] | None = None
+        if rows * (self.seen.stop - self.seen.start) > sum(min(n, window or n) + CALL for n in lengths):
+            each = zip(pages, lengths, strict=True)
+            self.alone = [(slice(page, page + 1), slice(max(0, n - window) if window else 0, n)) for page, n in each]
+            return
+        rows_at = [page - self.range.start for page in pages]
+        self.rows_at = None if rows_at == list(range(rows)) else torch.tensor(rows_at)
         limit = torch.ones(rows, dtype=torch.long)  # an unused page attends to one token: with none, the result is NaN
         if self.rows_at is None:
             limit[:] = torch.tensor(lengths)
@@ -51,18 +51,17 @@ class Singles:
     def attend(self, query: Tensor, keys: Tensor | Packed, values: Tensor | Packed, shape: Shape) -> Tensor:
         """query [rows, heads, size]; keys and values [pages, kv heads, tokens, size]."""
         grouped = query.reshape(len(query), shape.kv_heads, shape.group, shape.head_dim)
+        if self.alone is not None:
+            found = [
+                scaled_dot_product_attention(row, _own(keys, *place), _own(values, *place), scale=shape.scaling)
+                for row, place in zip(grouped.split(1), self.alone, strict=True)
+            ]
+            return torch.cat(found).reshape(len(query), -1)
         if self.rows_at is not None:
             grouped = grouped.new_zeros(len(self.mask), *grouped.shape[1:]).index_copy_(0, self.rows_at, grouped)
-        k, v = self._own(keys), self._own(values)
+        k, v = _own(keys, self.range, self.seen), _own(values, self.range, self.seen)
         out = scaled_dot_product_attention(grouped, k, v, attn_mask=self.mask, scale=shape.scaling)
         return (out if self.rows_at is None else out[self.rows_at]).reshape(len(query), -1)
-
-    def _own(self, pages: Tensor | Packed) -> Tensor:
-        """The rows' pages. A copy takes only what is seen of them, and `index_select` is several times as fast as an index."""
-        if isinstance(pages, Packed):
-            return pages.part(self.range, self.seen)
-        seen = pages[:, :, self.seen]
-        return seen[self.range] if isinstance(self.range, slice) else seen.index_select(0, self.range)
 
 
 class Prompt:
@@ -83,9 +82,11 @@ class Prompt:
         """query [count, heads, size]."""
         grouped = query.view(self.count, shape.kv_heads, shape.group, shape.head_dim).permute(1, 2, 0, 3)
         size = (shape.kv_heads, shape.group, self.seen.stop - self.seen.start, shape.head_dim)
-        k, v = (self._own(x)[:, None].expand(size) for x in (keys, values))
+        k, v = (_own(x, self.page, self.seen)[:, None].expand(size) for x in (keys, values))
         out = scaled_dot_product_attention(grouped, k, v, attn_mask=self.mask, is_causal=self.mask is None, scale=shape.scaling)
         return out.permute(2, 0, 1, 3).reshape(self.count, -1)
 
-    def _own(self, pages: Tensor | Packed) -> Tensor:
-        return pages.part(self.page, self.seen) if isinstance(pages, Packed) else pages[self.page, :, self.seen]
+
+def _own(pages: Tensor | Packed, own: slice | int, seen: slice) -> Tensor:
+    """What these pages hold of these tokens."""
+    return pages.part(own, seen) if isinstance(pages, Packed) else pages[own, :, seen]
