@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -462,3 +464,29 @@ def test_a_models_vocabulary_bounds_what_it_is_asked() -> None:
     found = [Trajectory(0, 0, turns=[Turn(anchor="x", prompt_ids=[1], response_ids=[VOCABULARY])])]
     with pytest.raises(TurnwiseError, match=f"0 to {VOCABULARY - 1}"):
         Learner(tiny()).logprobs(pack(found))
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_scores_of_several_threads_are_those_of_one(monkeypatch: pytest.MonkeyPatch, lora: bool) -> None:
+    """Micro-batches of a tiny model are scored at the same time where cores are left; that changes no bit and keeps no gradient."""
+    model = add_lora(tiny(), rank=4) if lora else tiny()
+    learner = Learner(model, LearnerSettings(tokens_per_batch=24, loss=Loss(kl_coef=0.1)))
+    packed, used = pack(trajectories(12)), set[int]()
+    plain = learner.score(packed), learner.reference_logprobs(packed)
+    forward = learner._forward
+
+    def noted(*given: Any) -> Any:
+        found = forward(*given)
+        used.add(threading.get_ident())
+        assert not found[0].requires_grad
+        time.sleep(0.01)
+        return found
+
+    monkeypatch.setattr(learner, "_forward", noted)
+    monkeypatch.setattr("turnwise.learn.learner.at_once", lambda used: 3)
+    assert learner.policy.fused is not None
+    learner.policy.fused._tables = []  # made by all of them at the same time
+    again = learner.score(packed), learner.reference_logprobs(packed)
+    assert np.array_equal(plain[0].logprob, again[0].logprob) and np.array_equal(plain[0].entropy, again[0].entropy)
+    assert np.array_equal(plain[1], again[1])
+    assert len(used) > 1 and threading.get_ident() not in used

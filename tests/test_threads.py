@@ -23,6 +23,17 @@ def test_a_tiny_model_gets_one_thread_and_a_large_one_every_core() -> None:
     assert [threads.threads_for(size) for size in (0, 460_000, 135_000_000, 7_000_000_000)] == [1, 1, 8, 8]
 
 
+def test_independent_work_takes_the_cores_that_are_left_unless_somebody_has_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_requested", False)
+    assert [threads.at_once(used) for used in (1, 3, 8, 20)] == [8, 2, 1, 1]
+    threads.request(1)
+    assert threads.at_once(1) == 1
+    threads.request(None)
+    assert threads.at_once(1) == 8
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert threads.at_once(1) == 1
+
+
 def test_the_recipe_is_obeyed_first_then_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "5,3")
     assert threads.threads_for(460_000) == 5

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +35,7 @@ from turnwise.learn.fourbit import has_packed
 from turnwise.learn.logprobs import token_logprobs
 from turnwise.learn.memory import Memory, lacks_room
 from turnwise.learn.optimiser import Optimiser, Weights
-from turnwise.learn.packing import Packed, pack
+from turnwise.learn.packing import Packed, microbatches, pack
 from turnwise.learn.pieces import begin, load_states, states_of, tell
 from turnwise.learn.prepare import may_skip
 from turnwise.learn.ranks.export import plain_model, plain_weights_of, trained_weights_of, write_sharded
@@ -51,6 +52,7 @@ from turnwise.learn.values import Critic
 from turnwise.objectives.kl import reward_penalty
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
+from turnwise.util.threads import at_once
 
 Column = NDArray[np.float32]
 T = TypeVar("T")
@@ -232,7 +234,13 @@ class Learner:
 
         def work() -> list[tuple[Tensor, Tensor, Tensor | None]]:
             tokens, kind = self.settings.tokens_per_batch, "score" if critic is None else "score with critic"
-            return passes(policy, self.ranks, packed, tokens, kind, one, one)
+            alone = self.ranks is None and critic is None and policy.fused is not None and self.device.type == "cpu"
+            workers = at_once(torch.get_num_threads()) if alone else 1
+            if workers == 1:
+                return passes(policy, self.ranks, packed, tokens, kind, one, one)
+            parts = microbatches(packed, np.arange(len(packed)), tokens)
+            with ThreadPoolExecutor(workers) as pool:  # a tiny model leaves cores idle
+                return list(pool.map(torch.no_grad()(lambda part: one(packed.take(part))), parts))
 
         with torch.no_grad(), self._mode(policy, training=False):
             parts = self.within_memory(work) if len(packed) else []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from turnwise.config.schema import Config
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.hub import find_model
-from turnwise.util.threads import threads_for
+from turnwise.util.threads import request, threads_for
 
 if TYPE_CHECKING:
     from turnwise.agent.vision import Vision
@@ -34,6 +34,7 @@ def use_threads(model: Any, asked: int | None = None) -> None:
     """Let torch compute with as many threads as a model of this size can use, or with the given number."""
     import torch
 
+    request(asked)
     count = threads_for(sum(weight.numel() for weight in model.parameters()), asked)
     if torch.get_num_threads() != count:
         torch.set_num_threads(count)

@@ -40,6 +40,21 @@ def told() -> int | None:
     return int(first) if first.isdigit() and int(first) > 0 else None
 
 
+_requested = False
+
+
+def request(asked: int | None) -> None:
+    """Note whether a recipe says how many threads there are."""
+    global _requested
+    _requested = asked is not None
+
+
+def at_once(used: int) -> int:
+    """How many pieces of independent work may run at the same time if each takes so many threads: as many as there are cores for, or one
+    if the number of threads was requested."""
+    return 1 if _requested or told() else max(1, cores() // used)
+
+
 def threads_for(parameters: int, asked: int | None = None) -> int:
     """Threads for a model of this size: as requested (by the recipe, then by OMP_NUM_THREADS), else one per `PER_THREAD` parameters and at
     most one per core."""

@@ -180,11 +180,12 @@ class FusedStack:
         return out
 
     def _rotations(self, longest: int) -> list[tuple[Tensor, Tensor]]:
-        if not self._tables or len(self._tables[0][0]) < longest:
+        tables = self._tables
+        if not tables or len(tables[0][0]) < longest:  # another thread may store shorter ones meanwhile
             size = 1 << max(longest - 1, 1023).bit_length()
             with torch.no_grad():
-                self._tables = self.weights.rotations(size)
-        return self._tables
+                self._tables = tables = self.weights.rotations(size)
+        return tables
 
 
 def embedded(ids: Tensor, module: Any) -> Tensor:
