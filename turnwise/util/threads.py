@@ -50,9 +50,9 @@ def request(asked: int | None) -> None:
 
 
 def at_once(used: int) -> int:
-    """How many pieces of independent work may run at the same time if each takes so many threads: as many as there are cores for, or one
-    if the number of threads was requested."""
-    return 1 if _requested or told() else max(1, cores() // used)
+    """How many pieces of independent work may run at the same time if each takes so many threads: two if there are cores for them, and
+    one if the number of threads was requested. More than two were not measured: they also wait for Python's lock."""
+    return 1 if _requested or told() else max(1, min(2, cores() // used))
 
 
 def threads_for(parameters: int, asked: int | None = None) -> int:

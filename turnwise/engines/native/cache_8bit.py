@@ -56,11 +56,7 @@ class Packed:
 
     def part(self, pages: slice | int | Tensor, seen: slice) -> Tensor:
         """What pages hold of these tokens, as they are computed with: [pages, heads, tokens, size]."""
-        if isinstance(pages, Tensor):
-            numbers, scales = (x[..., seen, :].index_select(0, pages) for x in (self.numbers, self.scales[..., None]))
-        else:
-            numbers, scales = self.numbers[pages, ..., seen, :], self.scales[pages, ..., seen, None]
-        found = numbers * scales
+        found = self.numbers[pages, ..., seen, :] * self.scales[pages, ..., seen, None]
         if self.shift is not None:
             found += self.shift[seen].transpose(0, 1)
         return found.to(self.dtype)

@@ -2,7 +2,8 @@
 
 The library writes both halves and another kernel reads them again; here they stay in registers. Parts of x and of the weights that several
 multiprocessors need are sent to all of them by one copy, which neither the library does with so few rows nor Triton at all. The source is
-compiled at first use by NVRTC, which torch brings, in a second or less for each kind of tile.
+compiled at first use by NVRTC, which torch brings, in a second or less for each kind of tile. The same source has an output layer's
+product (`head_tiles.py`), which differs in what is kept of a tile; `launch` and `kernel_of` serve both.
 """
 
 from __future__ import annotations

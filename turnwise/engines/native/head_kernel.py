@@ -56,16 +56,24 @@ def _sum_up(score, inverse, column, size):
 
 
 @triton.jit
-def _of_logits(logits, slots, floats, tops, sums, wheres, row_stride, size, tiles, TILE: tl.constexpr):
+def _of_tile(logits, slots, floats, tops, sums, wheres, row_stride, size, tiles, TILE: tl.constexpr):
+    """Sum up this program's tile of logits; returns its logits, their weights, its row, and its place among the tiles of all rows."""
     tile, row = tl.program_id(0), tl.program_id(1) + tl.arange(0, 1)
     column = tile * TILE + tl.arange(0, TILE)
     source = logits + row.to(tl.int64)[:, None] * row_stride + column[None, :]
     score = tl.load(source, mask=column[None, :] < size, other=float("-inf"))
     inverse = 1.0 / tl.load(floats + tl.load(slots + row).to(tl.int64) * 3)
-    top, total, where, _weight = _sum_up(score, inverse, column, size)
-    tl.store(tops + row * tiles + tile, top)
-    tl.store(sums + row * tiles + tile, total)
-    tl.store(wheres + row * tiles + tile, where)
+    top, total, where, weight = _sum_up(score, inverse, column, size)
+    place = row * tiles + tile
+    tl.store(tops + place, top)
+    tl.store(sums + place, total)
+    tl.store(wheres + place, where)
+    return score, weight, row, place
+
+
+@triton.jit
+def _of_logits(logits, slots, floats, tops, sums, wheres, row_stride, size, tiles, TILE: tl.constexpr):
+    _of_tile(logits, slots, floats, tops, sums, wheres, row_stride, size, tiles, TILE)
 
 
 @triton.jit

@@ -29,15 +29,15 @@ from turnwise.engines.native.draw_kernel import (
     _first_number,
     _next_number,
     _share,
-)  # fmt: skip
-from turnwise.engines.native.head_kernel import TILE, Drawing, _room, _sum_up
+)
+from turnwise.engines.native.head_kernel import TILE, Drawing, _of_tile, _room
 
 SAMPLED, CHUNK = 2048, 32  # tokens of a sample, and how many of them are neighbours
 LEVELS = 2
 PICKERS, SCANNERS = 1, 2  # warps of the programs that pick levels and sum up tiles
 SUMMED, SUMMERS = 4096, 16  # tokens that are summed at once where sums of tiles and levels do not decide, and warps
 HALVINGS = tl.constexpr(10)  # of the interval in which a level lies
-DOUBT, MOST_DOUBT = tl.constexpr(4.0), tl.constexpr(0.7)  # standard errors of the mass beyond the cut, as the sample has it; the most of it
+DOUBT, MOST_DOUBT = tl.constexpr(3.0), tl.constexpr(0.7)  # standard errors of the mass beyond the cut, as the sample has it; the most of it
 
 
 @triton.jit
@@ -90,18 +90,10 @@ def _scan(
     TILE: tl.constexpr, LEVELS: tl.constexpr,
 ):  # fmt: skip
     """Of one tile: the largest logit, the sum relative to it, its column, and the sum of what is not below each level."""
-    tile, row = tl.program_id(0), tl.program_id(1) + tl.arange(0, 1)
-    column = tile * TILE + tl.arange(0, TILE)
-    source = logits + row.to(tl.int64)[:, None] * row_stride + column[None, :]
-    score = tl.load(source, mask=column[None, :] < size, other=float("-inf"))
-    inverse = 1.0 / tl.load(floats + tl.load(slots + row).to(tl.int64) * 3)
-    top, total, where, weight = _sum_up(score, inverse, column, size)
-    tl.store(tops + row * tiles + tile, top)
-    tl.store(sums + row * tiles + tile, total)
-    tl.store(wheres + row * tiles + tile, where)
+    score, weight, row, place = _of_tile(logits, slots, floats, tops, sums, wheres, row_stride, size, tiles, TILE)
     for level in tl.static_range(LEVELS):
         least = tl.load(levels + row * LEVELS + level)
-        tl.store(above + level * all_tiles + row * tiles + tile, tl.sum(tl.where(score >= least[:, None], weight, 0.0), 1))
+        tl.store(above + level * all_tiles + place, tl.sum(tl.where(score >= least[:, None], weight, 0.0), 1))
 
 
 @triton.jit

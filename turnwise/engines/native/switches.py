@@ -9,10 +9,8 @@ from typing import Any
 from turnwise.util.errors import TurnwiseError
 
 WAYS = ("rows", "tiles", "fused", "product", "auto")
-MEASURED: tuple[tuple[int, str], ...] = (
-    (64, "tiles"),
-    (4096, "product"),
-)  # up to so many lanes, this way of drawing; "rows" beyond the last one
+# Up to so many lanes, this way of drawing; "rows" beyond the last one.
+MEASURED: tuple[tuple[int, str], ...] = ((64, "tiles"), (4096, "product"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,16 +18,15 @@ class Switches:
     """`record`: prompts run as recorded graphs, and a step takes one copy to the GPU and one back. `draw`: how tokens are drawn where no
     row has a top-p, top-k or min-p: `rows` one program per row over its logits, `tiles` many programs per row, `fused` within the output
     layer's matrix product without writing logits, `product` the same on a Hopper GPU with a kernel made for it (`head_tiles.py`; elsewhere
-    as `tiles`), `auto` what was measured to be best for that many rows. `merge`: the parts of a long
-    sequence's attention are merged by the last program that is done, without another kernel. `products`: the engine's own kernels for the
-    products with few rows, `gate`: for the two halves of an MLP with the activation between, both for the shapes where they were measured
-    to be faster (`product_table`). `gate_tiles`: on a Hopper GPU, the kernel for those two halves whose blocks share what they read
-    (`gate_tiles.py`), for the shapes of `product_table.TILES`. `overlap`: a product or norm may begin before the last kernel has ended
-    (GPUs since Hopper). `prompts`: attention of prompts that is arranged for a GPU's copy engine. `cascade`: pages that several rows of a
-    decode step have in common, as the prompt of a group, are read once for all of them, where that saves enough (`cascade.py`). `balance`:
-    the programs of a decode step's attention read about the same number of pages each, whatever the lengths of its rows
-    (`balance_kernel.py`); steps with a cascade do not. `nucleus`: rows with top-p are drawn by many programs each,
-    which read every logit once (`nucleus_kernel.py`)."""
+    as `tiles`), `auto` what was measured to be best for that many rows. `merge`: the parts of a long sequence's attention are merged by the
+    last program that is done, without another kernel. `products`: the engine's own kernels for the products with few rows, `gate`: for the
+    two halves of an MLP with the activation between, both for the shapes where they were measured to be faster (`product_table`).
+    `gate_tiles`: on a Hopper GPU, the kernel for those two halves whose blocks share what they read (`gate_tiles.py`), for the shapes of
+    `product_table.TILES`. `overlap`: a product or norm may begin before the last kernel has ended (GPUs since Hopper). `prompts`: attention
+    of prompts that is arranged for a GPU's copy engine. `cascade`: pages that several rows of a decode step have in common, as the prompt
+    of a group, are read once for all of them, where that saves enough (`cascade.py`). `balance`: the programs of a decode step's attention
+    read about the same number of pages each, whatever the lengths of its rows (`balance_kernel.py`); steps with a cascade do not.
+    `nucleus`: rows with top-p are drawn by many programs each, which read every logit once (`nucleus_kernel.py`)."""
 
     record: bool = True
     draw: str = "auto"
