@@ -314,7 +314,7 @@ class Steps(Bench):
         """Milliseconds of a decode step at 1,152 tokens, by way; top-p 0.95 for some of them."""
         found: dict[str, Any] = {}
         for lanes in (128, 512):
-            for top_p, names in ((1.0, WAYS), (0.95, ("before", "all, tiles", "now", "by rows"))):
+            for top_p, names in ((1.0, WAYS), (0.95, ("before", "all, tiles", "now", "by rows", "no product"))):
                 self.top_p = top_p
                 for name in self._chosen(names):
                     self.use(WAYS[name], lanes)

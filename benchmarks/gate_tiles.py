@@ -44,7 +44,7 @@ def candidates(rows: int, size: int, processors: int) -> Iterator[Tile]:
             return -(-tiles // (processors // 2)) * (columns + 16)
 
         for columns in (128, 112) if many else sorted(range(32, 129, 8), key=cost)[:3]:
-            most = max(n for n in range(2, 9) if Tile(columns, n).memory <= ROOM)
+            most = max(n for n in range(2, 9) if Tile(columns, n).memory(0) <= ROOM)
             yield from (Tile(columns, most, down, across, group) for group in ((8, 16, 32) if many else (8,)))
 
 

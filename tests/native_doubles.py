@@ -199,7 +199,11 @@ def draw_product(hidden: Tensor, head: Tensor, to: Drawing, overlap: bool) -> No
     draw_tiles(linear(hidden, head), to)
 
 
-def draw_nucleus(logits: Tensor, to: Drawing) -> None:
+def draw_truncated(hidden: Tensor, head: Tensor, to: Drawing, overlap: bool) -> None:
+    draw_tokens(linear(hidden, head), *to)
+
+
+def draw_nucleus(logits: Tensor, to: Drawing, overlap: bool) -> None:
     draw_tokens(logits, *to)
 
 
@@ -227,7 +231,7 @@ MODULES = {
     "draw_kernel": (draw_tokens,),
     "head_kernel": (Drawing, draw_fused, draw_tiles, fusible),
     "note_kernel": (note, copy_pages),
-    "head_tiles": (draw_product,),
+    "head_tiles": (draw_product, draw_truncated),
     "nucleus_kernel": (draw_nucleus,),
 }
 

@@ -27,12 +27,12 @@ on_hopper = pytest.mark.skipif(not gate_tiles.available(torch.device("cuda", 0))
 def test_tiles_fit_into_a_multiprocessor_and_the_copy_engines_boxes(shape: tuple[int, int], lines: Any) -> None:
     assert all(low < high for (low, _), (high, _) in pairwise(lines)) and shape[0] % 64 == 0 and shape[1] % 16 == 0
     for tile in (tile for _, tile in lines if tile is not None):
-        assert tile.memory <= ROOM and tile.columns % 8 == 0 and 8 <= tile.columns <= 128 and tile.stages >= 2 and tile.group >= 1
+        assert tile.memory(0) <= ROOM and tile.columns % 8 == 0 and 8 <= tile.columns <= 128 and tile.stages >= 2 and tile.group >= 1
         assert {tile.down, tile.across} <= {1, 2} and tile.down * tile.across <= 2
 
 
 def test_the_instruction_names_every_register_and_the_source_what_it_is_made_for() -> None:
-    source = source_of(Tile(72, 5, 2, 1), head=False, gelu=True, overlap=False)
+    source = source_of(Tile(72, 5, 2, 1), head=0, gelu=True, overlap=False)
     head = source.splitlines()
     assert {"#define COLUMNS 72", "#define STAGES 5", "#define DOWN 2", "#define ACROSS 1", "#define GELU 1", "#define OVERLAP 0"} <= {
         *head
@@ -44,10 +44,10 @@ def test_the_instruction_names_every_register_and_the_source_what_it_is_made_for
 @pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda-bindings and NVRTC, but no GPU")
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize(("tile", "head"), [
-    (Tile(128, 4, 2, 1, 16), False), (Tile(40, 8, 1, 2), False), (Tile(72, 3, ahead=5), False), (Tile(96, 5, 1, 2), True),
-    (Tile(128, 4, 2, 1), True),
+    (Tile(128, 4, 2, 1, 16), 0), (Tile(40, 8, 1, 2), 0), (Tile(72, 3, ahead=5), 0), (Tile(96, 5, 1, 2), 1), (Tile(128, 4, 2, 1), 1),
+    (Tile(96, 5, 1, 2), 2), (Tile(128, 4, 2, 1), 2),
 ])  # fmt: skip
-def test_the_source_compiles_for_a_hopper_gpu(tile: Tile, head: bool, overlap: bool) -> None:
+def test_the_source_compiles_for_a_hopper_gpu(tile: Tile, head: int, overlap: bool) -> None:
     image = gate_tiles._compiled(source_of(tile, head, gelu=overlap, overlap=overlap))
     assert image.startswith(b"\x7fELF") and b"gate_tiles" in image
 
@@ -178,32 +178,37 @@ def test_the_kernel_follows_on_what_is_written_just_before_it_and_can_be_replaye
 def test_tiles_of_an_output_layer_fit_into_a_multiprocessor_and_have_whole_parts(rows: int) -> None:
     head_tiles = pytest.importorskip("turnwise.engines.native.head_tiles", reason="needs triton")
     tile = head_tiles.tile_for(rows)
-    assert tile.stage_memory <= ROOM and 2 * tile.columns % gate_tiles.PIECE == 0 and tile.columns <= 128
+    assert tile.memory(1) <= ROOM and 2 * tile.columns % gate_tiles.PIECE == 0 and tile.columns <= 128
+    assert tile.memory(2) <= ROOM and 2 * tile.columns % gate_tiles.STORED == 0 and tile.buffers > 0
 
 
 @on_hopper
 @pytest.mark.parametrize("overlap", [False, True])
-@pytest.mark.parametrize("tile", [None, Tile(64, 4), Tile(96, 5, 1, 2), Tile(128, 4, 2, 1), Tile(128, 4, 2, 1, 1), Tile(40, 3, 2, 1)])
-def test_an_output_layer_without_logits_draws_what_logits_give(tile: Tile | None, overlap: bool) -> None:
+@pytest.mark.parametrize("truncated", [False, True])
+@pytest.mark.parametrize("tile", [None, Tile(64, 4), Tile(96, 5, 1, 2), Tile(128, 4, 2, 1), Tile(128, 4, 2, 1, 1), Tile(48, 3, 2, 1)])
+def test_an_output_layer_that_draws_by_itself_draws_what_logits_give(tile: Tile | None, overlap: bool, truncated: bool) -> None:
     """Greedy rows and others, numbers of rows and words that fill no tile, twins of a word, and numbers that are none."""
     from turnwise.engines.native.draw_kernel import draw_tokens
     from turnwise.engines.native.head_kernel import Drawing
-    from turnwise.engines.native.head_tiles import draw_product
+    from turnwise.engines.native.head_tiles import draw_product, draw_truncated
 
+    draw = draw_truncated if truncated else draw_product
     torch.manual_seed(0)
     for rows, width, words in ((1, 64, 16), (63, 128, 208), (128, 256, 5008), (129, 1536, 20032), (300, 320, 3504), (1000, 192, 304)):
         hidden = torch.randn(rows, width, device="cuda", dtype=torch.bfloat16)
         head = torch.randn(words, width, device="cuda", dtype=torch.bfloat16) * 2 * width**-0.5
         head[words // 2] = head[words // 3]
-        floats = torch.tensor([[(1.0, 0.7, 1.5)[n % 3], 1.0, 0.0] for n in range(rows + 1)], device="cuda")
-        integers = torch.tensor([[n % 5 == 3, words, n * 7919 - 3] for n in range(rows + 1)], device="cuda")
+        rules = ((0.95, 0.0, words), (0.5, 0.0, words), (1.0, 0.0, words), (0.9, 0.01, words), (0.03, 0.0, words), (0.9, 0.0, 7))
+        rules = rules if truncated else rules[2:3]
+        floats = torch.tensor([[(1.0, 0.7, 1.5)[n % 3], *rules[n // 3 % len(rules)][:2]] for n in range(rows + 1)], device="cuda")
+        integers = torch.tensor([[n % 5 == 3, rules[n // 3 % len(rules)][2], n * 7919 - 3] for n in range(rows + 1)], device="cuda")
         slots, places = torch.randperm(rows, device="cuda").int(), torch.arange(rows, device="cuda").int() % 9
         found = []
         for way in range(2):
             tokens, last = (torch.full((rows + 1,), -1, device="cuda") for _ in range(2))
             to = Drawing(slots, places, floats, integers, last, tokens[:rows], torch.full((rows,), 9.0, device="cuda"))
             if way:
-                draw_product(hidden, head, to, tile, overlap)
+                draw(hidden, head, to, tile, overlap)
             else:
                 draw_tokens(torch.mm(hidden, head.t(), out_dtype=torch.float32), *to)
             assert torch.equal(last[slots.long()], to.tokens)
@@ -213,6 +218,6 @@ def test_an_output_layer_without_logits_draws_what_logits_give(tile: Tile | None
         assert (~same).sum() <= max(1, rows // 50) and (greedy & ~same).sum() <= rows // 100, (rows, width, words)
         assert (found[0].logprobs - found[1].logprobs)[same].abs().max() < 1e-4
         hidden[rows // 2] = torch.nan
-        draw_product(hidden, head, found[1], tile, overlap)
+        draw(hidden, head, found[1], tile, overlap)
         assert found[1].logprobs.isfinite().logical_not().nonzero().flatten().tolist() == [rows // 2]
         assert ((found[1].tokens >= 0) & (found[1].tokens < words)).all()

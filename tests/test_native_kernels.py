@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -92,13 +92,22 @@ def test_drawing_by_tiles_draws_what_the_draw_over_whole_rows_draws(way: str) ->
     assert (to.logprobs - expected.logprobs).abs().max() < 1e-5
 
 
-def plain_product(hidden: torch.Tensor, head: torch.Tensor, to: Any, wide: int, piece: int) -> list[torch.Tensor]:
-    """What `gate_tiles.cu` says about tiles of an output layer: largest, sum, sums by parts, place of the largest."""
-    tiles = -(-len(head) // wide)
-    logits = torch.nn.functional.pad(hidden @ head.t(), (0, tiles * wide - len(head)), value=-torch.inf).view(len(hidden), tiles, wide)
-    tops, wheres = logits.max(-1)
-    weights = ((logits - tops[..., None]) / to.floats[to.slots.long(), :1, None]).exp().view(len(hidden), tiles, -1, piece).sum(-1)
-    return [tops, weights.sum(-1), weights, (wheres + torch.arange(tiles) * wide).int()]
+class Plain(NamedTuple):
+    """What `gate_tiles.cu` says about tiles of an output layer: largest, sum, place of the largest; the weights; and the logits."""
+
+    tops: torch.Tensor
+    totals: torch.Tensor
+    wheres: torch.Tensor
+    weights: torch.Tensor
+    logits: torch.Tensor
+
+    @classmethod
+    def of(cls, hidden: torch.Tensor, head: torch.Tensor, to: Any, wide: int) -> Plain:
+        tiles = -(-len(head) // wide)
+        logits = torch.nn.functional.pad(hidden @ head.t(), (0, tiles * wide - len(head)), value=-torch.inf).view(len(hidden), tiles, wide)
+        tops, wheres = logits.max(-1)
+        weights = ((logits - tops[..., None]) / to.floats[to.slots.long(), :1, None]).exp()
+        return cls(tops, weights.sum(-1), (wheres + torch.arange(tiles) * wide).int(), weights, logits)
 
 
 def test_drawing_by_parts_of_tiles_draws_what_the_draw_over_whole_rows_draws(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,8 +115,9 @@ def test_drawing_by_parts_of_tiles_draws_what_the_draw_over_whole_rows_draws(mon
     from turnwise.engines.native.gate_tiles import PIECE, Tile
 
     def launch(kernel: Any, x: Any, weight: Any, tile: Tile, across: int, memory: int, overlap: bool, places: Any, size: int) -> None:
-        assert (across, memory, size) == (3, tile.stage_memory, 500)
-        for place, found in zip(places[3:], plain_product(x, weight, to, 2 * tile.columns, PIECE), strict=True):
+        assert (across, memory, size) == (3, tile.memory(1), 500)
+        plain = Plain.of(x, weight, to, 2 * tile.columns)
+        for place, found in zip([places[0], *places[4:]], [plain.weights.unflatten(-1, (-1, PIECE)).sum(-1), *plain[:3]], strict=True):
             place.copy_(found)
 
     monkeypatch.setattr(head_tiles, "launch", launch)
@@ -150,6 +160,37 @@ def test_the_draws_of_truncated_rows_draw_what_the_draw_with_a_sort_draws(
         assert len(slow) == 6
     assert to.tokens.tolist() == expected.tokens.tolist() == to.last.tolist()
     assert (to.logprobs - expected.logprobs).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("spread", [0.3, 1.5])
+def test_tiles_that_a_product_sums_up_draw_what_the_draw_with_a_sort_draws(monkeypatch: pytest.MonkeyPatch, spread: float) -> None:
+    """Tiles are not a power of two wide, and the last one is not full."""
+    from turnwise.engines.native import draw_kernel, head_tiles, nucleus_kernel
+    from turnwise.engines.native.gate_tiles import Tile
+
+    def launch(*given: Any) -> None:
+        x, weight, tile, across, memory, overlap, (levels, above, _, _, _, *places), size, logits = given[1:]
+        assert (across, memory, size, overlap) == (8, tile.memory(2), 1504, False)
+        plain = Plain.of(x, weight, to, 2 * tile.columns)
+        logits.copy_(plain.logits.flatten(1)[:, :size])
+        above.copy_(torch.stack([(plain.weights * (plain.logits >= levels[:, n, None, None])).sum(-1) for n in range(2)]))
+        for place, found in zip(places, plain[:3], strict=True):
+            place.copy_(found)
+        picked.extend((levels[:, 0].isfinite() & (levels[:, 0] >= levels[:, 1]) & (levels[:, 1] > logits.min(1).values)).tolist())
+
+    picked: list[bool] = []
+    monkeypatch.setattr(nucleus_kernel, "_draw", draw_kernel._draw)
+    monkeypatch.setattr(head_tiles, "launch", launch)
+    monkeypatch.setattr(head_tiles, "kernel_of", lambda *given: None)
+    monkeypatch.setattr(head_tiles, "_logits", lambda x, weight: x @ weight.t())
+    samplings, rows = TRUNCATED * 3, 3 * len(TRUNCATED)
+    seeds, place = [n * 7919 - 3 for n in range(rows)], torch.arange(rows) % 7
+    hidden, head = random(rows, WIDTH), random(1504, WIDTH, seed=1) * spread
+    expected, to = draw(hidden @ head.t(), Columns.of(samplings, seeds, "cpu"), place), drawing(samplings, seeds, place, 1504)
+    head_tiles.draw_truncated(hidden, head, to, Tile(96, 5, 1, 2))
+    assert to.tokens.tolist() == expected.tokens.tolist() == to.last.tolist()
+    assert (to.logprobs - expected.logprobs).abs().max() < 1e-5
+    assert picked == [s.top_p < 1 and s.temperature > 0 for s in samplings]
 
 
 @pytest.mark.parametrize("way", ["rows", "nucleus"])

@@ -71,18 +71,18 @@ def test_rows_with_top_p_are_drawn_in_tiles_if_that_is_wanted(recorded: Make, mo
     module, drawn = sys.modules["turnwise.engines.native.recorded"], list[str]()
     for name in ("draw_nucleus", "draw_tokens", "draw_tiles"):
         own = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *given, name=name, own=own: (drawn.append(name), own(*given)))
+        monkeypatch.setattr(module, name, lambda *given, name=name, own=own, **more: (drawn.append(name), own(*given, **more)))
     for top_p in (1.0, 0.9):
         ask(engine, [prompt(5, 1)], Sampling(max_tokens=3, top_p=top_p))
     assert drawn == ["draw_tiles"] * 3 + ["draw_nucleus" if on else "draw_tokens"] * 3
 
 
-@pytest.mark.parametrize(("draw", "hopper", "variant", "way"), [
-    ("auto", True, "qwen2", "draw_product"), ("auto", False, "qwen2", "draw_tiles"), ("tiles", True, "qwen2", "draw_tiles"),
-    ("auto", True, "gemma2", "draw_tiles"),
+@pytest.mark.parametrize(("draw", "hopper", "variant", "ways"), [
+    ("auto", True, "qwen2", ("draw_product", "draw_truncated")), ("auto", False, "qwen2", ("draw_tiles", "draw_nucleus")),
+    ("tiles", True, "qwen2", ("draw_tiles", "draw_nucleus")), ("auto", True, "gemma2", ("draw_tiles", "draw_nucleus")),
 ])  # fmt: skip
 def test_the_output_layer_draws_by_itself_where_a_gpu_and_a_model_allow_it(
-    recorded: Make, monkeypatch: pytest.MonkeyPatch, draw: str, hopper: bool, variant: str, way: str
+    recorded: Make, monkeypatch: pytest.MonkeyPatch, draw: str, hopper: bool, variant: str, ways: tuple[str, str]
 ) -> None:
     """A model whose logits are capped is left to the kernels that read logits."""
     model = make(num_hidden_layers=1)
@@ -93,11 +93,12 @@ def test_the_output_layer_draws_by_itself_where_a_gpu_and_a_model_allow_it(
     monkeypatch.setattr("turnwise.engines.native.switches.MEASURED", ((4096, "product"),))
     engine._runner._products._hopper = hopper
     module, drawn = sys.modules["turnwise.engines.native.recorded"], list[str]()
-    for name in ("draw_product", "draw_tiles"):
+    for name in ("draw_product", "draw_tiles", "draw_truncated", "draw_nucleus"):
         own = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *given, name=name, own=own, **more: (drawn.append(name), own(*given, **more)))
-    ask(engine, [prompt(5, 1)], Sampling(max_tokens=3))
-    assert drawn == [way] * 3
+    for top_p in (1.0, 0.9):
+        ask(engine, [prompt(5, 1)], Sampling(max_tokens=3, top_p=top_p))
+    assert drawn == [ways[0]] * 3 + [ways[1]] * 3
 
 
 @pytest.mark.parametrize("variant", ["qwen2", "llama with biases"])

@@ -3,15 +3,16 @@
 //
 // HEAD 0: activation(x · gate) * (x · up). The weight's first half is the gate; each factor is rounded to bfloat16 before the next thing is
 // done with it. HEAD 1: of every tile of an output layer and every row, the largest logit, for a greedy row the column where it is, and
-// the sum of exp((logit - largest) / temperature), also by parts of PIECE columns.
+// the sum of exp((logit - largest) / temperature), also by parts of PIECE columns. HEAD 2: instead of the parts, such sums of the logits
+// that are not below each of the row's two levels; and the logits are written.
 //
 // One block per multiprocessor takes one tile after another. Its first warpgroup asks the GPU's copy engine for the next parts of both
 // matrices; the two others multiply, 64 rows each, and write. Blocks of a cluster that need the same part each bring a piece of it and send
 // it to all of them. A multiplying warp reports that it has read a stage to every block that writes into it.
 //
 // Given by the host: COLUMNS of the product in a tile, STAGES of parts that are on their way, DOWN × ACROSS blocks in a cluster (each 1
-// or 2), HEAD, PIECE, GELU, OVERLAP (the kernel may begin before the last one has ended), AHEAD (parts of the weights that it asks for until then),
-// and the function `multiply`.
+// or 2), HEAD, PIECE, BUFFERS (in which a warp puts logits that are to be written), GELU, OVERLAP (the kernel may begin before the last one
+// has ended), AHEAD (parts of the weights that it asks for until then), and the function `multiply`.
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -29,8 +30,10 @@ struct alignas(64) Map { char bytes[128]; };
 #if HEAD
 #define WIDE (2 * COLUMNS)  // columns of a tile
 #define SECOND COLUMNS      // where the second box of its weights is, from the first
-#define OUT_BYTES 0
+#define OUT_BYTES (HEAD == 2 ? 8 * BUFFERS * STORED_BYTES : 0)
 #define PARTS (WIDE / PIECE)
+#define STORED 32  // columns of the 16 rows of a warp that are written at once
+#define STORED_BYTES (16 * STORED * 4)
 #define NOTHING __int_as_float(0xff800000)  // minus infinity
 #else
 #define WIDE COLUMNS
@@ -108,6 +111,13 @@ __device__ __forceinline__ u32 gated(const float* gates, const float* ups) {
 }
 
 #if HEAD
+// Write a box from this place of the block's memory to a matrix. What is outside of the matrix is left out.
+__device__ __forceinline__ void send(const Map* map, int column, int row, u32 source) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];"
+        ::"l"(map), "r"(column), "r"(row), "r"(source) : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
 // Over the four lanes that hold a row.
 __device__ __forceinline__ float largest(float x) {
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
@@ -141,7 +151,12 @@ __device__ __forceinline__ void place(int tile, int down, int across, int group,
 extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(384, 1) gate_tiles(
     const __grid_constant__ Map x_map, const __grid_constant__ Map weight_map,
 #if HEAD
-    const int* slots, const float* floats, const long long* integers, float* tops, float* totals, float* parts, int* wheres,
+#if HEAD == 2
+    const __grid_constant__ Map logits_map, const float* levels, float* above,
+#else
+    float* parts,
+#endif
+    const int* slots, const float* floats, const long long* integers, float* tops, float* totals, int* wheres,
 #else
     unsigned short* out,
 #endif
@@ -209,12 +224,32 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(384,
         float sums[COLUMNS];
         int half = team - 1, lane = threadIdx.x % 32, warp = (threadIdx.x - 128) / 32;
         u32 writer = lane < DOWN ? own_across * DOWN + lane : (own_across ^ 1) * DOWN + own_down;  // a lane reports to one of them
+#if HEAD && OVERLAP
+        asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 #if !HEAD
         unsigned char* staging = memory + STAGES * STAGE_BYTES + warp * 16 * LINE;
         unsigned char* own = staging + lane / 4 * LINE + lane % 4 * 4;
 #endif
         for (int tile = cluster; tile < down * across; tile += clusters) {
             place(tile, down, across, group, row, column);
+#if HEAD
+            int mine[2];  // two rows, whose settings arrive while others are multiplied
+            float scale[2], near[2], far[2];
+            bool greedy = false;
+#pragma unroll
+            for (int side = 0; side < 2; side++) {
+                mine[side] = (row * DOWN + own_down) * ROWS + warp * 16 + lane / 4 + side * 8;
+                bool known = mine[side] < rows;
+                long long slot = known ? 3ll * slots[mine[side]] : 0;
+                scale[side] = known ? 1.4426950408889634f / floats[slot] : 0.0f;
+                greedy |= known && integers[slot] != 0;
+#if HEAD == 2
+                near[side] = known ? levels[2 * mine[side]] : 0.0f, far[side] = known ? levels[2 * mine[side] + 1] : 0.0f;
+#endif
+            }
+            greedy = __any_sync(0xffffffffu, greedy);
+#endif
             for (int step = 0; step < steps; step++, number++) {
                 u32 stage = number % STAGES, there = base + stage * STAGE_BYTES;
                 wait(full + stage * 8, number / STAGES & 1);
@@ -235,40 +270,78 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(384,
                 for (int i = 0; i < 4 * 2 * PIECES; i++)
                     if (first_column + i / 4 * 8 + i % 2 >= size) sums[i] = NOTHING;
             }
+            float top[2], shift[2], total[2] = {0.0f, 0.0f};
+            int where[2] = {size - 1, size - 1};
+            bool real = number_across < tiles;
 #pragma unroll
-            for (int side = 0; side < 4; side += 2) {  // two rows
-                int mine = (row * DOWN + own_down) * ROWS + warp * 16 + lane / 4 + side * 4;
-                float top = NOTHING;
+            for (int side = 0; side < 2; side++) {
+                top[side] = NOTHING;
 #pragma unroll
-                for (int piece = 0; piece < 2 * PIECES; piece++) top = fmaxf(top, fmaxf(sums[4 * piece + side], sums[4 * piece + side + 1]));
-                top = largest(top);
-                long long slot = mine < rows ? 3ll * slots[mine] : -1;
-                int where = size - 1;
-                if (__any_sync(0xffffffffu, slot >= 0 && integers[slot] != 0)) {
+                for (int i = 2 * side; i < 8 * PIECES; i += 4) top[side] = fmaxf(top[side], fmaxf(sums[i], sums[i + 1]));
+                top[side] = largest(top[side]);
+                shift[side] = -top[side] * scale[side];
+                if (greedy) {
 #pragma unroll
                     for (int piece = 2 * PIECES - 1; piece >= 0; piece--) {
-                        where = sums[4 * piece + side + 1] == top ? first_column + piece * 8 + 1 : where;
-                        where = sums[4 * piece + side] == top ? first_column + piece * 8 : where;
+                        where[side] = sums[4 * piece + 2 * side + 1] == top[side] ? first_column + piece * 8 + 1 : where[side];
+                        where[side] = sums[4 * piece + 2 * side] == top[side] ? first_column + piece * 8 : where[side];
                     }
-                    where = smallest(where);
+                    where[side] = smallest(where[side]);
                 }
-                float scale = slot >= 0 ? 1.4426950408889634f / floats[slot] : 0.0f, shift = -top * scale, total = 0.0f;
-                long long here = (long long)mine * tiles + number_across;
-                bool real = mine < rows && number_across < tiles;
+            }
+#if HEAD == 2
+            float above_near[2] = {0.0f, 0.0f}, above_far[2] = {0.0f, 0.0f};
+#pragma unroll
+            for (int box = 0; box < WIDE / STORED; box++) {  // the copy engine writes one box while the next one is summed up
+                u32 there = base + STAGES * STAGE_BYTES + (warp * BUFFERS + box % BUFFERS) * STORED_BYTES;
+                const float* values = sums + box * (STORED / 2);
+                if (lane == 0) asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(BUFFERS - 1) : "memory");
+                __syncwarp();
+#pragma unroll
+                for (int piece = 0; piece < STORED / 8; piece++) {
+                    u32 own = there + lane / 4 * 128 + ((piece * 2 + lane % 4 / 2 ^ lane / 4) << 4) + lane % 2 * 8;
+#pragma unroll
+                    for (int side = 0; side < 2; side++)
+                        asm volatile("st.shared.v2.f32 [%0], {%1, %2};"
+                            ::"r"(own + side * 8 * 128), "f"(values[4 * piece + 2 * side]), "f"(values[4 * piece + 2 * side + 1]) : "memory");
+                }
+                asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+                __syncwarp();
+                if (lane == 0) send(&logits_map, number_across * WIDE + box * STORED, (row * DOWN + own_down) * ROWS + warp * 16, there);
+#pragma unroll
+                for (int i = 0; i < STORED / 2; i++) {
+                    int side = i / 2 % 2;
+                    float weight = power(fmaf(values[i], scale[side], shift[side]));
+                    total[side] += weight;
+                    above_near[side] += values[i] >= near[side] ? weight : 0.0f;
+                    above_far[side] += values[i] >= far[side] ? weight : 0.0f;
+                }
+            }
+#endif
+#pragma unroll
+            for (int side = 0; side < 2; side++) {
+                long long here = (long long)mine[side] * tiles + number_across;
+                bool written = real && mine[side] < rows;
+#if HEAD == 2
+                total[side] = summed(total[side]), above_near[side] = summed(above_near[side]), above_far[side] = summed(above_far[side]);
+                if (written && lane % 4 < 2)
+                    above[lane % 4 * (long long)rows * tiles + here] = lane % 4 ? above_far[side] : above_near[side];
+#else
 #pragma unroll
                 for (int part = 0; part < PARTS; part++) {
                     float sum = 0.0f;
 #pragma unroll
-                    for (int piece = PIECE / 8 * part; piece < PIECE / 8 * (part + 1); piece++)
-                        sum += power(fmaf(sums[4 * piece + side], scale, shift)) + power(fmaf(sums[4 * piece + side + 1], scale, shift));
+                    for (int i = PIECE / 2 * part + 2 * side; i < PIECE / 2 * (part + 1); i += 4)
+                        sum += power(fmaf(sums[i], scale[side], shift[side])) + power(fmaf(sums[i + 1], scale[side], shift[side]));
                     sum = summed(sum);
-                    total += sum;
-                    if (real && lane % 4 == part % 4) parts[here * PARTS + part] = sum;
+                    total[side] += sum;
+                    if (written && lane % 4 == part % 4) parts[here * PARTS + part] = sum;
                 }
-                if (real && lane % 4 == 0) {
-                    tops[here] = top;
-                    totals[here] = total;
-                    wheres[here] = min(where, size - 1);  // of nothing but NaN, the largest is beyond the last column
+#endif
+                if (written && lane % 4 == 0) {
+                    tops[here] = top[side];
+                    totals[here] = total[side];
+                    wheres[here] = min(where[side], size - 1);  // of nothing but NaN, the largest is beyond the last column
                 }
             }
 #else
@@ -290,5 +363,8 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(384,
 #endif
         }
     }
+#if HEAD == 2
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+#endif
     meet();  // nobody leaves while others may write to its memory
 }

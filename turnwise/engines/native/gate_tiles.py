@@ -21,6 +21,7 @@ from torch import Tensor
 
 ROWS, INNER = 128, 64  # of a tile, and of one part of the inner size
 PIECE = 16  # columns of an output layer whose weights are summed
+STORED = 32  # columns of an output layer that a warp writes at once, of 16 rows
 ROOM = 227 << 10  # bytes of a multiprocessor's memory that a block may take
 THREADS = 384
 
@@ -42,24 +43,31 @@ class Tile(NamedTuple):
         return self.stages * (2 * INNER * (ROWS + 2 * self.columns) + 16)
 
     @property
-    def memory(self) -> int:
+    def buffers(self) -> int:
+        """How many buffers each of the eight writing warps has for logits."""
+        return min(2, (ROOM - self.stage_memory) // (ROWS * STORED * 4))
+
+    def memory(self, head: int) -> int:
+        """Of a block: without an output layer, with one (1), and with one that is written (2)."""
         line = 2 * self.columns + (16 if self.columns % 16 == 0 else 0)
-        return self.stage_memory + ROWS * line
+        return self.stage_memory + (ROWS * line, 0, ROWS * self.buffers * STORED * 4)[head]
 
 
 def gate_tiles(x: Tensor, weight: Tensor, kind: str, tile: Tile, overlap: bool = False) -> Tensor:
     """activation(x times the weight's first half) · (x times its second half). `weight` is [2 · size, width]."""
     rows, size = len(x), len(weight) // 2
     out = torch.empty(rows, size, dtype=x.dtype, device=x.device)
-    kernel = kernel_of(tile._replace(group=0), False, kind != "silu", overlap, x.device)
-    launch(kernel, x, weight, tile, -(-size // tile.columns), tile.memory, overlap, [out], size)
+    kernel = kernel_of(tile._replace(group=0), 0, kind != "silu", overlap, x.device)
+    launch(kernel, x, weight, tile, -(-size // tile.columns), tile.memory(0), overlap, [out], size)
     return out
 
 
 def launch(
-    kernel: Any, x: Tensor, weight: Tensor, tile: Tile, across: int, memory: int, overlap: bool, places: Sequence[Tensor], size: int
-) -> None:
-    """Run a kernel of `gate_tiles.cu`: `across` tiles in a row of tiles, `places` what it writes to and reads beside the two matrices."""
+    kernel: Any, x: Tensor, weight: Tensor, tile: Tile, across: int, memory: int, overlap: bool, places: Sequence[Tensor], size: int,
+    written: Tensor | None = None,
+) -> None:  # fmt: skip
+    """Run a kernel of `gate_tiles.cu`: `across` tiles in a row of tiles, `places` what it writes to and reads beside the two matrices, and
+    `written` a matrix that the copy engine writes."""
     (rows, width), driver, blocks = x.shape, _bindings()[0], tile.down * tile.across
     tiles = -(-rows // (ROWS * tile.down)) * -(-across // tile.across)
     config = driver.CUlaunchConfig()
@@ -69,9 +77,10 @@ def launch(
     config.hStream = torch.cuda.current_stream(x.device).cuda_stream
     if overlap:
         config.attrs, config.numAttrs = [_may_begin_early()], 1
-    maps = _map(x.data_ptr(), rows, width, ROWS // tile.across), _map(weight.data_ptr(), len(weight), width, tile.columns)
+    maps: tuple[Any, ...] = _map(x.data_ptr(), rows, width, ROWS // tile.across), _map(weight.data_ptr(), len(weight), width, tile.columns)
+    maps += () if written is None else (_map(written.data_ptr(), *written.shape, 16, STORED, 4),)
     given = *maps, *(place.data_ptr() for place in places), rows, size, width // INNER, tile.group
-    kinds = None, None, *(c_void_p for _ in places), c_int, c_int, c_int, c_int
+    kinds = *(None for _ in maps), *(c_void_p for _ in places), c_int, c_int, c_int, c_int
     with torch.cuda.device(x.device):
         _good(driver.cuLaunchKernelEx(config, kernel, (given, kinds), 0))
 
@@ -88,18 +97,18 @@ def available(device: torch.device) -> bool:
     if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0) or find_spec("cuda") is None:
         return False
     try:
-        kernel_of(Tile(64, 2), False, False, False, device)
+        kernel_of(Tile(64, 2), 0, False, False, device)
     except (ImportError, AttributeError, RuntimeError, OSError) as error:
         warnings.warn(f"the engine's own kernel for gated products cannot be compiled, the library's is used: {error}", stacklevel=2)
         return False
     return True
 
 
-def source_of(tile: Tile, head: bool, gelu: bool, overlap: bool) -> str:
-    """What is compiled: an output layer's product, or a gated one."""
+def source_of(tile: Tile, head: int, gelu: bool, overlap: bool) -> str:
+    """What is compiled: a gated product (`head` 0), an output layer's (1), or one that also writes the logits (2)."""
     values = {
         "COLUMNS": tile.columns, "STAGES": tile.stages, "DOWN": tile.down, "ACROSS": tile.across, "AHEAD": min(tile.ahead, tile.stages),
-        "HEAD": int(head), "PIECE": PIECE, "GELU": int(gelu), "OVERLAP": int(overlap),
+        "HEAD": head, "PIECE": PIECE, "BUFFERS": tile.buffers, "GELU": int(gelu), "OVERLAP": int(overlap),
     }  # fmt: skip
     defined = "".join(f"#define {name} {value}\n" for name, value in values.items())
     return defined + _multiply(tile.columns) + Path(__file__).with_suffix(".cu").read_text(encoding="utf-8")
@@ -134,9 +143,9 @@ def _good(answer: tuple[Any, ...]) -> Any:
 
 
 @cache
-def kernel_of(tile: Tile, head: bool, gelu: bool, overlap: bool, device: torch.device) -> Any:
+def kernel_of(tile: Tile, head: int, gelu: bool, overlap: bool, device: torch.device) -> Any:
     driver, _ = _bindings()
-    memory = tile.stage_memory if head else tile.memory
+    memory = tile.memory(head)
     with torch.cuda.device(device):
         torch.cuda.current_stream()  # the device has a context
         module = _good(driver.cuModuleLoadData(_compiled(source_of(tile, head, gelu, overlap))))
@@ -161,14 +170,15 @@ def _compiled(source: str) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def _map(place: int, rows: int, width: int, box: int) -> Any:
-    """How the copy engine finds boxes of so many rows in a matrix of bfloat16; outside of it are zeros."""
+def _map(place: int, rows: int, width: int, box: int, inner: int = INNER, bytes_each: int = 2) -> Any:
+    """How the copy engine finds boxes of so many rows, 128 bytes wide, in a matrix of bfloat16 or float32; outside of it are zeros."""
     d, _ = _bindings()
-    number = d.cuuint32_t
+    number, kinds = d.cuuint32_t, d.CUtensorMapDataType
+    kind = kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 if bytes_each == 2 else kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT32
     return _good(
         d.cuTensorMapEncodeTiled(
-            d.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, place, [d.cuuint64_t(width), d.cuuint64_t(rows)],
-            [d.cuuint64_t(2 * width)], [number(INNER), number(box)], [number(1), number(1)],
+            kind, 2, place, [d.cuuint64_t(width), d.cuuint64_t(rows)],
+            [d.cuuint64_t(bytes_each * width)], [number(inner), number(box)], [number(1), number(1)],
             d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE, d.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
             d.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B, d.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )

@@ -1,8 +1,11 @@
-"""The output layer and the draw on Hopper GPUs where every token may be drawn: no logits are written.
+"""The output layer and the draw on Hopper GPUs, by a product that sums up its tiles (`gate_tiles.cu`).
 
-The product (`gate_tiles.cu`) keeps of each tile of the vocabulary and each row what a draw needs: the largest logit, where it is, and the
-sums of weights by parts of 16 tokens. The draw (`head_kernel`) finds the part in which the cumulative sum passes the row's uniform number
-and computes the logits of this part again.
+Where every token may be drawn, no logits are written. The product keeps of each tile of the vocabulary and each row what a draw needs: the
+largest logit, where it is, and the sums of weights by parts of 16 tokens. The draw (`head_kernel`) finds the part in which the cumulative
+sum passes the row's uniform number and computes the logits of this part again.
+
+Where rows are truncated, logits are written, and the product also sums up what is not below two levels of a row, so that the draw
+(`nucleus_kernel`) reads few of them. The levels come from another product, with a sample of the vocabulary.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from torch import Tensor
 
 from turnwise.engines.native.gate_tiles import PIECE, ROWS, Tile, kernel_of, launch
 from turnwise.engines.native.head_kernel import Drawing, _choose, _room
+from turnwise.engines.native.nucleus_kernel import CHUNK, SAMPLED, pick_levels, room_for, settle
 
 WARPS = 8  # of the programs that draw
 
@@ -30,14 +34,34 @@ def draw_product(hidden: Tensor, head: Tensor, to: Drawing, tile: Tile | None = 
     tiles, pieces = -(-size // wide), wide // PIECE
     tops, sums, wheres = _room(rows, tiles, hidden.device)
     parts = torch.empty(rows, tiles, pieces, dtype=torch.float32, device=hidden.device)
-    kernel = kernel_of(tile._replace(group=0), True, False, overlap, hidden.device)
-    places = [to.slots, to.floats, to.integers, tops, sums, parts, wheres]
-    launch(kernel, hidden, head, tile, tiles, tile.stage_memory, overlap, places, size)
+    kernel = kernel_of(tile._replace(group=0), 1, False, overlap, hidden.device)
+    places = [parts, to.slots, to.floats, to.integers, tops, sums, wheres]
+    launch(kernel, hidden, head, tile, tiles, tile.memory(1), overlap, places, size)
     _choose[(rows,)](
         hidden, head, head, tops, sums, wheres, parts, *to, hidden.stride(0), size, tiles,
         TILES=triton.next_power_of_2(tiles), TILE=wide, WIDTH=width, PART=_part(width), FUSED=True, BIAS=False, PIECES=pieces,
         num_warps=WARPS,
     )  # fmt: skip
+
+
+def draw_truncated(hidden: Tensor, head: Tensor, to: Drawing, tile: Tile | None = None, overlap: bool = False) -> None:
+    """One token and its log-prob for every row of `hidden`, with any settings; see `gate_tiles.fits`."""
+    rows, size = len(hidden), len(head)
+    tile = tile or tile_for(rows)
+    wide = 2 * tile.columns
+    tiles, some = -(-size // wide), min(size, SAMPLED)
+    sample = head[: size // some * some : size // some]
+    found = room_for(rows, tiles, hidden.device)
+    pick_levels(_logits(hidden, sample), CHUNK, to, found.levels, overlap)
+    logits = torch.empty(rows, size, dtype=torch.float32, device=hidden.device)
+    kernel = kernel_of(tile._replace(group=0), 2, False, overlap, hidden.device)
+    places = [found.levels, found.above, to.slots, to.floats, to.integers, found.tops, found.totals, found.wheres]
+    launch(kernel, hidden, head, tile, tiles, tile.memory(2), overlap, places, size, logits)
+    settle(logits, to, found, wide, WARPS, overlap)
+
+
+def _logits(hidden: Tensor, head: Tensor) -> Tensor:
+    return torch.mm(hidden, head.t(), out_dtype=torch.float32)
 
 
 def _part(width: int) -> int:

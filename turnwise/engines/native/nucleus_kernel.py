@@ -4,13 +4,17 @@
 drawn is looked at: it is kept if the tokens that are more likely hold less than top-p. A first kernel looks at a sample of the logits and
 picks two levels between which the cut probably lies. A second one sums up tiles, as where nothing is truncated, and also what lies above
 each level. A third one draws: the sums of tiles and levels bound what the more likely tokens hold, and that nearly always decides. Where
-it does not, the row's logits are read again. Rows with top-k, and those whose attempts are used up, are left to `draw_kernel`.
+it does not, a fourth one reads the row's logits again, by several programs, and a fifth one draws with what it finds. Rows with top-k, and
+those whose attempts are used up, are left to `draw_kernel`. On Hopper GPUs the output layer's product can take the place of the second
+kernel (`head_tiles.draw_truncated`), with levels from the logits of a sample of tokens.
 
 The levels decide about time only. Token and log-prob are those of `draw_kernel` except for rounding.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 import triton  # type: ignore[import-not-found, unused-ignore]
@@ -30,13 +34,17 @@ from turnwise.engines.native.draw_kernel import (
     _next_number,
     _share,
 )
-from turnwise.engines.native.head_kernel import TILE, Drawing, _of_tile, _room
+from turnwise.engines.native.head_kernel import Drawing, _of_tile, _room
+from turnwise.engines.native.kernels import allow_next, launching, wait_for_last
 
 SAMPLED, CHUNK = 2048, 32  # tokens of a sample, and how many of them are neighbours
 LEVELS = 2
-PICKERS, SCANNERS = 1, 2  # warps of the programs that pick levels and sum up tiles
-SUMMED, SUMMERS = 4096, 16  # tokens that are summed at once where sums of tiles and levels do not decide, and warps
-HALVINGS = tl.constexpr(10)  # of the interval in which a level lies
+TILE = 1024  # tokens that are summed up together
+PICKERS, SCANNERS = 1, 1  # warps of the programs that pick levels and sum up tiles
+PARTS = 8  # programs that read a row again where sums of tiles and levels do not decide
+SUMMED, SUMMERS = 4096, 8  # tokens that these sum at once, and their warps
+HALVINGS = tl.constexpr(6)  # of the interval in which the cut lies, and of the shorter ones in which the levels do
+NEAR = tl.constexpr(0.25)  # the length of the shorter ones, as a share
 DOUBT, MOST_DOUBT = tl.constexpr(3.0), tl.constexpr(0.7)  # standard errors of the mass beyond the cut, as the sample has it; the most of it
 
 
@@ -51,9 +59,11 @@ def _halve(d, weight, mass, low, high):
 @triton.jit
 def _pick_levels(
     logits, slots, floats, integers, levels, row_stride, size, step,
-    SAMPLED: tl.constexpr, CHUNK: tl.constexpr,
+    SAMPLED: tl.constexpr, CHUNK: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Two logits below which there is a little more and a little less than 1 - top-p of the sample."""
+    allow_next(OVERLAP)
+    wait_for_last(OVERLAP)
     lane = tl.program_id(0)
     slot = tl.load(slots + lane).to(tl.int64)
     top_p = tl.load(floats + slot * 3 + 1)
@@ -74,7 +84,8 @@ def _pick_levels(
         rest = tl.where(d > high, weight, 0.0)
         error = tl.sqrt(tl.sum(rest * rest, 0)) / tl.maximum(tl.sum(rest, 0), 1e-30)
         doubt = tl.minimum(DOUBT * error, MOST_DOUBT)
-        near, near_end, far, far_end = bound * 0.0, bound, bound * 0.0, bound
+        near, near_end = tl.maximum(high - NEAR * bound, 0.0), high
+        far, far_end = low, tl.minimum(low + NEAR * bound, bound)
         for _halving in range(HALVINGS):
             near, near_end = _halve(d, weight, (1.0 + doubt) * beyond, near, near_end)
             far, far_end = _halve(d, weight, (1.0 - doubt) * beyond, far, far_end)
@@ -87,9 +98,11 @@ def _pick_levels(
 @triton.jit
 def _scan(
     logits, slots, floats, levels, tops, sums, wheres, above, row_stride, size, tiles, all_tiles,
-    TILE: tl.constexpr, LEVELS: tl.constexpr,
+    TILE: tl.constexpr, LEVELS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Of one tile: the largest logit, the sum relative to it, its column, and the sum of what is not below each level."""
+    allow_next(OVERLAP)
+    wait_for_last(OVERLAP)
     score, weight, row, place = _of_tile(logits, slots, floats, tops, sums, wheres, row_stride, size, tiles, TILE)
     for level in tl.static_range(LEVELS):
         least = tl.load(levels + row * LEVELS + level)
@@ -97,26 +110,54 @@ def _scan(
 
 
 @triton.jit
-def _before(row, size, inverse, top, value, chosen, BLOCK: tl.constexpr):
-    """What the tokens that are more likely than this one hold; of equally likely ones those with a smaller id count."""
+def _before(row, start, end, size, inverse, top, value, chosen, BLOCK: tl.constexpr):
+    """What the tokens of an interval that are more likely than this one hold; of equally likely ones those with a smaller id count."""
     column = tl.arange(0, BLOCK)
     distance = (top - value) * inverse
     mass = tl.zeros([BLOCK], tl.float32)
-    for start in tl.range(0, size, BLOCK, num_stages=STAGES):
-        d = _distance(row, start + column, size, inverse, top)
-        mass += tl.where((d < distance) | ((d == distance) & (start + column < chosen)), tl.exp(-d), 0.0)
+    for first in tl.range(start, end, BLOCK, num_stages=STAGES):
+        d = _distance(row, first + column, size, inverse, top)
+        mass += tl.where((d < distance) | ((d == distance) & (first + column < chosen)), tl.exp(-d), 0.0)
     return tl.sum(mass, 0)
 
 
 @triton.jit
-def _settle(
-    logits, slots, places, floats, integers, last, tokens, logprobs, levels, tops, sums, wheres, above, undone, row_stride, size, tiles,
-    all_tiles, TILES: tl.constexpr, TILE: tl.constexpr, LEVELS: tl.constexpr, SUM: tl.constexpr, BLOCK: tl.constexpr,
+def _add_up(
+    logits, slots, floats, tops, undone, parts, row_stride, size, tiles,
+    TILES: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Draw. Without SUM, every row, until sums of tiles and levels do not decide; with SUM, the rows that are left."""
+    """Of a row whose first token that is in doubt is noted in `undone`: what the tokens of a part of it that are more likely hold."""
+    allow_next(OVERLAP)
+    wait_for_last(OVERLAP)
+    lane, part = tl.program_id(0), tl.program_id(1)
+    chosen = tl.load(undone + lane) - 1
+    if chosen >= 0:
+        row = logits + lane.to(tl.int64) * row_stride
+        inverse = 1.0 / tl.load(floats + tl.load(slots + lane).to(tl.int64) * 3)
+        tile = tl.arange(0, TILES)
+        top = tl.max(tl.load(tops + lane * tiles + tile, mask=tile < tiles, other=float("-inf")), 0)
+        blocks = tl.cdiv(tl.cdiv(size, BLOCK), PARTS)
+        start = part * blocks * BLOCK
+        end = tl.minimum(start + blocks * BLOCK, size)
+        tl.store(parts + lane * PARTS + part, _before(row, start, end, size, inverse, top, tl.load(row + chosen), chosen, BLOCK))
+
+
+@triton.jit
+def _settle(
+    logits, slots, places, floats, integers, last, tokens, logprobs, levels, tops, sums, wheres, above, undone, parts, row_stride, size,
+    tiles, all_tiles, TILES: tl.constexpr, TILE: tl.constexpr, WIDE: tl.constexpr, LEVELS: tl.constexpr, PARTS: tl.constexpr,
+    BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """Draw. Without PARTS, every row, until sums of tiles and levels do not decide: the token is noted in `undone`, plus one, or -1 if
+    the row is left over for another reason. With PARTS, the rows with such a token, with the sums of what is more likely."""
+    allow_next(OVERLAP)
+    wait_for_last(OVERLAP)
     lane = tl.program_id(0)
-    if SUM and tl.load(undone + lane) == 0:
-        return
+    doubtful = size * 0
+    if PARTS:
+        doubtful = tl.load(undone + lane)
+        if doubtful <= 0:
+            return
     row = logits + lane.to(tl.int64) * row_stride
     slot = tl.load(slots + lane).to(tl.int64)
     inverse = 1.0 / tl.load(floats + slot * 3)
@@ -142,6 +183,7 @@ def _settle(
     good = greedy
     mixed = _first_number(tl.load(integers + slot * 3 + 2), tl.load(places + lane))
     attempt = size * 0
+    unknown = greedy & ~greedy
     going = ~greedy & (tl.load(integers + slot * 3 + 1) >= size)
     while going:
         threshold = _share(mixed) * whole.to(tl.float64)
@@ -149,8 +191,9 @@ def _settle(
         found = tl.min(tl.where(passed, tile, tiles), 0)
         found = tl.where(found == tiles, tl.max(tl.where(mass > 0, tile, 0), 0), found)
         earlier = tl.sum(tl.where(tile < found, mass.to(tl.float64), 0.0), 0)
-        column = found * TILE + tl.arange(0, TILE)
-        score = tl.load(row + column, mask=column < size, other=float("-inf"))
+        inside = tl.arange(0, WIDE)
+        column = found * TILE + inside
+        score = tl.load(row + column, mask=(column < size) & (inside < TILE), other=float("-inf"))
         weight = tl.exp((score - top) * inverse)
         passed = (earlier + tl.cumsum(weight, 0).to(tl.float64) > threshold) & (weight > 0)
         chosen = tl.min(tl.where(passed, column, size), 0)
@@ -162,8 +205,12 @@ def _settle(
         near = (top - value) * inverse <= likely
         good = near & ((top_p >= 1.0) | (chosen == best) | (most < target))
         unknown = near & ~good & ~(fewest >= target)
-        if SUM and unknown:
-            good = _before(row, size, inverse, top, value, chosen, BLOCK) < target
+        if PARTS and unknown:
+            if chosen + 1 == doubtful:
+                before = tl.sum(tl.load(parts + lane * PARTS + tl.arange(0, PARTS)), 0)
+            else:
+                before = _before(row, 0, size, size, inverse, top, value, chosen, BLOCK)
+            good = before < target
             unknown = good & ~good
         attempt += 1
         going = ~good & ~unknown & (attempt < ATTEMPTS)
@@ -172,42 +219,78 @@ def _settle(
         tl.store(tokens + lane, chosen.to(tl.int64))
         tl.store(last + slot, chosen.to(tl.int64))
         tl.store(logprobs + lane, (value - top) * inverse - tl.log(whole))
-    tl.store(undone + lane, (~good).to(tl.int32))
+    tl.store(undone + lane, tl.where(good, 0, tl.where(unknown, chosen + 1, -1)))
 
 
 @triton.jit
 def _rest(
     logits, slots, places, floats, integers, last, tokens, logprobs, scratch, undone, row_stride, size,
-    BLOCK: tl.constexpr, WALKS: tl.constexpr, FEW: tl.constexpr,
+    BLOCK: tl.constexpr, WALKS: tl.constexpr, FEW: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Rows that are not done yet. This is a separate kernel, since it needs many registers."""
+    allow_next(OVERLAP)
+    wait_for_last(OVERLAP)
     if tl.load(undone + tl.program_id(0)) != 0:
         _draw(logits, slots, places, floats, integers, last, tokens, logprobs, scratch, row_stride, size, BLOCK, WALKS, FEW)
 
 
-def draw_nucleus(logits: Tensor, to: Drawing, tile: int = TILE, warps: int = 4) -> None:
+class Sums(NamedTuple):
+    """Of each row the two levels, and of each of its tiles the largest logit, the sum relative to it, where it is, and the sums of what is
+    not below each level."""
+
+    levels: Tensor
+    tops: Tensor
+    totals: Tensor
+    wheres: Tensor
+    above: Tensor
+
+
+def room_for(rows: int, tiles: int, device: torch.device) -> Sums:
+    numbers = torch.empty(LEVELS, rows, tiles, dtype=torch.float32, device=device)
+    return Sums(torch.empty(rows, LEVELS, dtype=torch.float32, device=device), *_room(rows, tiles, device), numbers)
+
+
+def pick_levels(logits: Tensor, step: int, to: Drawing, levels: Tensor, overlap: bool) -> None:
+    """Levels from the first 32 of every `step` logits, 2,048 in all."""
+    _pick_levels[(len(logits),)](
+        logits, to.slots, to.floats, to.integers, levels, logits.stride(0), logits.shape[1], step,
+        SAMPLED=SAMPLED, CHUNK=CHUNK, OVERLAP=overlap, num_warps=PICKERS, **launching(overlap),
+    )  # fmt: skip
+
+
+def settle(logits: Tensor, to: Drawing, found: Sums, tile: int, warps: int, overlap: bool) -> None:
+    """Draw, once tiles of so many tokens are summed up."""
+    (rows, size), (_, tiles), stride, way = logits.shape, found.tops.shape, logits.stride(0), launching(overlap)
+    many, block = triton.next_power_of_2(tiles), min(BLOCK, triton.next_power_of_2(size))
+    summed = min(SUMMED, block)
+    undone = torch.empty(rows, dtype=torch.int32, device=logits.device)
+    parts = torch.empty(rows, PARTS, dtype=torch.float32, device=logits.device)
+    scratch = torch.empty(rows, FEW, dtype=torch.float32, device=logits.device)
+    for late in (0, PARTS):
+        if late:
+            _add_up[(rows, PARTS)](
+                logits, to.slots, to.floats, found.tops, undone, parts, stride, size, tiles,
+                TILES=many, PARTS=PARTS, BLOCK=summed, OVERLAP=overlap, num_warps=SUMMERS, **way,
+            )  # fmt: skip
+        _settle[(rows,)](
+            logits, *to, *found, undone, parts, stride, size, tiles, rows * tiles, TILES=many, TILE=tile,
+            WIDE=triton.next_power_of_2(tile), LEVELS=LEVELS, PARTS=late, BLOCK=summed, OVERLAP=overlap, num_warps=warps, **way,
+        )  # fmt: skip
+    _rest[(rows,)](
+        logits, *to, scratch, undone, stride, size, BLOCK=block, WALKS=WALKS, FEW=FEW, OVERLAP=overlap, num_warps=WARPS, **way
+    )  # fmt: skip
+
+
+def draw_nucleus(logits: Tensor, to: Drawing, tile: int = TILE, warps: int = 4, overlap: bool = False) -> None:
     """One token and its log-prob for every row of `logits` (float32), with any settings; fast where there is no top-k. `warps`: of the
-    programs that draw."""
+    programs that draw. `overlap`: a kernel may begin before the last one has ended."""
     rows, size = logits.shape
     tile = min(tile, triton.next_power_of_2(size))
-    tiles, block = triton.cdiv(size, tile), min(BLOCK, triton.next_power_of_2(size))
-    step = max(CHUNK, size // (SAMPLED // CHUNK) // CHUNK * CHUNK)
-    tops, sums, wheres = _room(rows, tiles, logits.device)
-    above = torch.empty(LEVELS, rows, tiles, dtype=torch.float32, device=logits.device)
-    levels = torch.empty(rows, LEVELS, dtype=torch.float32, device=logits.device)
-    undone = torch.empty(rows, dtype=torch.int32, device=logits.device)
-    scratch = torch.empty(rows, FEW, dtype=torch.float32, device=logits.device)
-    stride = logits.stride(0)
-    _pick_levels[(rows,)](
-        logits, to.slots, to.floats, to.integers, levels, stride, size, step, SAMPLED=SAMPLED, CHUNK=CHUNK, num_warps=PICKERS
-    )  # fmt: skip
+    tiles = triton.cdiv(size, tile)
+    found = room_for(rows, tiles, logits.device)
+    pick_levels(logits, max(CHUNK, size // (SAMPLED // CHUNK) // CHUNK * CHUNK), to, found.levels, overlap)
     _scan[(tiles, rows)](
-        logits, to.slots, to.floats, levels, tops, sums, wheres, above, stride, size, tiles, rows * tiles,
-        TILE=tile, LEVELS=LEVELS, num_warps=SCANNERS,
+        logits, to.slots, to.floats, *found, logits.stride(0), size, tiles, rows * tiles,
+        TILE=tile, LEVELS=LEVELS, OVERLAP=overlap, num_warps=SCANNERS, **launching(overlap),
     )  # fmt: skip
-    for late, count in ((False, warps), (True, SUMMERS)):
-        _settle[(rows,)](
-            logits, *to, levels, tops, sums, wheres, above, undone, stride, size, tiles, rows * tiles,
-            TILES=triton.next_power_of_2(tiles), TILE=tile, LEVELS=LEVELS, SUM=late, BLOCK=min(SUMMED, block), num_warps=count,
-        )  # fmt: skip
-    _rest[(rows,)](logits, *to, scratch, undone, stride, size, BLOCK=block, WALKS=WALKS, FEW=FEW, num_warps=WARPS)
+    settle(logits, to, found, tile, warps, overlap)

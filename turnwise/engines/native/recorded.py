@@ -24,7 +24,7 @@ from turnwise.engines.native.cascade_kernel import Shared, attend_cascade
 from turnwise.engines.native.cuda import CudaRunner, originals
 from turnwise.engines.native.draw_kernel import draw_tokens
 from turnwise.engines.native.head_kernel import Drawing, draw_fused, draw_tiles, fusible
-from turnwise.engines.native.head_tiles import draw_product
+from turnwise.engines.native.head_tiles import draw_product, draw_truncated
 from turnwise.engines.native.kernels import begin
 from turnwise.engines.native.layer_products import LayerProducts, since_hopper
 from turnwise.engines.native.mail import Mail, Nothing, Reply, Results, aligned, lay
@@ -240,7 +240,9 @@ class RecordedRunner(CudaRunner):
             draw_product(hidden, w.head, drawing, overlap=self._products.overlap)
         elif way == "rows":
             draw_tokens(self._logits(hidden), *drawing)
+        elif way == "nucleus" and self.switches.way(len(hidden)) == "product" and self._products.takes_head(hidden, w):
+            draw_truncated(hidden, w.head, drawing, overlap=self._products.overlap)
         elif way == "nucleus":
-            draw_nucleus(self._logits(hidden), drawing)
+            draw_nucleus(self._logits(hidden), drawing, overlap=self._products.overlap)
         else:
             draw_tiles(self._logits(hidden), drawing)
