@@ -224,32 +224,12 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(384,
         float sums[COLUMNS];
         int half = team - 1, lane = threadIdx.x % 32, warp = (threadIdx.x - 128) / 32;
         u32 writer = lane < DOWN ? own_across * DOWN + lane : (own_across ^ 1) * DOWN + own_down;  // a lane reports to one of them
-#if HEAD && OVERLAP
-        asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
 #if !HEAD
         unsigned char* staging = memory + STAGES * STAGE_BYTES + warp * 16 * LINE;
         unsigned char* own = staging + lane / 4 * LINE + lane % 4 * 4;
 #endif
         for (int tile = cluster; tile < down * across; tile += clusters) {
             place(tile, down, across, group, row, column);
-#if HEAD
-            int mine[2];  // two rows, whose settings arrive while others are multiplied
-            float scale[2], near[2], far[2];
-            bool greedy = false;
-#pragma unroll
-            for (int side = 0; side < 2; side++) {
-                mine[side] = (row * DOWN + own_down) * ROWS + warp * 16 + lane / 4 + side * 8;
-                bool known = mine[side] < rows;
-                long long slot = known ? 3ll * slots[mine[side]] : 0;
-                scale[side] = known ? 1.4426950408889634f / floats[slot] : 0.0f;
-                greedy |= known && integers[slot] != 0;
-#if HEAD == 2
-                near[side] = known ? levels[2 * mine[side]] : 0.0f, far[side] = known ? levels[2 * mine[side] + 1] : 0.0f;
-#endif
-            }
-            greedy = __any_sync(0xffffffffu, greedy);
-#endif
             for (int step = 0; step < steps; step++, number++) {
                 u32 stage = number % STAGES, there = base + stage * STAGE_BYTES;
                 wait(full + stage * 8, number / STAGES & 1);
@@ -270,11 +250,22 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(384,
                 for (int i = 0; i < 4 * 2 * PIECES; i++)
                     if (first_column + i / 4 * 8 + i % 2 >= size) sums[i] = NOTHING;
             }
-            float top[2], shift[2], total[2] = {0.0f, 0.0f};
-            int where[2] = {size - 1, size - 1};
+            int mine[2], where[2] = {size - 1, size - 1};  // two rows
+            float scale[2], top[2], shift[2], total[2] = {0.0f, 0.0f};
+#if HEAD == 2
+            float near[2], far[2], above_near[2] = {0.0f, 0.0f}, above_far[2] = {0.0f, 0.0f};
+#endif
             bool real = number_across < tiles;
 #pragma unroll
             for (int side = 0; side < 2; side++) {
+                mine[side] = (row * DOWN + own_down) * ROWS + warp * 16 + lane / 4 + side * 8;
+                bool known = mine[side] < rows;
+#if HEAD == 2
+                near[side] = known ? levels[2 * mine[side]] : 0.0f, far[side] = known ? levels[2 * mine[side] + 1] : 0.0f;
+#endif
+                long long slot = known ? 3ll * slots[mine[side]] : 0;
+                scale[side] = known ? 1.4426950408889634f / floats[slot] : 0.0f;
+                bool greedy = __any_sync(0xffffffffu, known && integers[slot] != 0);
                 top[side] = NOTHING;
 #pragma unroll
                 for (int i = 2 * side; i < 8 * PIECES; i += 4) top[side] = fmaxf(top[side], fmaxf(sums[i], sums[i + 1]));
@@ -290,7 +281,6 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(384,
                 }
             }
 #if HEAD == 2
-            float above_near[2] = {0.0f, 0.0f}, above_far[2] = {0.0f, 0.0f};
 #pragma unroll
             for (int box = 0; box < WIDE / STORED; box++) {  // the copy engine writes one box while the next one is summed up
                 u32 there = base + STAGES * STAGE_BYTES + (warp * BUFFERS + box % BUFFERS) * STORED_BYTES;
