@@ -41,7 +41,7 @@ from engine_timeline import Timeline, picture
 from results import publish
 
 from turnwise.engines.base import Request, Response, Sampling
-from turnwise.engines.native import NativeEngine, draw_kernel, gate_tiles, head_kernel, head_tiles, nucleus_kernel, paged_attention
+from turnwise.engines.native import NativeEngine, draw_kernel, head_kernel, head_tiles, hopper_tiles, nucleus_kernel, paged_attention
 from turnwise.engines.native.head_kernel import Blocks, Drawing
 from turnwise.engines.native.switches import PLAIN
 
@@ -253,7 +253,7 @@ class Steps(Bench):
         for rows in (8, 16, 32, 64, 96, 128, 192, 256, 384, 512):
             case = Draws(rows, width)
             times = {"rows": graph_us(case.rows), "tiles": graph_us(case.tiles)}
-            if gate_tiles.available(torch.device("cuda", 0)):
+            if hopper_tiles.available(torch.device("cuda", 0)):
                 times["product"] = graph_us(case.product)
             for blocks in BLOCKS:
                 if blocks.rows <= max(16, 2 * rows) and blocks.rows * 8 >= min(rows, 128):

@@ -26,7 +26,7 @@ from engine_shapes import SHAPES
 from results import publish
 
 from turnwise.engines.native import NativeEngine, balance_kernel, kernels, paged_attention, product_table
-from turnwise.engines.native.gate_tiles import Tile
+from turnwise.engines.native.hopper_tiles import Tile
 from turnwise.engines.native.layer_products import LayerProducts
 from turnwise.engines.native.mail import Results
 from turnwise.engines.native.product_table import Blocks

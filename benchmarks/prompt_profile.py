@@ -35,9 +35,9 @@ TINY = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "nu
 NAMES = {  # how a kernel's name begins, or for the library's a part of it: its kind
     "_add_norm": "norms", "_gated": "gate, up", "gate_tiles": "gate, up", "_gate_mul": "activation", "_rotate": "rotation",
     "_prompt": "attention", "_single": "attention", "_merge": "attention", "_product": "product", "nvjet": "product", "gemm": "product",
-    "cutlass": "product",
-    "splitk": "product", "_draw": "draw", "_choose": "draw", "_of_logits": "draw", "_of_hidden": "draw", "memcpy": "copies",
-    "memset": "copies",
+    "cutlass": "product", "splitk": "product", "head_tiles": "output layer", "_draw": "draw", "_choose": "draw", "_of_logits": "draw",
+    "_of_hidden": "draw", "_pick_levels": "draw", "_scan": "draw", "_settle": "draw", "_add_up": "draw", "_rest": "draw",
+    "memcpy": "copies", "memset": "copies",
 }  # fmt: skip
 NEXT = {"attention": "out", "out": "gate, up", "gate, up": "down"}  # which product follows; otherwise queries, keys and values
 

@@ -93,7 +93,7 @@ def test_drawing_by_tiles_draws_what_the_draw_over_whole_rows_draws(way: str) ->
 
 
 class Plain(NamedTuple):
-    """What `gate_tiles.cu` says about tiles of an output layer: largest, sum, place of the largest; the weights; and the logits."""
+    """What `hopper_tiles.cu` says about tiles of an output layer: largest, sum, place of the largest; the weights; and the logits."""
 
     tops: torch.Tensor
     totals: torch.Tensor
@@ -112,7 +112,7 @@ class Plain(NamedTuple):
 
 def test_drawing_by_parts_of_tiles_draws_what_the_draw_over_whole_rows_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     from turnwise.engines.native import head_tiles
-    from turnwise.engines.native.gate_tiles import PIECE, Tile
+    from turnwise.engines.native.hopper_tiles import PIECE, Tile
 
     def launch(kernel: Any, x: Any, weight: Any, tile: Tile, across: int, memory: int, overlap: bool, places: Any, size: int) -> None:
         assert (across, memory, size) == (3, tile.memory(1), 500)
@@ -166,7 +166,7 @@ def test_the_draws_of_truncated_rows_draw_what_the_draw_with_a_sort_draws(
 def test_tiles_that_a_product_sums_up_draw_what_the_draw_with_a_sort_draws(monkeypatch: pytest.MonkeyPatch, spread: float) -> None:
     """Tiles are not a power of two wide, and the last one is not full."""
     from turnwise.engines.native import draw_kernel, head_tiles, nucleus_kernel
-    from turnwise.engines.native.gate_tiles import Tile
+    from turnwise.engines.native.hopper_tiles import Tile
 
     def launch(*given: Any) -> None:
         x, weight, tile, across, memory, overlap, (levels, above, _, _, _, *places), size, logits = given[1:]

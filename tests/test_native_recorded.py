@@ -89,7 +89,7 @@ def test_the_output_layer_draws_by_itself_where_a_gpu_and_a_model_allow_it(
     engine = recorded(model, 40, 16, {"draw": draw}, max_length=128)
     if variant == "gemma2":
         object.__setattr__(engine._runner.weights.shape, "softcap", 30.0)
-    monkeypatch.setattr("turnwise.engines.native.gate_tiles.fits", lambda x, weight: True)
+    monkeypatch.setattr("turnwise.engines.native.hopper_tiles.fits", lambda x, weight: True)
     monkeypatch.setattr("turnwise.engines.native.switches.MEASURED", ((4096, "product"),))
     engine._runner._products._hopper = hopper
     module, drawn = sys.modules["turnwise.engines.native.recorded"], list[str]()

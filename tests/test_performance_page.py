@@ -153,14 +153,25 @@ def test_sampling_now_and_before() -> None:
 
 
 def test_what_the_draws_gave() -> None:
-    text, product, nucleus = page("performance"), measured("engine_steps_product")["decode"], measured("engine_steps_nucleus")["decode"]
+    text = page("performance")
+    product, nucleus, inside = (measured(f"engine_steps_{name}")["decode"] for name in ("product", "nucleus", "truncated"))
     for words, run, ways in (
         ("an output layer that draws by itself", product, ("1.0, no product", "1.0, now")),
         ("top-p in one pass", nucleus, ("0.95, now", "0.95, nucleus")),
+        ("top-p inside the output layer", inside, ("0.95, no product", "0.95, now")),
     ):
         small, large = ([f"{run[f'{rows} rows, top-p {way}']:.2f}" for way in ways] for rows in (128, 512))
         assert cells(text, words)[:3] == ["128", *small]
         assert f"| | 512 | {large[0]} | {large[1]} | |" in text
+
+
+def test_top_p_inside_the_output_layer() -> None:
+    text, run = " ".join(page("performance").split()), measured("engine_truncated")
+    small, large, alone = (run[part]["ms_per_step"] for part in ("decode128", "decode512", "decode512 in a separate process"))
+    assert (
+        f"gave {small:.2f} and {large:.2f} ms and {run['end_to_end']['s']:.2f} s with top-p 0.95, and {alone:.2f} ms for 512 rows" in text
+    )
+    assert f"one machine of {run['matmul_flop_per_s'] / 1e12:.0f} · 10¹² operations/s" in text
 
 
 def test_rollouts_alone() -> None:

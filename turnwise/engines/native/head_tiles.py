@@ -1,4 +1,4 @@
-"""The output layer and the draw on Hopper GPUs, by a product that sums up its tiles (`gate_tiles.cu`).
+"""The output layer and the draw on Hopper GPUs, by a product that sums up its tiles (`hopper_tiles.cu`).
 
 Where every token may be drawn, no logits are written. The product keeps of each tile of the vocabulary and each row what a draw needs: the
 largest logit, where it is, and the sums of weights by parts of 16 tokens. The draw (`head_kernel`) finds the part in which the cumulative
@@ -14,8 +14,8 @@ import torch
 import triton  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
-from turnwise.engines.native.gate_tiles import PIECE, ROWS, Tile, kernel_of, launch
 from turnwise.engines.native.head_kernel import Drawing, _choose, _room
+from turnwise.engines.native.hopper_tiles import PIECE, ROWS, Tile, kernel_of, launch
 from turnwise.engines.native.nucleus_kernel import CHUNK, SAMPLED, pick_levels, room_for, settle
 
 WARPS = 8  # of the programs that draw
@@ -27,7 +27,7 @@ def tile_for(rows: int) -> Tile:
 
 
 def draw_product(hidden: Tensor, head: Tensor, to: Drawing, tile: Tile | None = None, overlap: bool = False) -> None:
-    """One token and its log-prob for every row of `hidden`, none of which is truncated; see `gate_tiles.fits`."""
+    """One token and its log-prob for every row of `hidden`, none of which is truncated; see `hopper_tiles.fits`."""
     (rows, width), size = hidden.shape, len(head)
     tile = tile or tile_for(rows)
     wide = 2 * tile.columns
@@ -45,7 +45,7 @@ def draw_product(hidden: Tensor, head: Tensor, to: Drawing, tile: Tile | None = 
 
 
 def draw_truncated(hidden: Tensor, head: Tensor, to: Drawing, tile: Tile | None = None, overlap: bool = False) -> None:
-    """One token and its log-prob for every row of `hidden`, with any settings; see `gate_tiles.fits`."""
+    """One token and its log-prob for every row of `hidden`, with any settings; see `hopper_tiles.fits`."""
     rows, size = len(hidden), len(head)
     tile = tile or tile_for(rows)
     wide = 2 * tile.columns

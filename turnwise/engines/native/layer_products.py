@@ -9,8 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from turnwise.engines.native import gate_tiles
-from turnwise.engines.native.gate_tiles import Tile
+from turnwise.engines.native import hopper_tiles
+from turnwise.engines.native.gate_tiles import gate_tiles
+from turnwise.engines.native.hopper_tiles import Tile
 from turnwise.engines.native.kernels import add_norm, gate_mul
 from turnwise.engines.native.product_table import Blocks, blocks_of, tile_of
 from turnwise.engines.native.products import fits, gated, product
@@ -25,7 +26,7 @@ class LayerProducts:
         self._eps, self._kind = weights.shape.eps, weights.shape.activation
         hopper = since_hopper(weights.device)
         self._own, self._gate = (on and (hopper or weights.device.type != "cuda") for on in (switches.products, switches.gate))
-        self._hopper = hopper and gate_tiles.available(weights.device)
+        self._hopper = hopper and hopper_tiles.available(weights.device)
         self._tiles = switches.gate_tiles and self._hopper
         self.overlap = switches.overlap and hopper
 
@@ -50,12 +51,12 @@ class LayerProducts:
     def takes_head(self, x: Tensor, weights: Weights) -> bool:
         """Whether the output layer's product can be `head_tiles`: without anything that follows it."""
         plain = weights.head_bias is None and weights.shape.softcap is None
-        return self._hopper and plain and gate_tiles.fits(x, weights.head)
+        return self._hopper and plain and hopper_tiles.fits(x, weights.head)
 
     def _activated(self, linear: Linear, x: Tensor) -> Tensor:
         tile = self._tile(linear, x)
         if tile is not None:
-            return gate_tiles.gate_tiles(x, linear.weight, self._kind, tile, self.overlap)
+            return gate_tiles(x, linear.weight, self._kind, tile, self.overlap)
         blocks = self._blocks("gate", linear, x)
         if blocks is None:
             return gate_mul(linear(x), self._kind, self.overlap)
@@ -71,7 +72,7 @@ class LayerProducts:
         if not self._tiles or not linear.plain or linear.bias is not None:
             return None
         tile = tile_of(len(x), x.shape[1], sum(linear.sizes))
-        return tile if tile is not None and gate_tiles.fits(x, linear.weight) else None
+        return tile if tile is not None and hopper_tiles.fits(x, linear.weight) else None
 
     def _blocks(self, kind: str, linear: Linear, x: Tensor) -> Blocks | None:
         if not (self._gate if kind == "gate" else self._own) or not linear.plain:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from turnwise.engines.native.gate_tiles import Tile
+from turnwise.engines.native.hopper_tiles import Tile
 
 
 class Blocks(NamedTuple):

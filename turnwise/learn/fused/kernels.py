@@ -16,7 +16,8 @@ import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 from torch.nn.functional import linear
 
-from turnwise.engines.native import gate_tiles
+from turnwise.engines.native import hopper_tiles
+from turnwise.engines.native.gate_tiles import gate_tiles
 from turnwise.engines.native.kernels import activation
 from turnwise.engines.native.product_table import tile_of
 
@@ -360,8 +361,8 @@ def swiglu(both: Tensor, kind: str = "silu") -> Tensor:
 
 def gated(x: Tensor, weight: Tensor, kind: str = "silu") -> Tensor:
     """activation(x times the weight's first half) · (x times its second half), where nothing else is needed of them."""
-    tile = tile_of(len(x), x.shape[1], len(weight)) if gate_tiles.available(x.device) and gate_tiles.fits(x, weight) else None
-    return swiglu(linear(x, weight), kind) if tile is None else gate_tiles.gate_tiles(x, weight, kind, tile)
+    tile = tile_of(len(x), x.shape[1], len(weight)) if hopper_tiles.available(x.device) and hopper_tiles.fits(x, weight) else None
+    return swiglu(linear(x, weight), kind) if tile is None else gate_tiles(x, weight, kind, tile)
 
 
 @triton.jit

@@ -14,13 +14,16 @@ from native_doubles import paged_runner
 from native_models import make
 from torch.nn.functional import gelu, linear, silu
 
-from turnwise.engines.native import gate_tiles, product_table
-from turnwise.engines.native.gate_tiles import ROOM, Tile, fits, source_of
+from turnwise.engines.native import hopper_tiles, product_table
+from turnwise.engines.native.gate_tiles import gate_tiles
+from turnwise.engines.native.hopper_tiles import ROOM, Tile, fits, source_of
 from turnwise.engines.native.product_table import TILES, tile_of
 from turnwise.engines.native.switches import Switches
 from turnwise.engines.native.weights import Weights
 
-on_hopper = pytest.mark.skipif(not gate_tiles.available(torch.device("cuda", 0)) if torch.cuda.is_available() else True, reason="no Hopper")
+on_hopper = pytest.mark.skipif(
+    not hopper_tiles.available(torch.device("cuda", 0)) if torch.cuda.is_available() else True, reason="no Hopper"
+)
 
 
 @pytest.mark.parametrize(("shape", "lines"), TILES.items())
@@ -48,14 +51,14 @@ def test_the_instruction_names_every_register_and_the_source_what_it_is_made_for
     (Tile(96, 5, 1, 2), 2), (Tile(128, 4, 2, 1), 2),
 ])  # fmt: skip
 def test_the_source_compiles_for_a_hopper_gpu(tile: Tile, head: int, overlap: bool) -> None:
-    image = gate_tiles._compiled(source_of(tile, head, gelu=overlap, overlap=overlap))
-    assert image.startswith(b"\x7fELF") and b"gate_tiles" in image
+    image = hopper_tiles._compiled(source_of(tile, head, gelu=overlap, overlap=overlap))
+    assert image.startswith(b"\x7fELF") and hopper_tiles.name_of(head).encode() in image
 
 
 @pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda-bindings and NVRTC, but no GPU")
 def test_a_source_that_does_not_compile_gives_the_compilers_words() -> None:
-    with pytest.raises(RuntimeError, match=r"gate_tiles.cu does not compile:\n(.|\n)*COLUMNS"):
-        gate_tiles._compiled("int nothing = COLUMNS;")
+    with pytest.raises(RuntimeError, match=r"hopper_tiles.cu does not compile:\n(.|\n)*COLUMNS"):
+        hopper_tiles._compiled("int nothing = COLUMNS;")
 
 
 def test_a_shape_that_was_not_measured_has_no_tile(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,34 +77,34 @@ def test_only_plain_rows_of_bfloat16_are_taken() -> None:
 
 
 def test_no_other_gpu_and_no_cpu_has_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate_tiles.available.cache_clear()
-    assert not gate_tiles.available(torch.device("cpu"))
+    hopper_tiles.available.cache_clear()
+    assert not hopper_tiles.available(torch.device("cpu"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    assert not gate_tiles.available(torch.device("cuda", 0))
-    gate_tiles.available.cache_clear()
+    assert not hopper_tiles.available(torch.device("cuda", 0))
+    hopper_tiles.available.cache_clear()
 
 
-@pytest.mark.parametrize("fault", [ImportError("no compiler"), RuntimeError("gate_tiles.cu does not compile")])
+@pytest.mark.parametrize("fault", [ImportError("no compiler"), RuntimeError("hopper_tiles.cu does not compile")])
 def test_a_compiler_that_is_missing_or_fails_leaves_the_product_to_the_library(monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
     def fail(*_: Any) -> Any:
         raise fault
 
-    gate_tiles.available.cache_clear()
+    hopper_tiles.available.cache_clear()
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(gate_tiles, "find_spec", lambda name: True)
-    monkeypatch.setattr(gate_tiles, "kernel_of", fail)
+    monkeypatch.setattr(hopper_tiles, "find_spec", lambda name: True)
+    monkeypatch.setattr(hopper_tiles, "kernel_of", fail)
     with pytest.warns(UserWarning, match=str(fault)):
-        assert not gate_tiles.available(torch.device("cuda", 0))
-    gate_tiles.available.cache_clear()
+        assert not hopper_tiles.available(torch.device("cuda", 0))
+    hopper_tiles.available.cache_clear()
 
 
 def test_a_failed_call_says_what_cuda_says() -> None:
     class Code(int):
         name = "CUDA_ERROR_INVALID_VALUE"
 
-    assert gate_tiles._good((Code(0), 5)) == 5 and gate_tiles._good((Code(0),)) == []
+    assert hopper_tiles._good((Code(0), 5)) == 5 and hopper_tiles._good((Code(0),)) == []
     with pytest.raises(RuntimeError, match="CUDA_ERROR_INVALID_VALUE"):
-        gate_tiles._good((Code(1), None))
+        hopper_tiles._good((Code(1), None))
 
 
 @pytest.mark.parametrize("on", [True, False])
@@ -119,10 +122,11 @@ def test_a_measured_shape_goes_to_the_tiles_if_they_are_there_and_wanted(monkeyp
         gate, up = linear(x, weight).chunk(2, -1)
         return silu(gate) * up
 
-    there = SimpleNamespace(available=lambda device: True, fits=lambda x, weight: True, gate_tiles=kernel)
+    there = SimpleNamespace(available=lambda device: True, fits=lambda x, weight: True)
     monkeypatch.setattr(product_table, "TILES", {(width, size): ((4, None), (100, tile))})
     monkeypatch.setattr(module, "since_hopper", lambda device: True)
-    monkeypatch.setattr(module, "gate_tiles", there)
+    monkeypatch.setattr(module, "hopper_tiles", there)
+    monkeypatch.setattr(module, "gate_tiles", kernel)
     work = module.LayerProducts(weights, Switches(gate_tiles=on, overlap=False, gate=False, products=False))
     for rows in (4, 5, 100, 101):
         x = torch.randn(rows, width, dtype=torch.bfloat16)
@@ -144,7 +148,7 @@ def test_the_kernel_gives_what_float32_gives_for_any_number_of_rows(tile: Tile, 
         gate, up = linear(x.float(), weight.float()).chunk(2, -1)
         expected = active(gate) * up
         for _ in range(3):
-            found = gate_tiles.gate_tiles(x, weight, kind, tile, overlap).float()
+            found = gate_tiles(x, weight, kind, tile, overlap).float()
             assert (found - expected).norm() < 6e-3 * expected.norm(), (rows, width, size)
             assert (found - expected).abs().max() < 0.02 * expected.abs().max()
 
@@ -159,7 +163,7 @@ def test_the_kernel_follows_on_what_is_written_just_before_it_and_can_be_replaye
     def work() -> torch.Tensor:
         x.zero_()
         x.copy_(source)
-        return gate_tiles.gate_tiles(x, weight, "silu", Tile(96, 5, 1, 2), overlap=True)
+        return gate_tiles(x, weight, "silu", Tile(96, 5, 1, 2), overlap=True)
 
     work()
     torch.cuda.synchronize()
@@ -178,8 +182,8 @@ def test_the_kernel_follows_on_what_is_written_just_before_it_and_can_be_replaye
 def test_tiles_of_an_output_layer_fit_into_a_multiprocessor_and_have_whole_parts(rows: int) -> None:
     head_tiles = pytest.importorskip("turnwise.engines.native.head_tiles", reason="needs triton")
     tile = head_tiles.tile_for(rows)
-    assert tile.memory(1) <= ROOM and 2 * tile.columns % gate_tiles.PIECE == 0 and tile.columns <= 128
-    assert tile.memory(2) <= ROOM and 2 * tile.columns % gate_tiles.STORED == 0 and tile.buffers > 0
+    assert tile.memory(1) <= ROOM and 2 * tile.columns % hopper_tiles.PIECE == 0 and tile.columns <= 128
+    assert tile.memory(2) <= ROOM and 2 * tile.columns % hopper_tiles.STORED == 0 and tile.buffers > 0
 
 
 @on_hopper

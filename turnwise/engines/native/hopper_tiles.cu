@@ -11,7 +11,7 @@
 // it to all of them. A multiplying warp reports that it has read a stage to every block that writes into it.
 //
 // Given by the host: COLUMNS of the product in a tile, STAGES of parts that are on their way, DOWN × ACROSS blocks in a cluster (each 1
-// or 2), HEAD, PIECE, BUFFERS (in which a warp puts logits that are to be written), GELU, OVERLAP (the kernel may begin before the last one
+// or 2), HEAD, NAME of the kernel, PIECE, BUFFERS (in which a warp puts logits that are to be written), GELU, OVERLAP (the kernel may begin before the last one
 // has ended), AHEAD (parts of the weights that it asks for until then), and the function `multiply`.
 
 typedef unsigned int u32;
@@ -148,7 +148,7 @@ __device__ __forceinline__ void place(int tile, int down, int across, int group,
     column = inside / height;
 }
 
-extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(384, 1) gate_tiles(
+extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(384, 1) NAME(
     const __grid_constant__ Map x_map, const __grid_constant__ Map weight_map,
 #if HEAD
 #if HEAD == 2
