@@ -51,7 +51,7 @@ def test_a_benchmark_of_kernels_says_what_it_needs(name: str) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize(
-    "words", ["iteration.py", "learner.py --size 1.5b", "overlap.py", "learner_profile.py", "attention.py", "engine.py"]
+    "words", ["iteration.py", "learner.py --size 1.5b", "overlap.py", "learner_profile.py", "attention.py", "engine.py", "read_rate.py"]
 )
 def test_a_benchmark_that_needs_a_gpu_says_so(words: str) -> None:
     name, *options = words.split()
