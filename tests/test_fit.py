@@ -737,6 +737,74 @@ def test_a_dry_run_says_what_a_limited_run_would_choose() -> None:
     assert result.exit_code == 0 and "it fits into 24 GB as it is" in result.output
 
 
+SMALLEST = ["learner.optimiser_place=host", "learner.reference_place=host", "engine.sleep=true", "learner.tokens_per_batch=1024"]
+SMALLEST += ["engine.options.cache_memory=100000000", "learner.moments=8bit", "learner.gradient_checkpointing=true"]
+
+
+def test_a_run_that_is_tried_beyond_the_memory_is_not_said_to_fit() -> None:
+    recipe = str(HERE / "recipes" / "numberline.toml")
+    first = foreseen(Config.load(recipe), 11.0)[0]
+    assert "predicted peak is 11.2 GB, so the run may run out" in first and "so that it fits" not in first
+    assert "so that it fits (predicted peak 11.8 GB):" in foreseen(Config.load(recipe), 12.0)[0]
+    (only,) = foreseen(Config.load(recipe, SMALLEST), 11.0)
+    assert "has 11.0 GB, and no setting that saves memory is left: the predicted peak is 11.2 GB" in only
+    text = invoke(recipe, "--memory", "11")
+    assert "It does not fit" in text and "`turnwise train` would try it" in text
+    assert "would try it" not in invoke(recipe, "--memory", "10") + invoke(recipe, "--memory", "12")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words", "advice"),
+    [
+        ("numberline", [], "Use adapters (model.lora.rank=16), a smaller model"),
+        ("alfworld-7b-lora", [], "Use a base in 4 bits (model.lora.base=4bit), a smaller model"),
+        ("alfworld-7b-lora", ["model.lora.base=4bit"], "Use a smaller model"),
+        ("alfworld-0.5b-start", [], "Or use adapters"),
+    ],
+)
+def test_what_does_not_fit_comes_with_what_else_would_help(recipe: str, words: list[str], advice: str) -> None:
+    path = str(HERE / "recipes" / f"{recipe}.toml")
+    assert advice in invoke(path, "--memory", "4", *words)
+    if "Or" not in advice:
+        with pytest.raises(TurnwiseError, match=re.escape(advice)):
+            fitted(Config.load(path, words), 4 * GB)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "model", "memory", "lora"),
+    [
+        ("alfworld-0.5b", "0.5b", 24, False),  # as many tokens at once as without the other settings, and more with them
+        ("numberline", "1.5b", 11, False),  # so few tokens that logits are made in smaller pieces
+        ("prompts", "1.5b", 40, False),  # float32: layers of transformers
+        ("alfworld-7b-lora", "7b", 13, True),  # adapters in 4 bits, with their optimiser in host memory
+        ("blackjack", "0.5b", 4, True),
+        ("sokoban-pictures", None, 24, False),  # served by transformers
+    ],
+)
+def test_the_settings_that_are_shown_give_what_was_predicted(recipe: str, model: str | None, memory: int, lora: bool) -> None:
+    path, shape = str(HERE / "recipes" / f"{recipe}.toml"), shape_of(model) if model else None
+    found = find(Config.load(path), memory * GB, shape, lora)
+    again = find(Config.load(path, found.settings), memory * GB, shape)
+    assert found.fit.changed and not again.fit.changed
+    assert again.fit.demand == again.plain.demand == found.fit.demand
+    assert found.fit.fits == (recipe != "numberline")
+
+
+def test_the_size_of_a_run_agrees_with_its_settings() -> None:
+    recipe = str(HERE / "recipes" / "numberline.toml")
+
+    def last(*words: str) -> str:
+        return CliRunner().invoke(app, ["train", recipe, "--dry-run", *words]).output.splitlines()[-1]
+
+    weights = SHAPES["1.5b"].parameters / GB
+    assert f"model: about {SHAPES['1.5b'].parameters:,} parameters; about {20 * weights:.2f} GB for weights" in last()
+    assert f"about {8 * weights:.2f} GB for" in last("learner.optimiser_place=host")
+    adapted = last("model.lora.rank=16", "objective.kl=loss")
+    assert "about 3.44 GB for" in adapted and adapted == last("model.lora.rank=16", "objective.kl=off"), "the base is the reference"
+    assert last("--memory", "24") == f"model: about {SHAPES['1.5b'].parameters:,} parameters", "the rest was said"
+    assert "model: not known yet" in (unknown := last("model.path=somebody/unknown")) and "`turnwise fit --model` takes" in unknown
+
+
 def test_a_setting_is_not_wrapped_and_one_that_the_recipe_makes_is_named() -> None:
     text = invoke(RECIPE, "--memory", "24", *FIXED)
     found = re.findall(r"engine.options.cache_memory=(\d+)", text)

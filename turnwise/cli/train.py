@@ -127,6 +127,6 @@ def show(config: Config, run: Run | None, changes: Mapping[str, Any], memory: fl
         from turnwise.setup.small_gpu import foreseen
 
         words += foreseen(config, memory)
-    for text in (to_toml(config), *words, *forecast(config)):
+    for text in (to_toml(config), *words, *forecast(config, said=memory is not None)):
         console.print(Text(text), soft_wrap=True)
     return 0

@@ -144,11 +144,11 @@ def choose(
                 if Fit(found, memory).peak <= usable:
                     fitting.append(as_it_runs(found, memory, free))
                 else:
-                    smallest = min(smallest, Fit(found, memory, changes(demand, plain.demand, found)), key=_size)
+                    smallest = min(smallest, Fit(found, memory), key=_size)
         if fitting:
-            best = min(fitting, key=seconds)
-            return Fit(best, memory, changes(demand, plain.demand, best))
-    return smallest
+            smallest = Fit(min(fitting, key=seconds), memory)
+            break
+    return replace(smallest, changed=changes(demand, plain, smallest.demand, free)) if smallest is not plain else plain
 
 
 def _size(fit: Fit) -> tuple[int, int]:
@@ -168,10 +168,10 @@ def tiers(demand: Demand, free: Freedom) -> Iterator[list[Demand]]:
     if free.moments and demand.moments == "float32":
         yield [replace(one, moments="8bit") for one in exact]
     if free.lora and not demand.rank:
-        demand = replace(demand, rank=RANK, reference=None)
-        yield [demand]
-    if free.four_bit and demand.rank:
-        yield [replace(demand, four_bit=True)]
+        exact = list(dict.fromkeys(replace(one, rank=RANK, reference=None) for one in exact))
+        yield exact
+    if free.four_bit and exact[0].rank:
+        yield [replace(one, four_bit=True) for one in exact]
 
 
 def candidates(demand: Demand, free: Freedom) -> Iterator[Demand]:
@@ -220,13 +220,21 @@ def _kept(demand: Demand, room: float) -> Demand:
     return replace(demand, attention=attention, mlp=mlp)
 
 
-def changes(given: Demand, plain: Demand, found: Demand) -> tuple[str, ...]:
+def decides_alike(found: Demand, given: Demand, memory: int, free: Freedom) -> bool:
+    """Whether a run with these settings would choose as many tokens at once by itself, and pieces of logits as large."""
+    open_ = replace(free, cache=False, recompute=free.recompute and (found.fused or found.mlp > 0))
+    own = as_it_is(replace(found, piece=given.piece, slopes=False), memory, open_).demand
+    return (own.tokens, own.piece) == (found.tokens, found.piece)
+
+
+def changes(given: Demand, without: Fit, found: Demand, free: Freedom) -> tuple[str, ...]:
     """The names of what differs from what would happen without a choice, in the order of `LEVERS`; and whether anything is computed
-    again."""
+    again. Tokens at once are among them, too, if they would differ with the other settings alone."""
+    plain = without.demand
     differs = {
         "prefill": found.prefill != given.prefill,
         "cache": found.cache != plain.cache,
-        "tokens": found.tokens != plain.tokens,
+        "tokens": free.tokens and (found.tokens != plain.tokens or not decides_alike(found, given, without.memory, free)),
         "recompute": min(found.mlp, found.attention) < min(found.shape.layers, given.mlp, given.attention),
         "sleep": found.sleeps != given.sleeps,
         "reference": found.reference != given.reference and not found.rank,

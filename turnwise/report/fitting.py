@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.setup.fit_words import ESTIMATE, cost, fixed_settings, keys, opened, optional_bytes, words
+from turnwise.setup.fit_words import ESTIMATE, cost, fixed_settings, instead, is_near, keys, opened, optional_bytes, words
 from turnwise.util.console import Console
 from turnwise.util.terminal import say
 
@@ -70,11 +70,14 @@ def _verdict(found: Found) -> str:
     fit = found.fit
     state = "It fits" if fit.fits else "It does not fit"
     first = f"{state}: the peak is {fit.peak / GB:.1f} of {fit.memory / GB:g} GB, in the phase with a star. {_slopes(found)}{ESTIMATE}."
-    first = "\n".join((first, *_notes(found)))
-    fixed = fixed_settings(found)
-    if (fit.fits and not fit.changed) or not fixed:
-        return first
-    return f"{first}\n{_fixed(fixed)}"
+    notes = _notes(found)
+    if is_near(fit):
+        notes.append("`turnwise train` would try it nevertheless: the estimate may be off by 5 %.")
+    if (fixed := fixed_settings(found)) and not (fit.fits and not fit.changed):
+        notes.append(_fixed(fixed))
+    if not fit.fits:
+        notes.append(f"{'Or use' if fixed else 'Use'} {instead(found)}.")
+    return "\n".join((first, *notes))
 
 
 def _notes(found: Found) -> list[str]:

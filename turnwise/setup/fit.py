@@ -53,7 +53,10 @@ def find(config: Config, memory: int, shape: ModelShape | None = None, lora: boo
     host's memory that may be used instead."""
     known = shape or shape_for(config)
     demand, free = demand_of(config, known, memory), freedom(config, lora, engine_for(config, known))
-    return Found(config, known, as_it_is(demand, memory, free), choose(demand, memory, free, host, seconds))
+    fit = choose(demand, memory, free, host, seconds)
+    if engine_for(config, known) not in ("native", "vllm"):  # its rows fill what the chosen settings leave
+        fit = replace(fit, demand=with_engine(replace(fit.demand, cache=0), config, memory))
+    return Found(config, known, as_it_is(demand, memory, free), fit)
 
 
 def check_options(config: Config) -> None:
@@ -72,7 +75,7 @@ def shape_for(config: Config) -> ModelShape:
         middle = -(-tiny.hidden * 8 // 3 // 32) * 32
         size = tiny.hidden // tiny.heads
         return ModelShape("tiny", tiny.hidden, middle, tiny.layers, tiny.heads, tiny.heads, WORDS, size, tied=True, family="llama")
-    return shape_named(path, "model", f"Give --model with a size ({', '.join(SHAPES)}) or a config.json")
+    return shape_named(path, "model", f"`turnwise fit --model` takes a size ({', '.join(SHAPES)}) or a config.json")
 
 
 def shape_named(path: str, key: str, advice: str) -> ModelShape:

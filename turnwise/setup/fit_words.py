@@ -11,6 +11,7 @@ from turnwise.learn.footprint import LEARN, Demand, host_bytes, slope_bytes
 from turnwise.setup.fit import GB, Found, freedom, settings, several_learners
 from turnwise.setup.fit_costs import COSTS, Cost
 
+NEARLY = 1.05  # an estimate may be off by this much: a run is refused only beyond it
 ESTIMATE = "Costs are estimates from operations and bytes at the rates of an H200; see docs/performance.md"
 
 
@@ -70,9 +71,21 @@ def refusal(found: Found) -> str:
             else " with every setting that saves memory"
         )
         + ". `turnwise fit RECIPE` shows all of it. "
-        + (f"Leave that open ({', '.join(opened(fixed))}), or use " if fixed else "Use adapters (model.lora.rank=16), ")
-        + "a smaller model, shorter prompts (agent.max_prompt_tokens) or a larger GPU"
+        + (f"Leave that open ({', '.join(opened(fixed))}), or use " if fixed else "Use ")
+        + instead(found)
     )
+
+
+def instead(found: Found) -> str:
+    """What else would help if no setting that may be chosen is enough."""
+    demand = found.fit.demand
+    less = [] if demand.four_bit else ["a base in 4 bits (model.lora.base=4bit)" if demand.rank else "adapters (model.lora.rank=16)"]
+    return ", ".join([*less, "a smaller model", "shorter prompts (agent.max_prompt_tokens)"]) + " or a larger GPU"
+
+
+def is_near(fit: Fit) -> bool:
+    """Whether a run is tried although its predicted peak is beyond the memory."""
+    return fit.memory < fit.peak <= NEARLY * fit.memory
 
 
 def fixed_settings(found: Found) -> list[str]:

@@ -3,34 +3,56 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from turnwise.config.schema import Config
 
+if TYPE_CHECKING:
+    from turnwise.learn.shapes import ModelShape
 
-def forecast(config: Config) -> list[str]:
-    """The size of a run: tasks, attempts, turns, tokens, memory."""
+
+def forecast(config: Config, said: bool = False) -> list[str]:
+    """The size of a run: tasks, attempts, turns, tokens, memory. `said`: of its memory everything was said."""
     from turnwise.setup.unread import unread
 
-    per_turn = config.agent.max_prompt_tokens + config.engine.max_tokens
     lines = [f"not executed, only checked: {', '.join(code)}"] if (code := unread(config)) else []
     lines += what_is_played(config, known=not code)
     if config.sft is not None:
         much = f"{config.sft.steps} steps" if config.sft.steps is not None else f"{config.sft.epochs} passes"
         lines.insert(1, f"a warm start: {config.sft.tasks} attempts of {config.sft.file or 'the expert'}, learned in {much}")
-    parameters = parameter_count(config)
-    if parameters is None:
-        return [*lines, "memory: unknown (the model folder does not exist here)"]
-    known = "about " if config.model.path is None else ""  # the vocabulary size of the tiny model is not known yet
-    trained = parameters if config.model.lora is None else parameters // 50
-    width = 2 if config.model.dtype == "bfloat16" else 4
-    weights = parameters * width + trained * (12 + (4 if width == 2 else 0)) + (parameters * width if config.objective.kl != "off" else 0)
-    tokens = config.learner.tokens_per_batch
+    return [*lines, f"model: {model_words(config, said)}"]
+
+
+def model_words(config: Config, said: bool) -> str:
+    """The parameters of the model and, if it was not `said` already, what stays in memory of it during an update."""
+    from turnwise.setup.fit import shape_for
+    from turnwise.util.errors import TurnwiseError
+
+    counted = parameter_count(config)
+    try:
+        shape = shape_for(config)
+    except TurnwiseError as error:
+        return f"{counted:,} parameters; its memory is not known" if counted is not None else f"not known yet ({error})"
+    size = f"{counted:,}" if counted is not None else f"about {shape.parameters:,}"
+    if said:
+        return f"{size} parameters"
+    tokens, per_turn = config.learner.tokens_per_batch, config.agent.max_prompt_tokens + config.engine.max_tokens
     at_once = f"{tokens:,} tokens" if tokens else "as many tokens at once as memory allows"
-    return [
-        *lines,
-        f"model: {known}{parameters:,} parameters; about {weights / 1e9:.2f} GB for weights, gradients and optimiser, "
-        f"and activations of {at_once} (a turn has at most {per_turn:,})",
-    ]
+    return (
+        f"{size} parameters; about {held_bytes(config, shape) / 1e9:.2f} GB for weights, gradients and optimiser, "
+        f"and activations of {at_once} (a turn has at most {per_turn:,})"
+    )
+
+
+HELD = ("weights", "adapters", "float32 masters", "reference", "gradients", "optimiser state")
+
+
+def held_bytes(config: Config, shape: ModelShape) -> int:
+    """Bytes of a model and of all that is kept for training it, on a device that is large enough."""
+    from turnwise.learn.footprint import terms, totals
+    from turnwise.setup.fit import demand_of
+
+    return max(totals([term for term in terms(demand_of(config, shape, 10**15)) if term.name in HELD]).values())
 
 
 def what_is_played(config: Config, known: bool) -> list[str]:
@@ -56,13 +78,10 @@ def what_is_played(config: Config, known: bool) -> list[str]:
 
 
 def parameter_count(config: Config) -> int | None:
-    """The number of parameters of the model, without loading its weights; None if unknown."""
+    """The number of parameters of a model in a folder, without loading its weights; None if it is not in one."""
     import torch
 
-    if config.model.path is None:
-        tiny = config.model.tiny
-        return tiny.layers * 12 * tiny.hidden**2 + 1000 * tiny.hidden
-    if not (Path(config.model.path) / "config.json").is_file():
+    if config.model.path is None or not (Path(config.model.path) / "config.json").is_file():
         return None
     from transformers import AutoConfig, AutoModelForCausalLM
 

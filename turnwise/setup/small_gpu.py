@@ -12,14 +12,13 @@ from turnwise.learn.models import choose_device
 from turnwise.learn.segments import grow_segments
 from turnwise.runs.folder import Run
 from turnwise.setup.fit import GB, Found, find, with_settings
-from turnwise.setup.fit_words import lines, refusal
+from turnwise.setup.fit_words import NEARLY, is_near, lines, refusal
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
 from turnwise.util.machine import all_memory
 
 TIGHT = 0.85  # of the memory: a run that needs more has its tensors in segments that grow
 OWN_ENGINES = ("native", "transformers")  # whose memory is torch's
-NEARLY = 1.05  # an estimate may be off by this much: a run is refused only beyond it
 HOST_PART = 0.6  # of the host's memory: the model is loaded there too, and checkpoints are made there
 MOST = 10**6  # gigabytes: more is a mistake
 ON_A_CPU = "--memory limits a GPU's memory, and this run is on a CPU: leave it out. `turnwise fit RECIPE --memory GB` needs no GPU"
@@ -37,9 +36,14 @@ def fitted(
         return config, None  # an unknown shape: nothing can be said, and the learner decides as it runs
     if found.fit.peak > NEARLY * memory:
         raise TurnwiseError(refusal(found))
+    peak = f"{found.fit.peak / GB:.1f} GB"
+    doubt = f"the predicted peak is {peak}, so the run may run out of memory; it is tried because the estimate may be off by 5 %"
     if not found.fit.changed:
+        if is_near(found.fit):
+            say(f"this GPU has {memory / GB:.1f} GB, and no setting that saves memory is left: {doubt}")
         return config, None
-    say(f"this GPU has {memory / GB:.1f} GB, and the recipe would need about {found.plain.peak / GB:.1f} GB. Chosen so that it fits:")
+    chosen = f"Chosen to save memory; {doubt}:" if is_near(found.fit) else f"Chosen so that it fits (predicted peak {peak}):"
+    say(f"this GPU has {memory / GB:.1f} GB, and the recipe would need about {found.plain.peak / GB:.1f} GB. {chosen}")
     for line in lines(found):
         say(f"  {line}")
     return with_settings(config, found.settings), found
