@@ -277,12 +277,13 @@ def in_8_bits(cache: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", ["model", "8bit", "8bit, relative"])
-@pytest.mark.parametrize("merged_inside", [False, True])
-def test_split_sequences_attend_as_whole_ones(monkeypatch: pytest.MonkeyPatch, merged_inside: bool, kind: str) -> None:
+@pytest.mark.parametrize(("merged_inside", "early"), [(False, False), (True, False), (False, True), (True, True)])
+def test_split_sequences_attend_as_whole_ones(monkeypatch: pytest.MonkeyPatch, merged_inside: bool, early: bool, kind: str) -> None:
     from turnwise.engines.native import paged_attention
 
     monkeypatch.setattr(paged_attention, "splits_for", lambda lanes, kv_heads: 4)
     monkeypatch.setattr(paged_attention, "NEXT", merged_inside)
+    monkeypatch.setattr(paged_attention, "EARLY", early)
     qkv, cache, tables, positions = paged_case([1, 17, 60])
     slots, arrivals = torch.arange(3).int(), torch.zeros(6, dtype=torch.int32) if merged_inside else None
     layer = Layer(shift=random(64, 2, 16, seed=8) * 3 if "relative" in kind else None)

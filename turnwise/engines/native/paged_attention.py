@@ -32,6 +32,7 @@ PROGRAMS = 264  # enough to keep every multiprocessor of a large GPU reading; mo
 WARPS = 2
 STAGES = 5  # pages under way, if a multiprocessor has the memory for them
 NEXT = False  # the number of a page is read one step before the page: nobody waits for it, and all of the stages are pages
+EARLY = False  # all that a program needs beside pages is asked for at once, and not the new token's key and value first
 RANKS = 0  # with several waves of programs: so many ranks of them begin at different places of their rows; 0: all at the beginning
 RESERVED = 16 << 10  # bytes of a multiprocessor's memory for queries and scores
 MOST_SPLITS = 32
@@ -121,18 +122,29 @@ def _write(cache, scales, block, place, key, value, column, values, SIZE: tl.con
 
 
 @triton.jit
-def _keep(
-    own, cache, scales, shift, page, cos, sin, k_norm, kv_head, length, turn, column, values, eps, part_stride,
-    HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, NORM: tl.constexpr, EIGHT: tl.constexpr,
-    SHIFT: tl.constexpr, PARTS: tl.constexpr, KIND: tl.constexpr,
+def _newest(
+    own, shift, cos, sin, k_norm, kv_head, turn, column, eps, part_stride,
+    HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, NORM: tl.constexpr, SHIFT: tl.constexpr, PARTS: tl.constexpr,
+    KIND: tl.constexpr,
 ):  # fmt: skip
-    """The key and value of a lane's newest token, the last of `length`, into its page."""
+    """The key and value of a lane's newest token, as they are stored."""
     one = tl.arange(0, 1)
     at = own + (HEADS + kv_head) * SIZE
     key = _turned(at, k_norm, cos + turn, sin + turn, one, column, one < 1, eps, part_stride, SIZE, NORM, PARTS, KIND)
     value = _added(at + KV * SIZE + column, column < SIZE, part_stride, PARTS, KIND)[None, :]
     if SHIFT:
         key = key.to(tl.float32) - tl.load(shift + turn * KV + kv_head * SIZE + column).to(tl.float32)[None, :]
+    return key, value
+
+
+@triton.jit
+def _keep(
+    own, cache, scales, shift, page, cos, sin, k_norm, kv_head, length, turn, column, values, eps, part_stride,
+    HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, NORM: tl.constexpr, EIGHT: tl.constexpr,
+    SHIFT: tl.constexpr, PARTS: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    """The key and value of a lane's newest token, the last of `length`, into its page."""
+    key, value = _newest(own, shift, cos, sin, k_norm, kv_head, turn, column, eps, part_stride, HEADS, KV, SIZE, NORM, SHIFT, PARTS, KIND)
     _write(cache, scales, page * KV + kv_head, (length - 1) % PAGE, key, value, column, values, SIZE, PAGE, EIGHT)
 
 
@@ -142,7 +154,7 @@ def _single(
     row_stride, table_stride, values, scale, eps, splits, others, part_stride, lanes, rank_size,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr,
     NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, MERGE: tl.constexpr, EIGHT: tl.constexpr,
-    SHIFT: tl.constexpr, CASCADE: tl.constexpr, PARTS: tl.constexpr, NEXT: tl.constexpr, RANKS: tl.constexpr,
+    SHIFT: tl.constexpr, CASCADE: tl.constexpr, PARTS: tl.constexpr, NEXT: tl.constexpr, RANKS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     lane, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     if RANKS:
@@ -177,18 +189,30 @@ def _single(
     own = qkv + lane * row_stride
     turn = (length - 1).to(tl.int64) * SIZE
     chain = table + tl.load(slots + lane).to(tl.int64) * table_stride
-    if (last == pages) & (first < pages):  # this program reads the page of the new token: it puts its key and value there
+    asked = own + kv_head * GROUP * SIZE
+    if EARLY:
+        following = tl.load(chain + tl.minimum(first, pages - 1)).to(tl.int64)
         page = tl.load(chain + pages - 1).to(tl.int64)
-        _keep(
-            own, cache, scales, shift, page, cos, sin, k_norm, kv_head, length, turn, column, values, eps, part_stride,
-            HEADS, KV, SIZE, PAGE, NORM, EIGHT, SHIFT, PARTS, KIND,
+        key, value = _newest(
+            own, shift, cos, sin, k_norm, kv_head, turn, column, eps, part_stride, HEADS, KV, SIZE, NORM, SHIFT, PARTS, KIND
         )  # fmt: skip
-    tl.debug_barrier()  # what one thread has written the others read
-    q = _turned(own + kv_head * GROUP * SIZE, q_norm, cos + turn, sin + turn, row, column, real, eps, part_stride, SIZE, NORM, PARTS, KIND)
+        q = _turned(asked, q_norm, cos + turn, sin + turn, row, column, real, eps, part_stride, SIZE, NORM, PARTS, KIND)
+        if (last == pages) & (first < pages):
+            _write(cache, scales, page * KV + kv_head, (length - 1) % PAGE, key, value, column, values, SIZE, PAGE, EIGHT)
+        tl.debug_barrier()  # what one thread has written the others read
+    else:
+        if (last == pages) & (first < pages):  # this program reads the page of the new token: it puts its key and value there
+            page = tl.load(chain + pages - 1).to(tl.int64)
+            _keep(
+                own, cache, scales, shift, page, cos, sin, k_norm, kv_head, length, turn, column, values, eps, part_stride,
+                HEADS, KV, SIZE, PAGE, NORM, EIGHT, SHIFT, PARTS, KIND,
+            )  # fmt: skip
+        tl.debug_barrier()
+        q = _turned(asked, q_norm, cos + turn, sin + turn, row, column, real, eps, part_stride, SIZE, NORM, PARTS, KIND)
+        following = tl.load(chain + tl.minimum(first, pages - 1)).to(tl.int64)
     top = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     sum_ = tl.zeros([ROWS, SIZE], tl.float32)
-    following = tl.load(chain + tl.minimum(first, pages - 1)).to(tl.int64)
     for number in range(first, last):
         if NEXT:
             page = following
@@ -328,7 +352,7 @@ def attend_parts(
         HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], SPLIT=splits + others > 1, NORM=layer.q_norm is not None,
         WINDOW=layer.window, ROWS=max(16, triton.next_power_of_2(shape.group)), PRECISION=_precision(out), MERGE=arrivals is not None,
         EIGHT=cache.dtype == torch.int8, SHIFT=layer.shift is not None, CASCADE=shared is not None,
-        PARTS=len(qkv) if qkv.dim() == 3 else 1, NEXT=NEXT, RANKS=ranks,
+        PARTS=len(qkv) if qkv.dim() == 3 else 1, NEXT=NEXT, RANKS=ranks, EARLY=EARLY,
         num_warps=2 * WARPS if cache.dtype == torch.int8 else WARPS,
         num_stages=_stages(qkv.device, _page_bytes(cache, layer, size), STAGES),
     )  # fmt: skip
