@@ -69,12 +69,16 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("qwen3", {"head_dim": 32}),
     "qwen3, tied": ("qwen3", {"head_dim": 16, "tie_word_embeddings": True}),
     "qwen3, windows": ("qwen3", {"head_dim": 32, "use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1}),
+    "biases of qwen3": ("qwen3", {"head_dim": 32, "attention_bias": True}),
     "qwen3-moe": ("qwen3_moe", MOE),
     "qwen3-moe, normed and tied": ("qwen3_moe", MOE | {"norm_topk_prob": True, "tie_word_embeddings": True, "head_dim": 16}),
     "qwen3-moe, a dense layer": ("qwen3_moe", MOE | {"mlp_only_layers": [0]}),
+    "qwen3-moe, every other layer": ("qwen3_moe", MOE | {"num_hidden_layers": 3, "decoder_sparse_step": 2, "num_experts_per_tok": 1}),
     "gemma3": ("gemma3", GEMMA | {"rope_parameters": BASES}),
     "gemma3, untied and capped": ("gemma3", GEMMA | {"tie_word_embeddings": False, "final_logit_softcapping": 3.0, "head_dim": 16}),
     "smollm3": ("smollm3", NOPE),
+    "smollm3, windows": ("smollm3", NOPE | {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}),
+    "biases of smollm3": ("smollm3", NOPE | {"attention_bias": True, "mlp_bias": True}),
     "smollm3, untied, yarn": ("smollm3", NOPE | {"tie_word_embeddings": False, "rope_parameters": YARN}),
 }
 FAMILIES = ("llama3 rope", "qwen2", "qwen3", "qwen3-moe", "gemma3", "smollm3")  # one variant of each

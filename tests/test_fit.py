@@ -611,17 +611,18 @@ TEXT = {"hidden_size": 96, "intermediate_size": 128, "num_hidden_layers": 2}
         ("Qwen3", {**TEXT, "num_attention_heads": 6, "num_key_value_heads": 2}),
         ("Gemma3Text", TEXT),
         ("SmolLM3", {**TEXT, "num_attention_heads": 6, "num_key_value_heads": 2}),
+        ("Gemma2", {**TEXT, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32}),
     ],
 )
 def test_what_a_config_leaves_out_is_the_default_of_its_family(kind: str, values: dict[str, Any], tmp_path: Path) -> None:
-    """Files of Gemma 3 and SmolLM3 do not say that their output layer is the embedding, and those of Gemma 3 name few sizes."""
+    """Files of Gemma and SmolLM3 do not say that their output layer is the embedding, and those of Gemma 3 name few sizes."""
     config = getattr(transformers, f"{kind}Config")(**values)
     (tmp_path / "config.json").write_text(json.dumps({**values, "model_type": config.model_type}))
     with torch.device("meta"):
         model = getattr(transformers, f"{kind.removesuffix('Text')}ForCausalLM")(config)
     shape = shape_of(str(tmp_path))
     assert shape.parameters == pytest.approx(sum(weight.numel() for weight in model.parameters()), rel=0.001)
-    assert shape.tied is (kind in ("Qwen2", "Gemma3Text", "SmolLM3")) and shape.family in footprint.FUSED
+    assert shape.tied is (kind in ("Qwen2", "Gemma3Text", "SmolLM3", "Gemma2")) and (shape.family in footprint.FUSED) is (kind != "Gemma2")
     if kind == "Gemma3Text":
         (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": {**values, "model_type": "gemma3_text"}}))
         with_pictures = shape_of(str(tmp_path))

@@ -131,6 +131,10 @@ def test_settings_that_are_off_or_of_no_matter_are_no_reason() -> None:
     for name, value in {"rope_interleaved": False, "use_mrope": False, "is_llama_config": True, "embedding_multiplier": 1.0}.items():
         setattr(model.config, name, value)
     assert supports(model) is None
+    for variant in ("qwen3", "qwen3-moe", "gemma3"):  # norms of heads are what these families have: Qwen3-Coder says so
+        model = make(variant)
+        model.config.use_qk_norm, model.config.qkv_bias = True, False
+        assert supports(model) is None
 
 
 def test_parameters_and_classes_that_nothing_reads_are_a_reason_against_a_model() -> None:

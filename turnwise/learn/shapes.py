@@ -149,10 +149,12 @@ def _shape_in(read: Any, name: str) -> ModelShape:
 def _completed(values: dict[str, Any]) -> dict[str, Any]:
     """With what a file leaves out because it is the default of its family: some files name little more than sizes."""
     family = values.get("model_type")
-    if family not in KNOWN or {*BASIC, *(("head_dim",) if family in HEAD_NORMS else ())} <= values.keys():
+    if not isinstance(family, str) or {*BASIC, *(("head_dim",) if family in HEAD_NORMS else ())} <= values.keys():
         return values
     from transformers import CONFIG_MAPPING
 
+    if family not in CONFIG_MAPPING:
+        return values
     try:
         completed: dict[str, Any] = CONFIG_MAPPING[family](**values).to_dict()
     except Exception as error:  # transformers checks values in its own ways

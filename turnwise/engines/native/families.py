@@ -54,6 +54,7 @@ SUSPECT = _words(
     """rope rotary mrope yarn attn attention window cap softcap softcapping softcapped capping scale scaling scaled multiplier norm norms qk
     bias biases act activation expert experts router moe residual logit logits embed embedding"""
 )
+ALWAYS = {"use_qk_norm": ("qwen3", "qwen3_moe", "gemma3_text")}  # what some files say of a family that does it anyway
 NORMS = "input_layernorm post_attention_layernorm pre_feedforward_layernorm post_feedforward_layernorm self_attn.q_norm self_attn.k_norm"
 LINEARS = "self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj mlp.gate_proj mlp.up_proj mlp.down_proj"
 PARAMETERS = frozenset(
@@ -153,7 +154,7 @@ def _unknown_fields(config: Any) -> str | None:
     """Fields of the configuration that were not known when this was written, and that may change the forward pass."""
     declared = {field.name: field.default for field in fields(config) if field.default is not MISSING}
     for name, value in vars(config).items():
-        if name in FIELDS or name.startswith("_"):
+        if name in FIELDS or name.startswith("_") or (value is True and config.model_type in ALWAYS.get(name, ())):
             continue
         if name in declared:
             changed = value != declared[name] and not _neutral(value)
