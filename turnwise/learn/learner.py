@@ -234,8 +234,7 @@ class Learner:
 
         def work() -> list[tuple[Tensor, Tensor, Tensor | None]]:
             tokens, kind = self.settings.tokens_per_batch, "score" if critic is None else "score with critic"
-            alone = self.ranks is None and critic is None and policy.fused is not None and self.device.type == "cpu"
-            workers = at_once(torch.get_num_threads()) if alone else 1
+            workers = self.workers(policy) if critic is None else 1
             if workers == 1:
                 return passes(policy, self.ranks, packed, tokens, kind, one, one)
             parts = microbatches(packed, np.arange(len(packed)), tokens)
@@ -252,6 +251,12 @@ class Learner:
             offsets["value"] = packed.turn_offsets if critic.settings.level == "turn" else packed.token_offsets
         found = restored(self.ranks, packed, own, offsets)
         return Scores(found["logprob"], found["entropy"], found.get("value"))
+
+    def workers(self, policy: PackedModel) -> int:
+        """How many threads compute micro-batches at the same time: a tiny model leaves cores idle. Our own layers draw no random numbers,
+        so their order does not matter."""
+        alone = self.ranks is None and policy.fused is not None and self.device.type == "cpu"
+        return at_once(torch.get_num_threads()) if alone else 1
 
     def forward(self, policy: PackedModel, part: Packed, critic: Critic | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Log-probs, entropies and values of a micro-batch. Only positions that predict a response token go through the output layer."""

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from turnwise.data.batch import Batch
+from turnwise.learn.abreast import add_gradients
 from turnwise.learn.anchoring import Anchoring, placed
 from turnwise.learn.memory import peak_memory
 from turnwise.learn.metrics import StepLog
-from turnwise.learn.packing import Packed, pack
+from turnwise.learn.packing import Packed, microbatches, pack
 from turnwise.learn.prepare import Mask, keep_one, with_credit
 from turnwise.learn.ranks.shares import passes
 from turnwise.learn.selection import Selection, select, sequences_of, with_masks, worth_reading
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 
 NORM = "the norm of the gradient"
+Outputs = tuple[Tensor, Tensor, Tensor | None]  # log-probs, entropies and values
 Made = tuple[Packed, int]  # the sequences of a step with their weights, and how many values count
 
 
@@ -191,9 +193,19 @@ class Update:
             return self._backward(part, tokens, values)
 
         learner.reserve()
+        if (workers := learner.workers(learner.policy)) > 1:
+            parts = microbatches(batch, np.arange(len(batch)), learner.settings.tokens_per_batch, self.whole_trajectories)
+            return self._abreast([batch.take(part) for part in parts], workers, tokens, values)
         return passes(
             learner.policy, learner.ranks, batch, learner.settings.tokens_per_batch, "update", work, self._idle, self.whole_trajectories
         )
+
+    def _abreast(self, parts: list[Packed], workers: int, tokens: int, values: int) -> list[dict[str, Tensor]]:
+        """The same by several threads."""
+        if self.whole_trajectories:
+            check_split([part.sequence_trajectory for part in parts], "trajectory")
+        weights = list(self.learner.weights.parameters.values())
+        return add_gradients(parts, workers, self._outputs, lambda part, outputs: self._loss(part, outputs, tokens, values), weights)
 
     def _idle(self, part: Packed) -> None:
         """A pass whose gradients are 0."""
@@ -203,9 +215,19 @@ class Update:
 
     def _backward(self, part: Packed, batch_tokens: int, values: int) -> dict[str, Tensor]:
         """Gradients of one micro-batch, added to what is there; its metrics."""
-        learner, rollouts = self.learner, self.batch.rollouts
+        loss, metrics = self._loss(part, self._outputs(part), batch_tokens, values)
+        loss.backward()
+        return metrics
+
+    def _outputs(self, part: Packed) -> Outputs:
+        learner = self.learner
         learner.memory.prepare(len(part.ids), 0 if "entropy" in self.settings.loss.needs else len(part.source))
-        logprob, entropy, value = learner.forward(learner.policy, part, learner.critic)
+        return learner.forward(learner.policy, part, learner.critic)
+
+    def _loss(self, part: Packed, outputs: Outputs, batch_tokens: int, values: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of one micro-batch, and its metrics."""
+        learner, rollouts = self.learner, self.batch.rollouts
+        logprob, entropy, value = outputs
         columns = {name: sent(column, logprob.device) for name, column in part.columns.items() if name != "kept"}
         tokens = Tokens(
             logprob=logprob,
@@ -227,8 +249,7 @@ class Update:
             extra, more = learner.critic.loss(value, part, values)
             loss = loss + extra
             metrics = {**metrics, **more, "loss": loss.detach()}
-        loss.backward()
-        return metrics
+        return loss, metrics
 
     def _summary(self, needed: Mask) -> dict[str, float]:
         packed, log, optimiser = self.packed, self.log, self.learner.optimiser

@@ -1,0 +1,62 @@
+"""Gradients of micro-batches that are computed at the same time, in threads: the operations of a tiny model are too small to be shared by
+several cores.
+
+Every bit is as if one thread had computed one after another. A micro-batch stays with one thread from its first operation to its last.
+Losses are computed in the order of the micro-batches, so an objective may count or draw, and gradients are added up in that order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from threading import Event
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+Part = TypeVar("Part")
+Outputs = TypeVar("Outputs")
+More = TypeVar("More")
+Gradients = Sequence[Tensor | None]
+
+
+def add_gradients(
+    parts: Sequence[Part],
+    workers: int,
+    forward: Callable[[Part], Outputs],
+    loss: Callable[[Part, Outputs], tuple[Tensor, More]],
+    weights: Sequence[Tensor],
+) -> list[More]:
+    """Add the gradients of the loss of every part to those of `weights`. Returns what `loss` gave beside it, in the order of the parts."""
+    passed = [Event() for _ in parts]  # whose loss has been computed
+
+    def one(number: int) -> tuple[Gradients, More]:
+        try:
+            outputs = forward(parts[number])
+            if number:
+                passed[number - 1].wait()  # it began earlier, and passes whether it fails or not
+            value, more = loss(parts[number], outputs)
+        finally:
+            passed[number].set()
+        return torch.autograd.grad(value, weights, allow_unused=True), more
+
+    found: list[More] = []
+    with ThreadPoolExecutor(workers) as pool:
+        numbers = iter(range(len(parts)))
+        begun: deque[Future[tuple[Gradients, More]]] = deque(pool.submit(one, number) for number in islice(numbers, workers + 1))
+        while begun:  # one more than there are workers, so that none of them waits; further ones would only take memory
+            gradients, more = begun.popleft().result()
+            begun.extend(pool.submit(one, number) for number in islice(numbers, 1))
+            _add(weights, gradients)
+            found.append(more)
+    return found
+
+
+def _add(weights: Sequence[Tensor], gradients: Gradients) -> None:
+    """Add gradients to those of the weights as a backward pass does."""
+    known = [(weight, gradient) for weight, gradient in zip(weights, gradients, strict=True) if gradient is not None]
+    if known:
+        torch.autograd.backward([weight for weight, _ in known], [gradient for _, gradient in known])
