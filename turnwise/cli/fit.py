@@ -16,7 +16,7 @@ def fit(
     overrides: Overrides = None,
     memory: Annotated[float | None, typer.Option(help="Gigabytes (10^9 bytes) of the GPU. Default: one line for each of several.")] = None,
     model: Annotated[
-        str | None, typer.Option(help="Instead of the recipe's: a size (0.5b, 1.5b, 3b, 7b, …), a folder, a config.json, or a name as in model.path.")
+        str | None, typer.Option(help="Instead of the recipe's: a size (0.5b, 7b, …), a folder or name as in model.path, or a config.json.")
     ] = None,
     lora: Annotated[bool, typer.Option("--lora", help="Also consider adapters instead of training all weights.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
