@@ -596,6 +596,8 @@ def test_a_model_is_known_by_its_size_its_config_or_its_name(tmp_path: Path) -> 
             == 2 * (4 * 64**2 + 3 * 64 * 128) + 2 * 6400
         )
     assert json.loads(invoke(RECIPE, "--memory", "141", "--json"))["model"] == "1.5b", "the size in the name on the hub"
+    name = "Qwen/Qwen2.5-Coder-7B-Instruct"
+    assert invoke(RECIPE, "--memory", "80", "--model", name) == invoke(RECIPE, "--memory", "80", f"model.path={name}")
     result = CliRunner().invoke(app, ["fit", RECIPE, "model.path=somebody/unknown"])
     assert isinstance(result.exception, TurnwiseError) and "--model" in str(result.exception)
 
@@ -654,6 +656,8 @@ def test_a_family_that_the_native_engine_does_not_take_is_predicted_with_the_one
         (["--memory=-3"], r"--memory takes gigabytes above 0 and up to 1,000,000, not -3"),
         (["models.teacher.path=nowhere"], r"models.teacher.path nowhere: no such folder.*0.5b"),
         (["--model", "9b"], r"unknown model size '9b'. Did you mean '7b'"),
+        (["--model", ""], r"unknown model size ''"),
+        (["--model", "Qwen/Qwen3-4B"], r"--model Qwen/Qwen3-4B: no such folder, .* Give a size \(0.5b, .* or a config.json$"),
         (["engine.options.cache_memory=x"], r"engine.options of native: option cache_memory takes number"),
         (["engine.options.cache_memory=-4"], r"option cache_memory takes number ≥ 0"),
         (["engine.options.prefill_tokens=0"], r"option prefill_tokens takes integer ≥ 1"),

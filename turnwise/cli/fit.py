@@ -16,7 +16,7 @@ def fit(
     overrides: Overrides = None,
     memory: Annotated[float | None, typer.Option(help="Gigabytes (10^9 bytes) of the GPU. Default: one line for each of several.")] = None,
     model: Annotated[
-        str | None, typer.Option(help="Instead of the recipe's: a size (0.5b, 1.5b, 3b, 7b, …), a folder or a config.json.")
+        str | None, typer.Option(help="Instead of the recipe's: a size (0.5b, 7b, …), a folder or name as in model.path, or a config.json.")
     ] = None,
     lora: Annotated[bool, typer.Option("--lora", help="Also consider adapters instead of training all weights.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
@@ -24,9 +24,8 @@ def fit(
     """Show whether a recipe fits into a GPU's memory, what would make it fit, and what that costs. No weights are loaded."""
     from turnwise.config.recipes import is_override, shipped_recipe
     from turnwise.config.schema import Config
-    from turnwise.learn.shapes import shape_of
     from turnwise.report.fitting import overview, print_json, show
-    from turnwise.setup.fit import GB, check_options, find
+    from turnwise.setup.fit import GB, check_options, find, shape_given
     from turnwise.setup.small_gpu import MOST
     from turnwise.util.errors import TurnwiseError
 
@@ -36,7 +35,7 @@ def fit(
         raise TurnwiseError(f"--memory takes gigabytes above 0 and up to {MOST:,}, not {memory:g}")
     config = Config.load(recipe or str(shipped_recipe("quickstart")), overrides or [])
     check_options(config)
-    shape = shape_of(model) if model is not None else None
+    shape = shape_given(model) if model is not None else None
     found = [find(config, int(size * GB), shape, lora) for size in ((memory,) if memory is not None else CARDS)]
     if as_json:
         print_json(found)

@@ -117,7 +117,7 @@ def shape_of(model: str) -> ModelShape:
     given = Path(model).expanduser()
     path = given if given.suffix == ".json" else given / "config.json"
     if not path.is_file():
-        if "/" in model or Path(model).exists():
+        if "/" in model or (model and Path(model).exists()):
             raise TurnwiseError(f"{path} does not exist: give a folder with a model, or a size: {', '.join(SHAPES)}")
         raise unknown_name("model size", model, SHAPES)
     name = given.name if given.suffix != ".json" else given.parent.name or "model"

@@ -78,6 +78,12 @@ def shape_for(config: Config) -> ModelShape:
     return shape_named(path, "model", f"`turnwise fit --model` takes a size ({', '.join(SHAPES)}) or a config.json")
 
 
+def shape_given(model: str) -> ModelShape:
+    """The shape of a model that is given instead of the recipe's, in the same words as there, or by its size."""
+    advice = f"Give a size ({', '.join(SHAPES)}), a folder or a config.json"
+    return shape_named(model, "--model", advice) if "/" in model else shape_of(model)
+
+
 def shape_named(path: str, key: str, advice: str) -> ModelShape:
     """The shape of a model that a recipe names: of a folder, of a downloaded copy, or of a size in the name."""
     try:
