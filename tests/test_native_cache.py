@@ -396,7 +396,7 @@ def test_rows_of_a_step_see_their_own_tokens_however_scattered_they_are(pages: l
     query = torch.randn(len(pages), 6, 8, generator=generator)
     singles = cpu_attention.Singles(pages, lengths, torch.float32, window)
     assert (singles.alone is not None) is alone
-    found = singles.attend(query, keys, values, shape).view(len(pages), 6, 8)
+    found = cpu_attention.Calls().attend([(singles, query)], keys, values, shape)[0].view(len(pages), 6, 8)
     for row, (page, length) in enumerate(zip(pages, lengths, strict=True)):
         seen = slice(max(0, length - window) if window else 0, length)
         k, v = ((x.part(page, seen) if packed else x[page, :, seen]).double().repeat_interleave(3, 0) for x in (keys, values))

@@ -5,11 +5,18 @@ are so scattered that reading everything between them would cost more, each has 
 (prompts): their own length, no padding. Query heads that share a key head are queries of one head here, so nothing is repeated.
 
 A layer with a sliding window has masks of its own; keys that are behind every row's window are not read.
+
+The calls of a layer are independent of each other. A tiny model's are too small for several threads inside each, and most of their time
+is spent on reading the cache, so two threads make half of them each (`Calls`). Every call gives the same bits in either thread, and rows
+that share one also do if it is cut between rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
+from itertools import accumulate, islice
 
 import torch
 from torch import Tensor
@@ -19,6 +26,10 @@ from turnwise.engines.native.cache_8bit import Packed
 from turnwise.engines.native.families import Shape
 
 CALL = 200  # tokens that are read in the time that another call takes
+WORTH = 8000  # tokens that are read by calls that are worth a second thread
+CUTS = 4  # calls that replace one of many rows for two threads
+
+Call = tuple[int, Callable[[], Tensor]]  # about as many tokens as it reads, and the call
 
 
 class Singles:
@@ -48,20 +59,30 @@ class Singles:
             outside |= key < limit[:, None] - window
         self.mask = torch.zeros(rows, 1, 1, len(key), dtype=dtype).masked_fill_(outside[:, None, None], -torch.inf)
 
-    def attend(self, query: Tensor, keys: Tensor | Packed, values: Tensor | Packed, shape: Shape) -> Tensor:
-        """query [rows, heads, size]; keys and values [pages, kv heads, tokens, size]."""
+    def calls(self, query: Tensor, keys: Tensor | Packed, values: Tensor | Packed, shape: Shape, cuts: int = 1) -> list[Call]:
+        """query [rows, heads, size]; keys and values [pages, kv heads, tokens, size]. `cuts`: calls for rows that may share one."""
         grouped = query.reshape(len(query), shape.kv_heads, shape.group, shape.head_dim)
+
+        def read(queries: Tensor, own: slice, seen: slice, mask: Tensor | None = None) -> Tensor:
+            k, v = _own(keys, own, seen), _own(values, own, seen)
+            return scaled_dot_product_attention(queries, k, v, attn_mask=mask, scale=shape.scaling)
+
         if self.alone is not None:
-            found = [
-                scaled_dot_product_attention(row, _own(keys, *place), _own(values, *place), scale=shape.scaling)
-                for row, place in zip(grouped.split(1), self.alone, strict=True)
-            ]
-            return torch.cat(found).reshape(len(query), -1)
+            each = zip(grouped.split(1), self.alone, strict=True)
+            return [(seen.stop - seen.start + CALL, partial(read, row, own, seen)) for row, (own, seen) in each]
         if self.rows_at is not None:
             grouped = grouped.new_zeros(len(self.mask), *grouped.shape[1:]).index_copy_(0, self.rows_at, grouped)
-        k, v = _own(keys, self.range, self.seen), _own(values, self.range, self.seen)
-        out = scaled_dot_product_attention(grouped, k, v, attn_mask=self.mask, scale=shape.scaling)
-        return (out if self.rows_at is None else out[self.rows_at]).reshape(len(query), -1)
+        found, first, size = list[Call](), self.range.start, -(-len(grouped) // cuts)
+        for queries, mask in zip(grouped.split(size), self.mask.split(size), strict=True):
+            own = slice(first, first + len(queries))
+            found.append((mask.numel() + CALL, partial(read, queries, own, self.seen, mask)))
+            first = own.stop
+        return found
+
+    def join(self, found: Sequence[Tensor]) -> Tensor:
+        """What all rows have read, [rows, heads × size], of what the calls gave."""
+        out = found[0] if len(found) == 1 else torch.cat(list(found))
+        return (out if self.alone is not None or self.rows_at is None else out[self.rows_at]).flatten(1)
 
 
 class Prompt:
@@ -78,13 +99,52 @@ class Prompt:
                 outside |= key <= own - window
             self.mask = torch.zeros(count, len(key), dtype=dtype).masked_fill_(outside, -torch.inf)
 
-    def attend(self, query: Tensor, keys: Tensor | Packed, values: Tensor | Packed, shape: Shape) -> Tensor:
+    def calls(self, query: Tensor, keys: Tensor | Packed, values: Tensor | Packed, shape: Shape, cuts: int = 1) -> list[Call]:
         """query [count, heads, size]."""
+        return [(self.count * (self.seen.stop - self.seen.start) // 4 + CALL, partial(self._read, query, keys, values, shape))]
+
+    def join(self, found: Sequence[Tensor]) -> Tensor:
+        return found[0]
+
+    def _read(self, query: Tensor, keys: Tensor | Packed, values: Tensor | Packed, shape: Shape) -> Tensor:
         grouped = query.view(self.count, shape.kv_heads, shape.group, shape.head_dim).permute(1, 2, 0, 3)
         size = (shape.kv_heads, shape.group, self.seen.stop - self.seen.start, shape.head_dim)
         k, v = (_own(x, self.page, self.seen)[:, None].expand(size) for x in (keys, values))
         out = scaled_dot_product_attention(grouped, k, v, attn_mask=self.mask, is_causal=self.mask is None, scale=shape.scaling)
         return out.permute(2, 0, 1, 3).reshape(self.count, -1)
+
+
+class Calls:
+    """Makes the calls of a layer's parts, in this thread or in two."""
+
+    def __init__(self, threads: int = 1):
+        self._helper = ThreadPoolExecutor(1) if threads > 1 else None
+
+    def attend(
+        self, parts: Sequence[tuple[Singles | Prompt, Tensor]], keys: Tensor | Packed, values: Tensor | Packed, shape: Shape
+    ) -> list[Tensor]:
+        """What the rows of every part have read."""
+        cuts = 1 if self._helper is None else CUTS
+        calls = [part.calls(query, keys, values, shape, cuts) for part, query in parts]
+        found = iter(self._made([call for own in calls for call in own]))
+        return [part.join(list(islice(found, len(own)))) for (part, _), own in zip(parts, calls, strict=True)]
+
+    def _made(self, calls: Sequence[Call]) -> list[Tensor]:
+        total = sum(tokens for tokens, _ in calls)
+        if self._helper is None or total < WORTH or len(calls) < 2:
+            return _results(calls)
+        before = list(accumulate(tokens for tokens, _ in calls[:-1]))
+        cut = 1 + min(range(len(before)), key=lambda place: abs(2 * before[place] - total))
+        others = self._helper.submit(_results, calls[cut:])
+        try:
+            return _results(calls[:cut]) + others.result()
+        finally:
+            wait([others])  # nothing reads the cache after an error
+
+
+def _results(calls: Sequence[Call]) -> list[Tensor]:
+    with torch.no_grad():
+        return [call() for _, call in calls]
 
 
 def _own(pages: Tensor | Packed, own: slice | int, seen: slice) -> Tensor:

@@ -15,10 +15,11 @@ from torch import Tensor
 from torch.nn.functional import gelu, linear, rms_norm, silu
 
 from turnwise.engines.native.cache_8bit import Packed, copy_beginning, stored, views
-from turnwise.engines.native.cpu_attention import Prompt, Singles
+from turnwise.engines.native.cpu_attention import Calls, Prompt, Singles
 from turnwise.engines.native.requests import RunningRequest, Step
 from turnwise.engines.native.weights import NO_ROTATION, Layer, Weights
 from turnwise.engines.sampling import Columns, Noted, draw, measure, reports_of, signed
+from turnwise.util.threads import at_once
 
 NO_LIMIT = torch.iinfo(torch.int64).max
 Parts = list[Singles | Prompt]
@@ -51,6 +52,8 @@ class EagerRunner:
         self._floats = torch.empty(slots, 3, dtype=torch.float64)  # temperature, top-p, min-p
         self._integers = torch.empty(slots, 3, dtype=torch.int64)  # greedy, top-k, seed
         self._truncates = [False] * slots
+        self._threads, self._calls = 1, Calls()
+        self._look_at_threads()
 
     @property
     def cache(self) -> Tensor:
@@ -65,6 +68,13 @@ class EagerRunner:
     def update(self) -> None:
         self.weights.update()
         self._shift_keys()
+        self._look_at_threads()
+
+    def _look_at_threads(self) -> None:
+        """Whether a second thread may make calls: a tiny model leaves a core idle."""
+        threads = at_once(torch.get_num_threads()) if self.weights.device.type == "cpu" else 1
+        if threads != self._threads:
+            self._threads, self._calls = threads, Calls(threads)
 
     def _shift_keys(self) -> None:
         if self._stored[0] == torch.int8:
@@ -145,8 +155,7 @@ class EagerRunner:
                 ends = (torch.tensor(counts).cumsum(0) - 1)[drawing]
                 x, query, sizes = x.index_select(0, ends), query.index_select(0, ends), [len(drawing)]
                 parts[window] = [Singles([pages[i] for i in drawing], [starts[i] + counts[i] for i in drawing], w.dtype, window)]
-            pieces = zip(parts[window], query.split(sizes), strict=True)
-            seen = [part.attend(piece, keys, values, shape) for part, piece in pieces]
+            seen = self._calls.attend(list(zip(parts[window], query.split(sizes), strict=True)), keys, values, shape)
             x = self._finish(x, layer, seen[0] if len(seen) == 1 else torch.cat(seen))
         return x
 
