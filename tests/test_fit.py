@@ -454,8 +454,10 @@ def test_a_recipe_on_a_large_gpu_stays_as_it_is() -> None:
 def test_a_recipe_that_cannot_fit_is_refused_with_what_to_do() -> None:
     with pytest.raises(TurnwiseError, match=r"learner.tokens_per_batch=32768.*not changed.*learner.tokens_per_batch=0"):
         fitted(Config.load(RECIPE, FIXED), 10 * GB)
-    with pytest.raises(TurnwiseError, match=r"has 4.0 GB.*at least.*model.lora.rank=16"):
+    with pytest.raises(TurnwiseError, match=r"has 4.0 GB.*at least.*\(gradients 6.2, weights 3.1, .*model.lora.rank=16"):
         fitted(Config.load(RECIPE), 4 * GB)
+    with pytest.raises(TurnwiseError, match=r"at least 21.6 GB \(weights 15.2, engine's prompts 2.\d, "):  # most while it collects
+        fitted(Config.load(str(HERE / "recipes" / "alfworld-7b-lora.toml")), 12 * GB)
 
 
 def test_on_a_cpu_and_on_a_cluster_nothing_is_chosen() -> None:
@@ -753,6 +755,7 @@ def test_a_run_that_is_tried_beyond_the_memory_is_not_said_to_fit() -> None:
     assert "so that it fits (predicted peak 11.8 GB):" in foreseen(Config.load(recipe), 12.0)[0]
     (only,) = foreseen(Config.load(recipe, SMALLEST), 11.0)
     assert "has 11.0 GB, and no setting that saves memory is left: the predicted peak is 11.2 GB" in only
+    assert fixed_settings(find(Config.load(recipe, SMALLEST), 11 * GB)) == [], "none of them can be smaller"
     text = invoke(recipe, "--memory", "11")
     assert "It does not fit" in text and "`turnwise train` would try it" in text
     assert "would try it" not in invoke(recipe, "--memory", "10") + invoke(recipe, "--memory", "12")

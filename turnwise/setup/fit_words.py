@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from turnwise.cluster.service_times import Machine
 from turnwise.engines.prefill import ON_A_SMALL_GPU
-from turnwise.learn.fitting import Fit
-from turnwise.learn.footprint import LEARN, Demand, host_bytes, slope_bytes
+from turnwise.learn.fitting import CACHE_PARTS, Fit, least_cache
+from turnwise.learn.footprint import FEWEST_TOKENS, Demand, host_bytes, peak, slope_bytes
 from turnwise.setup.fit import GB, Found, freedom, settings, several_learners
 from turnwise.setup.fit_costs import COSTS, Cost
 
@@ -60,8 +60,9 @@ def lines(found: Found) -> list[str]:
 def refusal(found: Found) -> str:
     """Why a run is not started, and what to do."""
     fit, memory = found.fit, found.fit.memory
-    largest = sorted(fit.terms, key=lambda term: -term.bytes.get(LEARN, 0))[:3]
-    named = ", ".join(f"{term.name} {term.bytes.get(LEARN, 0) / GB:.1f}" for term in largest)
+    phase = peak(fit.terms)[0]
+    largest = sorted(fit.terms, key=lambda term: -term.bytes.get(phase, 0))[:3]
+    named = ", ".join(f"{term.name} {term.bytes.get(phase, 0) / GB:.1f}" for term in largest)
     fixed = fixed_settings(found)
     return (
         f"this GPU has {memory / GB:.1f} GB, and the run needs at least {fit.peak / GB:.1f} GB ({named} GB, …)"
@@ -93,10 +94,12 @@ def fixed_settings(found: Found) -> list[str]:
     own, engine, free = found.config.learner, found.config.engine, freedom(found.config, serving=found.engine)
     native, several = found.engine == "native", several_learners(found.config)
     size, prefill = engine.options.get("cache_memory"), engine.options.get("prefill_tokens") or 0
+    demand = found.fit.demand
+    small = demand.cache <= least_cache(demand, demand.slots // CACHE_PARTS[-1])  # no less would be chosen
     known = {
-        "learner.tokens_per_batch": own.tokens_per_batch if not free.tokens else None,
+        "learner.tokens_per_batch": own.tokens_per_batch if own.tokens_per_batch > FEWEST_TOKENS else None,
         "learner.gradient_checkpointing": False if own.gradient_checkpointing is False else None,
-        "engine.options.cache_memory": size if native and not free.cache else None,
+        "engine.options.cache_memory": size if native and not free.cache and not small else None,
         "engine.options.prefill_tokens": prefill if native and prefill > ON_A_SMALL_GPU else None,
         "engine.sleep": False if native and found.config.cluster is None and not free.sleep and not engine.sleep else None,
         "learner.optimiser_place": "device" if not (free.place or several) and own.optimiser_place == "device" else None,
