@@ -157,31 +157,19 @@ def _single(
     SHIFT: tl.constexpr, CASCADE: tl.constexpr, PARTS: tl.constexpr, NEXT: tl.constexpr, RANKS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     lane, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    rank = 0
     if RANKS:
-        number, whole = tl.program_id(0), lanes * KV
-        item = tl.where(number < whole, number, RANKS * rank_size - 1 - (number - whole))
-        rank = tl.where(item < RANKS * rank_size, item // rank_size, 0)
-        lane, kv_head, split = (item % lanes).to(tl.int64), item // lanes, (number >= whole).to(tl.int32)
+        lane, kv_head, split, rank = _in_ranks(lanes * KV, lanes, rank_size, RANKS)
     GROUP: tl.constexpr = HEADS // KV
     KIND: tl.constexpr = out.dtype.element_ty
     length = tl.load(positions + lane) + 1
     pages = tl.cdiv(length, PAGE)
+    begun = pages * 0
     if WINDOW:
         begun = tl.maximum(length - WINDOW, 0) // PAGE  # the first page that is seen
-        share = tl.cdiv(pages - begun, splits)
-        first = begun + split * share
     elif CASCADE:
         begun = tl.load(shared + lane)  # pages that were read for this lane and others together
-        share = tl.cdiv(pages - begun, splits)
-        first = begun + split * share
-    else:
-        begun = pages * 0
-        share = tl.cdiv(pages, splits)
-        first = split * share
-    last = tl.minimum(first + share, pages)
-    if RANKS:  # the first part is never empty
-        cut = begun + tl.cdiv((pages - begun) * (RANKS - rank), RANKS)
-        first, last = tl.where(split == 0, begun, cut), tl.where(split == 0, cut, pages)
+    first, last = _stretch(begun, pages, split, splits, rank, RANKS)
     row = tl.arange(0, ROWS)
     column = tl.arange(0, SIZE)
     inside = tl.arange(0, PAGE)
@@ -190,6 +178,7 @@ def _single(
     turn = (length - 1).to(tl.int64) * SIZE
     chain = table + tl.load(slots + lane).to(tl.int64) * table_stride
     asked = own + kv_head * GROUP * SIZE
+    newest = (last == pages) & (first < pages)  # this program reads the page of the new token: it puts its key and value there
     if EARLY:
         following = tl.load(chain + tl.minimum(first, pages - 1)).to(tl.int64)
         page = tl.load(chain + pages - 1).to(tl.int64)
@@ -197,11 +186,11 @@ def _single(
             own, shift, cos, sin, k_norm, kv_head, turn, column, eps, part_stride, HEADS, KV, SIZE, NORM, SHIFT, PARTS, KIND
         )  # fmt: skip
         q = _turned(asked, q_norm, cos + turn, sin + turn, row, column, real, eps, part_stride, SIZE, NORM, PARTS, KIND)
-        if (last == pages) & (first < pages):
+        if newest:
             _write(cache, scales, page * KV + kv_head, (length - 1) % PAGE, key, value, column, values, SIZE, PAGE, EIGHT)
         tl.debug_barrier()  # what one thread has written the others read
     else:
-        if (last == pages) & (first < pages):  # this program reads the page of the new token: it puts its key and value there
+        if newest:
             page = tl.load(chain + pages - 1).to(tl.int64)
             _keep(
                 own, cache, scales, shift, page, cos, sin, k_norm, kv_head, length, turn, column, values, eps, part_stride,
@@ -235,16 +224,16 @@ def _single(
         top = higher
     head = kv_head * GROUP + row
     target = out + lane * HEADS * SIZE + head[:, None] * SIZE + column[None, :]
+    arrival = arrivals + lane * KV + kv_head
     if RANKS:
-        alone = rank == 0
-        if alone:
-            tl.store(target, (sum_ / total[:, None]).to(out.dtype.element_ty), mask=real[:, None])
+        if rank == 0:
+            tl.store(target, (sum_ / total[:, None]).to(KIND), mask=real[:, None])
         else:
             base = (lane * HEADS + head) * 2
             _leave(parts, sums, base + split, top, total, sum_, column, real, SIZE)
-            _arrive(parts, sums, arrivals + lane * KV + kv_head, base, target, column, real, 2, 2, SIZE, ROWS)
+            _arrive(parts, sums, arrival, base, target, column, real, 2, 2, SIZE, ROWS)
     elif not SPLIT:
-        tl.store(target, (sum_ / total[:, None]).to(out.dtype.element_ty), mask=real[:, None])
+        tl.store(target, (sum_ / total[:, None]).to(KIND), mask=real[:, None])
     else:
         base = (lane * HEADS + head) * (splits + others)
         _leave(parts, sums, base + split, top, total, sum_, column, real, SIZE)
@@ -253,7 +242,30 @@ def _single(
             for number in range(others):
                 tl.store(sums + base + splits + number, float("-inf"), mask=unshared)
         if MERGE:
-            _arrive(parts, sums, arrivals + lane * KV + kv_head, base, target, column, real, splits, splits + others, SIZE, ROWS)
+            _arrive(parts, sums, arrival, base, target, column, real, splits, splits + others, SIZE, ROWS)
+
+
+@triton.jit
+def _in_ranks(whole, lanes, rank_size, RANKS: tl.constexpr):
+    """Lane, key head, part and rank of this program. All ranks but the first begin within their rows: what is left of those comes last, the
+    longest rests first."""
+    number = tl.program_id(0)
+    item = tl.where(number < whole, number, RANKS * rank_size - 1 - (number - whole))
+    rank = tl.where(item < RANKS * rank_size, item // rank_size, 0)
+    return (item % lanes).to(tl.int64), item // lanes, (number >= whole).to(tl.int32), rank
+
+
+@triton.jit
+def _stretch(begun, pages, split, splits, rank, RANKS: tl.constexpr):
+    """The pages that a program reads: an equal share, or with ranks one of two parts, of which the first is never empty."""
+    if RANKS:
+        cut = begun + tl.cdiv((pages - begun) * (RANKS - rank), RANKS)
+        first, last = tl.where(split == 0, begun, cut), tl.where(split == 0, cut, pages)
+    else:
+        share = tl.cdiv(pages - begun, splits)
+        first = begun + split * share
+        last = tl.minimum(first + share, pages)
+    return first, last
 
 
 @triton.jit
