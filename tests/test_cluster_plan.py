@@ -391,7 +391,7 @@ def test_wrong_work_is_an_error(changes: dict[str, Any], message: str) -> None:
 def test_a_model_is_read_from_its_folder(tmp_path: Path) -> None:
     shape = SHAPES["1.5b"]
     values = {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2}
-    (tmp_path / "config.json").write_text(json.dumps(values | {"vocab_size": 151936, "tie_word_embeddings": True}))
+    (tmp_path / "config.json").write_text(json.dumps(values | {"model_type": "qwen2", "vocab_size": 151936, "tie_word_embeddings": True}))
     assert shape_of(str(tmp_path)).parameters == shape.parameters
     (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 3}))
     with pytest.raises(TurnwiseError, match="does not describe a dense decoder"):

@@ -74,7 +74,7 @@ def test_in_double_precision_they_agree_to_its_digits(kept: Kept) -> None:
     compare(double, kept, exact=1e-9)
 
 
-@pytest.mark.parametrize("variant", ["llama3 rope", "qwen3", "qwen3-moe", "gemma3", "smollm3"])
+@pytest.mark.parametrize("variant", ["llama3 rope", "qwen3", "qwen3-moe", "qwen3-moe, a dense layer", "gemma3", "smollm3"])
 def test_every_family_has_the_values_and_gradients_of_its_adapters(variant: str) -> None:
     compare(lambda: adapted(make(variant)), Kept(1, 0), narrow=True)
 

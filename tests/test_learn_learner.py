@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 import torch
 from learn_cases import VOCABULARY, credited, rollouts_of, tiny, trajectories
+from native_models import make
 from transformers import AutoModelForCausalLM
 
 from turnwise import credit
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory, Turn
+from turnwise.engines.native import supports
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, add_lora, gae_targets, pack, saving
 from turnwise.objectives import Loss
 from turnwise.util.errors import MissingExtra, TurnwiseError
@@ -341,6 +343,15 @@ def test_lora_with_dropout_draws_from_the_seed() -> None:
         return weights_of(learner)
 
     assert equal(trained(0), trained(1))
+
+
+def test_adapters_of_a_mixture_are_those_of_attention_also_next_to_dense_layers() -> None:
+    """peft takes the names of a dense layer's MLP for those of the experts."""
+    adapted = add_lora(make("qwen3-moe, a dense layer"), rank=4)
+    trained = [name for name, weight in adapted.named_parameters() if weight.requires_grad]
+    assert len(trained) == 2 * 2 * 4 and all(".self_attn." in name for name in trained) and supports(adapted) is None
+    with pytest.raises(TurnwiseError, match=r"'up_proj' is a part of this model's experts.* Known: k_proj, o_proj, q_proj, v_proj"):
+        add_lora(make("qwen3-moe, a dense layer"), targets=["q_proj", "up_proj"])
 
 
 def test_lora_targets_are_checked_and_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

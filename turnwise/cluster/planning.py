@@ -57,7 +57,7 @@ def learner_bytes(shape: ModelShape, ranks: int, tokens: int) -> float:
     """Bytes per GPU of a learner: weights and gradients in 32 bits, Adam's two moments, a frozen reference in 16 bits, all of them sharded;
     two layers and the output layer gathered; activations of one sequence of this many tokens, kept once per layer."""
     state = (16 + 2) * shape.parameters / ranks
-    gathered = 2 * shape.parameters if ranks == 1 else 6 * (2 * shape.matrices / shape.layers + 2 * shape.head)
+    gathered = 2 * shape.parameters if ranks == 1 else 6 * (2 * shape.largest + 2 * shape.head)
     activations = tokens * (2 * shape.layers * shape.hidden + 24 * shape.hidden + 12 * shape.middle)
     return state + gathered + activations
 

@@ -160,7 +160,7 @@ def weights_read(model: ModelShape, lanes: float) -> float:
     experts are chosen equally often."""
     if not model.experts:
         return float(model.matrices)
-    mlps = 3 * model.layers * model.hidden * model.mlp * model.experts
+    mlps = 3 * model.mixtures * model.hidden * model.mlp * model.experts
     missed: float = (1 - model.active / model.experts) ** lanes
     return model.matrices - mlps * missed
 

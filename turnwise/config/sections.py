@@ -96,7 +96,7 @@ class Lora(Section):
     dropout: float = Field(0.0, ge=0, lt=1)
     """Dropout on the adapters' input."""
     targets: list[str] | None = None
-    """Names of the linear layers; none: all of attention and MLP."""
+    """Names of the linear layers; none: all of attention and MLP, in a mixture of experts those of attention."""
     base: Literal["full", "4bit"] = "full"
     """How the frozen weights of the linear layers are stored: as model.dtype says, or in 4 bits (NF4, with bitsandbytes), which engine and
     learner both compute with."""

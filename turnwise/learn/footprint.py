@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from turnwise.engines.prefill import ON_A_SMALL_GPU
-from turnwise.learn.shapes import KNOWN, ModelShape
+from turnwise.learn.shapes import BIASED, KNOWN, ModelShape
 
 START, COLLECT, LEARN, STEP, PUBLISH = PHASES = ("start", "collect", "learn", "step", "publish")
 EVERY = 10**6  # layers: all of them
@@ -28,7 +28,6 @@ FEW_TOKENS = 4096  # up to so many at once, logits are made in smaller pieces
 LOGITS, FEW_LOGITS = 2**28, 2**26  # numbers of a piece of logits on a GPU
 PAGE = 64  # tokens of a page of the engine's cache
 SCALE = 4  # bytes, for every token and head of a cache in 8 bits
-BIASED = ("qwen2",)  # families whose keys have a bias
 CONTEXT = int(0.9e9)  # CUDA itself, its libraries and the kernels
 GRAPH = int(5e6)  # of a recorded decode step, outside torch; with CONTEXT, 0.88 to 0.92 GB were measured (benchmarks/memory.json)
 LANES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # sizes of recorded decode steps
@@ -200,19 +199,18 @@ def engine_factors(shape: ModelShape, rank: int, targets: Sequence[str] = TARGET
 
 
 def _joined_sizes(shape: ModelShape) -> list[dict[str, tuple[int, int]]]:
-    """Inputs and outputs of the linear layers of a layer; those that read the same input together. Experts have no adapters."""
+    """Inputs and outputs of the linear layers of a layer; those that read the same input together. Mixtures have adapters on attention
+    only."""
     keys, gate = (shape.hidden, shape.keys), (shape.hidden, shape.mlp)
     attention = [{"q_proj": (shape.hidden, shape.queries), "k_proj": keys, "v_proj": keys}, {"o_proj": (shape.queries, shape.hidden)}]
     return attention if shape.experts else [*attention, {"gate_proj": gate, "up_proj": gate}, {"down_proj": (shape.mlp, shape.hidden)}]
 
 
 def weight_bytes(demand: Demand) -> int:
-    """The weights that a forward pass reads, without adapters."""
+    """The weights that a forward pass reads, without adapters. Experts are not packed."""
     shape = demand.shape
-    if demand.four_bit:
-        packed = shape.layers * 2 * shape.hidden * (shape.queries + shape.keys) if shape.experts else shape.matrices
-        return int(packed * FOUR_BIT) + demand.width * (shape.parameters - packed)
-    return demand.width * shape.parameters
+    packed = shape.linears if demand.four_bit else 0
+    return int(packed * FOUR_BIT) + demand.width * (shape.parameters - packed)
 
 
 def _weights(demand: Demand) -> list[Term]:
@@ -236,13 +234,13 @@ def _weights(demand: Demand) -> list[Term]:
 def unpacked_bytes(demand: Demand) -> dict[str, int]:
     """What is unpacked of weights of 4 bits at the same time; recorded steps have their own memory, and unpack each weight alone."""
     shape, joined = demand.shape, joined_bytes(demand.shape, demand.width)
-    alone = demand.width * shape.hidden * max(0 if shape.experts else shape.mlp, shape.queries) if demand.graphs else 0
+    alone = demand.width * shape.hidden * max(shape.plain[1], shape.queries) if demand.graphs else 0
     return {COLLECT: joined + alone, LEARN: joined}
 
 
 def joined_bytes(shape: ModelShape, width: int = 2) -> int:
     """The largest weight that is one product: gate and up, or query, key and value. Experts are not packed."""
-    return width * shape.hidden * max(0 if shape.experts else 2 * shape.mlp, shape.queries + 2 * shape.keys)
+    return width * shape.hidden * max(2 * shape.plain[1], shape.queries + 2 * shape.keys)
 
 
 def _optimiser(demand: Demand) -> list[Term]:
@@ -316,9 +314,25 @@ def fused_bytes(shape: ModelShape, attention: int = EVERY, mlp: int = EVERY, inp
     read = width * (2 * shape.queries + 2 * shape.keys) + 4 * shape.heads
     if shape.head_norms:  # heads are kept before their norms too
         read += width * (shape.queries + 2 * shape.keys)
-    again = width * (shape.hidden if shape.experts else 2 * shape.hidden + shape.middle)  # a mixture of experts keeps no inputs
-    inside = min(attention, shape.layers) * read + min(mlp, shape.layers) * 2 * width * shape.middle + min(inputs, shape.layers) * again
-    return shape.layers * (4 if shape.wrapped else 2) * (width * shape.hidden + 4) + inside
+    inside = min(attention, shape.layers) * read + 2 * width * sum(last(shape.middles, mlp))
+    again = width * sum(last(_inputs(shape), inputs)) if inputs else 0
+    residuals = shape.layers * (4 if shape.wrapped else 2) * (width * shape.hidden + 4)
+    return residuals + shape.mixtures * _routing(shape, width) + inside + again
+
+
+def _routing(shape: ModelShape, width: int) -> int:
+    """Bytes per token of the chances of all experts, and of the chosen ones, with their places in the order of experts."""
+    return 4 * shape.experts + (16 + width) * shape.active
+
+
+def _inputs(shape: ModelShape) -> list[int]:
+    """Numbers that are the inputs of a layer's products, for each layer. Of experts, none are kept."""
+    return [shape.hidden if shape.mixed(number) else 2 * shape.hidden + middle for number, middle in enumerate(shape.middles)]
+
+
+def last(values: Sequence[int], count: int) -> Sequence[int]:
+    """The last so many of them, or all if there are fewer."""
+    return values[max(0, len(values) - count) :]
 
 
 def fused_work(shape: ModelShape) -> int:
@@ -326,14 +340,16 @@ def fused_work(shape: ModelShape) -> int:
     return 8 * shape.middle + 16 * shape.hidden
 
 
-def layer_bytes(shape: ModelShape, rank: int = 0, width: int = 2) -> int:
-    """Bytes per token that one layer of transformers keeps. Adapters on all linear layers read a float32 copy of each input."""
-    norms, scales = 2 * (width + 4), 8
+def layer_bytes(shape: ModelShape, number: int = 0, rank: int = 0, width: int = 2) -> int:
+    """Bytes per token that one layer of transformers keeps. Adapters on all linear layers read a float32 copy of each input; experts read
+    and write a row for each of their tokens."""
+    norms, scales, middle = 2 * (width + 4), 8, shape.middles[number]
     heads = 2 * width * shape.keys + 4 * shape.heads + (width + 4) * (shape.queries + shape.keys) * shape.head_norms
+    experts = 2 * width * shape.active * shape.hidden + _routing(shape, width) if shape.mixed(number) else 0
     if rank:
-        inner = (norms + 4 + 12) * shape.hidden + 4 * width * shape.queries + (3 * width + 4) * shape.middle
-        return inner + heads + 28 * rank + scales
-    return (norms + 3 * width) * shape.hidden + 2 * width * shape.queries + 4 * width * shape.middle + heads + scales
+        inner = (norms + 4 + 12) * shape.hidden + 4 * width * shape.queries + (3 * width + 4) * middle
+        return inner + heads + experts + 28 * rank + scales
+    return (norms + 3 * width) * shape.hidden + 2 * width * shape.queries + 4 * width * middle + heads + experts + scales
 
 
 def kept_bytes(demand: Demand) -> int:
@@ -342,7 +358,7 @@ def kept_bytes(demand: Demand) -> int:
     if demand.fused:
         return fused_bytes(shape, demand.attention, demand.mlp, demand.inputs, demand.width)
     if min(demand.attention, demand.mlp) > 0:
-        return shape.layers * layer_bytes(shape, demand.rank, demand.width)
+        return sum(_layers(demand))
     return shape.layers * demand.width * shape.hidden
 
 
@@ -350,8 +366,13 @@ def work_bytes(demand: Demand) -> int:
     """Bytes per token of the backward pass of one layer; if nothing is kept of it, it is computed again first."""
     if demand.fused:
         return fused_work(demand.shape) * demand.width // 2 + 12 * demand.width * demand.rank  # what lies between an adapter's factors
-    again = layer_bytes(demand.shape, demand.rank, demand.width) if min(demand.attention, demand.mlp) <= 0 else 0
-    return again + demand.width * (5 * demand.shape.middle + 8 * demand.shape.hidden)
+    shape = demand.shape
+    again = max(_layers(demand)) if min(demand.attention, demand.mlp) <= 0 else 0
+    return again + demand.width * (5 * shape.middle + 8 * shape.hidden)
+
+
+def _layers(demand: Demand) -> list[int]:
+    return [layer_bytes(demand.shape, number, demand.rank, demand.width) for number in range(demand.shape.layers)]
 
 
 def automatic_tokens(shape: ModelShape, room: float, keep: bool | None) -> int:
@@ -375,8 +396,7 @@ def automatic_inputs(shape: ModelShape, tokens: int, room: float, attention: int
     less than what else is kept, so only a part of the memory is taken for it, and only if everything else is kept."""
     if min(attention, mlp) < shape.layers:
         return 0
-    left = PLENTY * room - fused_peak(shape, tokens)
-    return max(0, min(shape.layers, int(left // max(1, tokens * (fused_bytes(shape, inputs=1) - fused_bytes(shape))))))
+    return next((number for number in range(shape.layers, 0, -1) if fused_peak(shape, tokens, inputs=number) <= PLENTY * room), 0)
 
 
 def automatic_slopes(shape: ModelShape, tokens: int, sampled: int, room: float, keep: bool | None) -> tuple[int, int] | None:
@@ -396,7 +416,7 @@ def fused_peak(shape: ModelShape, tokens: int, attention: int = EVERY, mlp: int 
 def recomputes(shape: ModelShape, tokens: int, room: float) -> bool:
     """Whether layers of transformers keep nothing of a micro-batch. A safe estimate: some families keep several float32 copies of a norm's
     input."""
-    return tokens * shape.layers * (36 * shape.hidden + 10 * shape.middle) > room
+    return tokens * (36 * shape.layers * shape.hidden + 10 * sum(shape.middles)) > room
 
 
 def piece_of(tokens: int) -> int:

@@ -24,7 +24,7 @@ def add_lora(
     """The model with adapters on it, of which only the adapters are trained. They start at zero: nothing changes until the first step.
 
     alpha: the adapters' output counts alpha / rank. dropout: on their input. targets: names of the linear layers that get one; None: all
-    linear layers of attention and MLP, that is, all but the output layer.
+    linear layers of attention and MLP, that is, all but the output layer. In a mixture of experts, those of attention.
     """
     try:
         from peft import LoraConfig, get_peft_model
@@ -44,12 +44,23 @@ def add_lora(
     return adapted
 
 
+EXPERTS = {"gate_up_proj": {"gate_proj", "up_proj"}, "down_proj": {"down_proj"}}  # their matrices, by the names that linear layers have
+
+
 def _targets(model: Any, wanted: Sequence[str] | None) -> list[str]:
     """Names of layers, checked: a name that matches nothing is an error, not a layer that silently does not learn."""
     output = model.get_output_embeddings()
     layers = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"}
     inner = sorted({name.rsplit(".", 1)[-1] for name, module in layers.items() if module is not output})
+    stacked = {name.rsplit(".", 1)[-1] for name, weight in model.named_parameters() if weight.ndim == 3 and ".experts." in name}
+    taken = set[str]().union(*(EXPERTS.get(name, set()) for name in stacked))  # peft would put these adapters on the experts
+    inner = [name for name in inner if name not in taken]
     for name in wanted or ():
+        if name in taken:
+            raise TurnwiseError(
+                f"lora: {name!r} is a part of this model's experts, which get no adapter, and neither do layers of the same name next to "
+                f"them. Known: {', '.join(inner)}"
+            )
         if name not in inner:
             raise TurnwiseError(
                 f"lora: no linear layer inside the model is named {name!r} (the output layer cannot have an adapter). "

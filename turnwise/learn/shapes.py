@@ -15,8 +15,9 @@ from turnwise.util.errors import TurnwiseError, unknown_name
 @dataclass(frozen=True)
 class ModelShape:
     """A decoder with grouped key heads and a gated MLP. `tied`: the output layer is the embedding. `head_norms`: queries and keys are
-    normed; `wrapped`: what a half of a layer adds is normed before. With `experts`, a layer has so many MLPs, each token goes through
-    `active` of them, and `mlp` is the size of one. `vision`: the model has a vision part, which is not described here."""
+    normed; `wrapped`: what a half of a layer adds is normed before; `biases`: how many numbers of a layer are biases. With `experts`, a
+    layer has so many MLPs, each token goes through `active` of them, and `mlp` is the size of one; the layers in `dense` have a single MLP
+    of the size `dense_mlp` instead. `vision`: the model has a vision part, which is not described here."""
 
     name: str
     hidden: int
@@ -32,12 +33,35 @@ class ModelShape:
     wrapped: bool = False
     experts: int = 0
     active: int = 1
+    dense: tuple[int, ...] = ()
+    dense_mlp: int = 0
+    biases: int = 0
     vision: bool = False
 
-    @property
+    @cached_property
+    def middles(self) -> tuple[int, ...]:
+        """Numbers inside the MLPs that a token goes through, layer by layer."""
+        usual = self.mlp * (self.active if self.experts else 1)
+        return tuple(self.dense_mlp if number in self.dense else usual for number in range(self.layers))
+
+    @cached_property
     def middle(self) -> int:
-        """Numbers inside the MLPs that a token goes through."""
-        return self.mlp * (self.active if self.experts else 1)
+        """The same in the layer where they are most."""
+        return max(self.middles)
+
+    def mixed(self, number: int) -> bool:
+        """Whether a layer has experts."""
+        return self.experts > 0 and number not in self.dense
+
+    @property
+    def mixtures(self) -> int:
+        """How many layers have experts."""
+        return self.layers - len(self.dense) if self.experts else 0
+
+    @property
+    def plain(self) -> tuple[int, int]:
+        """Layers whose MLP is made of linear layers, and the size of that MLP."""
+        return (len(self.dense), self.dense_mlp) if self.experts else (self.layers, self.mlp)
 
     @property
     def queries(self) -> int:
@@ -50,15 +74,32 @@ class ModelShape:
         return self.key_heads * self.head_size
 
     @cached_property
+    def linears(self) -> int:
+        """Parameters of the linear layers of all layers: everything but experts and routers."""
+        layers, mlp = self.plain
+        return 2 * self.layers * self.hidden * (self.queries + self.keys) + 3 * layers * self.hidden * mlp
+
+    @cached_property
     def matrices(self) -> int:
-        """Parameters of all layers."""
-        mlps = 3 * self.hidden * self.mlp * max(1, self.experts) + self.hidden * self.experts
-        return self.layers * (2 * self.hidden * self.queries + 2 * self.hidden * self.keys + mlps)
+        """Parameters of the matrices of all layers."""
+        return self.linears + self.mixtures * self.hidden * self.experts * (3 * self.mlp + 1)
+
+    @cached_property
+    def largest(self) -> int:
+        """Those of the largest layer."""
+        mlps = [3 * self.hidden * self.plain[1], self.hidden * self.experts * (3 * self.mlp + 1)]
+        return 2 * self.hidden * (self.queries + self.keys) + max(mlps)
 
     @cached_property
     def used(self) -> int:
-        """Those of them that a token goes through."""
-        return self.matrices - self.layers * 3 * self.hidden * self.mlp * max(0, self.experts - self.active)
+        """Parameters of the matrices that a token goes through."""
+        return self.matrices - self.mixtures * 3 * self.hidden * self.mlp * (self.experts - self.active)
+
+    @cached_property
+    def vectors(self) -> int:
+        """Parameters of norms and biases."""
+        norms = self.hidden * (4 if self.wrapped else 2) + 2 * self.head_size * self.head_norms
+        return self.layers * (norms + self.biases) + self.hidden
 
     @cached_property
     def head(self) -> int:
@@ -67,7 +108,7 @@ class ModelShape:
 
     @cached_property
     def parameters(self) -> int:
-        return self.matrices + self.head * (1 if self.tied else 2)
+        return self.matrices + self.vectors + self.head * (1 if self.tied else 2)
 
     @cached_property
     def cache_bytes(self) -> int:
@@ -80,20 +121,23 @@ class ModelShape:
         return 4.0 * self.layers * self.head_size * self.heads
 
 
-NAMES = (
-    *("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size"),
-    *("head_dim", "num_experts", "num_experts_per_tok", "moe_intermediate_size"),
+BASIC = (  # what files of all families have or have by default
+    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size"),
+    "tie_word_embeddings",
 )
+MIXED = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "decoder_sparse_step", "mlp_only_layers")  # those of mixtures too
+NAMES = ("model_type", *BASIC, "head_dim", "attention_bias", "mlp_bias", *MIXED)  # all that a shape depends on
 KNOWN = ("llama", "qwen2", "qwen3", "qwen3_moe", "gemma3_text", "smollm3")
-BASIC = (*NAMES[1:7], "tie_word_embeddings")  # what files of all these families have or have by default
 HEAD_NORMS = ("qwen3", "qwen3_moe", "gemma3", "gemma3_text")
 WRAPPED = ("gemma3", "gemma3_text")
+BIASED = ("qwen2",)  # queries, keys and values have biases
 MIXTURES = ("qwen3_moe",)
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 def _qwen(name: str, hidden: int, mlp: int, layers: int, heads: int, key_heads: int, words: int = 152064, tied: bool = False) -> ModelShape:
-    return ModelShape(name, hidden, mlp, layers, heads, key_heads, words, hidden // heads, tied)
+    size = hidden // heads
+    return ModelShape(name, hidden, mlp, layers, heads, key_heads, words, size, tied, biases=(heads + 2 * key_heads) * size)
 
 
 SHAPES = {  # Qwen2.5
@@ -149,7 +193,8 @@ def _shape_in(read: Any, name: str) -> ModelShape:
 def _completed(values: dict[str, Any]) -> dict[str, Any]:
     """With what a file leaves out because it is the default of its family: some files name little more than sizes."""
     family = values.get("model_type")
-    if not isinstance(family, str) or {*BASIC, *(("head_dim",) if family in HEAD_NORMS else ())} <= values.keys():
+    more = (("head_dim",) if family in HEAD_NORMS else ()) + (MIXED if family in MIXTURES else ())
+    if not isinstance(family, str) or {*BASIC, *more} <= values.keys():
         return values
     from transformers import CONFIG_MAPPING
 
@@ -169,15 +214,26 @@ def _size(values: Mapping[str, Any], key: str) -> int:
     return int(values[key])
 
 
+def _dense_layers(values: Mapping[str, Any], layers: int) -> tuple[int, ...]:
+    """The layers of a mixture that have no experts."""
+    given, step = values.get("mlp_only_layers") or [], _size(values, "decoder_sparse_step") if "decoder_sparse_step" in values else 1
+    if not isinstance(given, list) or not all(isinstance(number, int) for number in given):
+        raise ValueError(f"mlp_only_layers is {given!r}")
+    return tuple(number for number in range(layers) if number in given or (number + 1) % step)
+
+
 def shape_from(values: Mapping[str, Any], name: str) -> ModelShape:
     """The shape that the values of a config.json describe."""
     heads, hidden, family = _size(values, "num_attention_heads"), _size(values, "hidden_size"), str(values.get("model_type") or "")
-    mixed = family in MIXTURES
-    return ModelShape(
+    layers = _size(values, "num_hidden_layers")
+    experts = next((_size(values, key) for key in EXPERTS if values.get(key)), 0) if family in MIXTURES else 0
+    dense = _dense_layers(values, layers) if experts else ()
+    mixed = len(dense) < layers if experts else False
+    shape = ModelShape(
         name,
         hidden=hidden,
         mlp=_size(values, "moe_intermediate_size" if mixed else "intermediate_size"),
-        layers=_size(values, "num_hidden_layers"),
+        layers=layers,
         heads=heads,
         key_heads=_size(values, "num_key_value_heads") if values.get("num_key_value_heads") else heads,
         words=_size(values, "vocab_size"),
@@ -186,6 +242,18 @@ def shape_from(values: Mapping[str, Any], name: str) -> ModelShape:
         family=family,
         head_norms=family in HEAD_NORMS,
         wrapped=family in WRAPPED,
-        experts=next(_size(values, key) for key in EXPERTS if values.get(key)) if mixed else 0,
+        experts=experts if mixed else 0,
         active=_size(values, "num_experts_per_tok") if mixed else 1,
+        dense=dense if mixed else (),
+        dense_mlp=_size(values, "intermediate_size") if mixed and dense else 0,
     )
+    return replace(shape, biases=_biases(values, shape))
+
+
+def _biases(values: Mapping[str, Any], shape: ModelShape) -> int:
+    """Numbers of the biases of a layer."""
+    read = shape.queries + 2 * shape.keys
+    if shape.family in BIASED:
+        return read
+    attention = read + shape.hidden if values.get("attention_bias") else 0
+    return attention + (2 * shape.mlp + shape.hidden if values.get("mlp_bias") and shape.family not in MIXTURES else 0)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from turnwise.cluster.service_times import EngineTimes, Machine
 from turnwise.engines.prefill import ON_A_LARGE_GPU
-from turnwise.learn.footprint import EIGHT_BIT, EXACT, LANES, MOST_TOKENS, Demand, recorded_prompts
+from turnwise.learn.footprint import EIGHT_BIT, EXACT, LANES, MOST_TOKENS, Demand, last, recorded_prompts
 
 HOST_BYTES_PER_S = 2.5e10  # assumption: what a PCIe 4.0 slot carries in one direction
 RECORDING = 0.02  # seconds to record a step; 20 of a 1.5B model took 0.23 s (benchmarks/engine_steps.json)
@@ -81,9 +81,9 @@ def _tokens(before: Demand, after: Demand, machine: Machine) -> Cost:
 def _recompute(before: Demand, after: Demand, machine: Machine) -> Cost:
     """A forward pass is a third of an update; of each layer, the halves that keep nothing are computed again."""
     shape = after.shape
-    mlp = 3 * shape.hidden * shape.middle * shape.layers / shape.used
-    missing = [1 - min(kept, shape.layers) / shape.layers for kept in (after.attention, after.mlp)]
-    return Cost(((1 - mlp) * missing[0] + mlp * missing[1]) / 3)
+    mlp, missing = 3 * shape.hidden / shape.used, 1 - min(after.attention, shape.layers) / shape.layers
+    all_of_it, kept = sum(shape.middles), sum(last(shape.middles, after.mlp))
+    return Cost(((1 - mlp * all_of_it) * missing + mlp * (all_of_it - kept)) / 3)
 
 
 def _sleep(before: Demand, after: Demand, machine: Machine) -> Cost:

@@ -92,9 +92,16 @@ def end_blocks(step: Step) -> np.ndarray:
 def prompt_sizes(weights: Weights) -> tuple[int, ...]:
     """The sizes that are worth recording for a model: those where the host would be slower than the GPU."""
     shape = weights.shape
-    attention = (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim * shape.hidden
-    parameters = shape.layers * (attention + 3 * shape.hidden * shape.middle)
+    attention = (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    routers = sum(len(layer.experts.router) for layer in weights.layers if layer.experts is not None)
+    parameters = shape.hidden * (shape.layers * attention + 3 * sum(_middles(weights)) + routers)  # those that a token goes through
     return tuple(size for size in SIZES if size * parameters <= WORK or size == SIZES[0])
+
+
+def _middles(weights: Weights) -> list[int]:
+    """Numbers inside the MLPs that a token goes through, layer by layer."""
+    experts = (layer.experts for layer in weights.layers)
+    return [weights.shape.middle if own is None else own.choices * own.down.shape[-1] for own in experts]
 
 
 def block_for(longest: int) -> int:
@@ -116,6 +123,6 @@ def recording_bytes(weights: Weights, slots: int) -> int:
     """The memory that recorded steps hold on to: the activations of the largest one, and the logits of all lanes. They share one pool, so
     the largest counts."""
     shape = weights.shape
-    widest = max(3 * shape.middle, 2 * (shape.heads + shape.kv_heads) * shape.head_dim)
+    widest = max(3 * max(_middles(weights)), 2 * (shape.heads + shape.kv_heads) * shape.head_dim)
     tokens = max(prompt_sizes(weights)[-1], slots)
     return int(tokens * (4 * shape.hidden + widest) * weights.dtype.itemsize + slots * shape.vocabulary * 4)
