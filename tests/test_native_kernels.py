@@ -277,13 +277,12 @@ def in_8_bits(cache: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", ["model", "8bit", "8bit, relative"])
-@pytest.mark.parametrize(("merged_inside", "early"), [(False, False), (True, False), (False, True), (True, True)])
-def test_split_sequences_attend_as_whole_ones(monkeypatch: pytest.MonkeyPatch, merged_inside: bool, early: bool, kind: str) -> None:
+@pytest.mark.parametrize("merged_inside", [False, True])
+def test_split_sequences_attend_as_whole_ones(monkeypatch: pytest.MonkeyPatch, merged_inside: bool, kind: str) -> None:
     from turnwise.engines.native import paged_attention
 
     monkeypatch.setattr(paged_attention, "splits_for", lambda lanes, kv_heads: 4)
     monkeypatch.setattr(paged_attention, "NEXT", merged_inside)
-    monkeypatch.setattr(paged_attention, "EARLY", early)
     qkv, cache, tables, positions = paged_case([1, 17, 60])
     slots, arrivals = torch.arange(3).int(), torch.zeros(6, dtype=torch.int32) if merged_inside else None
     layer = Layer(shift=random(64, 2, 16, seed=8) * 3 if "relative" in kind else None)
@@ -295,37 +294,6 @@ def test_split_sequences_attend_as_whole_ones(monkeypatch: pytest.MonkeyPatch, m
     expected = torch.cat([_attend(turned[n : n + 1, :64], other, layer, tables.pages[n], int(positions[n]), Shape()) for n in range(3)])
     assert (found - expected).abs().max() < 1e-5 and same(cache, other)
     assert arrivals is None or not arrivals.any()
-
-
-@pytest.mark.parametrize("kind", ["model", "8bit, relative"])
-@pytest.mark.parametrize("window", [0, 20])
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_programs_that_begin_within_their_rows_attend_as_others(
-    monkeypatch: pytest.MonkeyPatch, ranks: int, window: int, kind: str
-) -> None:
-    """Rows of one page and of several, more programs than a wave has."""
-    from turnwise.engines.native import paged_attention
-
-    lengths = [60, 1, 33, 81, 16, 17, 97, 90]
-    qkv, cache, tables, positions = paged_case(lengths)
-    layer = Layer(shift=random(112, 2, 16, seed=8) if "relative" in kind else None, window=window)
-    cache = cache if kind == "model" else in_8_bits(cache)
-    slots, arrivals, other = torch.arange(8).int(), torch.zeros(16, dtype=torch.int32), cache.clone()
-    monkeypatch.setattr(paged_attention, "splits_for", lambda lanes, kv_heads: 1)
-    expected = paged_attention.attend_singles(qkv, other, layer, tables, slots, positions, Shape(), arrivals)
-    grids: list[tuple[int, ...]] = []
-    single = paged_attention._single
-
-    class Watched:
-        def __getitem__(self, grid: tuple[int, ...]) -> Any:
-            grids.append(grid)
-            return single[grid]
-
-    monkeypatch.setattr(paged_attention, "RANKS", ranks)
-    monkeypatch.setattr(paged_attention, "_single", Watched())
-    found = paged_attention.attend_singles(qkv, cache, layer, tables, slots, positions, Shape(), arrivals)
-    assert (found - expected).abs().max() < 1e-5 and torch.equal(cache, other)
-    assert grids == [(16 + 3 * (ranks - 1),)] and not arrivals.any()
 
 
 def same(first: torch.Tensor, second: torch.Tensor) -> bool:

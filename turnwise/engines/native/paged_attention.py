@@ -32,8 +32,6 @@ PROGRAMS = 264  # enough to keep every multiprocessor of a large GPU reading; mo
 WARPS = 2
 STAGES = 5  # pages under way, if a multiprocessor has the memory for them
 NEXT = False  # the number of a page is read one step before the page: nobody waits for it, and all of the stages are pages
-EARLY = False  # all that a program needs beside pages is asked for at once, and not the new token's key and value first
-RANKS = 0  # with several waves of programs: so many ranks of them begin at different places of their rows; 0: all at the beginning
 RESERVED = 16 << 10  # bytes of a multiprocessor's memory for queries and scores
 MOST_SPLITS = 32
 LOG2_E = 1.4426950408889634
@@ -122,54 +120,46 @@ def _write(cache, scales, block, place, key, value, column, values, SIZE: tl.con
 
 
 @triton.jit
-def _newest(
-    own, shift, cos, sin, k_norm, kv_head, turn, column, eps, part_stride,
-    HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, NORM: tl.constexpr, SHIFT: tl.constexpr, PARTS: tl.constexpr,
-    KIND: tl.constexpr,
-):  # fmt: skip
-    """The key and value of a lane's newest token, as they are stored."""
-    one = tl.arange(0, 1)
-    at = own + (HEADS + kv_head) * SIZE
-    key = _turned(at, k_norm, cos + turn, sin + turn, one, column, one < 1, eps, part_stride, SIZE, NORM, PARTS, KIND)
-    value = _added(at + KV * SIZE + column, column < SIZE, part_stride, PARTS, KIND)[None, :]
-    if SHIFT:
-        key = key.to(tl.float32) - tl.load(shift + turn * KV + kv_head * SIZE + column).to(tl.float32)[None, :]
-    return key, value
-
-
-@triton.jit
 def _keep(
     own, cache, scales, shift, page, cos, sin, k_norm, kv_head, length, turn, column, values, eps, part_stride,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, NORM: tl.constexpr, EIGHT: tl.constexpr,
     SHIFT: tl.constexpr, PARTS: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
     """The key and value of a lane's newest token, the last of `length`, into its page."""
-    key, value = _newest(own, shift, cos, sin, k_norm, kv_head, turn, column, eps, part_stride, HEADS, KV, SIZE, NORM, SHIFT, PARTS, KIND)
+    one = tl.arange(0, 1)
+    at = own + (HEADS + kv_head) * SIZE
+    key = _turned(at, k_norm, cos + turn, sin + turn, one, column, one < 1, eps, part_stride, SIZE, NORM, PARTS, KIND)
+    value = _added(at + KV * SIZE + column, column < SIZE, part_stride, PARTS, KIND)[None, :]
+    if SHIFT:
+        key = key.to(tl.float32) - tl.load(shift + turn * KV + kv_head * SIZE + column).to(tl.float32)[None, :]
     _write(cache, scales, page * KV + kv_head, (length - 1) % PAGE, key, value, column, values, SIZE, PAGE, EIGHT)
 
 
 @triton.jit
 def _single(
     qkv, cache, scales, shift, table, slots, positions, cos, sin, q_norm, k_norm, out, parts, sums, arrivals, shared,
-    row_stride, table_stride, values, scale, eps, splits, others, part_stride, lanes, rank_size,
+    row_stride, table_stride, values, scale, eps, splits, others, part_stride,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr,
     NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, MERGE: tl.constexpr, EIGHT: tl.constexpr,
-    SHIFT: tl.constexpr, CASCADE: tl.constexpr, PARTS: tl.constexpr, NEXT: tl.constexpr, RANKS: tl.constexpr, EARLY: tl.constexpr,
+    SHIFT: tl.constexpr, CASCADE: tl.constexpr, PARTS: tl.constexpr, NEXT: tl.constexpr,
 ):  # fmt: skip
     lane, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
-    rank = 0
-    if RANKS:
-        lane, kv_head, split, rank = _in_ranks(lanes * KV, lanes, rank_size, RANKS)
     GROUP: tl.constexpr = HEADS // KV
     KIND: tl.constexpr = out.dtype.element_ty
     length = tl.load(positions + lane) + 1
     pages = tl.cdiv(length, PAGE)
-    begun = pages * 0
     if WINDOW:
         begun = tl.maximum(length - WINDOW, 0) // PAGE  # the first page that is seen
+        share = tl.cdiv(pages - begun, splits)
+        first = begun + split * share
     elif CASCADE:
         begun = tl.load(shared + lane)  # pages that were read for this lane and others together
-    first, last = _stretch(begun, pages, split, splits, rank, RANKS)
+        share = tl.cdiv(pages - begun, splits)
+        first = begun + split * share
+    else:
+        share = tl.cdiv(pages, splits)
+        first = split * share
+    last = tl.minimum(first + share, pages)
     row = tl.arange(0, ROWS)
     column = tl.arange(0, SIZE)
     inside = tl.arange(0, PAGE)
@@ -177,31 +167,18 @@ def _single(
     own = qkv + lane * row_stride
     turn = (length - 1).to(tl.int64) * SIZE
     chain = table + tl.load(slots + lane).to(tl.int64) * table_stride
-    asked = own + kv_head * GROUP * SIZE
-    newest = (last == pages) & (first < pages)  # this program reads the page of the new token: it puts its key and value there
-    if EARLY:
-        following = tl.load(chain + tl.minimum(first, pages - 1)).to(tl.int64)
+    if (last == pages) & (first < pages):  # this program reads the page of the new token: it puts its key and value there
         page = tl.load(chain + pages - 1).to(tl.int64)
-        key, value = _newest(
-            own, shift, cos, sin, k_norm, kv_head, turn, column, eps, part_stride, HEADS, KV, SIZE, NORM, SHIFT, PARTS, KIND
+        _keep(
+            own, cache, scales, shift, page, cos, sin, k_norm, kv_head, length, turn, column, values, eps, part_stride,
+            HEADS, KV, SIZE, PAGE, NORM, EIGHT, SHIFT, PARTS, KIND,
         )  # fmt: skip
-        q = _turned(asked, q_norm, cos + turn, sin + turn, row, column, real, eps, part_stride, SIZE, NORM, PARTS, KIND)
-        if newest:
-            _write(cache, scales, page * KV + kv_head, (length - 1) % PAGE, key, value, column, values, SIZE, PAGE, EIGHT)
-        tl.debug_barrier()  # what one thread has written the others read
-    else:
-        if newest:
-            page = tl.load(chain + pages - 1).to(tl.int64)
-            _keep(
-                own, cache, scales, shift, page, cos, sin, k_norm, kv_head, length, turn, column, values, eps, part_stride,
-                HEADS, KV, SIZE, PAGE, NORM, EIGHT, SHIFT, PARTS, KIND,
-            )  # fmt: skip
-        tl.debug_barrier()
-        q = _turned(asked, q_norm, cos + turn, sin + turn, row, column, real, eps, part_stride, SIZE, NORM, PARTS, KIND)
-        following = tl.load(chain + tl.minimum(first, pages - 1)).to(tl.int64)
+    tl.debug_barrier()  # what one thread has written the others read
+    q = _turned(own + kv_head * GROUP * SIZE, q_norm, cos + turn, sin + turn, row, column, real, eps, part_stride, SIZE, NORM, PARTS, KIND)
     top = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     sum_ = tl.zeros([ROWS, SIZE], tl.float32)
+    following = tl.load(chain + tl.minimum(first, pages - 1)).to(tl.int64)
     for number in range(first, last):
         if NEXT:
             page = following
@@ -223,66 +200,26 @@ def _single(
         sum_ = sum_ * fade[:, None] + tl.dot(weight.to(q.dtype), v.to(q.dtype), input_precision=PRECISION)
         top = higher
     head = kv_head * GROUP + row
-    target = out + lane * HEADS * SIZE + head[:, None] * SIZE + column[None, :]
-    arrival = arrivals + lane * KV + kv_head
-    if RANKS:
-        if rank == 0:
-            tl.store(target, (sum_ / total[:, None]).to(KIND), mask=real[:, None])
-        else:
-            base = (lane * HEADS + head) * 2
-            _leave(parts, sums, base + split, top, total, sum_, column, real, SIZE)
-            _arrive(parts, sums, arrival, base, target, column, real, 2, 2, SIZE, ROWS)
-    elif not SPLIT:
-        tl.store(target, (sum_ / total[:, None]).to(KIND), mask=real[:, None])
+    if not SPLIT:
+        target = out + lane * HEADS * SIZE + head[:, None] * SIZE + column[None, :]
+        tl.store(target, (sum_ / total[:, None]).to(out.dtype.element_ty), mask=real[:, None])
     else:
         base = (lane * HEADS + head) * (splits + others)
-        _leave(parts, sums, base + split, top, total, sum_, column, real, SIZE)
+        part = base + split
+        tl.store(parts + part[:, None] * SIZE + column[None, :], sum_ / tl.maximum(total, 1e-30)[:, None], mask=real[:, None])
+        tl.store(sums + part, tl.where(total > 0, top + tl.log2(tl.maximum(total, 1e-30)), float("-inf")), mask=real)
         if CASCADE:
-            unshared = real & (begun == 0) & (split == 0)  # nobody else has read for this lane
+            alone = real & (begun == 0) & (split == 0)  # nobody else has read for this lane
             for number in range(others):
-                tl.store(sums + base + splits + number, float("-inf"), mask=unshared)
+                tl.store(sums + base + splits + number, float("-inf"), mask=alone)
         if MERGE:
-            _arrive(parts, sums, arrival, base, target, column, real, splits, splits + others, SIZE, ROWS)
-
-
-@triton.jit
-def _in_ranks(whole, lanes, rank_size, RANKS: tl.constexpr):
-    """Lane, key head, part and rank of this program. All ranks but the first begin within their rows: what is left of those comes last, the
-    longest rests first."""
-    number = tl.program_id(0)
-    item = tl.where(number < whole, number, RANKS * rank_size - 1 - (number - whole))
-    rank = tl.where(item < RANKS * rank_size, item // rank_size, 0)
-    return (item % lanes).to(tl.int64), item // lanes, (number >= whole).to(tl.int32), rank
-
-
-@triton.jit
-def _stretch(begun, pages, split, splits, rank, RANKS: tl.constexpr):
-    """The pages that a program reads: an equal share, or with ranks one of two parts, of which the first is never empty."""
-    if RANKS:
-        cut = begun + tl.cdiv((pages - begun) * (RANKS - rank), RANKS)
-        first, last = tl.where(split == 0, begun, cut), tl.where(split == 0, cut, pages)
-    else:
-        share = tl.cdiv(pages - begun, splits)
-        first = begun + split * share
-        last = tl.minimum(first + share, pages)
-    return first, last
-
-
-@triton.jit
-def _leave(parts, sums, part, top, total, sum_, column, real, SIZE: tl.constexpr):
-    """A part of the attention of some heads, for the program that merges them."""
-    tl.store(parts + part[:, None] * SIZE + column[None, :], sum_ / tl.maximum(total, 1e-30)[:, None], mask=real[:, None])
-    tl.store(sums + part, tl.where(total > 0, top + tl.log2(tl.maximum(total, 1e-30)), float("-inf")), mask=real)
-
-
-@triton.jit
-def _arrive(parts, sums, arrival, base, target, column, real, programs, count, SIZE: tl.constexpr, ROWS: tl.constexpr):
-    """The last of so many programs merges so many parts."""
-    tl.debug_barrier()  # all of this part is written before it counts as arrived
-    if tl.atomic_add(arrival, 1, sem="acq_rel") == programs - 1:  # the last one: all parts are there
-        tl.store(arrival, 0)  # as the next layer expects it
-        merged = _merged(parts, sums, base, column, real, count, SIZE, ROWS)
-        tl.store(target, merged.to(target.dtype.element_ty), mask=real[:, None])
+            tl.debug_barrier()  # all of this part is written before it counts as arrived
+            arrival = arrivals + lane * KV + kv_head
+            if tl.atomic_add(arrival, 1, sem="acq_rel") == splits - 1:  # the last one: all parts are there
+                tl.store(arrival, 0)  # as the next layer expects it
+                target = out + lane * HEADS * SIZE + head[:, None] * SIZE + column[None, :]
+                merged = _merged(parts, sums, base, column, real, splits + others, SIZE, ROWS)
+                tl.store(target, merged.to(out.dtype.element_ty), mask=real[:, None])
 
 
 @triton.jit
@@ -352,19 +289,14 @@ def attend_parts(
     `shared` pages of each lane), and the memory for all of them and for their sizes."""
     (splits, others, parts, sums), lanes, size = room, qkv.shape[-2], shape.head_dim
     out = torch.empty(lanes, shape.heads * size, dtype=tables.cos[0].dtype, device=qkv.device)
-    rank_size = _processors(qkv.device)
-    ranks = RANKS if splits + others == 1 and arrivals is not None and lanes * shape.kv_heads > RANKS * rank_size else 0
-    if ranks:
-        parts = torch.empty(lanes * shape.heads * 2 * size, dtype=torch.float32, device=qkv.device)
-        sums = torch.empty(lanes * shape.heads * 2, dtype=torch.float32, device=qkv.device)
-    _single[(lanes * shape.kv_heads + (ranks - 1) * rank_size,) if ranks else (lanes, shape.kv_heads, splits)](
+    _single[(lanes, shape.kv_heads, splits)](
         qkv, cache, scales_of(cache), layer.shift, tables.pages, slots, positions, tables.cos[layer.rotation], tables.sin[layer.rotation],
         layer.q_norm, layer.k_norm, out, parts, sums, sums if arrivals is None else arrivals, shared, qkv.stride(-2),
-        tables.pages.stride(0), cache.stride(0), shape.scale * LOG2_E, shape.eps, splits, others, qkv.stride(0), lanes, rank_size,
+        tables.pages.stride(0), cache.stride(0), shape.scale * LOG2_E, shape.eps, splits, others, qkv.stride(0),
         HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], SPLIT=splits + others > 1, NORM=layer.q_norm is not None,
         WINDOW=layer.window, ROWS=max(16, triton.next_power_of_2(shape.group)), PRECISION=_precision(out), MERGE=arrivals is not None,
         EIGHT=cache.dtype == torch.int8, SHIFT=layer.shift is not None, CASCADE=shared is not None,
-        PARTS=len(qkv) if qkv.dim() == 3 else 1, NEXT=NEXT, RANKS=ranks, EARLY=EARLY,
+        PARTS=len(qkv) if qkv.dim() == 3 else 1, NEXT=NEXT,
         num_warps=2 * WARPS if cache.dtype == torch.int8 else WARPS,
         num_stages=_stages(qkv.device, _page_bytes(cache, layer, size), STAGES),
     )  # fmt: skip
@@ -459,11 +391,6 @@ def _page_bytes(cache: Tensor, layer: Any, size: int) -> int:
     """What a program reads of a page: keys and values, and what keys are relative to."""
     read = 2 * cache.element_size() + (0 if layer.shift is None else layer.shift.element_size())
     return int(read * cache.shape[3] * size)
-
-
-@cache_calls
-def _processors(device: torch.device) -> int:
-    return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 3
 
 
 @cache_calls
