@@ -25,7 +25,7 @@ def fit(
     from turnwise.config.recipes import is_override, shipped_recipe
     from turnwise.config.schema import Config
     from turnwise.report.fitting import overview, print_json, show
-    from turnwise.setup.fit import GB, check_options, find, shape_given
+    from turnwise.setup.fit import GB, check_models, check_options, find, shape_given
     from turnwise.setup.small_gpu import MOST
     from turnwise.util.errors import TurnwiseError
 
@@ -35,6 +35,7 @@ def fit(
         raise TurnwiseError(f"--memory takes gigabytes above 0 and up to {MOST:,}, not {memory:g}")
     config = Config.load(recipe or str(shipped_recipe("quickstart")), overrides or [])
     check_options(config)
+    check_models(config, model)
     shape = shape_given(model) if model is not None else None
     found = [find(config, int(size * GB), shape, lora) for size in ((memory,) if memory is not None else CARDS)]
     if as_json:

@@ -109,13 +109,17 @@ def show(config: Config, run: Run | None, changes: Mapping[str, Any], memory: fl
 
     from turnwise.config.references import is_reference
     from turnwise.config.writing import to_toml
+    from turnwise.learn.models import tokenizer_of
     from turnwise.setup.early import check_trainable
     from turnwise.setup.forecast import forecast
     from turnwise.setup.resume import resumed_config
     from turnwise.util.console import Console
+    from turnwise.util.hub import at_hand
 
     config = resumed_config(run, changes) if run is not None else config
     check_trainable(config, runs=False)
+    if config.model.path is not None and at_hand(config.model.path) is not None:
+        tokenizer_of(config.model.path)
     if config.engine.name in ("native", "transformers"):
         from turnwise.setup.build import engine_options
 

@@ -87,7 +87,9 @@ def watch(
 def _system(agent: str, env: str | None, changes: dict[str, Any], trust: bool = False) -> System:
     if agent not in PLAYERS:
         config, folder = source_config(agent, Given(env), changes, trust)
-        return System(config, model_folder=folder)
+        system = System(config, model_folder=folder)
+        system.check_engine()
+        return system
     if env is None:
         raise TurnwiseError(f"the {agent} agent needs an environment: turnwise play ENV --agent {agent}")
     config = Config.load(None, {"agent.max_prompt_tokens": 500, **changes, "env.name": env})

@@ -11,8 +11,12 @@ from torch import Tensor
 from turnwise.agent.vision import Vision
 from turnwise.data.images import Picture
 from turnwise.engines.batch_cache import BatchCache
-from turnwise.engines.module import forward_parameters
+from turnwise.engines.module import evaluating, forward_parameters
+from turnwise.util.errors import TurnwiseError
 from turnwise.util.rotary import Stretching
+
+ADVICE = "Use another model, or the vLLM engine (engine.name=vllm) if vLLM serves it"
+LARGEST_NOISE = 1e-3  # of the largest logit, in float32: more than that is not rounding
 
 
 class BatchForward:
@@ -68,3 +72,31 @@ class BatchForward:
         cache = BatchCache(output.past_key_values, [0] * len(ids), 0)
         cache.grow([len(row) for row in ids])
         return self.vision.silence(output.logits[:, -1]), cache, shifts
+
+
+def check_batches(model: Any) -> None:
+    """Reports a model that does not give the same if rows are padded and continued from a cache. Two short rows are tried once, in float32;
+    wrong numbers would be silent."""
+    forward, words = BatchForward(model, None), model.get_input_embeddings().weight.shape[0]
+    rows, more = [[number % words for number in range(1, end)] for end in (6, 12)], 3 % words
+    if len({forward.stretching.key(length) for length in range(1, 13)}) > 1:
+        return  # such rows never run together
+    try:
+        with evaluating(model), torch.no_grad():
+            first, cache = forward.read(rows, None)
+            found = torch.stack([first, forward.read([[more]] * 2, cache)[0]], dim=1)
+            alone = [model(input_ids=torch.tensor([[*row, more]], device=forward.device)).logits[0, -2:] for row in rows]
+    except (TurnwiseError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise TurnwiseError(f"engine: {type(model).__name__} cannot be sampled by the transformers engine ({reason}). {ADVICE}") from error
+    wanted = torch.stack(alone)
+    if not wanted.isfinite().all():
+        return  # diverged weights, which are reported as what they are
+    gap = ((found - wanted).abs().max() / wanted.abs().max()).item()
+    if not gap <= LARGEST_NOISE:
+        raise TurnwiseError(
+            f"engine: the logits of {type(model).__name__} differ by {gap:.2g} if prompts of two lengths are read together and continued "
+            f"from its cache, so the transformers engine would sample something else. {ADVICE}"
+        )

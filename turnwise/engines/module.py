@@ -26,13 +26,19 @@ def longest(model: Any, given: int | None) -> int:
 def forward_parameters(model: Any) -> frozenset[str]:
     """The names that the model's forward takes; for a wrapped model (LoRA), those of the inner one."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    names = frozenset(inspect.signature(inner.forward).parameters)
-    if "past_key_values" not in names:
-        raise TurnwiseError(
-            f"engine: {type(inner).__name__} takes no past_key_values, and the transformers engine needs a model with such a cache: "
-            "use another model, or the vLLM engine (engine.name=vllm) if vLLM serves it"
-        )
-    return names
+    if reason := lacks_cache(type(inner)):
+        raise TurnwiseError(f"engine: {reason}")
+    return frozenset(inspect.signature(inner.forward).parameters)
+
+
+def lacks_cache(kind: Any) -> str | None:
+    """Why models of a class cannot be sampled by the transformers engine; None if they can."""
+    if "past_key_values" in inspect.signature(kind.forward).parameters:
+        return None
+    return (
+        f"{kind.__name__} takes no past_key_values, and the transformers engine needs a model with such a cache: use another model, or the "
+        "vLLM engine (engine.name=vllm) if vLLM serves it"
+    )
 
 
 @contextmanager

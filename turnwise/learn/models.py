@@ -3,11 +3,13 @@ that turns images into its inputs."""
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnwise.config.schema import Config
+from turnwise.learn.shapes import KNOWN
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.hub import find_model
 from turnwise.util.threads import request, threads_for
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from turnwise.agent.vision import Vision
     from turnwise.envs.scripts import Limits
 
+INDEX = "model.safetensors.index.json"  # of weights in several files
 WORDS_FROM = 20  # tasks whose texts make the tokenizer that is only used for counting
 
 
@@ -129,25 +132,93 @@ def load_folder(path: str | Path) -> tuple[Any, Any]:
 
     from turnwise.learn.saving import no_progress_bar
 
-    folder = Path(path)
-    if folder.exists() and not (folder / "config.json").is_file():
-        raise TurnwiseError(f"{folder} is not a model folder: it has no config.json")
+    kind = AutoModelForImageTextToText if sees(path) else AutoModelForCausalLM
     tokenizer = tokenizer_of(path)
     try:
-        kind = AutoModelForImageTextToText if sees(path) else AutoModelForCausalLM
         with no_progress_bar():
-            model = kind.from_pretrained(find_model(path), dtype=torch.float32, use_safetensors=True, trust_remote_code=False)
+            model, found = kind.from_pretrained(
+                find_model(path), dtype=torch.float32, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+            )
     except Exception as error:
         raise TurnwiseError(f"model {path} cannot be loaded: {_line(error)}") from error
+    if missing := sorted(found["missing_keys"]):
+        raise TurnwiseError(
+            f"model {path}: its files have no weights for {len(missing)} of the parameters of {type(model).__name__}, among them "
+            f"{missing[0]}. They would be random numbers: give the folder of a complete causal language model"
+        )
     return model.eval(), tokenizer
+
+
+def config_of(path: str | Path) -> Any:
+    """What transformers reads in the config.json of a model's folder; or of such a file, if that is the path."""
+    from transformers import AutoConfig
+
+    where = Path(find_model(path))
+    if where.is_dir() and not (where / "config.json").is_file():
+        raise TurnwiseError(f"model {path}: this is not a model folder, because it has no config.json")
+    try:
+        return AutoConfig.from_pretrained(str(where), trust_remote_code=False)
+    except Exception as error:
+        raise TurnwiseError(
+            f"model {path}: its config.json cannot be loaded ({_line(error)}). It has to describe a model that transformers knows"
+        ) from error
 
 
 def sees(path: str | Path) -> bool:
     """Whether the model in a folder takes images in addition to text."""
-    from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, AutoConfig
+    return _sees(config_of(path))
 
-    config = AutoConfig.from_pretrained(find_model(path), trust_remote_code=False)
+
+def _sees(config: Any) -> bool:
+    from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
     return hasattr(config, "vision_config") and type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+
+def check_family(path: str | Path, sampled: bool = True) -> None:
+    """Reports a model that cannot be trained, or cannot be `sampled` by an engine of this process. Its weights are not read."""
+    if reason := unfit(config_of(path), sampled) or _incomplete(Path(find_model(path))):
+        raise TurnwiseError(f"model {path}: {reason}")
+
+
+def _incomplete(folder: Path) -> str | None:
+    """Which files of weights are missing in a model's folder."""
+    if not folder.is_dir() or (folder / "adapter_config.json").is_file():  # a name on a hub; adapters on a base that is elsewhere
+        return None
+    found = {file.name for file in folder.glob("*.safetensors")}
+    try:
+        listed = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values() if (folder / INDEX).is_file() else ()
+        missing = sorted(set(listed) - found)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{folder / INDEX} cannot be read ({_line(error)})"
+    if missing:
+        return f"{len(missing)} of the files that {INDEX} lists are missing, among them {missing[0]}: copy or download the whole folder"
+    if not found:
+        return "this folder has no weights (*.safetensors; weights in other formats are not loaded)"
+    return None
+
+
+def unfit(config: Any, sampled: bool) -> str | None:
+    """Why a model of this configuration cannot be used."""
+    if config.model_type in KNOWN:
+        return None
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+
+    from turnwise.engines.module import lacks_cache
+
+    kinds = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING if _sees(config) else MODEL_FOR_CAUSAL_LM_MAPPING
+    if getattr(config, "is_encoder_decoder", False):
+        problem = "an encoder with a decoder"
+    elif type(config) not in kinds:
+        problem = "no causal language model of transformers"
+    elif type(config) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False):
+        problem = "an encoder, whose attention looks ahead"
+    else:
+        return lacks_cache(kinds[type(config)]) if sampled else None
+    return (
+        f"a model of the type {config.model_type} is {problem}. What is trained and played here predicts one token after another: use a "
+        "causal language model, for example of a family in docs/models.md"
+    )
 
 
 def load_vision(path: str | Path | None) -> Vision | None:
@@ -156,12 +227,10 @@ def load_vision(path: str | Path | None) -> Vision | None:
 
     from turnwise.agent.vision import Vision
 
+    if path is None or not sees(path):
+        return None
     try:
-        if path is None or not sees(path):
-            return None
         processor = AutoProcessor.from_pretrained(find_model(path), trust_remote_code=False)
-    except TurnwiseError:
-        raise
     except Exception as error:
         raise TurnwiseError(
             f"model {path}: it takes images, and its processor cannot be loaded ({_line(error)}). "

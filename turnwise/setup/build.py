@@ -163,6 +163,15 @@ def engine_options(config: Config) -> dict[str, Any]:
     return options
 
 
+def check_served(config: Config, model: Any) -> None:
+    """Try a model that the transformers engine will serve, as it was loaded: before anything is learned or played."""
+    from turnwise.engines.batch_forward import check_batches
+    from turnwise.engines.native import supports
+
+    if config.engine.name == "transformers" or (config.engine.name == "native" and supports(model) is not None):
+        check_batches(model)
+
+
 def build_engine(
     config: Config, model: Any, tokenizer: Any, stop_ids: Sequence[int], say: Callable[[str], None], vision: Vision | None = None
 ) -> Engine:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,11 +11,14 @@ from turnwise.collect.player_policy import PLAYERS
 from turnwise.config.references import is_reference
 from turnwise.config.schema import Config
 from turnwise.envs import registry
+from turnwise.methods.registry import model_kinds
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.trackers import make_trackers
 from turnwise.setup.unread import look_at
 from turnwise.util.errors import MissingExtra, TurnwiseError
-from turnwise.util.hub import find_model
+from turnwise.util.hub import at_hand, find_model
+
+OWN_ENGINES = ("native", "transformers")  # those that compute in this process, with torch
 
 
 class Source(NamedTuple):
@@ -53,8 +56,8 @@ def look(config: Config, hub: bool = True) -> Config:
     look_at(config)
     if not is_reference(config.env.name):
         registry.resolve(config.env.name, config.env.options)
-    if hub and config.model.path is not None and config.engine.name != "openai":
-        find_model(config.model.path)
+    if config.model.path is not None and config.engine.name != "openai":
+        (find_model if hub else at_hand)(config.model.path)
     return config
 
 
@@ -78,10 +81,32 @@ def check_trainable(config: Config, runs: bool = True) -> None:
         )
     if config.cluster is None:  # otherwise another machine may be the one that learns
         check_adapters(config)
+    check_families(config, hub=runs)
     if runs:
         make_trackers(config.run.trackers, config.run.tracker_options)
     else:
         look_at(config)
+
+
+def models_of(config: Config, folder: str | Path | None = None) -> Iterator[tuple[str | Path, bool]]:
+    """The folders or names of a recipe's causal language models, and whether an engine of this process samples them. `folder` replaces that
+    of the policy."""
+    policy = folder or config.model.path
+    if policy is not None and config.engine.name != "openai":
+        yield policy, config.engine.name in OWN_ENGINES
+    for section in config.models.values():
+        kind = model_kinds.known(section.kind)  # a user's own is not imported for this
+        if section.path is not None and kind is not None and not getattr(kind.function, "classifier", False):
+            yield section.path, False
+
+
+def check_families(config: Config, folder: str | Path | None = None, hub: bool = True) -> None:
+    """Reports a model that cannot be trained or played. No weights are loaded. Unless `hub`, nothing is said about one that is not here."""
+    from turnwise.learn.models import check_family
+
+    for path, sampled in models_of(config, folder):
+        if hub or at_hand(path) is not None:
+            check_family(path, sampled)
 
 
 def check_adapters(config: Config) -> None:

@@ -18,9 +18,11 @@ from turnwise.engines.prefill import ON_A_SMALL_GPU, default_prefill
 from turnwise.learn.fitting import MARGIN, Fit, Freedom, as_it_is, choose, free_for_cache
 from turnwise.learn.footprint import COLLECT, CONTEXT, EVERY, FUSED, TARGETS, Beside, Demand, piece_of, terms, totals, wanted_cache
 from turnwise.learn.shapes import SHAPES, ModelShape, shape_of
+from turnwise.setup.early import models_of
 from turnwise.setup.fit_costs import seconds
 from turnwise.setup.names import needed
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.hub import at_hand, downloaded
 
 GB = 10**9
 VLLM_PART = 0.4  # of the GPU, if the recipe does not say
@@ -68,6 +70,23 @@ def check_options(config: Config) -> None:
             checked(config.engine.name, config.engine.options)
 
 
+def check_models(config: Config, given: str | None = None) -> None:
+    """Say that a model cannot be trained here, whatever the memory. `given` replaces the recipe's. What is wrong with its file is said when
+    its shape is read."""
+    from turnwise.learn.models import config_of, unfit
+
+    chosen = {} if given is None else {"model.path": None if given.lower() in SHAPES else given}
+    for path, sampled in models_of(with_settings(config, chosen)):
+        if at_hand(path) is None:
+            continue
+        try:
+            found = config_of(path)
+        except TurnwiseError:
+            continue
+        if reason := unfit(found, sampled):
+            raise TurnwiseError(f"model {path}: {reason}")
+
+
 def shape_for(config: Config) -> ModelShape:
     """The shape of the recipe's model: of its folder, of a downloaded copy, or by its name."""
     path, tiny = config.model.path, config.model.tiny
@@ -89,8 +108,6 @@ def shape_named(path: str, key: str, advice: str) -> ModelShape:
     try:
         return shape_of(path)
     except TurnwiseError as error:
-        from turnwise.util.hub import downloaded
-
         if (named := SIZE.search(path)) and named[2].lower() in SHAPES:
             known = SHAPES[named[2].lower()]
             return replace(known, family="qwen2_5_vl", vision=True) if named[1] else known

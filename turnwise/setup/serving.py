@@ -14,10 +14,11 @@ import torch
 from turnwise.agent.chat import Chat
 from turnwise.config.schema import Config
 from turnwise.engines.base import Engine, Sampling
+from turnwise.engines.batch_forward import check_batches
 from turnwise.engines.native import NativeEngine, supports
 from turnwise.engines.serve import Endpoint, Limits, Opened
 from turnwise.engines.transformers import TransformersEngine
-from turnwise.learn.models import choose_device, load_folder, use_threads, warn_of_slow_dtype
+from turnwise.learn.models import check_family, choose_device, load_folder, use_threads, warn_of_slow_dtype
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.setup.source import model_of
 from turnwise.util.errors import TurnwiseError
@@ -46,7 +47,10 @@ def serve_model(
     `max_tokens` and `temperature` are what a client gets that does not ask for others; a run's are those of its recipe."""
     given = _key(key)
     folder, config = _folder(Path(source))
+    check_family(folder)
     model, tokenizer = load_folder(folder)
+    if supports(model) is not None:
+        check_batches(model)
     kind = choose_device(device)
     dtype = "bfloat16" if kind == "cuda" else "float32"
     warn_of_slow_dtype(dtype, kind)

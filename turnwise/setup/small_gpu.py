@@ -11,6 +11,7 @@ from turnwise.learn.footprint import CONTEXT
 from turnwise.learn.models import choose_device
 from turnwise.learn.segments import grow_segments
 from turnwise.runs.folder import Run
+from turnwise.setup.early import OWN_ENGINES
 from turnwise.setup.fit import GB, Found, find, with_settings
 from turnwise.setup.fit_words import NEARLY, is_near, lines, refusal
 from turnwise.util.errors import TurnwiseError
@@ -18,7 +19,6 @@ from turnwise.util.files import write_text_atomically
 from turnwise.util.machine import all_memory
 
 TIGHT = 0.85  # of the memory: a run that needs more has its tensors in segments that grow
-OWN_ENGINES = ("native", "transformers")  # whose memory is torch's
 HOST_PART = 0.6  # of the host's memory: the model is loaded there too, and checkpoints are made there
 MOST = 10**6  # gigabytes: more is a mistake
 ON_A_CPU = "--memory limits a GPU's memory, and this run is on a CPU: leave it out. `turnwise fit RECIPE --memory GB` needs no GPU"

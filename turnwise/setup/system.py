@@ -42,7 +42,8 @@ from turnwise.learn.sft import SftSettings, warm_start
 from turnwise.learn.values import targets_of
 from turnwise.methods.planning import Dynamic, Places, Plain, Plan
 from turnwise.methods.registry import plans, signals
-from turnwise.setup.build import agent_settings, build_engine, build_learner, build_server, engine_options
+from turnwise.setup.build import agent_settings, build_engine, build_learner, build_server, check_served, engine_options
+from turnwise.setup.early import check_families
 from turnwise.setup.examples import check_taught, examples_of
 from turnwise.setup.favours import answers, demonstrations, evaluation, openings, said
 from turnwise.setup.further import build_models
@@ -94,9 +95,10 @@ class System:
             getattr(self, part)
 
     def check_engine(self) -> None:
-        """The engine's options, and whether what it needs is here; before a model is loaded."""
+        """The engine's options, whether what it needs is here, and whether it takes a model of this family; before one is loaded."""
         if self.config.engine.name != "openai":
             engine_options(self.config)
+        check_families(self.config, self.model_folder)
 
     def look(self, tasks: TaskSet) -> None:
         """Play a few turns of two tasks: an environment that cannot be played raises an error here, with the lines of its file."""
@@ -155,6 +157,7 @@ class System:
         """Model and tokenizer; torch computes with as many threads as that model can use."""
         loaded = self._load()
         loading.use_threads(loaded[0], self.config.threads)
+        check_served(self.config, loaded[0])
         return loaded
 
     def _load(self) -> tuple[Any, Any]:

@@ -15,11 +15,8 @@ PATIENCE = 5.0  # timeout in seconds; a reachable hub responds faster
 
 def find_model(path: str | Path) -> str:
     """What transformers should load: the folder itself, the hub name if the hub responds, otherwise the downloaded copy."""
-    folder = Path(path).expanduser()
-    if folder.exists():
-        return str(folder)
-    if not HUB_NAME.fullmatch(str(path)):
-        raise TurnwiseError(f"model {path}: no such folder (looked in {Path.cwd()})")
+    if (folder := _folder(path)) is not None:
+        return folder
     silence = why_silent()
     if silence is None:
         return str(path)
@@ -42,6 +39,21 @@ def why_silent() -> str | None:
     except Exception as error:  # of whichever library sends the request
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         return f"the hub {constants.ENDPOINT} cannot be reached ({reason})"
+    return None
+
+
+def at_hand(path: str | Path) -> str | None:
+    """The folder of a model that is here: its own, or the downloaded copy. The hub is not asked; an error if it cannot have it either."""
+    return _folder(path) or downloaded(str(path))
+
+
+def _folder(path: str | Path) -> str | None:
+    """The folder that a path is; None if it can only be a name on a hub."""
+    folder = Path(path).expanduser()
+    if folder.exists():
+        return str(folder)
+    if not HUB_NAME.fullmatch(str(path)):
+        raise TurnwiseError(f"model {path}: no such folder (looked in {Path.cwd()})")
     return None
 
 
