@@ -178,6 +178,49 @@ def test_rollouts_alone() -> None:
     text = " ".join(page("performance").split())
     window, full = (measured(f"iteration-rollout-{context}-now")["seconds"]["rollout"] for context in ("window", "full"))
     assert f"took {window:.1f} s in window and {full:.1f} s in full context" in text
+    other = [measured(f"iteration-rollout-{context}-now")["vllm"]["seconds"] for context in ("window", "full")]
+    assert f"vLLM 0.26 took {other[0]:.1f} and {other[1]:.1f} s in the same runs" in text
+    before = [measured(f"iteration-{context}")["seconds"]["rollout"] for context in ("window", "full")]
+    for context, *values in zip(("window", "full"), before, (window, full), other, strict=True):
+        assert cells(page("performance"), f"rollouts of 128 × 50 turns, {context} context")[:3] == [f"{value:.1f} s" for value in values]
+
+
+def test_whole_games_of_a_7b_model_inside_a_limit() -> None:
+    text = " ".join(page("performance").split())
+    for case, words in zip(
+        measured("memory_games_7b"), ("it took {} GB in all and {} s, {} tokens/s", "it took {} GB and {} s, {} tokens/s"), strict=True
+    ):
+        found = f"{case['measured_total_gb']:.1f}", f"{case['seconds_per_iteration']:.0f}", f"{case['tokens_per_s']:,.0f}"
+        assert words.format(*found) in text and f"In {case['limit_gb']} GB" in text
+        assert case["within_the_limit"] and case["retries"] == 0 and case["iterations"] == 1 and case["turns"] == 50
+
+
+def test_how_fast_memory_is_read() -> None:
+    text, run = " ".join(page("performance").split()), measured("read_rate")
+    small, large = (max(run[f"{size} GB, scattered"].values()) / 1e12 for size in ("0.6", "17"))
+    assert f"reads {small:.1f} · 10¹² bytes/s, and {large:.1f} · 10¹² of larger arrays" in text
+
+
+def test_common_prefixes_caches_in_8_bits_and_rows_of_different_lengths() -> None:
+    text, run = " ".join(page("engines").split()), measured("engine_shared")["shared"]
+    steps, layers, common = run["ms per step"], run["us of a layer"], "rows, groups of 8, 1,024 + 128"
+    large, small = ([steps[f"{rows} {common}, {way}"] for way in ("cascade", "as it is")] for rows in (512, 128))
+    assert (
+        f"a step takes {large[0]:.2f} instead of {large[1]:.2f} ms. With 128 rows it takes {small[0]:.2f} instead of {small[1]:.2f} ms"
+        in text
+    )
+    small, large = ([steps[f"{rows} rows at 1,152, {way}"] for way in ("8 bits", "as it is")] for rows in (128, 512))
+    assert f"takes {small[0]:.2f} instead of {small[1]:.2f} ms, and one of 512 rows {large[0]:.2f} instead of {large[1]:.2f} ms" in text
+    plain, packed, relative = (layers[f"512 lanes at 1152, cache: {kind}"] for kind in ("model", "8bit", "8bit, relative"))
+    assert f"({packed:.0f} instead of {plain:.0f} µs per layer with 512 rows), but slower with one ({relative:.0f} µs)" in text
+    ragged = measured("engine_tuning_ragged")
+    long, short = (
+        [ragged[case][way]["ms"] for way in ("balance, nothing asked for ahead", "now")] for case in ("128 ragged, long", "128 ragged")
+    )
+    assert (
+        f"take {long[0]:.2f} instead of {long[1]:.2f} ms at 2,600 tokens on average, and {short[0]:.2f} instead of {short[1]:.2f} ms"
+        in text
+    )
 
 
 def test_the_gap_between_engine_and_learner_in_a_training_run() -> None:
