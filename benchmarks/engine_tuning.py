@@ -39,6 +39,8 @@ CASES = {
     "16 at 768": (16, 768, False),
     "128 ragged": (128, 1152, True),
     "512 at 1152": (512, 1152, False),
+    "512 at 1120": (512, 1120, False),
+    "128 at 736": (128, 736, False),
     "128 at 4400": (128, 4400, False),
     "128 ragged, long": (128, 2600, True),
 }
@@ -53,6 +55,8 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[Any, Any]]] = {
     "library": ({"products": False, "gate": False, "gate_tiles": False, "overlap": False}, {}, {}),
     "no gate tiles": ({"gate_tiles": False}, {}, {}),
     "no overlap": ({"overlap": False}, {}, {}),
+    "tight": ({}, {"TIGHT": True}, {}),
+    "tight, 3 stages, next": ({}, {"TIGHT": True, "STAGES": 3, "NEXT": True}, {}),
     "3 stages, next": ({}, {"STAGES": 3, "NEXT": True}, {}),
     "3 stages, two parts": ({}, {"STAGES": 3, "PROGRAMS": 528}, {}),
     "gate, 0 ahead": ({}, {}, {GATE: ((128, Tile(72, 6, 1, 2, ahead=0)), (512, Tile(96, 5, 1, 2, ahead=0)))}),

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from native_models import ask, make, prompt, worst
 from test_native_cache import random_requests_are_right
 from test_native_recorded import Make, recorded  # noqa: F401  # a fixture
 
 from turnwise.engines.base import Request, Sampling
-from turnwise.engines.native import NativeEngine
+from turnwise.engines.native import NativeEngine, cascade
 from turnwise.engines.native.cache_pages import Chain
 from turnwise.engines.native.cascade import Group, Layout, Planner, groups_of
 from turnwise.engines.native.requests import RunningRequest
@@ -76,6 +78,41 @@ def test_a_plan_is_made_again_if_a_row_or_its_chain_is_another_one() -> None:
     for row in rows:
         row.computed += 2000
     assert planner.groups(rows) == []  # little of what is read is common
+
+
+def test_unless_it_is_asked_for_only_large_steps_that_save_much_read_together(
+    recorded: Make,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planner, rows = Planner(64, 1024), [running([*range(16), 100 + n], 64 * 16 + 9) for n in range(300)]
+    assert planner.groups(rows) == [Group(tuple(range(300)), 16)]  # 299 · 16 · 64 tokens of 1,024 bytes: 314 MB
+    assert planner.groups(rows[:280]) == [] and Planner(64).groups(rows[:280]) != []
+    model, prompts = make(num_hidden_layers=1), [[*prompt(70, 1), *prompt(3 + n, n)] for n in range(9)]
+
+    def decoded(**switches: Any) -> set[str]:
+        engine = recorded(model, 200, 16, {**CASCADE, "cascade": "auto", **switches}, max_batch=12, max_length=192)
+        ask(engine, prompts, Sampling(max_tokens=5), seed=0)
+        return {key[3] for key in engine._runner._graphs_of if key[0] == "decode"}  # type: ignore[attr-defined]
+
+    assert decoded() == {"single"} and "cascade" in decoded(cascade=True)
+    monkeypatch.setattr("turnwise.engines.native.recorded.LARGE", 8)
+    assert decoded() == {"single"}
+    monkeypatch.setattr(cascade, "LEAST", 1e4)
+    assert "cascade" in decoded() and decoded(cascade=False) == {"single"}
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 9)), max_size=24))
+def test_groups_are_those_that_all_lanes_together_fall_into(shape: list[tuple[int, int, int]]) -> None:
+    chains = []
+    for task, half, own in shape:
+        beginning, rest = 10 * task, 1000 * (1 + half) + 100 * task
+        chains.append([*range(beginning, beginning + 5), *range(rest, rest + own)])
+
+    def in_order(groups: list[Group]) -> list[Group]:
+        return sorted(groups, key=lambda group: group.lanes)
+
+    expected, found = in_order(cascade._best(list(range(len(chains))), 0, chains)[1]), in_order(groups_of(chains))
+    assert found == expected
 
 
 @pytest.mark.parametrize("kind", ["model", "8bit"])

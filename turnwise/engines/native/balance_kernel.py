@@ -41,7 +41,7 @@ LEAST = 4  # pages of a stretch
 BEGINNING = 1  # pages that could be read in the time in which a program takes up another lane
 MERGING = 1  # pages that could be read in the time in which parts are merged
 AHEAD = 4  # parts that are read at once to be merged
-BRING = 2  # pages of a lane that are asked for before anything else is done for it (GPUs since Hopper)
+BRING = 0  # pages of a lane that are asked for before anything else is done for it (GPUs since Hopper)
 STRETCH: tl.constexpr = tl.constexpr(16)  # numbers of a stretch in a plan
 LANE: tl.constexpr = tl.constexpr(8)  # numbers of a lane
 
@@ -225,7 +225,7 @@ def _balanced(
                 following = tl.load(chain + tl.minimum(number_of_page + 1, pages - 1)).to(tl.int64)
             else:
                 page = tl.load(chain + number_of_page).to(tl.int64)
-            k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, SIZE, PAGE, EIGHT)
+            k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, PAGE, SIZE, PAGE, EIGHT, False)
             key = number_of_page * PAGE + inside
             known = key < length
             if WINDOW:

@@ -31,6 +31,7 @@ from turnwise.engines.native.kernels import packed, reach
 PROGRAMS = 264  # enough to keep every multiprocessor of a large GPU reading; more splits only add to the merging
 WARPS = 2
 STAGES = 5  # pages under way, if a multiprocessor has the memory for them
+TIGHT = False  # what a page holds beyond a row's end is not read
 NEXT = False  # the number of a page is read one step before the page: nobody waits for it, and all of the stages are pages
 RESERVED = 16 << 10  # bytes of a multiprocessor's memory for queries and scores
 MOST_SPLITS = 32
@@ -71,12 +72,20 @@ def _turned(
 
 
 @triton.jit
-def _read(cache, scales, block, inside, column, values, SIZE: tl.constexpr, PAGE: tl.constexpr, EIGHT: tl.constexpr):
-    """A block (a page of one key head): keys and values as they are stored, and the scales of both."""
+def _read(
+    cache, scales, block, inside, column, values, rest,
+    SIZE: tl.constexpr, PAGE: tl.constexpr, EIGHT: tl.constexpr, TIGHT: tl.constexpr,
+):  # fmt: skip
+    """A block (a page of one key head): keys and values as they are stored, and the scales of both. TIGHT: only of its first `rest` tokens,
+    and zeros for the others."""
     LONG: tl.constexpr = PAGE * (SIZE + 4) if EIGHT else PAGE * SIZE
     place = cache + block * LONG + inside[:, None] * SIZE + column[None, :]
-    k = tl.load(place)
-    v = tl.load(place + values)
+    if TIGHT:
+        k = tl.load(place, mask=(inside < rest)[:, None], other=0)
+        v = tl.load(place + values, mask=(inside < rest)[:, None], other=0)
+    else:
+        k = tl.load(place)
+        v = tl.load(place + values)
     if EIGHT:
         at = scales + block * (LONG // 4) + PAGE * SIZE // 4 + inside
         of_k = tl.load(at)
@@ -141,7 +150,7 @@ def _single(
     row_stride, table_stride, values, scale, eps, splits, others, part_stride,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr,
     NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, MERGE: tl.constexpr, EIGHT: tl.constexpr,
-    SHIFT: tl.constexpr, CASCADE: tl.constexpr, PARTS: tl.constexpr, NEXT: tl.constexpr,
+    SHIFT: tl.constexpr, CASCADE: tl.constexpr, PARTS: tl.constexpr, NEXT: tl.constexpr, TIGHT: tl.constexpr,
 ):  # fmt: skip
     lane, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     GROUP: tl.constexpr = HEADS // KV
@@ -185,8 +194,9 @@ def _single(
             following = tl.load(chain + tl.minimum(number + 1, pages - 1)).to(tl.int64)
         else:
             page = tl.load(chain + number).to(tl.int64)
-        k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, SIZE, PAGE, EIGHT)
-        known = number * PAGE + inside < length
+        rest = length - number * PAGE  # tokens from here on
+        k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, rest, SIZE, PAGE, EIGHT, TIGHT)
+        known = inside < rest
         if WINDOW:
             known = known & (number * PAGE + inside >= length - WINDOW)
         score = scale * _scores(q, k, of_k, shift, number * PAGE, kv_head, inside, column, KV, SIZE, EIGHT, SHIFT, PRECISION)
@@ -296,7 +306,7 @@ def attend_parts(
         HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], SPLIT=splits + others > 1, NORM=layer.q_norm is not None,
         WINDOW=layer.window, ROWS=max(16, triton.next_power_of_2(shape.group)), PRECISION=_precision(out), MERGE=arrivals is not None,
         EIGHT=cache.dtype == torch.int8, SHIFT=layer.shift is not None, CASCADE=shared is not None,
-        PARTS=len(qkv) if qkv.dim() == 3 else 1, NEXT=NEXT,
+        PARTS=len(qkv) if qkv.dim() == 3 else 1, NEXT=NEXT, TIGHT=TIGHT,
         num_warps=2 * WARPS if cache.dtype == torch.int8 else WARPS,
         num_stages=_stages(qkv.device, _page_bytes(cache, layer, size), STAGES),
     )  # fmt: skip
@@ -351,13 +361,13 @@ def _prompt(
     sum_ = tl.zeros([BLOCK, SIZE], tl.float32)
     for number in range(begun, whole):
         page = tl.load(chain + number).to(tl.int64)
-        k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, SIZE, PAGE, EIGHT)
+        k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, PAGE, SIZE, PAGE, EIGHT, False)
         score = scale * _scores(q, k, of_k, shift, number * PAGE, kv_head, inside, column, KV, SIZE, EIGHT, SHIFT, PRECISION)
         top, total, sum_ = _weighed(score, q, v, of_v, top, total, sum_, EIGHT, PRECISION)
     for number in range(whole, tl.cdiv(first + count, PAGE)):
         page = tl.load(chain + number).to(tl.int64)
         key = number * PAGE + inside
-        k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, SIZE, PAGE, EIGHT)
+        k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, PAGE, SIZE, PAGE, EIGHT, False)
         score = scale * _scores(q, k, of_k, shift, number * PAGE, kv_head, inside, column, KV, SIZE, EIGHT, SHIFT, PRECISION)
         seen = key[None, :] <= first + row[:, None]
         if WINDOW:

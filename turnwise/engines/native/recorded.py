@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from turnwise.engines.native.balance_kernel import attend_balanced, plan_of
-from turnwise.engines.native.cascade import Layout, Planner
+from turnwise.engines.native.cascade import LARGE, Layout, Planner
 from turnwise.engines.native.cascade_kernel import Shared, attend_cascade
 from turnwise.engines.native.cuda import CudaRunner, originals
 from turnwise.engines.native.draw_kernel import draw_tokens
@@ -70,7 +70,8 @@ class RecordedRunner(CudaRunner):
         plan = Layout.of(self._lane_room, weights.shape.group)
         decode = 4 * self._lane_room + (sum(map(aligned, plan.sizes)) if plan else 0)
         self._room = 2 * self._lane_room + max(largest, decode)
-        self._planner = Planner(page_size)
+        token = 2 * weights.shape.kv_heads * self._stored[1] * self._stored[0].itemsize
+        self._planner = Planner(page_size, token if self.switches.cascade == "auto" else 0)
         self._mail = Mail(self._room + slots * (aligned(self._record_size) + 4), weights.device)
         self._ends = torch.zeros(2, self._lane_room, weights.shape.hidden, dtype=weights.dtype, device=weights.device)
         self._arrivals = torch.zeros(self._lane_room * weights.shape.kv_heads, dtype=torch.int32, device=weights.device)
@@ -161,7 +162,7 @@ class RecordedRunner(CudaRunner):
 
     def _singles_by_mail(self, step: Step, rows: list[RunningRequest]) -> Reply:
         lanes, count = self._lanes(len(rows)), len(rows)
-        layout = Layout.of(lanes, self.weights.shape.group) if self.switches.cascade else None
+        layout = self._layout(lanes)
         groups = self._planner.groups(rows) if layout is not None else []
         key = "decode", lanes, self._way(rows, lanes), "cascade" if groups else "single"
         places = lay([4 * lanes, *(layout.sizes if layout is not None and groups else ())], 2 * self._lane_room)
@@ -180,6 +181,11 @@ class RecordedRunner(CudaRunner):
         plan = Shared(pieces[1], pieces[2].view(layout.blocks, -1)) if layout is not None and groups else None
         self._run(key, lambda: self._decode_into(pieces[0].view(4, lanes), results, key[2], plan))
         return Reply(results, count)
+
+    def _layout(self, lanes: int) -> Layout | None:
+        """How plans are written down for a step with so many lanes, if they may read pages together."""
+        wanted = self.switches.cascade is True or (self.switches.cascade == "auto" and lanes >= LARGE)
+        return Layout.of(lanes, self.weights.shape.group) if wanted else None
 
     def _decode_into(self, control: Tensor, results: Results, way: str, plan: Shared | None) -> None:
         slots, positions, _, places = control.unbind(0)

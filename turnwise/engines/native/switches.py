@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from turnwise.util.errors import TurnwiseError
@@ -24,8 +24,9 @@ class Switches:
     `gate_tiles`: on a Hopper GPU, the kernel for those two halves whose blocks share what they read (`gate_tiles.py`), for the shapes of
     `product_table.TILES`. `overlap`: a product or norm may begin before the last kernel has ended (GPUs since Hopper). `prompts`: attention
     of prompts that is arranged for a GPU's copy engine. `cascade`: pages that several rows of a decode step have in common, as the prompt
-    of a group, are read once for all of them, where that saves enough (`cascade.py`). `balance`: the programs of a decode step's attention
-    read about the same number of pages each, whatever the lengths of its rows (`balance_kernel.py`); steps with a cascade do not.
+    of a group, are read once for all of them, where that saves enough (`cascade.py`); `auto`: only in large steps that save much.
+    `balance`: the programs of a decode step's attention read about the same number of pages each, whatever the lengths of its rows
+    (`balance_kernel.py`); steps with a cascade do not.
     `nucleus`: rows with top-p are drawn by many programs each, which read every logit once (`nucleus_kernel.py`)."""
 
     record: bool = True
@@ -36,7 +37,7 @@ class Switches:
     gate_tiles: bool = True
     overlap: bool = True
     prompts: bool = True
-    cascade: bool = False
+    cascade: bool | str = "auto"
     balance: bool = False
     nucleus: bool = True
 
@@ -44,8 +45,9 @@ class Switches:
         if self.draw not in WAYS:
             raise TurnwiseError(f"engine: the switch draw is one of {', '.join(WAYS)}, not {self.draw!r}")
         for name in (field.name for field in fields(self) if field.name != "draw"):
-            if not isinstance(value := getattr(self, name), bool):
-                raise TurnwiseError(f"engine: the switch {name} is true or false, not {value!r}")
+            value, auto = getattr(self, name), name == "cascade"
+            if not isinstance(value, bool) and not (auto and value == "auto"):
+                raise TurnwiseError(f"engine: the switch {name} is true{', false or auto' if auto else ' or false'}, not {value!r}")
 
     @classmethod
     def of(cls, chosen: Mapping[str, Any] | None) -> Switches:
@@ -58,7 +60,7 @@ class Switches:
     @property
     def changed(self) -> bool:
         """Whether anything is done in another way than the plain one."""
-        return self != PLAIN
+        return replace(self, cascade=self.cascade is True) != PLAIN
 
     def way(self, lanes: int) -> str:
         """How so many lanes draw, none of them with a truncated distribution."""
@@ -68,5 +70,6 @@ class Switches:
 
 
 PLAIN = Switches(
-    record=False, draw="rows", merge=False, products=False, gate=False, gate_tiles=False, prompts=False, overlap=False, nucleus=False
-)
+    record=False, draw="rows", merge=False, products=False, gate=False, gate_tiles=False, prompts=False, overlap=False, cascade=False,
+    nucleus=False,
+)  # fmt: skip
