@@ -12,10 +12,12 @@ import torch
 from learn_cases import credited
 from picture_env import BLUE, RED, PictureBandit, PictureWalk, square
 from seeing_models import KINDS, model_of, processor_of, seeing
+from typer.testing import CliRunner
 
 import turnwise as tw
 from turnwise.agent import Agent, AgentSettings, Parsed
 from turnwise.agent.vision import Vision
+from turnwise.cli.app import app
 from turnwise.collect.collector import Collector, Start
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.data.images import picture
@@ -26,6 +28,7 @@ from turnwise.engines.transformers import TransformersEngine
 from turnwise.envs.base import Observation
 from turnwise.envs.pool import Pool
 from turnwise.learn.learner import Learner
+from turnwise.learn.models import load_folder
 from turnwise.learn.packing import pack
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings
 from turnwise.learn.sft import SftSettings, warm_start
@@ -255,6 +258,12 @@ def test_sokoban_trains_from_its_pictures_alone(folder: Path, tmp_path: Path, co
     assert all(pixels.dtype == np.uint8 and pixels.shape[2] == 3 for pixels in kept.values())
     again = tw.evaluate(result.folder, n=2)  # the trained model was saved with its processor
     assert len(again.trajectories) == 2 and again.trajectories[0].turns[0].images
+
+
+def test_a_dry_run_counts_the_parameters_of_a_model_that_sees(folder: Path) -> None:
+    result = CliRunner().invoke(app, ["train", str(HERE.parent / "recipes" / "sokoban-pictures.toml"), "--dry-run", f"model.path={folder}"])
+    model = load_folder(folder)[0]
+    assert result.exit_code == 0 and f"model: {sum(weight.numel() for weight in model.parameters()):,} parameters" in result.output
 
 
 def test_a_model_without_eyes_trains_on_the_words_with_one_notice(tmp_path: Path) -> None:

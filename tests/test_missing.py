@@ -6,10 +6,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import ROOT
+from typer.testing import CliRunner
+
+from turnwise.cli.app import app
+from turnwise.config.schema import Config
+from turnwise.util.errors import TurnwiseError
 
 PROGRAM = """
 import json, sys
@@ -69,3 +75,50 @@ def test_every_remedy_is_one_line(told: dict[str, Any]) -> None:
     for name, row in told["found"].items():
         assert row["remedies"], name
         assert all("\n" not in remedy and 10 < len(remedy) < 140 for remedy in row["remedies"]), name
+
+
+# -- a dry run ------------------------------------------------------------------------------------------------------------------------
+
+ALFWORLD = sorted((ROOT / "recipes").glob("alfworld*.toml"))
+
+
+@pytest.fixture
+def without_games(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("TURNWISE_DATA", "ALFWORLD_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("recipe", ALFWORLD, ids=lambda path: path.stem)
+def test_a_dry_run_without_games_says_what_it_can_and_then_what_is_missing(recipe: Path, without_games: Path) -> None:
+    config = Config.load(recipe)
+    own = [] if not str(config.model.path).startswith("runs/") else ["model.path=Qwen/Qwen2.5-0.5B-Instruct"]
+    limited, whole = (CliRunner().invoke(app, ["train", str(recipe), "--dry-run", *own, *more]) for more in (["--memory", "40"], []))
+    for result in (limited, whole):
+        assert isinstance(result.exception, TurnwiseError) and result.exit_code != 0
+        for words in (
+            "games were not found",
+            f"looked in {without_games / '.cache' / 'alfworld'}",
+            "alfworld-download",
+            "env.options.data",
+        ):
+            assert words in str(result.exception)
+        sizes = f"an iteration: {config.collect.groups} tasks × {config.collect.group_size} attempts × at most {config.env.max_turns} turns"
+        assert "[learner]" in result.output and sizes in result.output and "model: about " in result.output
+        assert ("a warm start: " in result.output) == (config.sft is not None)
+    assert "GB for weights, gradients and optimiser" in whole.output
+    assert "40 GB as it is: the predicted peak is" in limited.output or "Chosen so that it fits (predicted peak" in limited.output
+
+
+def test_a_dry_run_names_a_missing_model_too(without_games: Path) -> None:
+    recipe = str(ROOT / "recipes" / "alfworld-0.5b-gigpo.toml")
+    result = CliRunner().invoke(app, ["train", recipe, "--dry-run"])
+    missing = f"model runs/alfworld-0.5b-start/model: no such folder (looked in {without_games})"
+    assert f". Also: {missing}" in str(result.exception) and "model: not known yet" in result.output
+    alone = CliRunner().invoke(app, ["train", "--dry-run", "model.path=runs/gone/model"])
+    assert str(alone.exception).startswith("model runs/gone/model: no such folder") and "an iteration: " in alone.output
+    assert CliRunner().invoke(app, ["train", "--dry-run", "model.path=somebody/unknown"]).exit_code == 0, "a hub may have it"
+    fit = CliRunner().invoke(app, ["fit", recipe])
+    assert "no such folder" in str(fit.exception) and "`turnwise fit --model` takes a size" in str(fit.exception)

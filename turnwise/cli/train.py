@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -131,6 +132,6 @@ def show(config: Config, run: Run | None, changes: Mapping[str, Any], memory: fl
         from turnwise.setup.small_gpu import foreseen
 
         words += foreseen(config, memory)
-    for text in (to_toml(config), *words, *forecast(config, said=memory is not None)):
+    for text in chain((to_toml(config), *words), forecast(config, said=memory is not None)):
         console.print(Text(text), soft_wrap=True)
     return 0

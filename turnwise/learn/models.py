@@ -128,11 +128,10 @@ def tokenizer_of(path: str | Path) -> Any:
 def load_folder(path: str | Path) -> tuple[Any, Any]:
     """A causal language model, with or without vision, and its tokenizer from a folder (or a hub's name, if a hub can be reached)."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
     from turnwise.learn.saving import no_progress_bar
 
-    kind = AutoModelForImageTextToText if sees(path) else AutoModelForCausalLM
+    kind = class_of(config_of(path))
     tokenizer = tokenizer_of(path)
     try:
         with no_progress_bar():
@@ -162,6 +161,13 @@ def config_of(path: str | Path) -> Any:
         raise TurnwiseError(
             f"model {path}: its config.json cannot be loaded ({_line(error)}). It has to describe a model that transformers knows"
         ) from error
+
+
+def class_of(config: Any) -> Any:
+    """The class of transformers that makes or loads models of a configuration."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    return AutoModelForImageTextToText if _sees(config) else AutoModelForCausalLM
 
 
 def sees(path: str | Path) -> bool:

@@ -56,8 +56,8 @@ def look(config: Config, hub: bool = True) -> Config:
     look_at(config)
     if not is_reference(config.env.name):
         registry.resolve(config.env.name, config.env.options)
-    if config.model.path is not None and config.engine.name != "openai":
-        (find_model if hub else at_hand)(config.model.path)
+    if hub and config.model.path is not None and config.engine.name != "openai":
+        find_model(config.model.path)
     return config
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,16 +12,31 @@ if TYPE_CHECKING:
     from turnwise.learn.shapes import ModelShape
 
 
-def forecast(config: Config, said: bool = False) -> list[str]:
-    """The size of a run: tasks, attempts, turns, tokens, memory. `said`: of its memory everything was said."""
+def forecast(config: Config, said: bool = False) -> Iterator[str]:
+    """The size of a run: tasks, attempts, turns, tokens, memory. `said`: of its memory everything was said. If the tasks or the model
+    are not here, the rest comes first, as far as the recipe itself says it, and then the error."""
     from turnwise.setup.unread import unread
+    from turnwise.util.errors import TurnwiseError
+    from turnwise.util.hub import folder_of
 
+    missing = list[str]()
     lines = [f"not executed, only checked: {', '.join(code)}"] if (code := unread(config)) else []
-    lines += what_is_played(config, known=not code)
+    try:
+        lines += what_is_played(config, known=not code)
+    except TurnwiseError as error:
+        missing.append(str(error))
+        lines += what_is_played(config, known=False)
     if config.sft is not None:
         much = f"{config.sft.steps} steps" if config.sft.steps is not None else f"{config.sft.epochs} passes"
         lines.insert(1, f"a warm start: {config.sft.tasks} attempts of {config.sft.file or 'the expert'}, learned in {much}")
-    return [*lines, f"model: {model_words(config, said)}"]
+    yield from (*lines, f"model: {model_words(config, said)}")
+    try:
+        if config.model.path is not None:
+            folder_of(config.model.path)
+    except TurnwiseError as error:
+        missing.append(str(error))
+    if missing:
+        raise TurnwiseError(". Also: ".join(missing))
 
 
 def model_words(config: Config, said: bool) -> str:
@@ -81,10 +97,11 @@ def parameter_count(config: Config) -> int | None:
     """The number of parameters of a model in a folder, without loading its weights; None if it is not in one."""
     import torch
 
-    if config.model.path is None or not (Path(config.model.path) / "config.json").is_file():
+    if config.model.path is None or not (Path(config.model.path).expanduser() / "config.json").is_file():
         return None
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from turnwise.learn.models import class_of, config_of
 
+    found = config_of(config.model.path)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(config.model.path, trust_remote_code=False))
+        model = class_of(found).from_config(found)
     return int(sum(parameter.numel() for parameter in model.parameters()))

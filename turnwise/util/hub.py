@@ -15,7 +15,7 @@ PATIENCE = 5.0  # timeout in seconds; a reachable hub responds faster
 
 def find_model(path: str | Path) -> str:
     """What transformers should load: the folder itself, the hub name if the hub responds, otherwise the downloaded copy."""
-    if (folder := _folder(path)) is not None:
+    if (folder := folder_of(path)) is not None:
         return folder
     silence = why_silent()
     if silence is None:
@@ -43,17 +43,18 @@ def why_silent() -> str | None:
 
 
 def at_hand(path: str | Path) -> str | None:
-    """The folder of a model that is here: its own, or the downloaded copy. The hub is not asked; an error if it cannot have it either."""
-    return _folder(path) or downloaded(str(path))
+    """The folder of a model that is here: its own, or the downloaded copy. The hub is not asked."""
+    folder = Path(path).expanduser()
+    return str(folder) if folder.exists() else downloaded(str(path))
 
 
-def _folder(path: str | Path) -> str | None:
-    """The folder that a path is; None if it can only be a name on a hub."""
+def folder_of(path: str | Path) -> str | None:
+    """The folder that a path is; None if there is none, and it may be a name on a hub. An error if it cannot be one."""
     folder = Path(path).expanduser()
     if folder.exists():
         return str(folder)
     if not HUB_NAME.fullmatch(str(path)):
-        raise TurnwiseError(f"model {path}: no such folder (looked in {Path.cwd()})")
+        raise TurnwiseError(f"model {path}: no such folder (looked in {Path.cwd()}). Give the path of a model folder")
     return None
 
 

@@ -107,7 +107,7 @@ def _form(folder: Path) -> tuple[type[PackedLibrary] | type[TreeLibrary] | None,
 _EXPECTED = (
     f"Expected the official tree ({TREE}/<split>/<task>/<trial>/{GAME}, or its parent) or a packed folder ({SHARED} and <split>.jsonl.xz). "
     "To get the games: `pip install alfworld` in an environment of its own and run `alfworld-download`, which puts them into "
-    "~/.cache/alfworld; elsewhere: set ALFWORLD_DATA to the folder, or pass data=…"
+    "~/.cache/alfworld; elsewhere: set ALFWORLD_DATA to the folder, or pass data=… (in a recipe: env.options.data)"
 )
 
 
