@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from engine_products import graph_us
 from results import need_gpu, publish
 
 CHUNK = 16384  # bytes that are next to each other, as the keys of a page and head are
@@ -38,6 +37,8 @@ def reader() -> Any:
 
 def rate(gigabytes: float, scattered: bool, programs: int = 528, warps: int = 4, stages: int = 4) -> float:
     """Bytes per second, of recorded launches."""
+    from engine_products import graph_us
+
     chunks = int(gigabytes * 1e9) // CHUNK
     source = torch.ones(chunks * CHUNK // 4, dtype=torch.int32, device="cuda")
     order = (
