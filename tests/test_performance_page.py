@@ -185,6 +185,20 @@ def test_rollouts_alone() -> None:
         assert cells(page("performance"), f"rollouts of 128 × 50 turns, {context} context")[:3] == [f"{value:.1f} s" for value in values]
 
 
+def test_in_short() -> None:
+    text = " ".join(page("performance").split("## Where the time goes")[0].split())
+    window, full = (measured(f"iteration-{context}-now") for context in ("window", "full"))
+    share = [round(100 * run["floor_seconds"]["total"] / run["seconds"]["total"]) for run in (window, full)]
+    took = [round(run["seconds"]["total"]) for run in (window, full)]
+    assert f"takes {took[0]} s in window and {took[1]} s in full context, {share[0]} and {share[1]} % of what the GPU allows" in text
+    rollouts = [measured(f"iteration-rollout-{context}-now") for context in ("window", "full")]
+    times = [run["vllm"]["seconds"] / run["seconds"]["rollout"] for run in rollouts]
+    run = measured("engine_vllm_all_tokens")
+    steps = [run["vllm"][part]["ms_per_step"] / run[part]["ms_per_step"] for part in ("decode128", "decode512")]
+    assert f"rollouts are {times[0]:.1f} and {times[1]:.1f} times as fast as with vLLM 0.26" in text
+    assert f"decode steps of 128 and 512 rows {steps[0]:.1f} and {steps[1]:.1f} times" in text
+
+
 def test_whole_games_of_a_7b_model_inside_a_limit() -> None:
     text = " ".join(page("performance").split())
     for case, words in zip(
