@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,21 @@ def test_updates_are_bitwise_those_with_the_reference_on_the_device(dtype: str) 
     assert all(np.array_equal(own, scores[0]) for own in scores)
     assert not np.array_equal(scores[0], learners[0].logprobs(packed))
     assert all(equal(learner.state()[0], learners[0].state()[0]) for learner in learners)
+
+
+def test_layers_that_take_turns_in_a_place_are_computed_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnwise.learn.learner.at_once", lambda used: 2)
+    packed, seen = pack(trajectories()), set()
+    host, device = (made(place, tokens_per_batch=40) for place in ("host", "device"))
+    fetch = host.reference.policy.causal.fetch_layer  # type: ignore[union-attr]
+
+    def watched(number: int) -> None:
+        seen.add(get_ident())
+        fetch(number)
+
+    host.reference.policy.causal.fetch_layer = watched  # type: ignore[union-attr]
+    assert np.array_equal(host.reference_logprobs(packed), device.reference_logprobs(packed))
+    assert seen == {get_ident()} and device.workers(device.reference.policy) == 2  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "llama", "qwen3-moe", "gemma3", "smollm3"])

@@ -47,6 +47,7 @@ from turnwise.learn.saving import fingerprint, write_model
 from turnwise.learn.seeing import SeeingModel
 from turnwise.learn.sending import sent
 from turnwise.learn.settings import LearnerSettings
+from turnwise.learn.streamed import is_streamed
 from turnwise.learn.update import Update
 from turnwise.learn.values import Critic
 from turnwise.objectives.kl import reward_penalty
@@ -254,8 +255,8 @@ class Learner:
 
     def workers(self, policy: PackedModel) -> int:
         """How many threads compute micro-batches at the same time: a tiny model leaves cores idle. Our own layers draw no random numbers,
-        so their order does not matter."""
-        alone = self.ranks is None and policy.fused is not None and self.device.type == "cpu"
+        so their order does not matter. Layers that come from host memory take turns in a place, so only one thread may compute."""
+        alone = self.ranks is None and policy.fused is not None and self.device.type == "cpu" and not is_streamed(policy.causal)
         return at_once(torch.get_num_threads()) if alone else 1
 
     def forward(self, policy: PackedModel, part: Packed, critic: Critic | None) -> tuple[Tensor, Tensor, Tensor | None]:

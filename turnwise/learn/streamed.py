@@ -133,6 +133,11 @@ class Streamed:
             self._arrived[slot] = self._stream.record_event()
 
 
+def is_streamed(model: Any) -> bool:
+    """Whether the layers of this model come from host memory."""
+    return hasattr(model, "fetch_layer")
+
+
 def host_twin(model: nn.Module) -> Any:
     """A copy of a model whose weights are in host memory; nothing is copied on the device but its buffers."""
     memo: dict[int, Any] = {}
