@@ -297,23 +297,23 @@ def test_split_sequences_attend_as_whole_ones(monkeypatch: pytest.MonkeyPatch, m
 
 
 @pytest.mark.parametrize("kind", ["model", "8bit"])
-@pytest.mark.parametrize("next_", [False, True])
-def test_what_follows_a_rows_end_need_not_be_read(monkeypatch: pytest.MonkeyPatch, next_: bool, kind: str) -> None:
-    """With the setting TIGHT, numbers after the end of a row do not count, even if they are the largest there are."""
+@pytest.mark.parametrize(("next_", "lot"), [(False, 1), (True, 4), (False, 8)])
+def test_lots_after_a_rows_end_are_not_read(monkeypatch: pytest.MonkeyPatch, next_: bool, lot: int, kind: str) -> None:
+    """Pages of 16 tokens. What is in lots that a row does not reach does not count, whatever it is."""
     from turnwise.engines.native import paged_attention
 
-    lengths = [1, 16, 17, 60, 31]
+    lengths = [1, 16, 17, 60, 31, 24]
     qkv, cache, tables, positions = paged_case(lengths)
     cache = cache if kind == "model" else in_8_bits(cache)
-    slots, other = torch.arange(len(lengths)).int(), cache.clone()
+    slots, other, size = torch.arange(len(lengths)).int(), cache.clone(), Shape().head_dim
     for row, length in enumerate(lengths):
-        last = int(tables.pages[row, (length - 1) // 16])
-        if length % 16:  # a block begins with its tokens' numbers; scales, if there are any, follow
-            other[:, last].flatten(2)[..., length % 16 * Shape().head_dim : 16 * Shape().head_dim] = 127 if kind == "8bit" else torch.nan
+        last, used = int(tables.pages[row, (length - 1) // 16]), -(-((length - 1) % 16 + 1) // lot) * lot
+        # a block begins with its tokens' numbers; scales, if there are any, follow
+        other[:, last].flatten(2)[..., used * size : 16 * size] = 127 if kind == "8bit" else torch.nan
     monkeypatch.setattr(paged_attention, "splits_for", lambda lanes, kv_heads: 2)
     monkeypatch.setattr(paged_attention, "NEXT", next_)
     expected = paged_attention.attend_singles(qkv, cache, Layer(), tables, slots, positions, Shape())
-    monkeypatch.setattr(paged_attention, "TIGHT", True)
+    monkeypatch.setattr(paged_attention, "LOT", lot)
     found = paged_attention.attend_singles(qkv, other, Layer(), tables, slots, positions, Shape())
     assert torch.equal(found, expected)
 

@@ -225,7 +225,7 @@ def _balanced(
                 following = tl.load(chain + tl.minimum(number_of_page + 1, pages - 1)).to(tl.int64)
             else:
                 page = tl.load(chain + number_of_page).to(tl.int64)
-            k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, PAGE, SIZE, PAGE, EIGHT, False)
+            k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, PAGE, SIZE, PAGE, EIGHT, 0)
             key = number_of_page * PAGE + inside
             known = key < length
             if WINDOW:

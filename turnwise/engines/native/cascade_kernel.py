@@ -96,7 +96,7 @@ def _common(
     sum_ = tl.zeros([ROWS, SIZE], tl.float32)
     for number in range(first, last):
         page = tl.load(chain + number).to(tl.int64)
-        k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, PAGE, SIZE, PAGE, EIGHT, False)
+        k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, PAGE, SIZE, PAGE, EIGHT, 0)
         score = scale * _scores(q, k, of_k, shift, number * PAGE, kv_head, inside, column, KV, SIZE, EIGHT, SHIFT, PRECISION)
         top, total, sum_ = _weighed(score, q, v, of_v, top, total, sum_, EIGHT, PRECISION)
     part = (lane * HEADS + head) * (own + splits) + own + split

@@ -31,7 +31,7 @@ from turnwise.engines.native.kernels import packed, reach
 PROGRAMS = 264  # enough to keep every multiprocessor of a large GPU reading; more splits only add to the merging
 WARPS = 2
 STAGES = 5  # pages under way, if a multiprocessor has the memory for them
-TIGHT = False  # what a page holds beyond a row's end is not read
+LOT = 0  # tokens of a page that are read or left out together, beyond a row's end; 0: pages are read as a whole
 NEXT = False  # the number of a page is read one step before the page: nobody waits for it, and all of the stages are pages
 RESERVED = 16 << 10  # bytes of a multiprocessor's memory for queries and scores
 MOST_SPLITS = 32
@@ -74,15 +74,16 @@ def _turned(
 @triton.jit
 def _read(
     cache, scales, block, inside, column, values, rest,
-    SIZE: tl.constexpr, PAGE: tl.constexpr, EIGHT: tl.constexpr, TIGHT: tl.constexpr,
+    SIZE: tl.constexpr, PAGE: tl.constexpr, EIGHT: tl.constexpr, LOT: tl.constexpr,
 ):  # fmt: skip
-    """A block (a page of one key head): keys and values as they are stored, and the scales of both. TIGHT: only of its first `rest` tokens,
-    and zeros for the others."""
+    """A block (a page of one key head): keys and values as they are stored, and the scales of both. With LOT: only the lots that the first
+    `rest` tokens are in, and zeros for the others. A lot of as many rows as the threads read at once costs no comparison per thread."""
     LONG: tl.constexpr = PAGE * (SIZE + 4) if EIGHT else PAGE * SIZE
     place = cache + block * LONG + inside[:, None] * SIZE + column[None, :]
-    if TIGHT:
-        k = tl.load(place, mask=(inside < rest)[:, None], other=0)
-        v = tl.load(place + values, mask=(inside < rest)[:, None], other=0)
+    if LOT:
+        wanted = (inside // LOT * LOT < rest)[:, None]
+        k = tl.load(place, mask=wanted, other=0)
+        v = tl.load(place + values, mask=wanted, other=0)
     else:
         k = tl.load(place)
         v = tl.load(place + values)
@@ -150,7 +151,7 @@ def _single(
     row_stride, table_stride, values, scale, eps, splits, others, part_stride,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr,
     NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, MERGE: tl.constexpr, EIGHT: tl.constexpr,
-    SHIFT: tl.constexpr, CASCADE: tl.constexpr, PARTS: tl.constexpr, NEXT: tl.constexpr, TIGHT: tl.constexpr,
+    SHIFT: tl.constexpr, CASCADE: tl.constexpr, PARTS: tl.constexpr, NEXT: tl.constexpr, LOT: tl.constexpr,
 ):  # fmt: skip
     lane, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     GROUP: tl.constexpr = HEADS // KV
@@ -195,7 +196,7 @@ def _single(
         else:
             page = tl.load(chain + number).to(tl.int64)
         rest = length - number * PAGE  # tokens from here on
-        k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, rest, SIZE, PAGE, EIGHT, TIGHT)
+        k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, rest, SIZE, PAGE, EIGHT, LOT)
         known = inside < rest
         if WINDOW:
             known = known & (number * PAGE + inside >= length - WINDOW)
@@ -306,7 +307,7 @@ def attend_parts(
         HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], SPLIT=splits + others > 1, NORM=layer.q_norm is not None,
         WINDOW=layer.window, ROWS=max(16, triton.next_power_of_2(shape.group)), PRECISION=_precision(out), MERGE=arrivals is not None,
         EIGHT=cache.dtype == torch.int8, SHIFT=layer.shift is not None, CASCADE=shared is not None,
-        PARTS=len(qkv) if qkv.dim() == 3 else 1, NEXT=NEXT, TIGHT=TIGHT,
+        PARTS=len(qkv) if qkv.dim() == 3 else 1, NEXT=NEXT, LOT=LOT,
         num_warps=2 * WARPS if cache.dtype == torch.int8 else WARPS,
         num_stages=_stages(qkv.device, _page_bytes(cache, layer, size), STAGES),
     )  # fmt: skip
@@ -361,13 +362,13 @@ def _prompt(
     sum_ = tl.zeros([BLOCK, SIZE], tl.float32)
     for number in range(begun, whole):
         page = tl.load(chain + number).to(tl.int64)
-        k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, PAGE, SIZE, PAGE, EIGHT, False)
+        k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, PAGE, SIZE, PAGE, EIGHT, 0)
         score = scale * _scores(q, k, of_k, shift, number * PAGE, kv_head, inside, column, KV, SIZE, EIGHT, SHIFT, PRECISION)
         top, total, sum_ = _weighed(score, q, v, of_v, top, total, sum_, EIGHT, PRECISION)
     for number in range(whole, tl.cdiv(first + count, PAGE)):
         page = tl.load(chain + number).to(tl.int64)
         key = number * PAGE + inside
-        k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, PAGE, SIZE, PAGE, EIGHT, False)
+        k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, PAGE, SIZE, PAGE, EIGHT, 0)
         score = scale * _scores(q, k, of_k, shift, number * PAGE, kv_head, inside, column, KV, SIZE, EIGHT, SHIFT, PRECISION)
         seen = key[None, :] <= first + row[:, None]
         if WINDOW:
