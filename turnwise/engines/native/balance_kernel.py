@@ -19,6 +19,7 @@ import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
+from turnwise.engines.native import paged_attention
 from turnwise.engines.native.layer_products import since_hopper
 from turnwise.engines.native.paged_attention import (
     LOG2_E,
@@ -176,7 +177,7 @@ def _balanced(
     row_stride, table_stride, values, scale, eps, lanes, room, part_stride,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, ROWS: tl.constexpr, GROUP_ROWS: tl.constexpr,
     NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, EIGHT: tl.constexpr, SHIFT: tl.constexpr, PARTS: tl.constexpr,
-    NEXT: tl.constexpr, AHEAD: tl.constexpr, BRING: tl.constexpr, THREADS: tl.constexpr,
+    NEXT: tl.constexpr, AHEAD: tl.constexpr, BRING: tl.constexpr, THREADS: tl.constexpr, LOT: tl.constexpr,
 ):  # fmt: skip
     kv_head, number = tl.program_id(0), tl.program_id(1)
     GROUP: tl.constexpr = HEADS // KV
@@ -225,7 +226,8 @@ def _balanced(
                 following = tl.load(chain + tl.minimum(number_of_page + 1, pages - 1)).to(tl.int64)
             else:
                 page = tl.load(chain + number_of_page).to(tl.int64)
-            k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, PAGE, SIZE, PAGE, EIGHT, 0)
+            rest = length - number_of_page * PAGE
+            k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, rest, SIZE, PAGE, EIGHT, LOT)
             key = number_of_page * PAGE + inside
             known = key < length
             if WINDOW:
@@ -290,7 +292,8 @@ def attend_balanced(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, plan: P
         HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], ROWS=max(16, triton.next_power_of_2(shape.group)),
         GROUP_ROWS=triton.next_power_of_2(shape.group), NORM=layer.q_norm is not None, WINDOW=layer.window, PRECISION=_precision(out),
         EIGHT=cache.dtype == torch.int8, SHIFT=layer.shift is not None, PARTS=len(qkv) if qkv.dim() == 3 else 1, NEXT=NEXT,
-        AHEAD=AHEAD, BRING=BRING if since_hopper(qkv.device) else 0, THREADS=32 * warps, num_warps=warps,
+        AHEAD=AHEAD, BRING=BRING if since_hopper(qkv.device) else 0, THREADS=32 * warps, LOT=paged_attention.LOT,
+        num_warps=warps,
         num_stages=_stages(qkv.device, _page_bytes(cache, layer, size), STAGES),
     )  # fmt: skip
     return out
