@@ -168,12 +168,17 @@ def test_a_sliding_window_is_kept_inside_each_sequence() -> None:
     torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
 
 
-def test_a_model_whose_sequences_would_leak_runs_them_one_at_a_time() -> None:
-    from transformers import BloomConfig, BloomForCausalLM  # its attention is its own and knows nothing of borders
+@pytest.mark.parametrize(("kind", "words"), [("bloom", "custom attention"), ("mpt", "AttributeError")])
+def test_a_model_whose_sequences_would_leak_runs_them_one_at_a_time(kind: str, words: str) -> None:
+    """Bloom's attention is its own and knows nothing of borders; MPT's layers fail if the attention is not one of theirs."""
+    from transformers import BloomConfig, BloomForCausalLM, MptConfig, MptForCausalLM
 
     torch.manual_seed(0)
-    model = BloomForCausalLM(BloomConfig(vocab_size=VOCABULARY, hidden_size=32, n_layer=2, n_head=4)).eval()
-    with pytest.warns(UserWarning, match="one at a time"):
+    if kind == "bloom":
+        model = BloomForCausalLM(BloomConfig(vocab_size=VOCABULARY, hidden_size=32, n_layer=2, n_head=4)).eval()
+    else:
+        model = MptForCausalLM(MptConfig(vocab_size=VOCABULARY, d_model=32, n_layers=2, n_heads=4, max_seq_len=256)).eval()
+    with pytest.warns(UserWarning, match=f"{words}.*one at a time"):
         policy = PackedModel(model)
     found = trajectories(2)
     packed = pack(found)

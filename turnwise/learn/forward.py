@@ -293,8 +293,17 @@ class PackedModel:
                 with self.attention():
                     near = self._leak(_places(6), _places(4))
                     reason = near or (self._leak(*trial) if (trial := self._far_places()) is not None else None)
+            except torch.OutOfMemoryError:
+                raise
             except (NotPackable, TypeError) as error:
                 reason = str(error)
+            except (
+                AttributeError,
+                LookupError,
+                RuntimeError,
+                ValueError,
+            ) as error:  # as layers do that do not know our attention
+                reason = f"its layers fail with our attention: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
         if reason is not None:
             self._explain(reason)
         return reason is None
