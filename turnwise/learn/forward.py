@@ -297,12 +297,7 @@ class PackedModel:
                 raise
             except (NotPackable, TypeError) as error:
                 reason = str(error)
-            except (
-                AttributeError,
-                LookupError,
-                RuntimeError,
-                ValueError,
-            ) as error:  # as layers do that do not know our attention
+            except (AttributeError, LookupError, RuntimeError, ValueError) as error:  # of layers that do not know our attention
                 reason = f"its layers fail with our attention: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
         if reason is not None:
             self._explain(reason)
