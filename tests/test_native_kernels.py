@@ -357,7 +357,7 @@ def test_lanes_that_share_pages_attend_as_alone(
 
 @pytest.mark.parametrize("kind", ["8bit", "8bit, relative"])
 @pytest.mark.parametrize("window", [0, 20])
-def test_prompts_write_and_read_a_cache_in_8_bits(kind: str, window: int) -> None:
+def test_prompts_write_and_read_a_cache_in_8_bits(monkeypatch: pytest.MonkeyPatch, kind: str, window: int) -> None:
     from turnwise.engines.native import kernels, paged_attention
 
     _, cache, tables, _ = paged_case([30, 60])
@@ -373,6 +373,10 @@ def test_prompts_write_and_read_a_cache_in_8_bits(kind: str, window: int) -> Non
     rotate(turned, other, layer, tables, slots, positions, Shape())
     assert same(cache, other) and (qkv[:, :64] - turned[:, :64]).abs().max() < 1e-5
     found = paged_attention.attend_prompts(qkv, cache, layer, tables.pages, blocks, 16, Shape())
+    for rows in (8, 4):  # as on a GPU whose multiprocessors have less memory: a program takes a half or a quarter of a block
+        monkeypatch.setattr(paged_attention, "rows_of", lambda *_, rows=rows: (rows, 2))
+        pieces = paged_attention.attend_prompts(qkv, cache, layer, tables.pages, blocks, 16, Shape())
+        assert (found - pieces).abs().max() < 1e-6
     parts = [(0, 25, 0, 3), (25, 45, 1, 40)]
     expected = torch.cat([_attend(turned[a:b, :64], cache, layer, tables.pages[slot], first, Shape()) for a, b, slot, first in parts])
     assert (found - expected).abs().max() < 1e-5

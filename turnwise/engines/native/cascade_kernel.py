@@ -115,8 +115,9 @@ def common_splits(lanes: int, kv_heads: int) -> int:
 def attend_cascade(
     qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any, arrivals: Tensor | None, plan: Shared
 ) -> Tensor:
-    """As `attend_singles`; pages that lanes share by `plan` are read once. A layer with a window reads little anyway and has no plan."""
-    if layer.window:
+    """As `attend_singles`; pages that lanes share by `plan` are read once. A layer with a window reads little anyway and has no plan; a GPU
+    whose multiprocessors have too little memory for so many queries at once has none either."""
+    if layer.window or paged_attention.rows_of(qkv, cache, layer, shape, ROWS)[0] < ROWS:
         return attend_singles(qkv, cache, layer, tables, slots, positions, shape, arrivals)
     lanes, size = len(qkv), shape.head_dim
     own, splits = paged_attention.splits_for(lanes, shape.kv_heads), common_splits(lanes, shape.kv_heads)

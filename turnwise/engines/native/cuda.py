@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from turnwise.engines.native.block_memory import FEWEST, memory_of, rows_and_stages
 from turnwise.engines.native.cache_8bit import stored
 from turnwise.engines.native.draw_kernel import draw_tokens
 from turnwise.engines.native.kernels import add_norm, begin, rotate
@@ -96,6 +97,9 @@ class CudaRunner:
         self.weights, self.page_count, self.page_size = weights, page_count, page_size
         self._slots, self._graphs = slots, graphs
         self._stored = stored(kind, weights.dtype, weights.shape.head_dim)
+        size, item = weights.shape.head_dim, weights.dtype.itemsize
+        page_bytes = 2 * page_size * size * self._stored[0].itemsize
+        rows_and_stages(memory_of(weights.device), FEWEST, size, page_size, page_bytes, item)  # an error if this GPU cannot run it
         self._products = LayerProducts(weights)
         self._attend_many: Callable[..., Tensor] = attend_prompts
         cos, sin = zip(*weights.rotations(longest), strict=True)

@@ -26,6 +26,7 @@ import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
+from turnwise.engines.native.block_memory import memory_of, rows_and_stages
 from turnwise.engines.native.kernels import packed, reach
 
 PROGRAMS = 264  # enough to keep every multiprocessor of a large GPU reading; more splits only add to the merging
@@ -335,21 +336,23 @@ def _weighed(score, q, v, of_v, top, total, sum_, EIGHT: tl.constexpr, PRECISION
 def _prompt(
     qkv, cache, scales, shift, table, blocks, out, row_stride, table_stride, values, scale,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr, WINDOW: tl.constexpr,
-    PRECISION: tl.constexpr, EIGHT: tl.constexpr, SHIFT: tl.constexpr,
+    PRECISION: tl.constexpr, EIGHT: tl.constexpr, SHIFT: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
-    block, head = tl.program_id(0), tl.program_id(1)
+    block, piece, head = tl.program_id(0) // PIECES, tl.program_id(0) % PIECES, tl.program_id(1)
     GROUP: tl.constexpr = HEADS // KV
     kv_head = head // GROUP
     slot = tl.load(blocks + block * 4).to(tl.int64)
-    token = tl.load(blocks + block * 4 + 1).to(tl.int64)  # the block's first token in the list of all tokens
-    first = tl.load(blocks + block * 4 + 2)  # its position
-    count = tl.load(blocks + block * 4 + 3)  # tokens of the block
+    token = tl.load(blocks + block * 4 + 1).to(tl.int64) + piece * BLOCK  # the first token in the list of all tokens
+    first = tl.load(blocks + block * 4 + 2) + piece * BLOCK  # its position
+    count = tl.load(blocks + block * 4 + 3) - piece * BLOCK  # tokens of the block, or what is left of them
+    count = tl.minimum(tl.maximum(count, 0), BLOCK)
     row = tl.arange(0, BLOCK)
     column = tl.arange(0, SIZE)
     inside = tl.arange(0, PAGE)
     real = row < count
     q = tl.load(qkv + (token + row[:, None]) * row_stride + head * SIZE + column[None, :], mask=real[:, None], other=0.0)
     chain = table + slot * table_stride
+    end = tl.where(count > 0, tl.cdiv(first + count, PAGE), 0)  # a piece without tokens reads nothing
     if WINDOW:  # a token may see nothing of a page that others see: the largest score so far stays a number
         top = tl.full([BLOCK], -1e30, tl.float32)
         begun = tl.maximum(first + 1 - WINDOW, 0) // PAGE
@@ -357,7 +360,7 @@ def _prompt(
     else:
         top = tl.full([BLOCK], float("-inf"), tl.float32)
         begun = 0
-        whole = (first + 1) // PAGE  # pages that every token of the block sees completely
+        whole = tl.minimum((first + 1) // PAGE, end)  # pages that every token of the block sees completely
     total = tl.zeros([BLOCK], tl.float32)
     sum_ = tl.zeros([BLOCK, SIZE], tl.float32)
     for number in range(begun, whole):
@@ -365,7 +368,7 @@ def _prompt(
         k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, PAGE, SIZE, PAGE, EIGHT, 0)
         score = scale * _scores(q, k, of_k, shift, number * PAGE, kv_head, inside, column, KV, SIZE, EIGHT, SHIFT, PRECISION)
         top, total, sum_ = _weighed(score, q, v, of_v, top, total, sum_, EIGHT, PRECISION)
-    for number in range(whole, tl.cdiv(first + count, PAGE)):
+    for number in range(whole, end):
         page = tl.load(chain + number).to(tl.int64)
         key = number * PAGE + inside
         k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, PAGE, SIZE, PAGE, EIGHT, 0)
@@ -382,15 +385,21 @@ def _prompt(
 def attend_prompts(qkv: Tensor, cache: Tensor, layer: Any, table: Tensor, blocks: Tensor, block_size: int, shape: Any) -> Tensor:
     """Tokens of prompts. `blocks` [blocks, 4] int32: slot, first token in `qkv`, its position, how many tokens (up to `block_size`)."""
     out = qkv.new_empty(len(qkv), shape.heads * shape.head_dim)
-    _prompt[(len(blocks), shape.heads)](
+    rows, stages = rows_of(qkv, cache, layer, shape, block_size)
+    _prompt[(len(blocks) * (block_size // rows), shape.heads)](
         qkv, cache, scales_of(cache), layer.shift, table, blocks, out, qkv.stride(0), table.stride(0), cache.stride(0),
         shape.scale * LOG2_E,
-        HEADS=shape.heads, KV=shape.kv_heads, SIZE=shape.head_dim, PAGE=cache.shape[3], BLOCK=block_size, WINDOW=layer.window,
-        PRECISION=_precision(qkv), EIGHT=cache.dtype == torch.int8, SHIFT=layer.shift is not None,
-        num_warps=8 if block_size >= 128 else 4,
-        num_stages=3 if shape.head_dim <= 128 else 2,  # pages of wider heads: two at a time fill the memory of a multiprocessor
+        HEADS=shape.heads, KV=shape.kv_heads, SIZE=shape.head_dim, PAGE=cache.shape[3], BLOCK=rows, WINDOW=layer.window,
+        PRECISION=_precision(qkv), EIGHT=cache.dtype == torch.int8, SHIFT=layer.shift is not None, PIECES=block_size // rows,
+        num_warps=8 if rows >= 128 else 4, num_stages=stages,
     )  # fmt: skip
     return out
+
+
+def rows_of(q: Tensor, cache: Tensor, layer: Any, shape: Any, most: int) -> tuple[int, int]:
+    """How many queries a program takes at once on this GPU, up to `most`, and the stages of its pages."""
+    size = shape.head_dim
+    return rows_and_stages(memory_of(q.device), most, size, cache.shape[3], _page_bytes(cache, layer, size), q.element_size())
 
 
 def scales_of(cache: Tensor) -> Tensor:

@@ -1,0 +1,43 @@
+"""What a program of attention takes of a multiprocessor's memory, and how many queries it can have for that.
+
+GPUs differ: a program may take 227 KB on an H200, and 99 KB on an RTX 3090, 4090 or 5090."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+
+from turnwise.util.errors import TurnwiseError
+
+FEWEST = 16  # queries of a program: the smallest side of a matrix product
+NARROW = 128  # numbers of a head, up to which three stages of pages are worth their memory
+
+
+@cache
+def memory_of(device: torch.device) -> int:
+    """Bytes that a program may take of a multiprocessor's memory; no limit where kernels are interpreted."""
+    if device.type != "cuda":
+        return 1 << 30
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
+
+
+def needed(rows: int, stages: int, size: int, tokens: int, page_bytes: int, item: int) -> int:
+    """Bytes for so many queries of `size` numbers, pages under way, scores, and a little more. `item`: bytes of a number."""
+    return item * rows * (size + tokens) + page_bytes * (stages - 1) + 1024
+
+
+def rows_and_stages(memory: int, most: int, size: int, tokens: int, page_bytes: int, item: int) -> tuple[int, int]:
+    """How many queries a program takes at once, up to `most`, and the stages of its pages, so that its memory holds them."""
+    rows, stages = most, 3 if size <= NARROW else 2
+    while (wanted := needed(rows, stages, size, tokens, page_bytes, item)) > memory:
+        if stages > 2:
+            stages -= 1
+        elif rows > FEWEST:
+            rows //= 2
+        else:
+            raise TurnwiseError(
+                f"engine: attention over heads of {size} numbers of {8 * item} bits needs {wanted >> 10} KB of a multiprocessor's memory, "
+                f"and this GPU's have {memory >> 10}: set model.dtype = bfloat16, or engine.name = transformers"
+            )
+    return rows, stages
