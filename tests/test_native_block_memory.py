@@ -30,6 +30,13 @@ def test_the_estimate_is_what_compiled_programs_take_and_little_more(rows: int, 
     assert 0 <= needed(rows, 2, size, 64, 2 * 64 * size * cache, 2) - compiled <= 1024
 
 
+def test_pages_in_8_bits_are_unpacked_for_products_in_float32() -> None:
+    """131,328 bytes were reported for 64 queries of 128 numbers, with keys relative to their bias."""
+    page_bytes = 64 * 128 * (2 + 4)
+    assert 0 <= needed(64, 2, 128, 64, page_bytes, 4, packed=True) - 131328 <= 1024
+    assert rows_and_stages(RTX, 64, 128, 64, page_bytes, 4, packed=True) == (16, 2)
+
+
 def test_what_fits_nowhere_is_an_error_that_says_what_to_do() -> None:
     with pytest.raises(TurnwiseError, match=r"heads of 256 numbers of 32 bits needs 149 KB.*have 99: set model.dtype = bfloat16"):
         chosen(RTX, 256, 4, most=16)

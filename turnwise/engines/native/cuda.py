@@ -98,8 +98,8 @@ class CudaRunner:
         self._slots, self._graphs = slots, graphs
         self._stored = stored(kind, weights.dtype, weights.shape.head_dim)
         size, item = weights.shape.head_dim, weights.dtype.itemsize
-        page_bytes = 2 * page_size * size * self._stored[0].itemsize
-        rows_and_stages(memory_of(weights.device), FEWEST, size, page_size, page_bytes, item)  # an error if this GPU cannot run it
+        page_bytes, packed = 2 * page_size * size * self._stored[0].itemsize, self._stored[0] == torch.int8
+        rows_and_stages(memory_of(weights.device), FEWEST, size, page_size, page_bytes, item, packed)  # an error if this GPU cannot run it
         self._products = LayerProducts(weights)
         self._attend_many: Callable[..., Tensor] = attend_prompts
         cos, sin = zip(*weights.rotations(longest), strict=True)

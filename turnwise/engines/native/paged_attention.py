@@ -398,8 +398,8 @@ def attend_prompts(qkv: Tensor, cache: Tensor, layer: Any, table: Tensor, blocks
 
 def rows_of(q: Tensor, cache: Tensor, layer: Any, shape: Any, most: int) -> tuple[int, int]:
     """How many queries a program takes at once on this GPU, up to `most`, and the stages of its pages."""
-    size = shape.head_dim
-    return rows_and_stages(memory_of(q.device), most, size, cache.shape[3], _page_bytes(cache, layer, size), q.element_size())
+    size, page_bytes, packed = shape.head_dim, _page_bytes(cache, layer, shape.head_dim), cache.dtype == torch.int8
+    return rows_and_stages(memory_of(q.device), most, size, cache.shape[3], page_bytes, q.element_size(), packed)
 
 
 def scales_of(cache: Tensor) -> Tensor:
