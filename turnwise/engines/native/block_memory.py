@@ -8,9 +8,9 @@ from functools import cache
 
 import torch
 
+from turnwise.engines.native.prompt_sizes import FEWEST_QUERIES
 from turnwise.util.errors import TurnwiseError
 
-FEWEST = 16  # queries of a program: the smallest side of a matrix product
 NARROW = 128  # numbers of a head, up to which three stages of pages are worth their memory
 
 
@@ -35,7 +35,7 @@ def rows_and_stages(memory: int, most: int, size: int, tokens: int, page_bytes: 
     while (wanted := needed(rows, stages, size, tokens, page_bytes, item, packed)) > memory:
         if stages > 2:
             stages -= 1
-        elif rows > FEWEST:
+        elif rows > FEWEST_QUERIES:
             rows //= 2
         else:
             raise TurnwiseError(

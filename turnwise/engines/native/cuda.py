@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnwise.engines.native.block_memory import FEWEST, memory_of, rows_and_stages
+from turnwise.engines.native.block_memory import memory_of, rows_and_stages
 from turnwise.engines.native.cache_8bit import stored
 from turnwise.engines.native.draw_kernel import draw_tokens
 from turnwise.engines.native.kernels import add_norm, begin, rotate
@@ -97,9 +97,9 @@ class CudaRunner:
         self.weights, self.page_count, self.page_size = weights, page_count, page_size
         self._slots, self._graphs = slots, graphs
         self._stored = stored(kind, weights.dtype, weights.shape.head_dim)
-        size, item = weights.shape.head_dim, weights.dtype.itemsize
-        page_bytes, packed = 2 * page_size * size * self._stored[0].itemsize, self._stored[0] == torch.int8
-        rows_and_stages(memory_of(weights.device), FEWEST, size, page_size, page_bytes, item, packed)  # an error if this GPU cannot run it
+        size, item, dtype = weights.shape.head_dim, weights.dtype.itemsize, self._stored[0]
+        page_bytes, memory = 2 * page_size * size * dtype.itemsize, memory_of(weights.device)
+        rows_and_stages(memory, FEWEST_QUERIES, size, page_size, page_bytes, item, dtype == torch.int8)  # an error if nothing fits
         self._products = LayerProducts(weights)
         self._attend_many: Callable[..., Tensor] = attend_prompts
         cos, sin = zip(*weights.rotations(longest), strict=True)

@@ -18,7 +18,6 @@ What follows a sequence's end in a page gets weight 0, so it must not be NaN: th
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
 from __future__ import annotations
 
-from functools import cache as cache_calls
 from typing import Any
 
 import torch
@@ -413,11 +412,9 @@ def _page_bytes(cache: Tensor, layer: Any, size: int) -> int:
     return int(read * cache.shape[3] * size)
 
 
-@cache_calls
 def _stages(device: torch.device, page_bytes: int, most: int) -> int:
     """The pages of `page_bytes`, keys and values, that a multiprocessor has under way at once."""
-    memory = torch.cuda.get_device_properties(device).shared_memory_per_block_optin if device.type == "cuda" else 0
-    return max(2, min(most, (memory - RESERVED) // page_bytes))
+    return max(2, min(most, (memory_of(device) - RESERVED) // page_bytes))
 
 
 def _precision(x: Tensor) -> str:
