@@ -25,7 +25,7 @@ from engine import make_model
 from engine_shapes import SHAPES
 from results import publish
 
-from turnwise.engines.native import NativeEngine, balance_kernel, kernels, paged_attention, product_table
+from turnwise.engines.native import NativeEngine, balance_kernel, hopper_attention, kernels, paged_attention, product_table
 from turnwise.engines.native.hopper_tiles import Tile
 from turnwise.engines.native.layer_products import LayerProducts
 from turnwise.engines.native.mail import Results
@@ -38,8 +38,11 @@ CASES = {
     "64 at 768": (64, 768, False),
     "16 at 768": (16, 768, False),
     "128 ragged": (128, 1152, True),
+    "256 at 1152": (256, 1152, False),
+    "256 ragged": (256, 1152, True),
     "512 at 1152": (512, 1152, False),
     "512 at 1120": (512, 1120, False),
+    "512 ragged": (512, 1152, True),
     "128 at 736": (128, 736, False),
     "128 at 4400": (128, 4400, False),
     "128 ragged, long": (128, 2600, True),
@@ -55,12 +58,12 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[Any, Any]]] = {
     "library": ({"products": False, "gate": False, "gate_tiles": False, "overlap": False}, {}, {}),
     "no gate tiles": ({"gate_tiles": False}, {}, {}),
     "no overlap": ({"overlap": False}, {}, {}),
-    "lots of 8": ({}, {"LOT": 8}, {}),
-    "lots of 16": ({}, {"LOT": 16}, {}),
-    "lots of 32": ({}, {"LOT": 32}, {}),
-    "lots of 16, 3 stages, next": ({}, {"LOT": 16, "STAGES": 3, "NEXT": True}, {}),
-    "3 stages, next": ({}, {"STAGES": 3, "NEXT": True}, {}),
-    "3 stages, two parts": ({}, {"STAGES": 3, "PROGRAMS": 528}, {}),
+    "attention in Triton": ({"stream": False}, {}, {}),
+    "attention in CUDA": ({}, {"LEAST": 0, "UNEVEN": 10.0}, {}),
+    "attention in Triton, whole pages": ({"stream": False}, {"LOT": 0}, {}),
+    "attention in Triton, 1 warp": ({"stream": False}, {"WARPS": 1}, {}),
+    "3 stages, next": ({"stream": False}, {"STAGES": 3, "NEXT": True}, {}),
+    "3 stages, two parts": ({"stream": False}, {"STAGES": 3, "PROGRAMS": 528}, {}),
     "gate, 0 ahead": ({}, {}, {GATE: ((128, Tile(72, 6, 1, 2, ahead=0)), (512, Tile(96, 5, 1, 2, ahead=0)))}),
     "gate, 1 ahead": ({}, {}, {GATE: ((128, Tile(72, 6, 1, 2, ahead=1)), (512, Tile(96, 5, 1, 2, ahead=1)))}),
     "gate, 2 ahead": ({}, {}, {GATE: ((128, Tile(72, 6, 1, 2, ahead=2)), (512, Tile(96, 5, 1, 2, ahead=2)))}),
@@ -101,7 +104,10 @@ class Step:
         factor = 0.25 + 1.5 * torch.rand(lanes, generator=generator) if ragged else torch.ones(lanes)
         positions = (context * factor).int() - 1
         width = -(-int(positions.max() + 1) // 64)
-        pages = torch.randperm(self.runner.page_count, generator=generator)[: lanes * width].view(lanes, width).int()
+        counts = positions // 64 + 1
+        first = torch.cumsum(counts, 0) - counts  # every row has pages of its own, up to its end
+        order = torch.randperm(self.runner.page_count, generator=generator)
+        pages = order[(first[:, None] + torch.arange(width)) % len(order)].int()
         self.runner.tables.pages[:lanes, :width] = pages.cuda()
         self.runner.tables.floats[:] = torch.tensor([1.0, 1.0, 0.0])
         self.runner.tables.integers[:, 0] = 0
@@ -118,18 +124,20 @@ class Step:
         with ExitStack() as patched, torch.no_grad():
             patched.enter_context(patch.dict(product_table.MEASURED, {key: lines for key, lines in table.items() if len(key) == 3}))
             patched.enter_context(patch.dict(product_table.TILES, {key: lines for key, lines in table.items() if len(key) == 2}))
-            for module in (paged_attention, balance_kernel, kernels):
+            for module in (paged_attention, balance_kernel, hopper_attention, kernels):
                 own = {name: value for name, value in kernel_settings.items() if hasattr(module, name)}
                 if own:
                     patched.enter_context(patch.multiple(module, **own))
             way = self.runner.switches.way(self.lanes)
+            wanted = self.runner.switches.stream and self.runner._streams
+            stream = wanted and hopper_attention.pays(self.control[1].cpu().numpy(), self.runner.weights.shape.kv_heads)
             self.runner.tables.last.zero_()
-            self.runner._decode_into(self.control, results, way, None)
+            self.runner._decode_into(self.control, results, way, None, stream)
             torch.cuda.synchronize()
             found = results.logprobs.clone()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                self.runner._decode_into(self.control, results, way, None)
+                self.runner._decode_into(self.control, results, way, None, stream)
         return graph, found
 
     def measure(self, names: list[str], rounds: int = 7, replays: int = 6) -> dict[str, Any]:

@@ -26,7 +26,8 @@ from torch import Tensor
 from torch.nn.functional import linear, silu
 
 from turnwise.engines.native.gate_tiles import gate_tiles
-from turnwise.engines.native.hopper_tiles import ROOM, ROWS, Tile
+from turnwise.engines.native.hopper_driver import ROOM
+from turnwise.engines.native.hopper_tiles import ROWS, Tile
 from turnwise.engines.native.kernels import gate_mul
 from turnwise.engines.native.product_table import blocks_of
 from turnwise.engines.native.products import gated

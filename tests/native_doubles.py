@@ -245,6 +245,7 @@ def paged_runner(monkeypatch: pytest.MonkeyPatch, runner: str = "cuda") -> Any:
         monkeypatch.setitem(sys.modules, module.__name__, module)
     for name in ("recorded", "cuda", "layer_products"):
         monkeypatch.delitem(sys.modules, f"{PACKAGE}.{name}", raising=False)
-    for name in ("layer_products", "cuda", runner):
-        monkeypatch.setitem(sys.modules, f"{PACKAGE}.{name}", importlib.import_module(f"{PACKAGE}.{name}"))  # removed again after the test
+    for name in dict.fromkeys(("layer_products", "cuda", runner)):
+        importlib.import_module(f"{PACKAGE}.{name}")
+        monkeypatch.setitem(sys.modules, f"{PACKAGE}.{name}", sys.modules.pop(f"{PACKAGE}.{name}"))  # removed again after the test
     return sys.modules[f"{PACKAGE}.{runner}"]

@@ -14,9 +14,10 @@ from native_doubles import paged_runner
 from native_models import make
 from torch.nn.functional import gelu, linear, silu
 
-from turnwise.engines.native import hopper_tiles, product_table
+from turnwise.engines.native import hopper_driver, hopper_tiles, product_table
 from turnwise.engines.native.gate_tiles import gate_tiles
-from turnwise.engines.native.hopper_tiles import ROOM, Tile, fits, source_of
+from turnwise.engines.native.hopper_driver import ROOM
+from turnwise.engines.native.hopper_tiles import Tile, fits, source_of
 from turnwise.engines.native.product_table import TILES, tile_of
 from turnwise.engines.native.switches import Switches
 from turnwise.engines.native.weights import Weights
@@ -51,14 +52,14 @@ def test_the_instruction_names_every_register_and_the_source_what_it_is_made_for
     (Tile(96, 5, 1, 2), 2), (Tile(128, 4, 2, 1), 2),
 ])  # fmt: skip
 def test_the_source_compiles_for_a_hopper_gpu(tile: Tile, head: int, overlap: bool) -> None:
-    image = hopper_tiles._compiled(source_of(tile, head, gelu=overlap, overlap=overlap))
+    image = hopper_driver.compiled(source_of(tile, head, gelu=overlap, overlap=overlap))
     assert image.startswith(b"\x7fELF") and hopper_tiles.name_of(head).encode() in image
 
 
 @pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda-bindings and NVRTC, but no GPU")
 def test_a_source_that_does_not_compile_gives_the_compilers_words() -> None:
-    with pytest.raises(RuntimeError, match=r"hopper_tiles.cu does not compile:\n(.|\n)*COLUMNS"):
-        hopper_tiles._compiled("int nothing = COLUMNS;")
+    with pytest.raises(RuntimeError, match=r"does not compile:\n(.|\n)*COLUMNS"):
+        hopper_driver.compiled("int nothing = COLUMNS;")
 
 
 def test_a_shape_that_was_not_measured_has_no_tile(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,14 +85,14 @@ def test_no_other_gpu_and_no_cpu_has_the_kernel(monkeypatch: pytest.MonkeyPatch)
     hopper_tiles.available.cache_clear()
 
 
-@pytest.mark.parametrize("fault", [ImportError("no compiler"), RuntimeError("hopper_tiles.cu does not compile")])
+@pytest.mark.parametrize("fault", [ImportError("no compiler"), RuntimeError("a kernel for Hopper GPUs does not compile")])
 def test_a_compiler_that_is_missing_or_fails_leaves_the_product_to_the_library(monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
     def fail(*_: Any) -> Any:
         raise fault
 
     hopper_tiles.available.cache_clear()
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(hopper_tiles, "find_spec", lambda name: True)
+    monkeypatch.setattr(hopper_driver, "find_spec", lambda name: True)
     monkeypatch.setattr(hopper_tiles, "kernel_of", fail)
     with pytest.warns(UserWarning, match=str(fault)):
         assert not hopper_tiles.available(torch.device("cuda", 0))
@@ -102,9 +103,9 @@ def test_a_failed_call_says_what_cuda_says() -> None:
     class Code(int):
         name = "CUDA_ERROR_INVALID_VALUE"
 
-    assert hopper_tiles._good((Code(0), 5)) == 5 and hopper_tiles._good((Code(0),)) == []
+    assert hopper_driver.good((Code(0), 5)) == 5 and hopper_driver.good((Code(0),)) == []
     with pytest.raises(RuntimeError, match="CUDA_ERROR_INVALID_VALUE"):
-        hopper_tiles._good((Code(1), None))
+        hopper_driver.good((Code(1), None))
 
 
 @pytest.mark.parametrize("on", [True, False])

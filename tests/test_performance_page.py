@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from turnwise.engines.native.hopper_attention import LEAST, UNEVEN
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -140,7 +142,7 @@ def test_the_engine_by_shape() -> None:
 
 def test_sampling_now_and_before() -> None:
     text = page("performance").split("### Sampling")[1]
-    names = "engine_vllm_all_tokens", "engine_all_tokens", "engine_vllm", "engine"
+    names = "engine_stream_all_tokens", "engine_all_tokens", "engine_stream", "engine"
     every, before, cut, cut_before = map(measured, names)
     for words, part, key in (
         ("a step of 128 rows, ms", "decode128", "ms_per_step"),
@@ -150,6 +152,34 @@ def test_sampling_now_and_before() -> None:
         values = [run[part][key] for run in (every, before, cut, cut_before)]
         floor = every[part]["floor_s" if key == "s" else "floor_ms"]
         assert cells(text, words) == [f"{value:.2f}" for value in (*values, floor)]
+    assert f"on a machine of\n{cut['matmul_flop_per_s'] / 1e12:.0f} · 10¹² operations/s; `python benchmarks/engine.py --parts" in text
+    other = [measured(name)["decode512"]["ms_per_step"] for name in ("engine_vllm", "engine_vllm_all_tokens")]
+    assert f"gave {other[0]:.2f} ms with top-p 0.95 and {other[1]:.2f} ms without truncation on a machine of" in " ".join(text.split())
+
+
+def test_what_attention_in_cuda_gave() -> None:
+    text, run = page("performance"), measured("engine_tuning_attention")
+    first, second = run["first machine"], run["second machine"]
+    old, new = "attention in Triton", "attention in CUDA"
+    row = [f"{first['512 at 1120'][name]['ms']:.2f}" for name in (f"{old}, whole pages", new)]
+    assert cells(text, "attention in CUDA, at 1,120 tokens")[:3] == ["512", *row]
+    words = " ".join(text.split())
+    large, small, even = second["512 ragged"], first["256 ragged"], first["128 at 1152"]
+    assert f"a step of 512 rows takes {large[new]['ms']:.2f} instead of {large[old]['ms']:.2f} ms" in words
+    assert f"and one of 256 rows {small[new]['ms']:.2f} instead of {small[old]['ms']:.2f}" in words
+    assert f"of 1,152 tokens it takes {even[new]['ms']:.2f} instead of {even[old]['ms']:.2f} ms" in words
+    assert f"from {LEAST} rows × key heads on, if the longest row is at most {UNEVEN} times" in words
+
+
+def test_what_a_step_spends() -> None:
+    text, kernels = page("performance").split("They also run at")[1].split("Half of the energy")[0], measured("engine_energy")["kernels"]
+    spent = {name: found[0]["joule"] for name, found in kernels.items()}
+    rows = {
+        "attention": spent["attention"], "attention in Triton": spent["attention in Triton"],
+        "only reading the same pages": spent["the same pages, only read"], "gated products": spent["gate"], "*down*": spent["down"],
+        "*queries, keys, values* and *out*": spent["qkv"] + spent["out"], "norms": spent["norm"],
+    }  # fmt: skip
+    assert {words: cells(text, words)[0] for words in rows} == {words: f"{joules:.2f}" for words, joules in rows.items()}
 
 
 def test_what_the_draws_gave() -> None:
@@ -207,6 +237,16 @@ def test_whole_games_of_a_7b_model_inside_a_limit() -> None:
         found = f"{case['measured_total_gb']:.1f}", f"{case['seconds_per_iteration']:.0f}", f"{case['tokens_per_s']:,.0f}"
         assert words.format(*found) in text and f"In {case['limit_gb']} GB" in text
         assert case["within_the_limit"] and case["retries"] == 0 and case["iterations"] == 1 and case["turns"] == 50
+
+
+def test_ten_iterations_of_a_7b_model_inside_a_limit() -> None:
+    text, (whole, packed) = " ".join(page("performance").split()), measured("memory_games_7b_ten")
+    held = f"In 40 GB torch held {whole['measured_held_gb']:.1f} GB, in 24 GB, with the base in 4 bits, {packed['measured_held_gb']:.1f} GB"
+    assert held in text and "a run alone takes 0.9 GB" in text
+    for case in (whole, packed):
+        assert case["finished"] and case["iterations"] == 10 and case["retries"] == 0 and case["turns"] == 10 and case["response"] == 64
+        assert case["measured_held_gb"] + 0.9 < case["limit_gb"]
+    assert all(f"{case['outside_torch_gb']:.1f}" == "0.9" for case in measured("memory_games_7b"))
 
 
 def test_how_fast_memory_is_read() -> None:

@@ -1,27 +1,26 @@
 """Products for Hopper GPUs of which not all that is multiplied is written (`hopper_tiles.cu`): how they are compiled and launched.
 
 Parts of x and of the weights that several multiprocessors need are sent to all of them by one copy, which neither the library does with so
-few rows nor Triton at all. The source is compiled at first use by NVRTC, which torch brings, in a second or less for each kind of tile.
-`gate_tiles.py` is the gated product of an MLP, `head_tiles.py` the output layer with the draw.
+few rows nor Triton at all. `gate_tiles.py` is the gated product of an MLP, `head_tiles.py` the output layer with the draw.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from ctypes import c_int, c_void_p
-from functools import cache, lru_cache
-from importlib.util import find_spec
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from turnwise.engines.native import hopper_driver
+from turnwise.engines.native.hopper_driver import ROOM, box_map, clusters, loaded, usable, with_values
+
 ROWS, INNER = 128, 64  # of a tile, and of one part of the inner size
 PIECE = 16  # columns of an output layer whose weights are summed
 STORED = 32  # columns of an output layer that a warp writes at once, of 16 rows
-ROOM = 227 << 10  # bytes of a multiprocessor's memory that a block may take
 THREADS = 384
 
 
@@ -58,21 +57,14 @@ def launch(
 ) -> None:  # fmt: skip
     """Run a kernel of `hopper_tiles.cu`: `across` tiles in a row of tiles, `places` what it writes to and reads beside the two matrices,
     and `written` a matrix that the copy engine writes."""
-    (rows, width), driver, blocks = x.shape, _bindings()[0], tile.down * tile.across
+    (rows, width), blocks = x.shape, tile.down * tile.across
     tiles = -(-rows // (ROWS * tile.down)) * -(-across // tile.across)
-    config = driver.CUlaunchConfig()
-    config.gridDimX = min(tiles, _clusters(kernel, blocks, memory, x.device)) * blocks
-    config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1
-    config.blockDimX, config.sharedMemBytes = THREADS, memory
-    config.hStream = torch.cuda.current_stream(x.device).cuda_stream
-    if overlap:
-        config.attrs, config.numAttrs = [_may_begin_early()], 1
-    maps: tuple[Any, ...] = _map(x.data_ptr(), rows, width, ROWS // tile.across), _map(weight.data_ptr(), len(weight), width, tile.columns)
-    maps += () if written is None else (_map(written.data_ptr(), *written.shape, 16, STORED, 4),)
+    maps = [box_map(x.data_ptr(), rows, width, ROWS // tile.across), box_map(weight.data_ptr(), len(weight), width, tile.columns)]
+    maps += [] if written is None else [box_map(written.data_ptr(), *written.shape, 16, 4)]
     given = *maps, *(place.data_ptr() for place in places), rows, size, width // INNER, tile.group
     kinds = *(None for _ in maps), *(c_void_p for _ in places), c_int, c_int, c_int, c_int
-    with torch.cuda.device(x.device):
-        _good(driver.cuLaunchKernelEx(config, kernel, (given, kinds), 0))
+    grid = min(tiles, clusters(kernel, blocks, THREADS, memory, x.device)) * blocks
+    hopper_driver.launch(kernel, grid, THREADS, memory, x.device, given, kinds, overlap)
 
 
 def fits(x: Tensor, weight: Tensor) -> bool:
@@ -84,14 +76,7 @@ def fits(x: Tensor, weight: Tensor) -> bool:
 @cache
 def available(device: torch.device) -> bool:
     """Whether this GPU is a Hopper and the kernel can be compiled for it."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0) or find_spec("cuda") is None:
-        return False
-    try:
-        kernel_of(Tile(64, 2), 0, False, False, device)
-    except (ImportError, AttributeError, RuntimeError, OSError) as error:
-        warnings.warn(f"the engine's own kernel for gated products cannot be compiled, the library's is used: {error}", stacklevel=2)
-        return False
-    return True
+    return usable(device, lambda: kernel_of(Tile(64, 2), 0, False, False, device), "the library's product")
 
 
 def name_of(head: int) -> str:
@@ -101,12 +86,11 @@ def name_of(head: int) -> str:
 
 def source_of(tile: Tile, head: int, gelu: bool, overlap: bool) -> str:
     """What is compiled: a gated product (`head` 0), an output layer's (1), or one that also writes the logits (2)."""
-    values = {
+    values: dict[str, int | str] = {
         "COLUMNS": tile.columns, "STAGES": tile.stages, "DOWN": tile.down, "ACROSS": tile.across, "AHEAD": min(tile.ahead, tile.stages),
         "HEAD": head, "NAME": name_of(head), "PIECE": PIECE, "BUFFERS": tile.buffers, "GELU": int(gelu), "OVERLAP": int(overlap),
     }  # fmt: skip
-    defined = "".join(f"#define {name} {value}\n" for name, value in values.items())
-    return defined + _multiply(tile.columns) + Path(__file__).with_suffix(".cu").read_text(encoding="utf-8")
+    return with_values(_multiply(tile.columns) + Path(__file__).with_suffix(".cu").read_text(encoding="utf-8"), **values)
 
 
 def _multiply(count: int) -> str:
@@ -122,81 +106,6 @@ def _multiply(count: int) -> str:
 
 
 @cache
-def _bindings() -> tuple[Any, Any]:
-    """CUDA's driver and compiler."""
-    from cuda.bindings import driver, nvrtc  # type: ignore[import-not-found, import-untyped, unused-ignore]
-
-    return driver, nvrtc
-
-
-def _good(answer: tuple[Any, ...]) -> Any:
-    """What a call has returned, if it says that all is well."""
-    code, *rest = answer
-    if int(code) != 0:
-        raise RuntimeError(f"CUDA says {code.name}")
-    return rest[0] if len(rest) == 1 else rest
-
-
-@cache
 def kernel_of(tile: Tile, head: int, gelu: bool, overlap: bool, device: torch.device) -> Any:
-    driver, _ = _bindings()
-    memory = tile.memory(head)
-    with torch.cuda.device(device):
-        torch.cuda.current_stream()  # the device has a context
-        module = _good(driver.cuModuleLoadData(_compiled(source_of(tile, head, gelu, overlap))))
-        kernel = _good(driver.cuModuleGetFunction(module, name_of(head).encode()))
-        _good(driver.cuFuncSetAttribute(kernel, driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, memory))
-    return kernel
-
-
-@cache
-def _compiled(source: str) -> bytes:
-    _, nvrtc = _bindings()
-    program = _good(nvrtc.nvrtcCreateProgram(source.encode(), b"hopper_tiles.cu", 0, [], []))
-    options = [b"--gpu-architecture=sm_90a", b"--std=c++17"]
-    if int(nvrtc.nvrtcCompileProgram(program, len(options), options)[0]) != 0:
-        log = b" " * _good(nvrtc.nvrtcGetProgramLogSize(program))
-        nvrtc.nvrtcGetProgramLog(program, log)
-        raise RuntimeError("hopper_tiles.cu does not compile:\n" + log.decode(errors="replace").strip("\0 \n"))
-    image: bytes = b" " * _good(nvrtc.nvrtcGetCUBINSize(program))
-    _good(nvrtc.nvrtcGetCUBIN(program, image))
-    nvrtc.nvrtcDestroyProgram(program)
-    return image
-
-
-@lru_cache(maxsize=4096)
-def _map(place: int, rows: int, width: int, box: int, inner: int = INNER, bytes_each: int = 2) -> Any:
-    """How the copy engine finds boxes of so many rows, 128 bytes wide, in a matrix of bfloat16 or float32; outside of it are zeros."""
-    d, _ = _bindings()
-    number, kinds = d.cuuint32_t, d.CUtensorMapDataType
-    kind = kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 if bytes_each == 2 else kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT32
-    return _good(
-        d.cuTensorMapEncodeTiled(
-            kind, 2, place, [d.cuuint64_t(width), d.cuuint64_t(rows)],
-            [d.cuuint64_t(bytes_each * width)], [number(inner), number(box)], [number(1), number(1)],
-            d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE, d.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
-            d.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B, d.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-        )
-    )  # fmt: skip
-
-
-@cache
-def _may_begin_early() -> Any:
-    driver, _ = _bindings()
-    attribute = driver.CUlaunchAttribute()
-    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-    attribute.value.programmaticStreamSerializationAllowed = 1
-    return attribute
-
-
-@cache
-def _clusters(kernel: Any, blocks: int, memory: int, device: torch.device) -> int:
-    """How many clusters of so many blocks run at once. Multiprocessors are in groups of an even number: pairs leave none over."""
-    if blocks <= 2:
-        return int(torch.cuda.get_device_properties(device).multi_processor_count) // blocks
-    driver, _ = _bindings()
-    launch = driver.CUlaunchConfig()
-    launch.gridDimX, launch.blockDimX, launch.sharedMemBytes = blocks, THREADS, memory
-    launch.gridDimY = launch.gridDimZ = launch.blockDimY = launch.blockDimZ = 1
-    with torch.cuda.device(device):
-        return int(_good(driver.cuOccupancyMaxActiveClusters(kernel, launch)))
+    """The kernel for such tiles, compiled at its first use."""
+    return loaded(source_of(tile, head, gelu, overlap), name_of(head), tile.memory(head), device)

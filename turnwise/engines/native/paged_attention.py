@@ -31,7 +31,7 @@ from turnwise.engines.native.kernels import packed, reach
 PROGRAMS = 264  # enough to keep every multiprocessor of a large GPU reading; more splits only add to the merging
 WARPS = 2
 STAGES = 5  # pages under way, if a multiprocessor has the memory for them
-LOT = 0  # tokens of a page that are read or left out together, beyond a row's end; 0: pages are read as a whole
+LOT = 16  # tokens of a page that are read or left out together, beyond a row's end; 0: pages are read as a whole
 NEXT = False  # the number of a page is read one step before the page: nobody waits for it, and all of the stages are pages
 RESERVED = 16 << 10  # bytes of a multiprocessor's memory for queries and scores
 MOST_SPLITS = 32

@@ -25,6 +25,7 @@ from turnwise.engines.native.cuda import CudaRunner, originals
 from turnwise.engines.native.draw_kernel import draw_tokens
 from turnwise.engines.native.head_kernel import Drawing, draw_fused, draw_tiles, fusible
 from turnwise.engines.native.head_tiles import draw_product, draw_truncated
+from turnwise.engines.native.hopper_attention import attend_rows, available, fits, pays
 from turnwise.engines.native.kernels import begin
 from turnwise.engines.native.layer_products import LayerProducts, since_hopper
 from turnwise.engines.native.mail import Mail, Nothing, Reply, Results, aligned, lay
@@ -59,9 +60,10 @@ class RecordedRunner(CudaRunner):
         super().__init__(weights, slots, longest, page_count, page_size, graphs, kind=kind)
         self.switches = switches or Switches(record=True)
         self._products = LayerProducts(weights, self.switches)
-        fits = since_hopper(weights.device) or weights.device.type != "cuda"
-        if self.switches.prompts and fits and self._stored[0] == weights.dtype:  # it reads pages as they are
+        recent = since_hopper(weights.device) or weights.device.type != "cuda"
+        if self.switches.prompts and recent and self._stored[0] == weights.dtype:  # it reads pages as they are
             self._attend_many = attend_prompts
+        self._streams = fits(weights, page_size, self._stored[0]) and available(weights.device)
         self._sizes = prompt_sizes(weights) if self.switches.record else ()
         self._lane_room = aligned(self._lanes(slots))
         self._record_size = SETTINGS + self.tables.pages.shape[1]
@@ -164,13 +166,15 @@ class RecordedRunner(CudaRunner):
         lanes, count = self._lanes(len(rows)), len(rows)
         layout = self._layout(lanes)
         groups = self._planner.groups(rows) if layout is not None else []
-        key = "decode", lanes, self._way(rows, lanes), "cascade" if groups else "single"
+        positions = np.array([row.computed for row in rows])
+        stream = not groups and self._streams and self.switches.stream and pays(positions, self.weights.shape.kv_heads)
+        key = "decode", lanes, self._way(rows, lanes), "cascade" if groups else "stream" if stream else "single"
         places = lay([4 * lanes, *(layout.sizes if layout is not None and groups else ())], 2 * self._lane_room)
         host = self._mail.open()
         control = host[places[0]].reshape(4, lanes)
         control[:, count:] = [[self._slots], [0], [self.page_count], [0]]
         control[0, :count] = [row.slot for row in rows]
-        control[1, :count] = [row.computed for row in rows]
+        control[1, :count] = positions
         control[2, :count] = [row.chain.pages[row.computed // self.page_size] for row in rows]
         control[3, :count] = [row.drawn for row in rows]
         if layout is not None and groups:
@@ -179,7 +183,7 @@ class RecordedRunner(CudaRunner):
         results = self._results_of(key, lanes)
         pieces = [self._mail.box[place] for place in places]
         plan = Shared(pieces[1], pieces[2].view(layout.blocks, -1)) if layout is not None and groups else None
-        self._run(key, lambda: self._decode_into(pieces[0].view(4, lanes), results, key[2], plan))
+        self._run(key, lambda: self._decode_into(pieces[0].view(4, lanes), results, key[2], plan, stream))
         return Reply(results, count)
 
     def _layout(self, lanes: int) -> Layout | None:
@@ -187,7 +191,7 @@ class RecordedRunner(CudaRunner):
         wanted = self.switches.cascade is True or (self.switches.cascade == "auto" and lanes >= LARGE)
         return Layout.of(lanes, self.weights.shape.group) if wanted else None
 
-    def _decode_into(self, control: Tensor, results: Results, way: str, plan: Shared | None) -> None:
+    def _decode_into(self, control: Tensor, results: Results, way: str, plan: Shared | None, stream: bool = False) -> None:
         slots, positions, _, places = control.unbind(0)
         tables, shape = self.tables, self.weights.shape
         arrivals = self._arrivals if self.switches.merge else None
@@ -198,6 +202,8 @@ class RecordedRunner(CudaRunner):
         def attend(qkv: Tensor, cache: Tensor, layer: Layer) -> Tensor:
             if plans:
                 return attend_balanced(qkv, cache, layer, tables, plans[layer.window], shape, self._arrivals)
+            if stream and qkv.dim() == 2:
+                return attend_rows(qkv, cache, layer, tables, slots, positions, shape, self._arrivals)
             if plan is None:
                 return attend_singles(qkv, cache, layer, tables, slots, positions, shape, arrivals)
             return attend_cascade(qkv, cache, layer, tables, slots, positions, shape, arrivals, plan)

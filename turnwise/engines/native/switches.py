@@ -26,7 +26,8 @@ class Switches:
     of prompts that is arranged for a GPU's copy engine. `cascade`: pages that several rows of a decode step have in common, as the prompt
     of a group, are read once for all of them, where that saves enough (`cascade.py`); `auto`: only in large steps that save much.
     `balance`: the programs of a decode step's attention read about the same number of pages each, whatever the lengths of its rows
-    (`balance_kernel.py`); steps with a cascade do not.
+    (`balance_kernel.py`); steps with a cascade do not. `stream`: on a Hopper GPU, attention of large decode steps in CUDA
+    (`hopper_attention.py`), whose blocks take one row after another.
     `nucleus`: rows with top-p are drawn by many programs each, which read every logit once (`nucleus_kernel.py`)."""
 
     record: bool = True
@@ -40,6 +41,7 @@ class Switches:
     cascade: bool | str = "auto"
     balance: bool = False
     nucleus: bool = True
+    stream: bool = True
 
     def __post_init__(self) -> None:
         if self.draw not in WAYS:
@@ -71,5 +73,5 @@ class Switches:
 
 PLAIN = Switches(
     record=False, draw="rows", merge=False, products=False, gate=False, gate_tiles=False, prompts=False, overlap=False, cascade=False,
-    nucleus=False,
+    nucleus=False, stream=False,
 )  # fmt: skip

@@ -1,0 +1,189 @@
+"""Attention of large decode steps on Hopper GPUs: the source and the dispatch on any machine, the results on such a GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any
+
+import native_doubles
+import numpy as np
+import pytest
+import torch
+from native_doubles import paged_runner
+from native_models import drain, make
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from turnwise.engines.base import Request, Sampling
+from turnwise.engines.native import NativeEngine, hopper_attention, hopper_driver
+from turnwise.engines.native import engine as native_engine
+from turnwise.engines.native.hopper_attention import BLOCKS, LEAST, PAGE, SIZES, available, fits, memory_of, pays, source_of
+from turnwise.engines.native.switches import Switches
+
+MEMORY, RESERVED = 228 << 10, 1 << 10  # of a Hopper's multiprocessor, and what each block on it costs besides its own
+on_hopper = pytest.mark.skipif(not available(torch.device("cuda", 0)) if torch.cuda.is_available() else True, reason="no Hopper")
+
+
+def defined(source: str) -> Callable[[str], int]:
+    """The numbers that a source defines."""
+    lines = dict(re.findall(r"^#define (\w+) (.+?)(?:  //.*)?$", source, re.MULTILINE))
+
+    def number(name: str) -> int:
+        whole = re.sub(r"[A-Z]\w*", lambda found: str(number(found[0])), lines[name]).replace("/", "//")
+        return int(eval(whole, {"__builtins__": {}}))
+
+    return number
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_blocks_that_share_a_multiprocessor_fit_into_it_and_the_host_knows_how_much_they_take(size: int) -> None:
+    number = defined(source_of(size, 14, 2, 0))
+    assert number("SIDES") + 2 * number("TEAM") * 8 * 4 == memory_of(size)
+    assert number("COMING") + 4 <= number("QUERIES") + number("WIDE") * 2 and number("COMING") % 4 == 0
+    assert number("BLOCKS") * (memory_of(size) + RESERVED) <= MEMORY
+    assert (number("BLOCKS") + 1) * (memory_of(size) + RESERVED) > MEMORY
+
+
+@pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda-bindings and NVRTC, but no GPU")
+@pytest.mark.parametrize(("size", "heads", "kv", "norm"), [(128, 12, 2, 0), (128, 32, 8, 1), (64, 14, 2, 0), (64, 16, 16, 2)])
+def test_the_source_compiles_for_a_hopper_gpu(size: int, heads: int, kv: int, norm: int) -> None:
+    image = hopper_driver.compiled(source_of(size, heads, kv, norm))
+    assert image.startswith(b"\x7fELF") and hopper_attention.NAME.encode() in image
+
+
+def weights(**changes: Any) -> Any:
+    settings = {"head_dim": 128, "group": 6, "dtype": torch.bfloat16, "window": 0, "shift": None} | changes
+    layers = [SimpleNamespace(window=0, shift=None), SimpleNamespace(window=settings["window"], shift=settings["shift"])]
+    return SimpleNamespace(
+        shape=SimpleNamespace(head_dim=settings["head_dim"], group=settings["group"]), dtype=settings["dtype"], layers=layers
+    )
+
+
+def test_only_layers_that_see_all_of_a_plain_cache_are_taken() -> None:
+    assert fits(weights(), 64, torch.bfloat16) and fits(weights(head_dim=64, group=8), 64, torch.bfloat16)
+    assert not fits(weights(window=512), 64, torch.bfloat16) and not fits(weights(shift=torch.zeros(1)), 64, torch.bfloat16)
+    assert not fits(weights(head_dim=256), 64, torch.bfloat16) and not fits(weights(group=9), 64, torch.bfloat16)
+    assert not fits(weights(dtype=torch.float16), 64, torch.float16) and not fits(weights(), 64, torch.int8)
+    assert not fits(weights(), 16, torch.bfloat16)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(("lanes", "more"), [(3, 0), (4, 0), (9, 0), (9, 60)])
+def test_large_even_steps_go_to_the_kernel_if_it_is_wanted(monkeypatch: pytest.MonkeyPatch, stream: bool, lanes: int, more: int) -> None:
+    """The dispatch, with a stand-in for the kernel."""
+    module, model = paged_runner(monkeypatch, "recorded"), make("qwen2").to(torch.bfloat16)
+    asked: list[int] = []
+
+    def kernel(qkv: torch.Tensor, *given: Any) -> torch.Tensor:
+        asked.append(len(qkv))
+        return native_doubles.attend_singles(qkv, *given)
+
+    monkeypatch.setattr(module, "attend_rows", kernel)
+    monkeypatch.setattr(module, "available", lambda device: True)
+    monkeypatch.setattr(module, "fits", lambda *_: True)
+    monkeypatch.setattr(hopper_attention, "LEAST", 4 * 2)
+    monkeypatch.setattr(
+        native_engine,
+        "make_runner",
+        lambda weights, slots, longest, memory, graphs, chosen, kind: module.RecordedRunner(
+            weights, slots, longest, 40, PAGE, False, chosen, kind=kind
+        ),
+    )
+    engine = NativeEngine(model, switches={"stream": stream}, max_batch=lanes, max_length=128)
+    runner: Any = engine._runner
+    assert runner.weights.shape.kv_heads == 2
+    requests = [Request(n, [5, 6, 7 + n, *[8] * (more if n == 0 else 5)], Sampling(max_tokens=3), seed=n) for n in range(lanes)]
+    engine.submit(requests)
+    assert all(len(response.token_ids) == 3 for response in drain(engine).values())
+    assert set(asked) == ({runner._lanes(lanes)} if stream and lanes >= 4 and not more else set())
+
+
+def test_it_pays_for_many_rows_of_about_the_same_length() -> None:
+    lengths = np.array([100, 120, 110] * 200)
+    assert pays(lengths, 2) and not pays(lengths[: LEAST // 2 - 1], 2) and pays(lengths[: LEAST // 8], 8)
+    assert not pays(np.append(lengths, 2 * lengths.max()), 2) and pays(np.zeros(LEAST, dtype=int), 1)
+
+
+def test_the_switch_is_on_and_can_be_turned_off() -> None:
+    assert Switches().stream and not Switches.of({"stream": False}).stream
+
+
+LENGTHS = [1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 192, 193, 200, 4095, 4096, 4097]
+
+
+@on_hopper
+@pytest.mark.parametrize(("size", "heads", "kv", "norm"), [
+    (128, 12, 2, 0), (128, 8, 1, 0), (128, 32, 8, 1), (64, 14, 2, 0), (64, 16, 16, 2), (128, 4, 4, 2),
+])  # fmt: skip
+@pytest.mark.parametrize("many", [False, True])
+def test_rows_attend_as_in_float64_and_their_keys_are_kept(size: int, heads: int, kv: int, norm: int, many: bool) -> None:
+    """`many`: more rows than run at once, most of them short, and some without a page for every warp."""
+    device, generator = torch.device("cuda", 0), torch.Generator().manual_seed(size + heads + norm)
+    room = BLOCKS[size] * hopper_driver.multiprocessors(device) // kv
+    lengths = torch.randint(1, 400, (3 * room,), generator=generator).tolist() if many else LENGTHS
+    counts, lanes = [-(-length // PAGE) for length in lengths], len(lengths)
+    order, pages = torch.randperm(sum(counts) + 5, generator=generator).int(), torch.zeros(lanes + 3, max(counts), dtype=torch.int32)
+    slots, begin = torch.randperm(lanes + 3, generator=generator)[:lanes].int(), 0
+    for slot, count in zip(slots.tolist(), counts, strict=True):
+        pages[slot, :count] = order[begin : begin + count]
+        begin += count
+    angle = torch.arange(max(lengths))[:, None] * torch.rand(size // 2, generator=generator).repeat(2)
+    sign = torch.cat([-torch.ones(size // 2), torch.ones(size // 2)])
+    tables = SimpleNamespace(pages=pages, cos=[angle.cos().bfloat16()], sin=[(angle.sin() * sign).bfloat16()])
+    weight = 0.5 + torch.rand(size, generator=generator)
+    weight = None if not norm else weight.bfloat16() if norm == 1 else weight
+    layer = SimpleNamespace(q_norm=weight, k_norm=weight, rotation=0, window=0, shift=None)
+    shape = SimpleNamespace(heads=heads, kv_heads=kv, head_dim=size, group=heads // kv, scale=size**-0.5, eps=1e-6)
+    qkv = torch.randn(lanes, (heads + 2 * kv) * size, generator=generator).bfloat16()
+    cache = torch.randn(2, sum(counts) + 5, kv, PAGE, size, generator=generator).bfloat16()
+    positions = torch.tensor(lengths, dtype=torch.int32) - 1
+
+    there = SimpleNamespace(pages=pages.cuda(), cos=[tables.cos[0].cuda()], sin=[tables.sin[0].cuda()])
+    own = SimpleNamespace(**vars(layer) | {"q_norm": None if weight is None else weight.cuda()})
+    own.k_norm = own.q_norm
+    kept, arrivals = cache.cuda(), torch.zeros(lanes * kv, dtype=torch.int32, device=device)
+    given = there, slots.cuda(), positions.cuda(), shape, arrivals
+    found = hopper_attention.attend_rows(qkv.cuda(), kept, own, *given)
+    again = hopper_attention.attend_rows(qkv.cuda(), kept, own, *given)
+
+    exact = [tensor.double() for tensor in (qkv, cache)]
+    double = SimpleNamespace(pages=pages, cos=[tables.cos[0].double()], sin=[tables.sin[0].double()])
+    wide = SimpleNamespace(**vars(layer) | {"q_norm": None if weight is None else weight.double()})
+    wide.k_norm = wide.q_norm
+    native_doubles.rotate(exact[0], exact[1], wide, double, slots, positions, shape)
+    some = range(lanes) if not many else range(0, lanes, 7)
+    for row in some:
+        expected = native_doubles._attend(
+            exact[0][row : row + 1, : heads * size], exact[1], wide, pages[slots[row]], int(positions[row]), shape
+        )
+        assert (found[row].cpu().double() - expected[0]).abs().max() < 0.03, (row, lengths[row])
+    assert torch.equal(found, again) and not arrivals.any()
+    assert (kept.cpu().double() - exact[1]).abs().max() < 0.04
+    changed = (kept.cpu() != cache).any(-1)  # by head and token
+    assert int(changed.sum()) <= 2 * kv * lanes
+
+
+@on_hopper
+def test_an_engine_samples_with_it_as_with_triton() -> None:
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=512, hidden_size=256, intermediate_size=512, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    model = Qwen2ForCausalLM(config).to(torch.bfloat16).cuda().eval()
+    sampling = Sampling(temperature=0.0, max_tokens=24)
+    requests = [Request(n, [1 + n * k % 500 for k in range(1, 100 + n % 20)], sampling, seed=n) for n in range(400)]
+    found = {}
+    for stream in (True, False):
+        engine = NativeEngine(model, max_batch=400, max_length=256, cache_memory=2e9, switches={"stream": stream})
+        runner: Any = engine._runner
+        assert runner._streams
+        engine.submit(requests)
+        found[stream] = drain(engine)
+        assert ("stream" in {key[-1] for key in runner._graphs_of if key[0] == "decode"}) == stream
+        engine.close()
+    same = [n for n in range(400) if found[True][n].token_ids[:2] == found[False][n].token_ids[:2]]
+    gaps = [abs(found[True][n].logprobs[1] - found[False][n].logprobs[1]) for n in same]
+    assert len(same) > 360 and sum(gaps) / len(gaps) < 0.01
