@@ -2,8 +2,8 @@
 //
 // All threads of all blocks take turns on one thread, in an order that a seed decides; they change places only where threads wait for
 // each other. So what is right only if threads happen to be in step comes out wrong for some seed. A copy that is under way destroys what
-// is at its target at once and brings what it copies as late as it may: who reads too early or overwrites too early finds no numbers.
-// Memory ends at pages that nobody may touch.
+// is at its target at once and brings what it copies as late as it may, as it was at the beginning or is at the end: who reads too early or
+// overwrites too early finds no numbers. Memory ends at pages that nobody may touch.
 
 #include <setjmp.h>
 #include <sys/mman.h>
@@ -32,7 +32,11 @@ static Place threadIdx, blockIdx, gridDim;
 
 namespace machine {
 
-struct Copy { unsigned char* target; const unsigned char* source; };
+struct Copy {
+    unsigned char* target;
+    const unsigned char* source;
+    unsigned char early[16];  // what was at the source when it was asked for
+};
 
 struct Warp {
     long arrived = 0;
@@ -109,7 +113,8 @@ static uint32_t half(float x) {
 static uint32_t pack(float low, float high) { return half(low) | half(high) << 16; }
 
 static unsigned char* shared(uint32_t place, uint32_t bytes) {
-    if (place < BASE || place - BASE + bytes > self->block->bytes || place % bytes) fail("a place outside of the block's memory, or between two");
+    bool inside = place >= BASE && place - BASE + bytes <= self->block->bytes;
+    if (!inside || place % bytes) fail("a place outside of the block's memory, or between two");
     return self->block->memory + (place - BASE);
 }
 
@@ -117,14 +122,16 @@ static void copy(uint32_t target, const unsigned char* source) {
     if (source < cache_begin || source + 16 > cache_end) fail("a copy from outside of the cache");
     unsigned char* place = shared(target, 16);
     std::memset(place, 0xff, 16);
-    self->groups.back().push_back({place, source});
+    Copy one{place, source, {}};
+    std::memcpy(one.early, source, 16);
+    self->groups.back().push_back(one);
 }
 
 static void commit() { self->groups.emplace_back(); }
 
 static void wait_for_copies(int left) {
     while ((int)self->groups.size() - 1 > left) {
-        for (const Copy& one : self->groups.front()) std::memcpy(one.target, one.source, 16);
+        for (const Copy& one : self->groups.front()) std::memcpy(one.target, chance() % 2 ? one.source : one.early, 16);
         self->groups.erase(self->groups.begin());
     }
 }

@@ -159,7 +159,7 @@ class Problem:
         qkv, cache, queries = self.qkv.double(), self.cache.double(), self.shape.heads * self.shape.head_dim
         real = slice(0, self.rows)
         native_doubles.rotate(qkv[real], cache, layer, tables, self.slots[real], self.positions[real], self.shape)
-        assert (kept[:, :-1].double() - cache[:, :-1]).abs().max() < 0.04
+        assert ((kept - cache)[:, :-1].abs() < 0.02 + 0.01 * cache[:, :-1].abs()).all()  # keys are rounded up to three times
         changed = (kept != self.cache)[:, :-1].any(-1)  # by head and token
         assert int(changed.sum()) <= 2 * self.shape.kv_heads * self.rows
         for row in rows:
@@ -167,7 +167,7 @@ class Problem:
             if row >= self.rows:  # every padding lane sees its own token, whoever has written last
                 native_doubles.rotate(qkv[one], cache, layer, tables, self.slots[one], self.positions[one], self.shape)
             expected = native_doubles._attend(qkv[one, :queries], cache, layer, self.pages[slot], position, self.shape)
-            assert (found[row].double() - expected[0]).abs().max() < (0.03 if position < 1000 else 0.01), (row, position)
+            assert (found[row].double() - expected[0]).abs().max() < (0.05 if position < 1000 else 0.01), (row, position)
 
 
 @pytest.mark.skipif(which("g++") is None or sys.platform != "linux", reason="needs a compiler for C++, but no GPU")
