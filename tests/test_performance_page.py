@@ -162,17 +162,25 @@ def test_what_attention_in_cuda_gave() -> None:
     first, second = run["first machine"], run["second machine"]
     old, new = "attention in Triton", "attention in CUDA"
     row = [f"{first['512 at 1120'][name]['ms']:.2f}" for name in (f"{old}, whole pages", new)]
-    assert cells(text, "attention in CUDA, at 1,120 tokens")[:3] == ["512", *row]
+    assert cells(text, "attention in CUDA and last pages in lots, at 1,120 tokens")[:3] == ["512", *row]
     words = " ".join(text.split())
     large, small, even = second["512 ragged"], first["256 ragged"], first["128 at 1152"]
     assert f"a step of 512 rows takes {large[new]['ms']:.2f} instead of {large[old]['ms']:.2f} ms" in words
     assert f"and one of 256 rows {small[new]['ms']:.2f} instead of {small[old]['ms']:.2f}" in words
     assert f"of 1,152 tokens it takes {even[new]['ms']:.2f} instead of {even[old]['ms']:.2f} ms" in words
+    pairs = [[f"{case[name]['ms']:.2f}" for name in (new, old)] for case in (first["512 at 1120"], second["512 at 1120"])]
+    assert f"{pairs[0][0]} instead of {pairs[0][1]} ms at 1,120 tokens on one machine, {pairs[1][0]} instead of {pairs[1][1]} ms" in words
+    pairs = [[f"{case[name]['ms']:.2f}" for name in (new, old)] for case in (first["256 at 1152"], second["256 at 1152"])]
+    assert f"256 such rows it would take {pairs[0][0]} instead of {pairs[0][1]} ms, and {pairs[1][0]} instead of {pairs[1][1]} on" in words
+    assert run["shape"] == "1.5b" and LEAST > 256 * 2
     assert f"from {LEAST} rows × key heads on, if the longest row is at most {UNEVEN} times" in words
 
 
 def test_what_a_step_spends() -> None:
-    text, kernels = page("performance").split("They also run at")[1].split("Half of the energy")[0], measured("engine_energy")["kernels"]
+    run, text = measured("engine_energy"), page("performance").split("They also run at")[1].split("Half of the energy")[0]
+    kernels, steps = run["kernels"], {name: [f"{one['joule']:.2f}" for one in found] for name, found in run["steps"].items()}
+    first, second = (" and ".join(steps[name]) for name in ("now", "attention in Triton"))
+    assert f"spent {first} J in two rounds, and with attention in Triton {second} J" in " ".join(text.split())
     spent = {name: found[0]["joule"] for name, found in kernels.items()}
     rows = {
         "attention": spent["attention"], "attention in Triton": spent["attention in Triton"],
