@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, linear, rms_norm, silu
 
+from turnwise.engines.fourbit import dense
 from turnwise.engines.native.cache_8bit import views
 from turnwise.engines.sampling import Columns, draw
 
@@ -44,6 +45,10 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None, blocks: Any, overlap
     if bias is not None:
         parts[0] += bias
     return parts
+
+
+def packed_product(x: Tensor, weights: Any, bias: Tensor | None) -> Tensor | None:
+    return linear(x, torch.cat([dense(weight) for weight in weights]), bias)
 
 
 def gated(x: Tensor, weight: Tensor, bias: Tensor | None, kind: str, blocks: Any, overlap: bool = False) -> Tensor:
@@ -224,6 +229,7 @@ def copy_pages(cache: Tensor, pairs: Tensor) -> None:
 MODULES = {
     "kernels": (add_norm, begin, gate_mul, rotate),
     "products": (fits, gated, product),
+    "packed_product": (packed_product,),
     "paged_attention": (attend_singles, attend_prompts),
     "balance_kernel": (plan_of, attend_balanced),
     "cascade_kernel": (Shared, attend_cascade),

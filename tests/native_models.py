@@ -158,10 +158,10 @@ def mlp_rows(engine: NativeEngine, monkeypatch: pytest.MonkeyPatch) -> list[list
     found: list[list[int]] = [[] for _ in layers]
     numbers, call = {id(layer.gate_up): number for number, layer in enumerate(layers)}, Linear.__call__
 
-    def counted(linear: Linear, x: torch.Tensor) -> torch.Tensor:
+    def counted(linear: Linear, x: torch.Tensor, *more: Any) -> torch.Tensor:
         if id(linear) in numbers:
             found[numbers[id(linear)]].append(len(x))
-        return call(linear, x)
+        return call(linear, x, *more)
 
     monkeypatch.setattr(Linear, "__call__", counted)
     return found

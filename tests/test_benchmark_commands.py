@@ -14,7 +14,7 @@ from launching import python
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("performance", "engines", "learner", "models", "cluster-learner")
-OF_KERNELS = ("engine_balance", "engine_products", "engine_steps", "engine_tuning", "gate_tiles", "learner_kernels")
+OF_KERNELS = ("engine_balance", "engine_products", "engine_steps", "engine_tuning", "gate_tiles", "learner_kernels", "packed_products")
 
 
 def commands(page: str) -> list[tuple[str, str]]:

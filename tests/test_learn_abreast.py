@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +19,8 @@ from turnwise.data.batch import Batch
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, add_lora, gae_targets
 from turnwise.learn.abreast import add_gradients
 from turnwise.objectives import Loss
+
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(autouse=True)
@@ -128,6 +133,26 @@ def test_an_error_in_a_thread_is_raised_and_nothing_is_left_running(place: str, 
     with pytest.raises(ZeroDivisionError, match=place):
         add_gradients(parts, 2, own, loss, weights)
     assert threading.active_count() == before and len(begun) <= number + 3
+
+
+ROUNDS = """
+import torch
+from turnwise.learn.abreast import add_gradients
+
+torch.set_num_threads(1)
+for _ in range(50):
+    first, second = (torch.randn(2, 2, requires_grad=True) for _ in range(2))
+    parts = [torch.randn(2, 2) for _ in range(200)]
+    found = add_gradients(parts, 1, lambda x: x @ first.t() + second.sum(), lambda x, y: (y.sum(), 1), [first, second])
+    assert len(found) == 200 and first.grad is not None
+print("done")
+"""
+
+
+def test_threads_never_wait_for_each_other() -> None:
+    """A thread's forward pass begins when no graph holds the weights, and the main thread adds up gradients at the same time."""
+    ran = subprocess.run([sys.executable, "-c", ROUNDS], capture_output=True, text=True, timeout=180, cwd=ROOT, check=False)
+    assert ran.returncode == 0 and ran.stdout.strip() == "done", ran.stderr
 
 
 def test_an_update_that_fails_in_a_thread_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -92,6 +93,50 @@ def test_weights_of_four_bits_give_the_logprobs_of_the_models_forward(variant: s
     for _ in range(3):
         responses = ask(engine, prompts, Sampling(max_tokens=9))
         assert gap(model, prompts, responses) < 1e-4
+
+
+@pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="needs bitsandbytes (extra 4bit)")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("kind", "block", "nested"), [("nf4", 64, True), ("nf4", 64, False), ("fp4", 64, True), ("nf4", 256, True)])
+def test_products_with_packed_weights_are_those_of_the_unpacked_ones(dtype: torch.dtype, kind: str, block: int, nested: bool) -> None:
+    from bitsandbytes.functional import quantize_4bit
+
+    from turnwise.engines.fourbit import dense
+    from turnwise.engines.native.packed_product import packed_product
+
+    rng = torch.Generator("cuda").manual_seed(0)
+    weights = []
+    for size in (3584, 500):
+        plain = torch.randn(size, 1792, device="cuda", dtype=dtype, generator=rng)
+        codes, state = quantize_4bit(plain, blocksize=block, compress_statistics=nested, quant_type=kind)
+        weights.append(SimpleNamespace(data=codes, quant_state=state))
+    whole, bias = torch.cat([dense(weight) for weight in weights]), torch.randn(4084, device="cuda", dtype=dtype, generator=rng)
+    eye = torch.eye(1792, device="cuda", dtype=dtype)
+    for rows in (2, 8, 16, 32, 64):
+        found = packed_product(eye[:rows], weights, None)
+        if found is None:
+            assert rows == 64 and torch.cuda.get_device_capability()[0] in product_table.TENSOR_MEMORY
+            continue
+        assert torch.equal(found, whole[:, :rows].t()), "every code, as the library rounds it"
+        x = torch.randn(rows, 1792, device="cuda", dtype=dtype, generator=rng)
+        exact = x.float() @ whole.float().t()
+        far = 2 * torch.finfo(dtype).eps
+        for added in (None, bias):
+            expected = exact if added is None else exact + added.float()
+            found = packed_product(x, weights, added)
+            assert found is not None and (found.float() - expected).norm() < far * expected.norm()
+
+
+@pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="needs bitsandbytes (extra 4bit)")
+@pytest.mark.parametrize("graphs", [False, True])
+def test_the_engine_draws_from_packed_weights_with_its_own_products(graphs: bool) -> None:
+    model = pack_base(make("llama with biases", hidden_size=128, intermediate_size=256), "cuda", torch.bfloat16).to(torch.bfloat16)
+    prompts = [prompt(n, n) for n in (1, 5, 33, 64)]
+    for on in (True, False):
+        switches = {"packed": on}
+        engine = NativeEngine(model, max_batch=6, max_length=200, cache_memory=1e8, graphs=graphs, switches=switches)
+        responses = ask(engine, prompts, Sampling(max_tokens=9))
+        assert gap(model, prompts, responses) < 0.05
 
 
 @pytest.mark.parametrize("variant", ["qwen2", "qwen3", "llama with biases"])

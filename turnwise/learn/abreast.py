@@ -3,6 +3,10 @@ several cores.
 
 Every bit is as if one thread had computed one after another. A micro-batch stays with one thread from its first operation to its last.
 Losses are computed in the order of the micro-batches, so an objective may count or draw, and gradients are added up in that order.
+
+Every weight is part of a small graph from the beginning to the end. Otherwise two threads may wait for each other forever: when a weight is
+used that no graph holds, torch makes a node for it under a lock of the weight's and needs the interpreter's lock for that, while a thread
+that has the interpreter's and adds up gradients waits for the weight's.
 """
 
 from __future__ import annotations
@@ -44,6 +48,7 @@ def add_gradients(
         return torch.autograd.grad(value, weights, allow_unused=True), more
 
     found: list[More] = []
+    kept = [weight.expand_as(weight) for weight in weights]  # see above
     with ThreadPoolExecutor(workers) as pool:
         numbers = iter(range(len(parts)))
         begun: deque[Future[tuple[Gradients, More]]] = deque(pool.submit(one, number) for number in islice(numbers, workers + 1))
@@ -52,6 +57,7 @@ def add_gradients(
             begun.extend(pool.submit(one, number) for number in islice(numbers, 1))
             _add(weights, gradients)
             found.append(more)
+    del kept
     return found
 
 

@@ -1,7 +1,7 @@
 """The matrix products of a layer and the small kernels between them, in the ways that `Switches` name.
 
-The library computes a product unless a switch is on and `product_table` has blocks for its shape. Weights in 4 bits and layers with
-adapters are always the library's.
+The library computes a product unless a switch is on and `product_table` has blocks for its shape. Dense layers with adapters are always
+the library's, weights in 4 bits unless the switch `packed` is on.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from turnwise.engines.native import hopper_tiles
 from turnwise.engines.native.gate_tiles import gate_tiles
 from turnwise.engines.native.hopper_tiles import Tile
 from turnwise.engines.native.kernels import add_norm, gate_mul
+from turnwise.engines.native.packed_product import packed_product
 from turnwise.engines.native.product_table import Blocks, blocks_of, tile_of
 from turnwise.engines.native.products import fits, gated, product
 from turnwise.engines.native.switches import PLAIN, Switches
@@ -28,6 +29,7 @@ class LayerProducts:
         self._own, self._gate = (on and (hopper or weights.device.type != "cuda") for on in (switches.products, switches.gate))
         self._hopper = hopper and hopper_tiles.available(weights.device)
         self._tiles = switches.gate_tiles and self._hopper
+        self._packed = packed_product if switches.packed else None
         self.overlap = switches.overlap and hopper
 
     def norm(self, x: Tensor, delta: Tensor | None, weight: Tensor) -> Tensor:
@@ -59,13 +61,13 @@ class LayerProducts:
             return gate_tiles(x, linear.weight, self._kind, tile, self.overlap)
         blocks = self._blocks("gate", linear, x)
         if blocks is None:
-            return gate_mul(linear(x), self._kind, self.overlap)
+            return gate_mul(linear(x, self._packed), self._kind, self.overlap)
         return gated(x, linear.weight, linear.bias, self._kind, blocks, self.overlap)
 
     def _summed(self, kind: str, linear: Linear, x: Tensor, parts: bool) -> Tensor:
         blocks = self._blocks(kind, linear, x)
         if blocks is None or (blocks.split > 1 and not parts):
-            return linear(x)
+            return linear(x, self._packed)
         return product(x, linear.weight, linear.bias, blocks, self.overlap)
 
     def _tile(self, linear: Linear, x: Tensor) -> Tile | None:

@@ -137,3 +137,34 @@ def tile_of(rows: int, width: int, size: int) -> Tile | None:
 def blocks_of(kind: str, rows: int, width: int, size: int) -> Blocks | None:
     """The blocks for a product of so many rows; None: the library is better, or nobody has measured."""
     return next((blocks for most, blocks in MEASURED.get((kind, width, size), ()) if rows <= most), None)
+
+
+# Of products with weights in 4 bits: up to so many rows. Chosen by counting a program's instructions and registers, not timed.
+PACKED: dict[bool, Lines] = {  # on a Hopper GPU; elsewhere
+    True: (
+        (8, Blocks(8, 64, 128, 1, 2, 5)),
+        (16, Blocks(16, 64, 128, 1, 2, 5)),
+        (32, Blocks(32, 128, 128, 1, 4, 4)),
+        (64, Blocks(64, 128, 128, 1, 4, 3)),
+    ),
+    False: (
+        (8, Blocks(8, 64, 128, 1, 2, 5)),
+        (16, Blocks(16, 64, 128, 1, 2, 5)),
+        (32, Blocks(32, 64, 128, 1, 2, 4)),
+        (64, Blocks(64, 128, 128, 1, 8, 3)),
+    ),
+}  # fmt: skip
+PACKED_WARPS = 12  # per multiprocessor: the inner size is divided until there are so many
+PACKED_STEPS = 4  # that a program takes at least
+TENSOR_MEMORY = (10, 11)  # generations for which Triton 3.6 compiled larger blocks to a kernel that does nothing but fail
+
+
+def packed_blocks(rows: int, width: int, size: int, processors: int, generation: int) -> Blocks | None:
+    """The blocks for a product of so many rows with a weight in 4 bits, on a GPU of a generation (its compute capability; Hopper is 9).
+    None: the library's, as one row is."""
+    blocks = next((blocks for most, blocks in PACKED[generation == 9] if 1 < rows <= most), None)
+    if blocks is None or width % blocks.part or (generation in TENSOR_MEMORY and blocks.warps > 2):
+        return None
+    steps, tiles = width // blocks.part, -(-size // blocks.columns)
+    split = max(1, min(steps // PACKED_STEPS, -(-PACKED_WARPS * processors // (blocks.warps * tiles))))
+    return blocks._replace(split=-(-steps // -(-steps // split)))  # none of them without a step

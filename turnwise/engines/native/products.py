@@ -163,7 +163,7 @@ def gated(x: Tensor, weight: Tensor, bias: Tensor | None, kind: str, blocks: Blo
     (rows, width), size = x.shape, len(weight) // 2
     out = torch.empty(rows, size, dtype=x.dtype, device=x.device)
     tiles = triton.cdiv(rows, blocks.rows) * triton.cdiv(size, blocks.columns)
-    programs = min(tiles, _multiprocessors(x.device)) if blocks.stay else tiles
+    programs = min(tiles, multiprocessors(x.device)) if blocks.stay else tiles
     target = TensorDescriptor.from_tensor(out, [blocks.rows, blocks.columns]) if blocks.stay and blocks.bulk else out
     _gated[(programs,)](
         _tiled(x, blocks.rows, blocks), _tiled(weight, blocks.columns, blocks), weight, x if bias is None else bias, target, rows, size,
@@ -194,5 +194,5 @@ def _tiled(matrix: Tensor, height: int, blocks: Blocks) -> Any:
 
 
 @cache_calls
-def _multiprocessors(device: torch.device) -> int:
+def multiprocessors(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 3

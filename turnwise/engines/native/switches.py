@@ -28,7 +28,8 @@ class Switches:
     `balance`: the programs of a decode step's attention read about the same number of pages each, whatever the lengths of its rows
     (`balance_kernel.py`); steps with a cascade do not. `stream`: on a Hopper GPU, attention of large decode steps in CUDA
     (`hopper_attention.py`), whose blocks take one row after another.
-    `nucleus`: rows with top-p are drawn by many programs each, which read every logit once (`nucleus_kernel.py`)."""
+    `nucleus`: rows with top-p are drawn by many programs each, which read every logit once (`nucleus_kernel.py`).
+    `packed`: 2 to 64 rows are multiplied by weights in 4 bits without unpacking those to memory (`packed_product.py`)."""
 
     record: bool = True
     draw: str = "auto"
@@ -42,6 +43,7 @@ class Switches:
     balance: bool = False
     nucleus: bool = True
     stream: bool = True
+    packed: bool = False
 
     def __post_init__(self) -> None:
         if self.draw not in WAYS:
