@@ -25,7 +25,7 @@ SIZES = (64, 128)  # of a head
 MOST_HEADS = 8  # query heads of a key head
 TEAM = 2  # warps of a block
 BLOCKS = {64: 5, 128: 3}  # that share a multiprocessor, by the size of a head
-LEAST = 768  # rows × key heads from which on it is faster
+LEAST = 512  # rows × key heads from which on it is faster
 UNEVEN = 1.25  # the longest row over the mean: beyond, what blocks have taken up early makes others wait at the end
 NAME = "hopper_attention"
 
