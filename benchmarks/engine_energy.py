@@ -14,13 +14,14 @@ import argparse
 import ctypes
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import on_gpu  # noqa: F401 (first)
 import torch
+from engine_products import recorded
 from engine_tuning import CASES, SETTINGS, Step
 from read_rate import CHUNK, reader
 from results import publish
@@ -87,17 +88,6 @@ def sustained(replay: Callable[[], Any], meter: Meter) -> dict[str, float]:
     return {"ms": ms, "watt": watt, "joule": watt * ms * 1e-3, "megahertz": statistics.mean(clocks)}
 
 
-def recorded(work: Sequence[Callable[[], Any]]) -> torch.cuda.CUDAGraph:
-    with torch.no_grad():
-        work[0]()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for one in work:
-                one()
-    return graph
-
-
 def kernels_of(step: Step) -> Iterator[tuple[str, torch.cuda.CUDAGraph]]:
     """Each kind of work of a step, for all layers."""
     runner, lanes = step.runner, step.lanes
@@ -158,8 +148,9 @@ def main() -> None:
                 keep("steps", name, sustained(graph.replay, meter))
         step.record("now")
     if "kernels" in options.parts:
-        for name, graph in kernels_of(step):
-            keep("kernels", name, sustained(graph.replay, meter))
+        with torch.no_grad():
+            for name, graph in kernels_of(step):
+                keep("kernels", name, sustained(graph.replay, meter))
     publish(result, options.out)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -147,15 +147,20 @@ class Case:
             return float("inf")
 
 
-def graph_us(work: list[Callable[[], Any]], rounds: int = 9) -> float:
-    """Microseconds per piece of work, recorded and replayed."""
+def recorded(work: Sequence[Callable[[], Any]]) -> torch.cuda.CUDAGraph:
+    """All pieces of work as one graph."""
     work[0]()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for one in work:
             one()
-    found = []
+    return graph
+
+
+def graph_us(work: list[Callable[[], Any]], rounds: int = 9) -> float:
+    """Microseconds per piece of work, recorded and replayed."""
+    graph, found = recorded(work), []
     for _ in range(rounds + 2):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()

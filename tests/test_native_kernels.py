@@ -3,14 +3,12 @@ benchmarks/engine_steps.py run them for real."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 import torch
+from interpreted import need_interpreter
 from native_doubles import _attend, rotate
 from native_doubles import note as plain_note
 
@@ -18,15 +16,7 @@ from turnwise.engines.base import Sampling
 from turnwise.engines.native.cache_8bit import views
 from turnwise.engines.sampling import Columns, draw
 
-if find_spec("triton") is None:
-    pytest.skip("needs triton, which only a machine with a GPU has by itself: pip install triton", allow_module_level=True)
-if torch.cuda.is_available():
-    pytest.skip("on a GPU the kernels are compiled: its own tests run them", allow_module_level=True)
-try:
-    int(np.ones(1))
-except TypeError:
-    pytest.skip("triton's interpreter needs a numpy below 2.4, where an array of one number is a number", allow_module_level=True)
-os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined
+need_interpreter()
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # numpy's about padding rows, whose results are not kept
 
 ROWS, WIDTH, WORDS = 8, 32, 197

@@ -3,7 +3,6 @@ tests/test_native_gpu.py runs it for real."""
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
@@ -11,19 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from interpreted import need_interpreter
 from torch import Tensor
 
 from turnwise.engines.native.product_table import packed_blocks
 
-if find_spec("triton") is None:
-    pytest.skip("needs triton, which only a machine with a GPU has by itself: pip install triton", allow_module_level=True)
-if torch.cuda.is_available():
-    pytest.skip("on a GPU the kernels are compiled: its own tests run them", allow_module_level=True)
-try:
-    int(np.ones(1))
-except TypeError:
-    pytest.skip("triton's interpreter needs a numpy below 2.4, where an array of one number is a number", allow_module_level=True)
-os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined
+need_interpreter()
 needs_library = pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="needs bitsandbytes (extra 4bit)")
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0 to a scalar:DeprecationWarning")
 KINDS = [torch.bfloat16, torch.float16]

@@ -12,8 +12,6 @@
 // Given by the host: NAME of the kernel, SIZE of a head (64 or 128), HEADS, KV heads, NORM of queries and keys (0: none, 1: weights in
 // bfloat16, 2: in float32), TEAM, BLOCKS that share a multiprocessor.
 
-typedef unsigned short u16;
-typedef unsigned int u32;
 
 #define GROUP (HEADS / KV)
 #define PAGE 64
@@ -32,9 +30,6 @@ typedef unsigned int u32;
 #define COMING (QUERIES + SIZE * 2)  // the next item's number, behind the first query
 #define TASKS ((GROUP + 1 + TEAM) / TEAM)  // of a warp: queries, and the newest key and value
 #define THREADS (32 * TEAM)
-#define NOTHING __int_as_float(0xff800000)  // minus infinity
-
-__device__ __forceinline__ u32 address(const void* place) { return (u32)__cvta_generic_to_shared(place); }
 
 // Copy 16 bytes; the copies since the last `done_asking` are one group.
 __device__ __forceinline__ void bring(u32 target, const unsigned char* source) {
@@ -55,21 +50,6 @@ template <bool VALUE> struct Truth { static constexpr bool value = VALUE; };
 __device__ __forceinline__ u32 kept(u32 x) {
     asm volatile("mov.u32 %0, %0;" : "+r"(x));
     return x;
-}
-
-__device__ __forceinline__ u32 rounded(float low, float high) {
-    u32 both;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    return both;
-}
-
-__device__ __forceinline__ float low(u32 both) { return __uint_as_float(both << 16); }
-__device__ __forceinline__ float high(u32 both) { return __uint_as_float(both & 0xffff0000u); }
-
-__device__ __forceinline__ float power(float x) {
-    float found;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(x));
-    return found;
 }
 
 __device__ __forceinline__ void four(u32 (&found)[4], u32 place) {

@@ -10,7 +10,6 @@ from __future__ import annotations
 from ctypes import c_float, c_int, c_longlong, c_void_p
 from functools import cache
 from math import e, log2
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from turnwise.engines.native import hopper_driver
-from turnwise.engines.native.hopper_driver import loaded, multiprocessors, usable, with_values
+from turnwise.engines.native.hopper_driver import loaded, multiprocessors, usable
 
 PAGE = 64  # tokens
 SIZES = (64, 128)  # of a head
@@ -76,8 +75,9 @@ def memory_of(size: int) -> int:
 
 def source_of(size: int, heads: int, kv_heads: int, norm: int) -> str:
     """What is compiled, for norms of queries and keys (0: none, 1: in bfloat16, 2: in float32)."""
-    source = Path(__file__).with_suffix(".cu").read_text(encoding="utf-8")
-    return with_values(source, NAME=NAME, SIZE=size, HEADS=heads, KV=kv_heads, NORM=norm, TEAM=TEAM, BLOCKS=BLOCKS[size])
+    return hopper_driver.source_of(
+        "hopper_attention", NAME=NAME, SIZE=size, HEADS=heads, KV=kv_heads, NORM=norm, TEAM=TEAM, BLOCKS=BLOCKS[size]
+    )
 
 
 @cache

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -44,9 +45,10 @@ def usable(device: torch.device, compile_one: Callable[[], Any], instead: str) -
     return True
 
 
-def with_values(source: str, **values: int | str) -> str:
-    """A source with what the host gives it."""
-    return "".join(f"#define {name} {value}\n" for name, value in values.items()) + source
+def source_of(name: str, **values: int | str) -> str:
+    """A kernel's source with what the host gives it, and what all kernels have in common."""
+    texts = [Path(__file__).with_name(f"{one}.cu").read_text(encoding="utf-8") for one in ("hopper_common", name)]
+    return "".join(f"#define {name} {value}\n" for name, value in values.items()) + "".join(texts)
 
 
 @cache

@@ -14,8 +14,6 @@
 // or 2), HEAD, NAME of the kernel, PIECE, BUFFERS (in which a warp puts logits that are to be written), GELU, OVERLAP (the kernel may begin before the last one
 // has ended), AHEAD (parts of the weights that it asks for until then), and the function `multiply`.
 
-typedef unsigned int u32;
-typedef unsigned long long u64;
 struct alignas(64) Map { char bytes[128]; };
 
 #define ROWS 128
@@ -34,14 +32,11 @@ struct alignas(64) Map { char bytes[128]; };
 #define PARTS (WIDE / PIECE)
 #define STORED 32  // columns of the 16 rows of a warp that are written at once
 #define STORED_BYTES (16 * STORED * 4)
-#define NOTHING __int_as_float(0xff800000)  // minus infinity
 #else
 #define WIDE COLUMNS
 #define SECOND size
 #define OUT_BYTES (ROWS * LINE)
 #endif
-
-__device__ __forceinline__ u32 address(const void* place) { return (u32)__cvta_generic_to_shared(place); }
 
 __device__ __forceinline__ void expect(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -86,15 +81,6 @@ __device__ __forceinline__ u64 matrix(u32 place) {
     return (u64)((place & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
 }
 
-__device__ __forceinline__ u32 rounded(float low, float high) {
-    u32 both;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    return both;
-}
-
-__device__ __forceinline__ float low(u32 both) { return __uint_as_float(both << 16); }
-__device__ __forceinline__ float high(u32 both) { return __uint_as_float(both & 0xffff0000u); }
-
 // silu(x), or gelu(x) by its formula with tanh.
 __device__ __forceinline__ float activated(float x) {
     float u = GELU ? 1.5957691216057308f * (x + 0.044715f * x * x * x) : x;
@@ -132,12 +118,6 @@ __device__ __forceinline__ float summed(float x) {
 __device__ __forceinline__ int smallest(int x) {
     x = min(x, __shfl_xor_sync(0xffffffffu, x, 1));
     return min(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
-
-__device__ __forceinline__ float power(float x) {
-    float found;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(x));
-    return found;
 }
 #endif
 

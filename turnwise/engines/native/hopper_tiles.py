@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from ctypes import c_int, c_void_p
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from turnwise.engines.native import hopper_driver
-from turnwise.engines.native.hopper_driver import ROOM, box_map, clusters, loaded, usable, with_values
+from turnwise.engines.native.hopper_driver import ROOM, box_map, clusters, loaded, usable
 
 ROWS, INNER = 128, 64  # of a tile, and of one part of the inner size
 PIECE = 16  # columns of an output layer whose weights are summed
@@ -90,7 +89,7 @@ def source_of(tile: Tile, head: int, gelu: bool, overlap: bool) -> str:
         "COLUMNS": tile.columns, "STAGES": tile.stages, "DOWN": tile.down, "ACROSS": tile.across, "AHEAD": min(tile.ahead, tile.stages),
         "HEAD": head, "NAME": name_of(head), "PIECE": PIECE, "BUFFERS": tile.buffers, "GELU": int(gelu), "OVERLAP": int(overlap),
     }  # fmt: skip
-    return with_values(_multiply(tile.columns) + Path(__file__).with_suffix(".cu").read_text(encoding="utf-8"), **values)
+    return _multiply(tile.columns) + hopper_driver.source_of("hopper_tiles", **values)
 
 
 def _multiply(count: int) -> str:
