@@ -24,6 +24,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from turnwise.engines.base import Request, Sampling
 from turnwise.engines.native import NativeEngine, hopper_attention, hopper_driver
 from turnwise.engines.native import engine as native_engine
+from turnwise.engines.native.block_memory import multiprocessors
 from turnwise.engines.native.hopper_attention import BLOCKS, LEAST, PAGE, SIZES, available, fits, memory_of, pays, source_of
 from turnwise.engines.native.switches import Switches
 
@@ -202,7 +203,7 @@ def test_rows_attend_as_in_float64_and_their_keys_are_kept(size: int, heads: int
     """`many`: more rows than run at once, most of them short, and some without a page for every warp."""
     device, lengths = torch.device("cuda", 0), LENGTHS
     if many:
-        room = BLOCKS[size] * hopper_driver.multiprocessors(device) // kv
+        room = BLOCKS[size] * multiprocessors(device) // kv
         lengths = torch.randint(1, 400, (3 * room,), generator=torch.Generator().manual_seed(0)).tolist()
         lengths[::49] = [LONG] * len(lengths[::49])
     case = Problem(size, heads, kv, norm, lengths, padding=3)

@@ -11,7 +11,6 @@ step can be recorded. Where a step has too few pages for all of them, the progra
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
 from __future__ import annotations
 
-from functools import cache as cache_calls
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +19,7 @@ import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
 from turnwise.engines.native import paged_attention
+from turnwise.engines.native.block_memory import multiprocessors
 from turnwise.engines.native.layer_products import since_hopper
 from turnwise.engines.native.paged_attention import (
     LOG2_E,
@@ -128,7 +128,7 @@ def _cut(
 
 def plan_of(slots: Tensor, positions: Tensor, page: int, window: int, kv_heads: int) -> Plan:
     """The plan of a step with one token per lane at `positions`, for layers with this window (0: without one)."""
-    lanes, most = len(slots), max(1, RESIDENT * _multiprocessors(slots.device) // kv_heads)
+    lanes, most = len(slots), max(1, RESIDENT * multiprocessors(slots.device) // kv_heads)
     stretches = torch.empty(most, STRETCH.value, dtype=torch.int32, device=slots.device)
     numbers = torch.empty(lanes, LANE.value, dtype=torch.int32, device=slots.device)
     width = triton.next_power_of_2(lanes)
@@ -297,8 +297,3 @@ def attend_balanced(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, plan: P
         num_stages=_stages(qkv.device, _page_bytes(cache, layer, size), STAGES),
     )  # fmt: skip
     return out
-
-
-@cache_calls
-def _multiprocessors(device: torch.device) -> int:
-    return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 4

@@ -1,4 +1,4 @@
-"""What a program of attention takes of a multiprocessor's memory, and how many queries it can have for that.
+"""How many multiprocessors a GPU has, what a program of attention takes of one's memory, and how many queries it can have for that.
 
 GPUs differ: a program may take 227 KB on an H200, and 99 KB on an RTX 3090, 4090 or 5090."""
 
@@ -12,6 +12,12 @@ from turnwise.engines.native.prompt_sizes import FEWEST_QUERIES
 from turnwise.util.errors import TurnwiseError
 
 NARROW = 128  # numbers of a head, up to which three stages of pages are worth their memory
+
+
+@cache
+def multiprocessors(device: torch.device) -> int:
+    """Of a GPU; a few where kernels are interpreted."""
+    return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 4
 
 
 @cache

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from turnwise.engines.native import hopper_driver
-from turnwise.engines.native.hopper_driver import loaded, multiprocessors, usable
+from turnwise.engines.native.block_memory import multiprocessors
+from turnwise.engines.native.hopper_driver import loaded, usable
 
 PAGE = 64  # tokens
 SIZES = (64, 128)  # of a head

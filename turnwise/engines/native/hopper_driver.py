@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from turnwise.engines.native.block_memory import multiprocessors
+
 ROOM = 227 << 10  # bytes of a multiprocessor's memory that a block may take
 BOX = 128  # bytes of a row of a box
 
@@ -115,12 +117,6 @@ def clusters(kernel: Any, blocks: int, threads: int, memory: int, device: torch.
     driver, _ = bindings()
     with torch.cuda.device(device):
         return int(good(driver.cuOccupancyMaxActiveClusters(kernel, _config(blocks, threads, memory))))
-
-
-@cache
-def multiprocessors(device: torch.device) -> int:
-    """Of a GPU; elsewhere a few, for tests."""
-    return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 4
 
 
 def _config(blocks: int, threads: int, memory: int) -> Any:

@@ -21,8 +21,8 @@ import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
+from turnwise.engines.native.block_memory import multiprocessors
 from turnwise.engines.native.product_table import Blocks, packed_blocks
-from turnwise.engines.native.products import multiprocessors
 
 MERGED = 256  # numbers that a program adds up
 KINDS = (torch.bfloat16, torch.float16)

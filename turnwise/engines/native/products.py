@@ -11,7 +11,6 @@ Rounding is that of the library followed by the plain kernels: a product is roun
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
 from __future__ import annotations
 
-from functools import cache as cache_calls
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor  # type: ignore[import-not-found, unused-ignore]
 
+from turnwise.engines.native.block_memory import multiprocessors
 from turnwise.engines.native.kernels import activation, allow_next, launching, wait_for_last
 from turnwise.engines.native.product_table import Blocks
 
@@ -191,8 +191,3 @@ def _ahead(blocks: Blocks, width: int) -> int:
 
 def _tiled(matrix: Tensor, height: int, blocks: Blocks) -> Any:
     return TensorDescriptor.from_tensor(matrix, [height, blocks.part]) if blocks.bulk else matrix
-
-
-@cache_calls
-def multiprocessors(device: torch.device) -> int:
-    return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 3
