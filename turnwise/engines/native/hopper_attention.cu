@@ -125,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME(
     extern __shared__ __align__(1024) unsigned char memory[];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, line = lane / 4, pair = lane % 4;
     u32 base = address(memory), keys = base + warp * 2 * PAGE_BYTES, values = keys + PAGE_BYTES;
-    volatile int* coming = (volatile int*)(memory + COMING);
+    volatile int* coming = (volatile int*)(memory + COMING);  // the next item's number, and for which turn of this block it was chosen
 
     struct Item {
         int row, kv_head, length, slot, pages, end;  // lots of the last page
@@ -212,8 +212,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME(
 #pragma unroll 1
     for (int i = GROUP * WIDE / 2 + threadIdx.x; i < 8 * WIDE / 2; i += THREADS) ((u32*)(memory + QUERIES))[i] = 0;
     Item now, next;
-    int number = blockIdx.x, number_of_next = blockIdx.x + gridDim.x;
-    begin(now, number), begin(next, number_of_next);
+    int number = blockIdx.x, number_of_next = 0, turn = 1;
+    if (threadIdx.x == 0) coming[1] = 0;
+    begin(now, number);
     go_on(now);
     bool asked = warp < now.pages;
     if (asked) ask_for_first(now);
@@ -223,8 +224,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME(
     while (number < items) {
         if (!asked && warp < now.pages) ask_for_first(now);
         __syncthreads();
-        int after = 0;
-        if (threadIdx.x == 0) after = 2 * gridDim.x + atomicAdd(counters, 1);
         u32 query[SIZE / 16][2];
 #pragma unroll
         for (int k = 0; k < SIZE / 16; k++) {
@@ -234,11 +233,36 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME(
         float top[2] = {NOTHING, NOTHING}, total[2] = {0.0f, 0.0f}, sums[SIZE / 16][4];
 #pragma unroll
         for (int i = 0; i < SIZE / 16; i++) sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0.0f;
-        int mine = now.mine, count = 1;
+        int mine = now.mine, count = 1, after = 0, known = 0;  // of the next item: 1: chosen, 2: said, 3: begun, 4: asked for
+        auto say = [&]() {
+            if (lane == 0) {
+                coming[0] = after;
+                __threadfence_block();
+                coming[1] = turn;
+            }
+            known = 2;
+        };
+        auto get_ready = [&](int left) {  // as far as needed, with so many pages of this warp behind the present one
+            if (warp == 0 && known == 1) say();
+            if (warp == 0 && known == 0 && left <= 2) {  // late, so that blocks that are done early do more
+                if (lane == 0) after = gridDim.x + atomicAdd(counters, 1);
+                known = 1;
+            }
+            if (left > 1) return;
+            if (warp == 0 && known == 1) say();
+            if (known <= 2) {
+                while (coming[1] != turn) __nanosleep(20);
+                __threadfence_block();
+                number_of_next = coming[0];
+                begin(next, number_of_next);
+                known = 3;
+            }
+            if (left == 0 && known == 3) go_on(next), ask_for_queries(next), known = 4;
+        };
 
         auto attend = [&](auto whole, int page) {
             constexpr bool WHOLE = decltype(whole)::value;
-            if (count == 1) go_on(next), ask_for_queries(next);
+            get_ready((now.pages - 1 - page) / TEAM);
             bool more = page + TEAM < now.pages;  // of this item
             if (more && count % 32 == 0) mine = now.chain[min(page + (1 + lane) * TEAM, now.pages - 1)];
             int coming_page = __shfl_sync(0xffffffffu, more ? mine : next.mine, more ? count % 32 : 0);
@@ -338,13 +362,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME(
             for (int i = 0; i < SIZE / 16; i++)
                 found[own * LONG + i * 16 + line] = sums[i][one], found[own * LONG + i * 16 + line + 8] = sums[i][one + 2];
         }
-        if (threadIdx.x == 0) *coming = after;
         __syncthreads();
-        if (count == 1) go_on(next), ask_for_queries(next);
+        if (known != 4) get_ready(0);  // a warp without a page
         int row = now.row, kv_head = now.kv_head;
-        now = next, number = number_of_next, number_of_next = *coming;
+        now = next, number = number_of_next, turn++;
         if (number < items) prepare(now);
-        begin(next, number_of_next);
         for (int i = threadIdx.x; i < GROUP * SIZE / 2; i += THREADS) {
             int own = i / (SIZE / 2), column = i % (SIZE / 2) * 2;
             float highest = tops[own], all = 0.0f, first = 0.0f, second = 0.0f;
