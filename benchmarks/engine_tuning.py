@@ -2,6 +2,7 @@
 
     python benchmarks/engine_tuning.py --out tuning.json                          # 1.5B, about a minute
     python benchmarks/engine_tuning.py --shape 0.5b --cases "128 at 1152" --names now library
+    python benchmarks/engine_tuning.py --shape 7b --base 4bit --cases "16 at 768" --names now "bitsandbytes multiplies"
 
 Every setting is used for a graph of its own, whose tokens' log-probs are compared with those of the first setting (`gap`, a mean; where
 another order of sums leads to another token, it is the distance of two tokens, and may be large); then all graphs are replayed in turn,
@@ -31,21 +32,31 @@ from turnwise.engines.native.layer_products import LayerProducts
 from turnwise.engines.native.mail import Results
 from turnwise.engines.native.product_table import Blocks
 from turnwise.engines.native.switches import Switches
+from turnwise.learn.fourbit import pack_base
 
-CASES = {
-    "128 at 768": (128, 768, False),
-    "128 at 1152": (128, 1152, False),
-    "64 at 768": (64, 768, False),
-    "16 at 768": (16, 768, False),
-    "128 ragged": (128, 1152, True),
-    "256 at 1152": (256, 1152, False),
-    "256 ragged": (256, 1152, True),
-    "512 at 1152": (512, 1152, False),
-    "512 at 1120": (512, 1120, False),
-    "512 ragged": (512, 1152, True),
-    "128 at 736": (128, 736, False),
-    "128 at 4400": (128, 4400, False),
-    "128 ragged, long": (128, 2600, True),
+CASES = {  # rows, tokens on average, and how rows differ
+    "128 at 768": (128, 768, "even"),
+    "128 at 1152": (128, 1152, "even"),
+    "64 at 768": (64, 768, "even"),
+    "32 at 768": (32, 768, "even"),
+    "16 at 768": (16, 768, "even"),
+    "8 at 768": (8, 768, "even"),
+    "128 ragged": (128, 1152, "ragged"),
+    "96 ragged": (96, 1152, "ragged"),
+    "192 at 1152": (192, 1152, "even"),
+    "192 ragged": (192, 1152, "ragged"),
+    "256 at 1152": (256, 1152, "even"),
+    "256 ragged": (256, 1152, "ragged"),
+    "384 at 1152": (384, 1152, "even"),
+    "384 ragged": (384, 1152, "ragged"),
+    "512 at 1152": (512, 1152, "even"),
+    "512 at 1120": (512, 1120, "even"),
+    "512 ragged": (512, 1152, "ragged"),
+    "128 at 736": (128, 736, "even"),
+    "128 at 4400": (128, 4400, "even"),
+    "128 ragged, long": (128, 2600, "ragged"),
+    "128, few long": (128, 1152, "few long"),
+    "512, few long": (512, 1152, "few long"),
 }
 DOWN, GATE = ("down", 8960, 1536), (1536, 17920)
 QKV, OUT, SMALL_OUT = ("qkv", 1536, 2048), ("out", 1536, 1536), ("out", 896, 896)
@@ -59,7 +70,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[Any, Any]]] = {
     "no gate tiles": ({"gate_tiles": False}, {}, {}),
     "no overlap": ({"overlap": False}, {}, {}),
     "attention in Triton": ({"stream": False}, {}, {}),
-    "attention in CUDA": ({}, {"LEAST": 0, "UNEVEN": 10.0}, {}),
+    "attention in CUDA": ({}, {"ALWAYS": 0}, {}),
     "attention in Triton, whole pages": ({"stream": False}, {"LOT": 0}, {}),
     "attention in Triton, 1 warp": ({"stream": False}, {"WARPS": 1}, {}),
     "3 stages, next": ({"stream": False}, {"STAGES": 3, "NEXT": True}, {}),
@@ -83,6 +94,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[Any, Any]]] = {
     "balance": ({"balance": True}, {}, {}),
     "balance, nothing asked for ahead": ({"balance": True}, {"BRING": 0}, {}),
     "the library's down": ({}, {}, {DOWN: ((128, None),)}),
+    "bitsandbytes multiplies": ({"packed": False}, {}, {}),
     "own down, 128 × 64": ({}, {}, {DOWN: ((128, Blocks(128, 64, 64, 5, 4, 7, True, 1)),)}),
 }
 
@@ -90,8 +102,10 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[Any, Any]]] = {
 class Step:
     """A model with a cache of random numbers, and graphs of its decode step."""
 
-    def __init__(self, shape: str):
+    def __init__(self, shape: str, base: str = "full"):
         self.model = make_model(shape)
+        if base == "4bit":
+            self.model = pack_base(self.model, "cuda", torch.bfloat16)
         layer = 4 * SHAPES[shape]["num_hidden_layers"] * SHAPES[shape]["num_key_value_heads"]
         size = SHAPES[shape]["hidden_size"] // SHAPES[shape]["num_attention_heads"]
         room = 1.05 * 512 * 1280 * layer * size
@@ -99,9 +113,15 @@ class Step:
         self.runner: Any = self.engine._runner
         self.runner.cache.normal_()
 
-    def prepare(self, lanes: int, context: int, ragged: bool) -> None:
+    def prepare(self, lanes: int, context: int, spread: str) -> None:
+        """Rows of so many tokens on average, which are "even", "ragged" (a quarter to seven quarters), or a "few long" (every 16th has 3.75
+        times as many)."""
         generator = torch.Generator().manual_seed(0)
-        factor = 0.25 + 1.5 * torch.rand(lanes, generator=generator) if ragged else torch.ones(lanes)
+        factor = torch.ones(lanes)
+        if spread == "ragged":
+            factor = 0.25 + 1.5 * torch.rand(lanes, generator=generator)
+        elif spread == "few long":
+            factor = torch.where(torch.arange(lanes) % 16 == 5, 3.75, 12.25 / 15)
         positions = (context * factor).int() - 1
         width = -(-int(positions.max() + 1) // 64)
         counts = positions // 64 + 1
@@ -169,13 +189,15 @@ class Step:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="1.5b")
+    parser.add_argument("--base", choices=("full", "4bit"), default="full", help="4bit: weights as bitsandbytes packs them (extra 4bit)")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--names", nargs="+", choices=SETTINGS, default=list(SETTINGS))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     begun = time.perf_counter()
-    step = Step(options.shape)
+    step = Step(options.shape, options.base)
     result: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "shape": options.shape}
+    result |= {"base": options.base} if options.base != "full" else {}
     for case in options.cases:
         step.prepare(*CASES[case])
         result[case] = step.measure(options.names)

@@ -115,7 +115,8 @@ def test_products_with_packed_weights_are_those_of_the_unpacked_ones(dtype: torc
     for rows in (2, 8, 16, 32, 64):
         found = packed_product(eye[:rows], weights, None)
         if found is None:
-            assert rows == 64 and torch.cuda.get_device_capability()[0] in product_table.TENSOR_MEMORY
+            generation = torch.cuda.get_device_capability()[0]
+            assert generation < 8 or generation in product_table.NOT_PACKED
             continue
         assert torch.equal(found, whole[:, :rows].t()), "every code, as the library rounds it"
         x = torch.randn(rows, 1792, device="cuda", dtype=dtype, generator=rng)
@@ -130,7 +131,8 @@ def test_products_with_packed_weights_are_those_of_the_unpacked_ones(dtype: torc
 @pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="needs bitsandbytes (extra 4bit)")
 @pytest.mark.parametrize("graphs", [False, True])
 def test_the_engine_draws_from_packed_weights_with_its_own_products(graphs: bool) -> None:
-    model = pack_base(make("llama with biases", hidden_size=128, intermediate_size=256), "cuda", torch.bfloat16).to(torch.bfloat16)
+    kind = torch.float16  # it rounds less than bfloat16
+    model = pack_base(make("llama with biases", hidden_size=128, intermediate_size=256), "cuda", kind).to(kind)
     prompts = [prompt(n, n) for n in (1, 5, 33, 64)]
     for on in (True, False):
         switches = {"packed": on}

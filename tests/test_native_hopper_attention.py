@@ -25,7 +25,7 @@ from turnwise.engines.base import Request, Sampling
 from turnwise.engines.native import NativeEngine, hopper_attention, hopper_driver
 from turnwise.engines.native import engine as native_engine
 from turnwise.engines.native.block_memory import multiprocessors
-from turnwise.engines.native.hopper_attention import BLOCKS, LEAST, PAGE, SIZES, available, fits, memory_of, pays, source_of
+from turnwise.engines.native.hopper_attention import ALWAYS, BLOCKS, LEAST, PAGE, SIZES, available, fits, memory_of, pays, source_of
 from turnwise.engines.native.switches import Switches
 
 MEMORY, RESERVED = 228 << 10, 1 << 10  # of a Hopper's multiprocessor, and what each block on it costs besides its own
@@ -76,8 +76,10 @@ def test_only_layers_that_see_all_of_a_plain_cache_are_taken() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize(("lanes", "more"), [(3, 0), (4, 0), (9, 0), (9, 60)])
-def test_large_even_steps_go_to_the_kernel_if_it_is_wanted(monkeypatch: pytest.MonkeyPatch, stream: bool, lanes: int, more: int) -> None:
+@pytest.mark.parametrize(("lanes", "more", "used"), [(3, 60, False), (4, 0, False), (4, 60, True), (9, 0, True), (9, 60, True)])
+def test_large_or_uneven_steps_go_to_the_kernel_if_it_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, stream: bool, lanes: int, more: int, used: bool
+) -> None:
     """The dispatch, with a stand-in for the kernel."""
     module, model = paged_runner(monkeypatch, "recorded"), make("qwen2").to(torch.bfloat16)
     asked: list[int] = []
@@ -90,6 +92,7 @@ def test_large_even_steps_go_to_the_kernel_if_it_is_wanted(monkeypatch: pytest.M
     monkeypatch.setattr(module, "available", lambda device: True)
     monkeypatch.setattr(module, "fits", lambda *_: True)
     monkeypatch.setattr(hopper_attention, "LEAST", 4 * 2)
+    monkeypatch.setattr(hopper_attention, "ALWAYS", 9 * 2)
     monkeypatch.setattr(
         native_engine,
         "make_runner",
@@ -103,13 +106,15 @@ def test_large_even_steps_go_to_the_kernel_if_it_is_wanted(monkeypatch: pytest.M
     requests = [Request(n, [5, 6, 7 + n, *[8] * (more if n == 0 else 5)], Sampling(max_tokens=3), seed=n) for n in range(lanes)]
     engine.submit(requests)
     assert all(len(response.token_ids) == 3 for response in drain(engine).values())
-    assert set(asked) == ({runner._lanes(lanes)} if stream and lanes >= 4 and not more else set())
+    assert set(asked) == ({runner._lanes(lanes)} if stream and used else set())
 
 
-def test_it_pays_for_many_rows_of_about_the_same_length() -> None:
-    lengths = np.array([100, 120, 110] * 200)
-    assert pays(lengths, 2) and not pays(lengths[: LEAST // 2 - 1], 2) and pays(lengths[: LEAST // 8], 8)
-    assert not pays(np.append(lengths, 2 * lengths.max()), 2) and pays(np.zeros(LEAST, dtype=int), 1)
+def test_it_pays_for_many_rows_and_for_fewer_uneven_ones() -> None:
+    even = np.array([100, 120, 110] * 200)
+    assert pays(even, 2) and not pays(even[: ALWAYS // 2 - 1], 2) and pays(even[: ALWAYS // 8], 8)
+    assert pays(np.append(even, 2 * even.max()), 2) and pays(np.zeros(ALWAYS, dtype=int), 1) and not pays(np.zeros(LEAST, dtype=int), 1)
+    uneven = np.where(np.arange(ALWAYS) % 2, 100, 200)
+    assert pays(uneven[:LEAST], 1) and not pays(uneven[: LEAST - 1], 1) and not pays(uneven[: LEAST // 2 - 1], 2)
 
 
 def test_the_switch_is_on_and_can_be_turned_off() -> None:

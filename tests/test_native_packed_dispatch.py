@@ -29,7 +29,9 @@ def random(*shape: int) -> Tensor:
 def test_blocks_for_few_rows_divide_the_inner_size_until_a_gpu_is_busy() -> None:
     assert packed_blocks(1, 3584, 3584, 132, 9) is None and packed_blocks(65, 3584, 3584, 132, 9) is None
     assert packed_blocks(8, 3584 + 64, 3584, 132, 9) is None, "no whole parts"
-    assert packed_blocks(64, 3584, 3584, 132, 10) is None and packed_blocks(32, 3584, 3584, 132, 10) is not None
+    assert all(packed_blocks(8, 3584, 3584, 132, generation) is None for generation in (7, 10, 11)), "where it does not run"
+    wide, narrow = packed_blocks(8, 3584, 3584, 132, 9), packed_blocks(8, 896, 896, 132, 9)
+    assert wide is not None and narrow is not None and (wide.part, narrow.part) == (256, 128)
     for generation, (width, size) in product(
         (8, 9, 12), ((3584, 18944), (18944, 3584), (3584, 3584), (3584, 512), (1536, 8960), (896, 128))
     ):
@@ -96,6 +98,5 @@ def test_the_switch_says_whether_layers_use_the_kernel(monkeypatch: pytest.Monke
     assert asked == ([3, 1, 2, 1] if on else [])
 
 
-def test_the_switch_is_off_until_it_has_been_timed() -> None:
-    assert not Switches().packed and not PLAIN.packed and Switches.of({"packed": True}).packed
-    assert Switches(packed=True) != Switches()
+def test_the_switch_is_on_and_can_be_turned_off() -> None:
+    assert Switches().packed and not PLAIN.packed and not Switches.of({"packed": False}).packed

@@ -97,11 +97,12 @@ def test_every_code_is_unpacked_as_its_definition_says(dtype: torch.dtype, block
     width = 512
     weight = weight_of(70, width, block, nested, dtype)
     expected, eye = unpacked(weight), torch.eye(width, dtype=dtype)
-    blocks = packed_blocks(64, width, 70, 3, 9)
-    assert blocks is not None and blocks.split == 1
-    for first in range(0, width, 64):
-        x = eye[first : first + 64].contiguous()
-        assert fits(x, weight) and torch.equal(multiply(x, [weight], None, blocks), expected[:, first : first + 64].t())
+    for rows, part in ((64, 128), (32, 256)):
+        blocks = packed_blocks(rows, width, 70, 3, 9)
+        assert blocks is not None and blocks.part == part and blocks.split == 2
+        for first in range(0, width, rows):
+            x = eye[first : first + rows].contiguous()
+            assert fits(x, weight) and torch.equal(multiply(x, [weight], None, blocks), expected[:, first : first + rows].t())
 
 
 def close(found: Tensor, product: Tensor, bias: Tensor | None = None) -> bool:

@@ -23,10 +23,10 @@ from turnwise.engines.native.hopper_driver import loaded, usable
 PAGE = 64  # tokens
 SIZES = (64, 128)  # of a head
 MOST_HEADS = 8  # query heads of a key head
-TEAM = 2  # warps of a block
-BLOCKS = {64: 5, 128: 3}  # that share a multiprocessor, by the size of a head
-LEAST = 512  # rows × key heads from which on it is faster
-UNEVEN = 1.25  # the longest row over the mean: beyond, what blocks have taken up early makes others wait at the end
+TEAM = 3  # warps of a block
+BLOCKS = {64: 4, 128: 2}  # that share a multiprocessor, by the size of a head
+LEAST, ALWAYS = 192, 512  # rows × key heads: from which on it is faster for uneven rows, and for all
+UNEVEN = 1.2  # the longest row over the mean
 NAME = "hopper_attention"
 
 
@@ -46,9 +46,10 @@ def fits(weights: Any, page: int, stored: torch.dtype) -> bool:
 
 def pays(positions: np.ndarray, kv_heads: int) -> bool:
     """Whether it is faster than the kernel in Triton for rows at these positions."""
-    return len(positions) * kv_heads >= LEAST and bool(
-        (positions.max() + 1) * len(positions) <= UNEVEN * (positions.sum() + len(positions))
-    )
+    items = len(positions) * kv_heads
+    if not LEAST <= items < ALWAYS:
+        return items >= ALWAYS
+    return bool((positions.max() + 1) * len(positions) > UNEVEN * (positions.sum() + len(positions)))
 
 
 def attend_rows(

@@ -139,32 +139,39 @@ def blocks_of(kind: str, rows: int, width: int, size: int) -> Blocks | None:
     return next((blocks for most, blocks in MEASURED.get((kind, width, size), ()) if rows <= most), None)
 
 
-# Of products with weights in 4 bits: up to so many rows. Chosen by counting a program's instructions and registers, not timed.
+# Of products with weights in 4 bits: up to so many rows, the first line whose part divides the inner size. Chosen for the shapes of a 7B
+# model on an H200; the lines for GPUs elsewhere have not been timed.
 PACKED: dict[bool, Lines] = {  # on a Hopper GPU; elsewhere
     True: (
-        (8, Blocks(8, 64, 128, 1, 2, 5)),
-        (16, Blocks(16, 64, 128, 1, 2, 5)),
-        (32, Blocks(32, 128, 128, 1, 4, 4)),
-        (64, Blocks(64, 128, 128, 1, 4, 3)),
+        (8, Blocks(8, 64, 256, 1, 4, 3)),
+        (8, Blocks(8, 64, 128, 1, 2, 3)),
+        (16, Blocks(16, 64, 128, 1, 2, 3)),
+        (32, Blocks(32, 64, 256, 1, 4, 3)),
+        (32, Blocks(32, 64, 128, 1, 2, 3)),
+        (64, Blocks(64, 64, 128, 1, 4, 3)),
     ),
     False: (
-        (8, Blocks(8, 64, 128, 1, 2, 5)),
-        (16, Blocks(16, 64, 128, 1, 2, 5)),
-        (32, Blocks(32, 64, 128, 1, 2, 4)),
+        (8, Blocks(8, 64, 128, 1, 2, 3)),
+        (16, Blocks(16, 64, 128, 1, 2, 3)),
+        (32, Blocks(32, 64, 128, 1, 2, 3)),
         (64, Blocks(64, 128, 128, 1, 8, 3)),
     ),
 }  # fmt: skip
-PACKED_WARPS = 12  # per multiprocessor: the inner size is divided until there are so many
-PACKED_STEPS = 4  # that a program takes at least
-TENSOR_MEMORY = (10, 11)  # generations for which Triton 3.6 compiled larger blocks to a kernel that does nothing but fail
+PACKED_WARPS = 24  # per multiprocessor: the inner size is divided until there are so many
+PACKED_CODES = 256  # of a row that a program takes at least
+NOT_PACKED = (10, 11)  # generations for which Triton 3.6 compiled some of these blocks to a kernel that does nothing but fail
 
 
 def packed_blocks(rows: int, width: int, size: int, processors: int, generation: int) -> Blocks | None:
     """The blocks for a product of so many rows with a weight in 4 bits, on a GPU of a generation (its compute capability; Hopper is 9).
     None: the library's, as one row is."""
-    blocks = next((blocks for most, blocks in PACKED[generation == 9] if 1 < rows <= most), None)
-    if blocks is None or width % blocks.part or (generation in TENSOR_MEMORY and blocks.warps > 2):
+    if generation < 8 or generation in NOT_PACKED:
+        return None
+    lines = (blocks for most, blocks in PACKED[generation == 9] if 1 < rows <= most)
+    blocks = next((blocks for blocks in lines if blocks is not None and width % blocks.part == 0), None)
+    if blocks is None:
         return None
     steps, tiles = width // blocks.part, -(-size // blocks.columns)
-    split = max(1, min(steps // PACKED_STEPS, -(-PACKED_WARPS * processors // (blocks.warps * tiles))))
+    most = max(1, width // max(PACKED_CODES, blocks.part))
+    split = max(1, min(most, -(-PACKED_WARPS * processors // (blocks.warps * tiles))))
     return blocks._replace(split=-(-steps // -(-steps // split)))  # none of them without a step

@@ -43,7 +43,7 @@ class Switches:
     balance: bool = False
     nucleus: bool = True
     stream: bool = True
-    packed: bool = False
+    packed: bool = True
 
     def __post_init__(self) -> None:
         if self.draw not in WAYS:
@@ -75,5 +75,5 @@ class Switches:
 
 PLAIN = Switches(
     record=False, draw="rows", merge=False, products=False, gate=False, gate_tiles=False, prompts=False, overlap=False, cascade=False,
-    nucleus=False, stream=False,
+    nucleus=False, stream=False, packed=False,
 )  # fmt: skip
