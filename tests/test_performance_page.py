@@ -7,9 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from turnwise.engines.native.hopper_attention import LEAST, UNEVEN
+from turnwise.engines.native.hopper_attention import ALWAYS, LEAST, UNEVEN, pays
 
 ROOT = Path(__file__).parent.parent
 
@@ -153,27 +154,48 @@ def test_sampling_now_and_before() -> None:
         floor = every[part]["floor_s" if key == "s" else "floor_ms"]
         assert cells(text, words) == [f"{value:.2f}" for value in (*values, floor)]
     assert f"on a machine of\n{cut['matmul_flop_per_s'] / 1e12:.0f} · 10¹² operations/s; `python benchmarks/engine.py --parts" in text
+    second = measured("engine_stream_second"), measured("engine_stream_second_all_tokens")
+    rate, steps = second[0]["matmul_flop_per_s"] / 1e12, [run["decode512"]["ms_per_step"] for run in second]
+    words = f"of {rate:.0f} · 10¹² operations/s, steps of 512 rows took {steps[1]:.2f} ms and, with top-p, {steps[0]:.2f} ms"
+    assert words in " ".join(text.split())
     other = [measured(name)["decode512"]["ms_per_step"] for name in ("engine_vllm", "engine_vllm_all_tokens")]
     assert f"gave {other[0]:.2f} ms with top-p 0.95 and {other[1]:.2f} ms without truncation on a machine of" in " ".join(text.split())
 
 
 def test_what_attention_in_cuda_gave() -> None:
     text, run = page("performance"), measured("engine_tuning_attention")
-    first, second = run["first machine"], run["second machine"]
-    old, new = "attention in Triton", "attention in CUDA"
-    row = [f"{first['512 at 1120'][name]['ms']:.2f}" for name in (f"{old}, whole pages", new)]
-    assert cells(text, "attention in CUDA and last pages in lots, at 1,120 tokens")[:3] == ["512", *row]
-    words = " ".join(text.split())
-    large, small, even = second["512 ragged"], first["256 ragged"], first["128 at 1152"]
-    assert f"a step of 512 rows takes {large[new]['ms']:.2f} instead of {large[old]['ms']:.2f} ms" in words
-    assert f"and one of 256 rows {small[new]['ms']:.2f} instead of {small[old]['ms']:.2f}" in words
-    assert f"of 1,152 tokens it takes {even[new]['ms']:.2f} instead of {even[old]['ms']:.2f} ms" in words
-    pairs = [[f"{case[name]['ms']:.2f}" for name in (new, old)] for case in (first["512 at 1120"], second["512 at 1120"])]
-    assert f"{pairs[0][0]} instead of {pairs[0][1]} ms at 1,120 tokens on one machine, {pairs[1][0]} instead of {pairs[1][1]} ms" in words
-    pairs = [[f"{case[name]['ms']:.2f}" for name in (new, old)] for case in (first["256 at 1152"], second["256 at 1152"])]
-    assert f"256 such rows it takes {pairs[0][0]} instead of {pairs[0][1]} ms, and {pairs[1][0]} instead of {pairs[1][1]} on" in words
-    assert run["shape"] == "1.5b" and 128 * 2 < LEAST <= 256 * 2
-    assert f"from {LEAST} rows × key heads on, if the longest row is at most {UNEVEN} times" in words
+    ways, here = ("attention in Triton", "attention in CUDA"), run["first machine"]
+    shown = {name: [f"{case[way]['ms']:.2f}" for way in ways] for name, case in here.items()}
+    assert cells(text, "attention in CUDA, rows of 1,152 tokens")[:3] == ["512", *shown["512 at 1152"]]
+    assert cells(text, "attention in CUDA, rows of 288 to 2,016 tokens")[:3] == ["128", *shown["128 ragged"]]
+    assert f"| | 512 | {' | '.join(shown['512 ragged'])} | |" in text
+    table = re.findall(r"^\| (\d+) \| (1,152.*|288 to 2,016|941, but every 16th 4,320) \| (.*) \| (.*) \|$", text, re.MULTILINE)
+    assert len(table) == 10
+    for rows, tokens, *times in table:
+        kind = " at 1152" if tokens.startswith("1,152") else " ragged" if tokens.startswith("288") else ", few long"
+        assert shown[rows + kind] == times
+        positions = np.full(int(rows), 1151) if kind == " at 1152" else np.where(np.arange(int(rows)) % 16, 940, 4319)
+        used = "Triton is used" not in tokens
+        assert used == pays(positions, 2), "the rule of the engine"
+        assert used == (float(times[1]) < float(times[0]))
+        assert here[rows + kind]["now"]["ms"] == pytest.approx(here[rows + kind][ways[used]]["ms"], rel=5e-3), "as the engine chose there"
+    words, large = " ".join(text.split()), run["7b, second machine"]["128 ragged"]
+    assert f"128 uneven rows take {large[ways[1]]['ms']:.2f} instead of {large[ways[0]]['ms']:.2f} ms" in words
+    rule = f"from {ALWAYS} rows × key heads on, and from {LEAST} on if the longest row is more than {UNEVEN} times as long as the mean"
+    assert run["shape"] == "1.5b" and rule in words and rule in " ".join(page("engines").split())
+
+
+def test_what_the_kernel_for_weights_of_four_bits_gives() -> None:
+    text, steps, layer = page("performance"), measured("engine_tuning_packed"), measured("packed_products")["layer"]
+    text = text.split("What the kernel gives, on an H200")[1].split("So with eight rows")[0]
+    for rows in (2, 4, 8, 16, 32, 64):
+        step = steps.get(f"{rows} at 768")
+        times = [f"{step[way]['ms']:.2f}" for way in ("bitsandbytes multiplies", "now")] if step else ["", ""]
+        assert cells(text, str(rows)) == [*times, *(f"{layer[str(rows)][way]:.0f}" for way in ("library", "packed", "bfloat16"))]
+    few, many = steps["8 at 768"], steps["64 at 768"]
+    pairs = [[f"{case[way]['ms']:.1f}" for way in ("now", "bitsandbytes multiplies")] for case in (few, many)]
+    words = f"takes {pairs[0][0]} instead of {pairs[0][1]} ms with 8 rows and {pairs[1][0]} instead of {pairs[1][1]} ms with 64"
+    assert words in " ".join(page("engines").split())
 
 
 def test_what_a_step_spends() -> None:
