@@ -1,4 +1,4 @@
-"""Attention of decode steps with many rows on Hopper GPUs (`hopper_attention.cu`).
+"""Attention of decode steps with many or uneven rows on Hopper GPUs (`hopper_attention.cu`).
 
 The kernel in Triton (`paged_attention.py`) has a program for every row, which reads nothing while it begins and ends. Here a few blocks
 per multiprocessor take one row after another and ask for the next one's pages before they are done with the last one's. They need half of
