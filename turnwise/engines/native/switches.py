@@ -26,8 +26,8 @@ class Switches:
     of prompts that is arranged for a GPU's copy engine. `cascade`: pages that several rows of a decode step have in common, as the prompt
     of a group, are read once for all of them, where that saves enough (`cascade.py`); `auto`: only in large steps that save much.
     `balance`: the programs of a decode step's attention read about the same number of pages each, whatever the lengths of its rows
-    (`balance_kernel.py`); steps with a cascade do not. `stream`: on a Hopper GPU, attention of large decode steps in CUDA
-    (`hopper_attention.py`), whose blocks take one row after another.
+    (`balance_kernel.py`); steps with a cascade do not. `stream`: on a Hopper GPU, attention of large decode steps and of
+    uneven ones in CUDA (`hopper_attention.py`), whose blocks take one row after another.
     `nucleus`: rows with top-p are drawn by many programs each, which read every logit once (`nucleus_kernel.py`).
     `packed`: 2 to 64 rows are multiplied by weights in 4 bits without unpacking those to memory (`packed_product.py`)."""
 
