@@ -144,6 +144,29 @@ def test_a_product_is_that_of_weights_which_bitsandbytes_has_packed(kind: str, n
     assert found is not None and close(found, (x.float() @ bits.dequantize_4bit(codes, state).float().t()).bfloat16())
 
 
+def test_a_kernel_that_cannot_be_compiled_is_said_once_and_left_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    from turnwise.engines.native import packed_product as module
+
+    tried: list[int] = []
+
+    def fail(x: Tensor, *_: Any) -> Tensor:
+        tried.append(len(x))
+        if len(x) == 2:
+            raise torch.OutOfMemoryError("no memory")
+        raise RuntimeError("PassManager::run failed\nand more")
+
+    monkeypatch.setattr(module, "_refused", set())
+    monkeypatch.setattr(module, "multiply", fail)
+    weight = weight_of(64, 256, 64, True, torch.bfloat16)
+    with pytest.raises(torch.OutOfMemoryError):
+        module.packed_product(random(2, 256).bfloat16(), [weight], None)
+    with pytest.warns(UserWarning, match="does not run on cpu, bitsandbytes multiplies instead: PassManager::run failed$"):
+        assert module.packed_product(random(4, 256).bfloat16(), [weight], None) is None
+    assert module.packed_product(random(5, 256).bfloat16(), [weight], None) is None and tried == [2, 4], "the same blocks, not tried again"
+    with pytest.warns(UserWarning):
+        assert module.packed_product(random(16, 256).bfloat16(), [weight], None) is None
+
+
 def test_what_the_kernel_does_not_read_is_left_to_the_library() -> None:
     from turnwise.engines.native.packed_product import fits, packed_product
 

@@ -13,6 +13,7 @@ product, as the library's users do.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -122,15 +123,30 @@ def _merge(parts, bias, out, rows, size, PARTS: tl.constexpr, BIAS: tl.constexpr
     tl.store(out + row * size + column, found, mask=inside)
 
 
+_refused: set[tuple[torch.device, Blocks]] = set()  # what a GPU did not compile
+
+
 def packed_product(x: Tensor, weights: Sequence[Any], bias: Tensor | None) -> Tensor | None:
     """The rows of x times packed weights, one after another, plus the bias: [rows, all their sizes]. None if this kernel does not take
-    them."""
+    them, or cannot be compiled for this GPU, which is said once."""
     if not all(fits(x, weight) for weight in weights):
         return None
     generation = torch.cuda.get_device_capability(x.device)[0] if x.is_cuda else 9
     largest = max(weight.quant_state.shape[0] for weight in weights)
     blocks = packed_blocks(len(x), x.shape[1], largest, multiprocessors(x.device), generation)
-    return None if blocks is None else multiply(x, weights, bias, blocks)
+    if blocks is None or (x.device, kind := blocks._replace(split=1)) in _refused:
+        return None
+    try:
+        return multiply(x, weights, bias, blocks)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # whatever Triton raises for a GPU that it cannot serve
+        _refused.add((x.device, kind))
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        warnings.warn(
+            f"the kernel for weights in 4 bits does not run on {x.device}, bitsandbytes multiplies instead: {reason}", stacklevel=2
+        )
+        return None
 
 
 def multiply(x: Tensor, weights: Sequence[Any], bias: Tensor | None, blocks: Blocks) -> Tensor:
