@@ -22,11 +22,13 @@ from native_models import drain, make
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from turnwise.engines.base import Request, Sampling
-from turnwise.engines.native import NativeEngine, hopper_attention, hopper_driver
+from turnwise.engines.native import NativeEngine, hopper_attention, hopper_driver, product_table
 from turnwise.engines.native import engine as native_engine
 from turnwise.engines.native.block_memory import multiprocessors
 from turnwise.engines.native.hopper_attention import ALWAYS, BLOCKS, LEAST, PAGE, SIZES, available, fits, memory_of, pays, source_of
+from turnwise.engines.native.product_table import Blocks
 from turnwise.engines.native.switches import Switches
+from turnwise.engines.native.weights import Weights
 
 MEMORY, RESERVED = 228 << 10, 1 << 10  # of a Hopper's multiprocessor, and what each block on it costs besides its own
 on_hopper = pytest.mark.skipif(not available(torch.device("cuda", 0)) if torch.cuda.is_available() else True, reason="no Hopper")
@@ -47,7 +49,7 @@ def defined(source: str) -> Callable[[str], int]:
 def test_the_blocks_that_share_a_multiprocessor_fit_into_it_and_the_host_knows_how_much_they_take(size: int) -> None:
     number = defined(source_of(size, 14, 2, 0))
     assert number("SIDES") + 2 * number("TEAM") * 8 * 4 == memory_of(size)
-    assert number("COMING") + 4 <= number("QUERIES") + number("WIDE") * 2 and number("COMING") % 4 == 0
+    assert number("COMING") + 2 * 4 <= number("QUERIES") + number("WIDE") * 2 and number("COMING") % 4 == 0
     assert number("BLOCKS") * (memory_of(size) + RESERVED) <= MEMORY
     assert (number("BLOCKS") + 1) * (memory_of(size) + RESERVED) > MEMORY
 
@@ -107,6 +109,23 @@ def test_large_or_uneven_steps_go_to_the_kernel_if_it_is_wanted(
     engine.submit(requests)
     assert all(len(response.token_ids) == 3 for response in drain(engine).values())
     assert set(asked) == ({runner._lanes(lanes)} if stream and used else set())
+
+
+def test_queries_in_parts_are_not_for_the_kernel_and_no_step_is_recorded_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, weights = paged_runner(monkeypatch, "recorded"), Weights(make("qwen2").to(torch.bfloat16))
+    monkeypatch.setattr(module, "available", lambda device: True)
+    monkeypatch.setattr(module, "fits", lambda *_: True)
+    layer = weights.layers[0]
+    key = "qkv", layer.qkv.weight.shape[1], sum(layer.qkv.sizes)
+    lines = (8, Blocks(64, 64, 64, 2, 4, 3)), (16, Blocks(64, 64, 64, 1, 4, 3))
+    monkeypatch.setitem(product_table.MEASURED, key, lines)
+    for switches, taken in (
+        (Switches(), [False, True, True]),
+        (Switches(products=False), [True] * 3),
+        (Switches(stream=False), [False] * 3),
+    ):
+        runner = module.RecordedRunner(weights, 32, 128, 40, PAGE, False, switches, kind="model")
+        assert [runner._takes_rows(lanes) for lanes in (8, 16, 32)] == taken
 
 
 def test_it_pays_for_many_rows_and_for_fewer_uneven_ones() -> None:

@@ -40,6 +40,11 @@ class LayerProducts:
         """Queries, keys and values: [rows, size], or in parts [split, rows, size] if the caller takes them."""
         return self._summed("qkv", layer.qkv, x, parts)
 
+    def splits_qkv(self, layer: Layer, rows: int) -> bool:
+        """Whether `qkv` gives so many rows in parts to a caller who takes them."""
+        blocks = self._planned("qkv", layer.qkv, rows)
+        return blocks is not None and blocks.split > 1
+
     def out(self, layer: Layer, x: Tensor, parts: bool) -> Tensor:
         """What attention adds to the residual: [rows, size], or in parts [split, rows, size] if the caller takes them."""
         return self._summed("out", layer.out, x, parts and layer.after_attention is None)
@@ -77,10 +82,13 @@ class LayerProducts:
         return tile if tile is not None and hopper_tiles.fits(x, linear.weight) else None
 
     def _blocks(self, kind: str, linear: Linear, x: Tensor) -> Blocks | None:
+        blocks = self._planned(kind, linear, len(x))
+        return blocks if blocks is not None and fits(x, linear.weight, blocks) else None
+
+    def _planned(self, kind: str, linear: Linear, rows: int) -> Blocks | None:
         if not (self._gate if kind == "gate" else self._own) or not linear.plain:
             return None
-        blocks = blocks_of(kind, len(x), x.shape[1], sum(linear.sizes))
-        return blocks if blocks is not None and fits(x, linear.weight, blocks) else None
+        return blocks_of(kind, rows, linear.weight.shape[1], sum(linear.sizes))
 
 
 def since_hopper(device: torch.device) -> bool:

@@ -167,7 +167,7 @@ class RecordedRunner(CudaRunner):
         layout = self._layout(lanes)
         groups = self._planner.groups(rows) if layout is not None else []
         positions = np.array([row.computed for row in rows])
-        stream = not groups and self._streams and self.switches.stream and pays(positions, self.weights.shape.kv_heads)
+        stream = not groups and self._takes_rows(lanes) and pays(positions, self.weights.shape.kv_heads)
         key = "decode", lanes, self._way(rows, lanes), "cascade" if groups else "stream" if stream else "single"
         places = lay([4 * lanes, *(layout.sizes if layout is not None and groups else ())], 2 * self._lane_room)
         host = self._mail.open()
@@ -185,6 +185,10 @@ class RecordedRunner(CudaRunner):
         plan = Shared(pieces[1], pieces[2].view(layout.blocks, -1)) if layout is not None and groups else None
         self._run(key, lambda: self._decode_into(pieces[0].view(4, lanes), results, key[2], plan, stream))
         return Reply(results, count)
+
+    def _takes_rows(self, lanes: int) -> bool:
+        """Whether attention of so many lanes may be `attend_rows`: it is given whole queries, keys and values."""
+        return self._streams and self.switches.stream and not self._products.splits_qkv(self.weights.layers[0], lanes)
 
     def _layout(self, lanes: int) -> Layout | None:
         """How plans are written down for a step with so many lanes, if they may read pages together."""
