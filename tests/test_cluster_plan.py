@@ -131,7 +131,7 @@ def test_a_rollout_of_one_gpu_is_simulated_within_a_tenth_of_the_measured_one(fi
 @pytest.mark.parametrize(
     ("file", "machine", "old_logprobs", "same_host"),
     [
-        ("iteration-window-now", Machine(), None, False),  # credit and packing took a third longer than on other hosts, with the same code
+        ("iteration-window-now", Machine(), None, False),  # credit and packing took a third longer than on other hosts
         ("iteration-full-now", Machine(), None, False),  # packing took two thirds of that of other hosts
         ("iteration-window-tiles", Machine(), None, False),  # and half as long again here
         ("iteration-window-auto", Machine(), None, True),
