@@ -149,8 +149,8 @@ class Step:
                 if own:
                     patched.enter_context(patch.multiple(module, **own))
             way = self.runner.switches.way(self.lanes)
-            wanted = self.runner.switches.stream and self.runner._streams
-            stream = wanted and hopper_attention.pays(self.control[1].cpu().numpy(), self.runner.weights.shape.kv_heads)
+            positions, kv_heads = self.control[1].cpu().numpy(), self.runner.weights.shape.kv_heads
+            stream = self.runner._takes_rows(self.lanes) and hopper_attention.pays(positions, kv_heads)
             self.runner.tables.last.zero_()
             self.runner._decode_into(self.control, results, way, None, stream)
             torch.cuda.synchronize()

@@ -131,7 +131,8 @@ def test_a_rollout_of_one_gpu_is_simulated_within_a_tenth_of_the_measured_one(fi
 @pytest.mark.parametrize(
     ("file", "machine", "old_logprobs", "same_host"),
     [
-        ("iteration-window-now", Machine(), None, False),  # credit and packing took a third longer than on other hosts
+        ("iteration-window-now", Machine(), None, False),  # credit and packing took a third longer than in the next one, with the same code
+        ("iteration-window-product", Machine(), None, True),
         ("iteration-full-now", Machine(), None, False),  # packing took two thirds of that of other hosts
         ("iteration-window-tiles", Machine(), None, False),  # and half as long again here
         ("iteration-window-auto", Machine(), None, True),

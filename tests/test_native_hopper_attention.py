@@ -28,7 +28,6 @@ from turnwise.engines.native.block_memory import multiprocessors
 from turnwise.engines.native.hopper_attention import ALWAYS, BLOCKS, LEAST, PAGE, SIZES, available, fits, memory_of, pays, source_of
 from turnwise.engines.native.product_table import Blocks
 from turnwise.engines.native.switches import Switches
-from turnwise.engines.native.weights import Weights
 
 MEMORY, RESERVED = 228 << 10, 1 << 10  # of a Hopper's multiprocessor, and what each block on it costs besides its own
 on_hopper = pytest.mark.skipif(not available(torch.device("cuda", 0)) if torch.cuda.is_available() else True, reason="no Hopper")
@@ -78,9 +77,10 @@ def test_only_layers_that_see_all_of_a_plain_cache_are_taken() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize(("lanes", "more", "used"), [(3, 60, False), (4, 0, False), (4, 60, True), (9, 0, True), (9, 60, True)])
-def test_large_or_uneven_steps_go_to_the_kernel_if_it_is_wanted(
-    monkeypatch: pytest.MonkeyPatch, stream: bool, lanes: int, more: int, used: bool
+def test_large_or_uneven_steps_go_to_the_kernel_if_it_is_wanted_and_queries_are_whole(
+    monkeypatch: pytest.MonkeyPatch, stream: bool, parts: int, lanes: int, more: int, used: bool
 ) -> None:
     """The dispatch, with a stand-in for the kernel."""
     module, model = paged_runner(monkeypatch, "recorded"), make("qwen2").to(torch.bfloat16)
@@ -88,6 +88,7 @@ def test_large_or_uneven_steps_go_to_the_kernel_if_it_is_wanted(
 
     def kernel(qkv: torch.Tensor, *given: Any) -> torch.Tensor:
         asked.append(len(qkv))
+        assert qkv.dim() == 2
         return native_doubles.attend_singles(qkv, *given)
 
     monkeypatch.setattr(module, "attend_rows", kernel)
@@ -95,6 +96,7 @@ def test_large_or_uneven_steps_go_to_the_kernel_if_it_is_wanted(
     monkeypatch.setattr(module, "fits", lambda *_: True)
     monkeypatch.setattr(hopper_attention, "LEAST", 4 * 2)
     monkeypatch.setattr(hopper_attention, "ALWAYS", 9 * 2)
+    monkeypatch.setattr(product_table, "MEASURED", native_doubles.Everything(qkv=Blocks(64, 64, 64, parts, 4, 3)))
     monkeypatch.setattr(
         native_engine,
         "make_runner",
@@ -108,24 +110,7 @@ def test_large_or_uneven_steps_go_to_the_kernel_if_it_is_wanted(
     requests = [Request(n, [5, 6, 7 + n, *[8] * (more if n == 0 else 5)], Sampling(max_tokens=3), seed=n) for n in range(lanes)]
     engine.submit(requests)
     assert all(len(response.token_ids) == 3 for response in drain(engine).values())
-    assert set(asked) == ({runner._lanes(lanes)} if stream and used else set())
-
-
-def test_queries_in_parts_are_not_for_the_kernel_and_no_step_is_recorded_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, weights = paged_runner(monkeypatch, "recorded"), Weights(make("qwen2").to(torch.bfloat16))
-    monkeypatch.setattr(module, "available", lambda device: True)
-    monkeypatch.setattr(module, "fits", lambda *_: True)
-    layer = weights.layers[0]
-    key = "qkv", layer.qkv.weight.shape[1], sum(layer.qkv.sizes)
-    lines = (8, Blocks(64, 64, 64, 2, 4, 3)), (16, Blocks(64, 64, 64, 1, 4, 3))
-    monkeypatch.setitem(product_table.MEASURED, key, lines)
-    for switches, taken in (
-        (Switches(), [False, True, True]),
-        (Switches(products=False), [True] * 3),
-        (Switches(stream=False), [False] * 3),
-    ):
-        runner = module.RecordedRunner(weights, 32, 128, 40, PAGE, False, switches, kind="model")
-        assert [runner._takes_rows(lanes) for lanes in (8, 16, 32)] == taken
+    assert set(asked) == ({runner._lanes(lanes)} if stream and used and parts == 1 else set())
 
 
 def test_it_pays_for_many_rows_and_for_fewer_uneven_ones() -> None:

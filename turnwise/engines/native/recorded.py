@@ -206,7 +206,7 @@ class RecordedRunner(CudaRunner):
         def attend(qkv: Tensor, cache: Tensor, layer: Layer) -> Tensor:
             if plans:
                 return attend_balanced(qkv, cache, layer, tables, plans[layer.window], shape, self._arrivals)
-            if stream and qkv.dim() == 2:
+            if stream:
                 return attend_rows(qkv, cache, layer, tables, slots, positions, shape, self._arrivals)
             if plan is None:
                 return attend_singles(qkv, cache, layer, tables, slots, positions, shape, arrivals)
