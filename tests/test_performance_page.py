@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -158,6 +159,9 @@ def test_sampling_now_and_before() -> None:
     rate, steps = second[0]["matmul_flop_per_s"] / 1e12, [run["decode512"]["ms_per_step"] for run in second]
     words = f"of {rate:.0f} · 10¹² operations/s, steps of 512 rows took {steps[1]:.2f} ms and, with top-p, {steps[0]:.2f} ms"
     assert words in " ".join(text.split())
+    middle = [f"{median(run['decode512']['runs_ms']):.2f}" for run in (every, cut, second[1], second[0])]
+    assert f"medians are {middle[0]} ms, and {middle[1]} ms with top-p" in " ".join(text.split())
+    assert f"(medians {middle[2]} and {middle[3]})" in " ".join(text.split())
     other = [measured(name)["decode512"]["ms_per_step"] for name in ("engine_vllm", "engine_vllm_all_tokens")]
     assert f"gave {other[0]:.2f} ms with top-p 0.95 and {other[1]:.2f} ms without truncation on a machine of" in " ".join(text.split())
 
