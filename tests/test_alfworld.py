@@ -36,6 +36,11 @@ def test_task_ids_are_sorted_and_name_split_task_and_trial(env: AlfworldEnv) -> 
     assert all(task.id.split("/")[1].startswith(task.data["task_type"]) for task in tasks)
 
 
+def test_trials_of_one_task_are_a_cluster(env: AlfworldEnv) -> None:
+    task = env.tasks("train")[0]
+    assert task.cluster == task.id.rpartition("/")[0] and Task.from_json(task.to_json()) == task
+
+
 def test_splits_share_no_game(env: AlfworldEnv) -> None:
     train, valid = env.tasks("train"), env.tasks("valid_seen")
     assert len(train) == 3553

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -234,6 +235,22 @@ def test_an_evaluation_with_repeats_has_the_interval_of_its_tasks() -> None:
     logged = evaluation_metrics(result)
     assert (logged["eval/low"], logged["eval/high"]) == result.success.interval
     assert result.by_type["even"].interval == pytest.approx(wilson(3, 5)) and "(50/100; 95 %: 23.7–76.3)" in str(result.success)
+
+
+def test_variants_of_one_scenario_count_together_in_an_evaluation() -> None:
+    from turnwise import Trajectory
+    from turnwise.collect.panel import evaluation_of
+    from turnwise.util.statistics import wilson
+
+    variants = TaskSet((Task(f"t{i}", data={"task_type": "x"}, cluster=f"scenario {i // 10}") for i in range(100)), "panel")
+    played = [Trajectory(i, str(i), f"t{i}", success=i // 10 < 5) for i in range(100)]  # the variants of a scenario end alike
+    result = evaluation_of(played, variants, 1)
+    assert result.success.interval == pytest.approx(wilson(5, 10)) == result.by_type["x"].interval
+    assert {outcome["cluster"] for outcome in result.outcomes()} == {f"scenario {k}" for k in range(10)}
+    alone = evaluation_of(played, TaskSet((replace(task, cluster=None) for task in variants), "panel"), 1)
+    assert alone.success.interval == pytest.approx(wilson(50, 100)) and "cluster" not in alone.outcomes()[0]
+    one = evaluation_of(played, TaskSet((replace(task, cluster="the only one") for task in variants), "panel"), 1)
+    assert one.success.interval == alone.success.interval  # a panel of one scenario: its tasks are counted
 
 
 def attempts(rewards: dict[int, list[float]]) -> object:

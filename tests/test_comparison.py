@@ -224,12 +224,33 @@ def test_of_one_run_the_interval_over_tasks_is_that_of_its_evaluation(tmp_path: 
     assert share.interval[1] - share.interval[0] > 0.5, "four tasks say little, however often they are attempted"
 
 
-def test_differences_that_are_all_equal_have_no_interval(tmp_path: Path) -> None:
+def test_tasks_that_all_end_alike_are_no_proof_that_others_do(tmp_path: Path) -> None:
     for name in ("gigpo", "grpo"):
         write_run(tmp_path, name, {20: GOOD}, **{"credit.name": name})
     (pair,) = tw.compare(tmp_path).pairs
-    assert pair.over_tasks is not None and pair.over_tasks.interval is None and pair.over_tasks.p == 1.0
-    assert "–" in words(tw.compare(tmp_path))
+    assert pair.over_tasks is not None and pair.over_tasks.p == 1.0 and pair.over_tasks.interval is not None
+    assert pair.over_tasks.interval[0] < -0.1 and pair.over_tasks.interval[1] > 0.1
+
+
+def test_tests_over_tasks_count_scenarios_where_tasks_are_variants_of_them(tmp_path: Path) -> None:
+    """Eight scenarios of five variants that end alike; three of them are won by one side alone."""
+    for name, scenarios in (("gigpo", [1, 1, 1, 1, 1, 0, 0, 0]), ("grpo", [0, 0, 0, 1, 1, 0, 0, 0])):
+        write_run(tmp_path, name, {20: [bool(won) for won in scenarios for _ in range(5)]}, **{"credit.name": name})
+    alone = tw.compare(tmp_path)
+    (path, _) = sorted(tmp_path.glob("*/evals/*.json"))  # one run of the two was evaluated by a version without clusters
+    measured = json.loads(path.read_text())
+    for number, outcome in enumerate(measured["outcomes"]):
+        outcome["cluster"] = f"scenario {number // 5}"
+    path.write_text(json.dumps(measured))
+    together = tw.compare(tmp_path)
+    one, other = alone.pairs[0].over_tasks, together.pairs[0].over_tasks
+    assert one is not None and other is not None and one.interval is not None and other.interval is not None
+    assert one.difference == other.difference == 0.375
+    assert one.p < 0.001 and other.p == 0.25 and (one.clusters, other.clusters) == (40, 8)
+    assert other.interval[0] < 0 < one.interval[0] < one.interval[1] < other.interval[1]
+    assert "The 40 tasks are variants of 8 scenarios" in words(together) and "variants of" not in words(alone)
+    first, second = alone.groups[0].over_tasks, together.groups[0].over_tasks
+    assert first is not None and second is not None and second[1] - second[0] > 1.9 * (first[1] - first[0])
 
 
 def test_any_metric_is_shown_over_training(tmp_path: Path) -> None:

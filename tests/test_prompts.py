@@ -67,6 +67,12 @@ def test_a_prompt_is_in_one_split_whatever_else_the_file_has() -> None:
     assert [task.id for task in fewer][:2] == [str(number) for number, row in enumerate(ROWS, 1) if place_of(row["prompt"]) < 8][:2]
 
 
+def test_a_row_may_name_what_it_is_a_variant_of() -> None:
+    rows = [{"prompt": f"{n} + {n} =", "answer": str(2 * n), **({"cluster": "doubles"} if n % 2 else {})} for n in range(40)]
+    tasks = made(file=rows).tasks("train")
+    assert {task.cluster for task in tasks} == {"doubles", None} and all(task.data.get("cluster") == task.cluster for task in tasks)
+
+
 def test_held_out_prompts_may_lie_in_a_file_of_their_own(tmp_path: Path) -> None:
     file, valid = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in ROWS[:50]))

@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.util.statistics import (
-    bootstrap_interval,
+    by_cluster,
     cohen_d,
     cohen_d_unpaired,
     cohen_h,
     effective_attempts,
     holm,
     mean_and_error,
+    paired_interval,
     paired_t,
     shuffle,
     sign_flip,
@@ -112,15 +113,26 @@ def test_drawn_flips_are_near_the_exact_share() -> None:
     assert sign_flip([1.0] * 60, draws=1000) == pytest.approx(1 / 1001)  # never 0: the observed pattern counts
 
 
-def test_the_bootstrap_of_a_share_has_the_quantiles_of_a_binomial() -> None:
-    n, won = 200, 60
-    low, high = bootstrap_interval([1.0] * won + [0.0] * (n - won), draws=100_000)
-    error = math.sqrt(0.3 * 0.7 / n)
-    assert (low, high) == (pytest.approx(0.3 - 1.96 * error, abs=0.006), pytest.approx(0.3 + 1.96 * error, abs=0.006))
-    assert bootstrap_interval([0.25] * 9) == (0.25, 0.25)
-    assert bootstrap_interval([0, 1, 1, 0, 1], seed=1) == bootstrap_interval(
-        [1, 0, 1, 1, 0], seed=1
-    )  # order does not matter, the seed does
+def test_the_interval_of_a_paired_difference_is_bonett_and_prices() -> None:
+    """Their interval of paired proportions adds one task won by either side; ours has Student's quantile instead of the normal one."""
+    better, worse, alike = 7, 2, 11
+    n = better + worse + alike
+    p, q = (better + 1) / (n + 2), (worse + 1) / (n + 2)
+    half = t_quantile(0.975, n - 1) * math.sqrt((p + q - (p - q) ** 2) / (n + 2)) * math.sqrt((n + 2) / (n + 1))
+    differences = [1.0] * better + [-1.0] * worse + [0.0] * alike
+    assert paired_interval(differences, [str(i) for i in range(n)]) == pytest.approx((p - q - half, p - q + half))
+    assert paired_interval([0.0], ["a"]) is None
+    low, high = paired_interval([0.0] * 4, list("abcd")) or (0.0, 0.0)
+    assert low < -0.3 and high > 0.3  # four tasks that agree are no proof that all do
+
+
+def test_differences_of_one_cluster_count_together() -> None:
+    names = [name for name in "abcdefgh" for _ in range(3)]
+    differences = np.repeat([1.0, 0.0, 1.0, -1.0, 1.0, 0.0, 1.0, 0.0], 3)
+    assert by_cluster(differences, names).tolist() == [3.0, 0.0, 3.0, -3.0, 3.0, 0.0, 3.0, 0.0]
+    alone, together = paired_interval(differences, [str(i) for i in range(24)]), paired_interval(differences, names)
+    assert alone is not None and together is not None and together[0] < alone[0] < alone[1] < together[1]
+    assert by_cluster([1.0, 2.0], ["a", "a"]).tolist() == [1.0, 2.0]  # one scenario alone: its tasks are all there is to count
 
 
 def test_holm_on_a_worked_example_and_its_properties() -> None:
@@ -170,15 +182,37 @@ def test_a_true_difference_is_found_more_often_with_more_seeds() -> None:
     assert power[0] < power[1] < power[2] and power[2] > 0.8
 
 
-def test_the_interval_over_tasks_covers_the_truth_nineteen_times_in_twenty() -> None:
-    rng, trials, panel = np.random.default_rng(1), 600, 150
-    covered = 0
-    for _ in range(trials):
-        difficulty = rng.beta(2, 2, panel)  # the population's mean difference is 0.1 × the mean of 4·p·(1−p)
-        one, other = (rng.binomial(4, np.clip(difficulty + gap * 4 * difficulty * (1 - difficulty), 0, 1)) / 4 for gap in (0.1, 0.0))
-        low, high = bootstrap_interval(np.round(one - other, 12), draws=2000)
-        covered += low <= 0.1 * 0.8 <= high
-    assert abs(covered / trials - 0.95) < 4 * math.sqrt(0.05 * 0.95 / trials)
+def paired_panels(
+    rng: np.random.Generator, trials: int, scenarios: int, variants: int, repeats: int, gap: float
+) -> tuple[np.ndarray, float]:
+    """Differences of two models' success rates, by trial, scenario and variant. Variants of a scenario are equally hard, and how much one
+    model gains differs between scenarios. Returned with the true mean difference."""
+    difficulty = rng.beta(2, 2, (trials, scenarios, 1))
+    gains = (gap + 0.2 * rng.standard_normal((trials, scenarios, 1))) * 4 * difficulty * (1 - difficulty)
+    better = np.clip(difficulty + gains, 0, 1)
+    shape = (trials, scenarios, variants)
+    shares = [rng.binomial(repeats, np.broadcast_to(rates, shape)) / repeats for rates in (better, difficulty)]
+    return np.round(shares[0] - shares[1], 12), float((better - difficulty).mean())
+
+
+@pytest.mark.parametrize(("scenarios", "variants", "repeats"), [(5, 1, 1), (5, 1, 8), (12, 1, 1), (150, 1, 4), (5, 10, 1), (10, 10, 4)])
+@pytest.mark.parametrize("gap", [0.0, 0.15])
+def test_the_interval_of_a_difference_over_tasks_covers_the_truth(scenarios: int, variants: int, repeats: int, gap: float) -> None:
+    trials = 400
+    panels, truth = paired_panels(np.random.default_rng(1), trials, scenarios, variants, repeats, gap)
+    names = [str(scenario) for scenario in range(scenarios) for _ in range(variants)]
+    ends = [paired_interval(panel.ravel(), names, repeats) or (1.0, -1.0) for panel in panels]
+    assert np.mean([low <= truth <= high for low, high in ends]) > 0.95 - 4 * math.sqrt(0.05 * 0.95 / trials)
+
+
+def test_variants_of_a_scenario_do_not_turn_chance_into_a_finding() -> None:
+    """Ten scenarios of ten variants each: without a true difference, flipping the signs of single tasks is wrong far more often than one
+    time in twenty, flipping those of scenarios is not."""
+    trials, names = 400, [str(scenario) for scenario in range(10) for _ in range(10)]
+    panels, _ = paired_panels(np.random.default_rng(2), trials, 10, 10, 4, 0.0)
+    wrong = np.mean([sign_flip(by_cluster(panel.ravel(), names)) <= 0.05 for panel in panels])
+    assert wrong < 0.05 + 4 * math.sqrt(0.05 * 0.95 / trials)
+    assert np.mean([sign_flip(panel.ravel(), draws=2000) <= 0.05 for panel in panels]) > 0.2
 
 
 # -- several attempts at each task -------------------------------------------------------------------------------------------------
@@ -208,7 +242,8 @@ def test_attempts_at_tasks_that_do_not_differ_count_nearly_in_full() -> None:
 def test_the_effective_attempts_lie_between_tasks_and_attempts(counts: list[tuple[int, int]]) -> None:
     won, attempts = [min(pair) for pair in counts], [max(pair) for pair in counts]
     tasks = sum(n > 0 for n in attempts)
-    assert tasks - 1e-9 <= effective_attempts(won, attempts) <= max(sum(attempts), tasks) + 1e-9
+    least = sum(attempts) ** 2 / max(1, sum(n * n for n in attempts))  # Kish: fewer than the tasks if attempts are spread unevenly
+    assert min(least, tasks) - 1e-9 <= effective_attempts(won, attempts) <= max(sum(attempts), tasks) + 1e-9
     low, high = task_interval(won, attempts)
     if tasks:
         assert 0 <= low <= sum(won) / sum(attempts) + 1e-12 and sum(won) / sum(attempts) - 1e-12 <= high <= 1
@@ -225,3 +260,14 @@ def test_the_interval_of_an_evaluation_covers_the_truth_with_repeats(a: float, b
     assert covered > 0.95 - 4 * math.sqrt(0.05 * 0.95 / trials)
     pooled = np.array([wilson(float(row.sum()), tasks * repeats) for row in rows])
     assert float(((pooled[:, 0] <= truth) & (truth <= pooled[:, 1])) @ counts) / trials < 0.9  # what counting attempts would give
+
+
+@pytest.mark.parametrize(("a", "b"), [(2.0, 2.0), (0.5, 0.5), (0.5, 4.0)])
+def test_the_interval_of_an_evaluation_covers_the_truth_with_variants_of_few_scenarios(a: float, b: float) -> None:
+    """Ten scenarios of very different sizes, one attempt at each variant."""
+    rng, trials = np.random.default_rng(8), 400
+    sizes = np.array([2, 2, 4, 6, 8, 10, 12, 16, 20, 20])
+    won = rng.binomial(sizes, rng.beta(a, b, size=(trials, 10)))
+    ends = np.array([task_interval(row, sizes) for row in won])
+    covered = np.mean((ends[:, 0] <= a / (a + b)) & (a / (a + b) <= ends[:, 1]))
+    assert covered > 0.95 - 4 * math.sqrt(0.05 * 0.95 / trials)

@@ -236,6 +236,11 @@ def test_the_scripted_shopper_buys_the_first_result_with_the_named_options(env: 
     assert env.scripted_action() == "click[back to search]"
 
 
+def test_goals_of_one_product_are_a_cluster(env: WebShopEnv) -> None:
+    tasks = env.tasks("train")
+    assert all(task.cluster and task.id.startswith(f"{task.cluster}/") for task in tasks) and len({task.cluster for task in tasks}) > 1
+
+
 def test_goals_that_say_the_same_are_held_out_together() -> None:
     import numpy as np
 

@@ -166,7 +166,7 @@ class AppWorldEnv:
         if split not in SPLITS:
             raise unknown_name("split of AppWorld:", split, SPLITS)
         names = self._ask("tasks", split=split)["tasks"]
-        return TaskSet([Task(name, split, {"task": name}) for name in names], f"appworld/{split}")
+        return TaskSet([Task(name, split, {"task": name}, cluster=name.partition("_")[0]) for name in names], f"appworld/{split}")
 
     def reset(self, task: Task, seed: int = 0) -> Observation:
         chance = derive(seed, "appworld", task.id) % 2**31

@@ -73,7 +73,7 @@ class ScienceWorldEnv:
         kinds = [[(kind, number) for number in sim.variations(kind, split)] for kind in self.kinds]
         if n is not None:
             kinds = [[found for found in chain.from_iterable(zip_longest(*kinds)) if found is not None][:n]]
-        tasks = [Task(f"{kind}/{number}", split, {"kind": kind, "variation": number}) for kind, number in chain.from_iterable(kinds)]
+        tasks = [Task(f"{kind}/{number}", split, {"kind": kind, "variation": number}, kind) for kind, number in chain.from_iterable(kinds)]
         return TaskSet(tasks, f"scienceworld/{split}")
 
     def reset(self, task: Task, seed: int = 0) -> Observation:

@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from turnwise.data.attempts import Start
@@ -13,26 +14,27 @@ from turnwise.data.rollouts import LARGEST_REWARD, Trajectory
 from turnwise.data.tasks import TaskSet
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
-from turnwise.util.statistics import effective_attempts, wilson
+from turnwise.util.statistics import by_cluster, effective_attempts, wilson
 
 
 @dataclass(frozen=True)
 class Share:
     """How often something happened, with its 95 % interval over tasks: Wilson's, with `effective` attempts instead of n if several
-    attempts were made at one task (see `statistics.task_interval`)."""
+    attempts were made at one task or at variants of one scenario (see `statistics.task_interval`)."""
 
     count: int
     n: int
     effective: float | None = None
 
     @classmethod
-    def over_tasks(cls, outcomes: Iterable[tuple[str, bool]]) -> Share:
-        """Of (task, success) pairs, one per attempt."""
+    def over_tasks(cls, outcomes: Iterable[tuple[str, bool]], clusters: Mapping[str, str] = MappingProxyType({})) -> Share:
+        """Of (task, success) pairs, one per attempt, and of the clusters of those tasks that have one."""
         won: dict[str, list[bool]] = defaultdict(list)
         for task, success in outcomes:
             won[task].append(success)
         counts, attempts = [sum(each) for each in won.values()], [len(each) for each in won.values()]
-        return cls(sum(counts), sum(attempts), effective_attempts(counts, attempts))
+        names = [clusters.get(task, task) for task in won]
+        return cls(sum(counts), sum(attempts), effective_attempts(by_cluster(counts, names), by_cluster(attempts, names)))
 
     @property
     def rate(self) -> float:
@@ -63,6 +65,7 @@ class Evaluation:
     repeats: int
     trajectories: list[Trajectory] = field(default_factory=list, repr=False)
     types: dict[str, str] = field(default_factory=dict, repr=False)  # task type by task id, where the environment says so
+    clusters: dict[str, str] = field(default_factory=dict, repr=False)  # cluster by task id, where the environment says so
     settings: dict[str, Any] = field(default_factory=dict, repr=False)  # what else the result depends on: split, temperature, recipe …
     measures: dict[str, float] = field(default_factory=dict)
 
@@ -103,6 +106,7 @@ class Evaluation:
                 "stop": trajectory.stop.value,
             }
             | ({"type": self.types[trajectory.task]} if trajectory.task in self.types else {})
+            | ({"cluster": self.clusters[trajectory.task]} if trajectory.task in self.clusters else {})
             | ({"measures": measured} if (measured := measures_of(trajectory)) else {})
             for trajectory in self.trajectories
         ]
@@ -139,6 +143,7 @@ def run_panel(
 def evaluation_of(trajectories: Sequence[Trajectory], panel: TaskSet, repeats: int) -> Evaluation:
     """Pooled counts over all attempts; an attempt that ended with a fault counts as a failure, and its stop reason tells why."""
     kinds = {task.id: str(task.data["task_type"]) for task in panel if "task_type" in task.data}
+    clusters = {task.id: task.cluster for task in panel if task.cluster is not None}
     by_type: dict[str, list[tuple[str, bool]]] = defaultdict(list)
     for trajectory in trajectories:
         if trajectory.task in kinds:
@@ -148,8 +153,8 @@ def evaluation_of(trajectories: Sequence[Trajectory], panel: TaskSet, repeats: i
     measured = [measures_of(trajectory) for trajectory in trajectories]
     names = sorted({name for values in measured for name in values})
     return Evaluation(
-        success=Share.over_tasks((t.task, t.success) for t in trajectories),
-        by_type={kind: Share.over_tasks(won) for kind, won in sorted(by_type.items())},
+        success=Share.over_tasks(((t.task, t.success) for t in trajectories), clusters),
+        by_type={kind: Share.over_tasks(won, clusters) for kind, won in sorted(by_type.items())},
         turns=len(turns) / n,
         reward=sum(t.reward for t in trajectories) / n,
         invalid=sum(not turn.valid for turn in turns) / max(len(turns), 1),
@@ -159,6 +164,7 @@ def evaluation_of(trajectories: Sequence[Trajectory], panel: TaskSet, repeats: i
         repeats=repeats,
         trajectories=list(trajectories),
         types=kinds,
+        clusters=clusters,
         measures={name: math.fsum(values.get(name, 0.0) for values in measured) / n for name in names},
     )
 

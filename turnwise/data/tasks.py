@@ -26,11 +26,15 @@ def task_line(text: str) -> str | None:
 
 @dataclass(frozen=True)
 class Task:
-    """One problem instance: `id` is unique in its environment, and `data` is what the environment needs to start it (JSON values)."""
+    """One problem instance: `id` is unique in its environment, and `data` is what the environment needs to start it (JSON values).
+
+    Tasks that are variants of one thing (a scenario, a customer's records, a product, a set of levels) name it as their `cluster`: they
+    tend to end alike, so the intervals and tests of an evaluation count clusters and not tasks. None: the task stands for itself."""
 
     id: str
     split: str = "train"
     data: Mapping[str, Any] = field(default_factory=dict)
+    cluster: str | None = None
 
     @cached_property
     def hash(self) -> str:
@@ -43,6 +47,17 @@ class Task:
 
     def __hash__(self) -> int:
         return hash((self.id, self.split))
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data, for files."""
+        fields = {"id": self.id, "split": self.split, "data": dict(self.data)}
+        return fields if self.cluster is None else fields | {"cluster": self.cluster}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Task:
+        """The task that `to_json` gave."""
+        cluster = fields.get("cluster")
+        return cls(str(fields["id"]), str(fields["split"]), dict(fields["data"]), None if cluster is None else str(cluster))
 
 
 class TaskSet(Sequence[Task]):

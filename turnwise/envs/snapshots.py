@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any
 
-from turnwise.data.tasks import Task
 from turnwise.util.errors import TurnwiseError
 
 SCHEMA = "turnwise.snapshot"
@@ -54,16 +53,6 @@ def unpack(snapshot: Any, environment: str, options: Mapping[str, Any] | None = 
         content = json.loads(body)
         _same_options(where, content["options"], json.loads(json.dumps(dict(options or {}))))
         return dict(content["state"])
-
-
-def task_fields(task: Task) -> dict[str, Any]:
-    """A task as part of a state, for `read_task`."""
-    return {"id": task.id, "split": task.split, "data": dict(task.data)}
-
-
-def read_task(fields: Mapping[str, Any]) -> Task:
-    """The task that `task_fields` wrote."""
-    return Task(str(fields["id"]), str(fields["split"]), dict(fields["data"]))
 
 
 @contextmanager

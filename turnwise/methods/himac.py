@@ -41,12 +41,11 @@ class Best:
     hint: str  # the blueprint, as it is shown or, subgoal by subgoal, as it was written
 
     def state(self) -> dict[str, Any]:
-        task = {"id": self.task.id, "split": self.task.split, "data": dict(self.task.data)}
-        return {"task": task, "env_seed": self.env_seed, "hint": self.hint}
+        return {"task": self.task.to_json(), "env_seed": self.env_seed, "hint": self.hint}
 
     @classmethod
     def of(cls, state: dict[str, Any]) -> Best:
-        return cls(Task(**state["task"]), state["env_seed"], state["hint"])
+        return cls(Task.from_json(state["task"]), state["env_seed"], state["hint"])
 
 
 @plan("himac", paper=PAPER, needs=("group.peers",))

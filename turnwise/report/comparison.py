@@ -65,9 +65,11 @@ class OverSeeds:
 
 @dataclass
 class OverTasks:
-    """One group minus another over the panel's tasks, in shares of 1, with the trained models as they are."""
+    """One group minus another over the panel's tasks, in shares of 1, with the trained models as they are. `clusters`: how many scenarios
+    these tasks are variants of, which is what the interval and the test count."""
 
     n: int
+    clusters: int
     difference: float
     interval: Interval | None
     p: float
@@ -247,7 +249,14 @@ def over_tasks(group: Group) -> Interval | None:
     if group.panel is None or not len(group.won):
         return None
     attempts = np.full(len(group.won), float(len(group.records) * group.panel.repeats))
-    return statistics.task_interval(group.won * attempts, attempts)
+    clusters = clusters_of(group)
+    return statistics.task_interval(statistics.by_cluster(group.won * attempts, clusters), statistics.by_cluster(attempts, clusters))
+
+
+def clusters_of(*groups: Group) -> tuple[str, ...]:
+    """The cluster of each task of the panel that these groups share. Evaluations of earlier versions do not have them: those that do
+    count."""
+    return min((record.clusters for group in groups for record in group.records), key=lambda clusters: len(set(clusters)))
 
 
 def _clipped(interval: Interval | None) -> Interval | None:
@@ -261,11 +270,15 @@ def pair_of(one: Group, other: Group, seed: int = 0) -> Pair:
         return Pair(one.label, other.label, None, None)
     won, theirs = one.won, other.won
     differences = np.round(won - theirs, 12)
+    clusters = clusters_of(one, other)
+    sums = np.round(statistics.by_cluster(differences, clusters), 12)
+    attempts = ours.repeats * min(len(one.records), len(other.records))
     tasks = OverTasks(
         n=len(differences),
+        clusters=len(sums),
         difference=float(differences.mean()),
-        interval=statistics.bootstrap_interval(differences, seed=seed) if np.ptp(differences) > 0 else None,  # no spread, no certainty
-        p=statistics.sign_flip(differences, seed=seed),
+        interval=statistics.paired_interval(differences, clusters, attempts),
+        p=statistics.sign_flip(sums, seed=seed),
         effect_h=statistics.cohen_h(float(won.mean()), float(theirs.mean())),
     )
     return Pair(one.label, other.label, seeds_test(one, other, seed), tasks)
@@ -341,6 +354,9 @@ def remarks(groups: Sequence[Group], pairs: Sequence[Pair], at: str) -> list[str
         )
     if any(pair.over_tasks is not None for pair in pairs):
         notes.append("Tests over tasks are about these trained models on other tasks; only tests over seeds are about the algorithms.")
+    for n, clusters in sorted({(test.n, test.clusters) for pair in pairs if (test := pair.over_tasks) is not None}):
+        if clusters < n:
+            notes.append(f"The {n} tasks are variants of {clusters} scenarios: intervals and tests over tasks count the scenarios.")
     if any(not test.paired for test in tests):
         notes.append("Groups that share fewer than two seeds were tested without pairs.")
     return notes

@@ -104,7 +104,7 @@ def _over_tasks(pairs: Sequence[Pair]) -> TextTable:
         cells = [str(test.n), points(test.difference), between(test.interval, signed=True), p_value(test.p)]
         cells += [p_value(test.holm)] if holm else []
         rows.append([f"{pair.one} − {pair.other}", *cells, f"{test.effect_h:+.2f}"])
-    headings = ["difference", "tasks", "points", "95 % (bootstrap)", "p (signs)", *(["Holm"] if holm else []), "h"]
+    headings = ["difference", "tasks", "points", "95 %", "p (signs)", *(["Holm"] if holm else []), "h"]
     return TextTable("Over tasks: would other tasks give the same, with these trained models?", headings, rows)
 
 

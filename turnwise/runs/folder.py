@@ -307,7 +307,7 @@ class Run:
         if not path.exists():
             return {}
         try:
-            return {row["id"]: Task(str(row["id"]), str(row["split"]), dict(row["data"])) for row in _read_lines(path)}
+            return {row["id"]: Task.from_json(row) for row in _read_lines(path)}
         except (KeyError, TypeError, ValueError):
             raise TurnwiseError(f"{path}: it holds no tasks, so it was damaged after it was written. Put it back from a copy") from None
 
@@ -358,8 +358,7 @@ def write_texts(path: Path, trajectories: Sequence[Trajectory], pause: Pause = l
 
 def write_tasks(path: Path, tasks: Mapping[str, Task]) -> None:
     """The tasks of a batch with their data; the same ones give the same bytes."""
-    rows = [{"id": task.id, "split": task.split, "data": dict(task.data)} for task in tasks.values()]
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    lines = "".join(json.dumps(task.to_json()) + "\n" for task in tasks.values())
     packed = gzip.compress(lines.encode("utf-8", "surrogatepass"), compresslevel=5, mtime=0)
     write_atomically(path, lambda file: file.write(packed))
 

@@ -58,8 +58,9 @@ class Point:
 
 @dataclass(frozen=True)
 class Record:
-    """One evaluated run, or one saved evaluation. `won` is the share of successful attempts and `types` the type of task, task by task;
-    `tracks` are the metrics that were asked for, by iteration, and `metrics` the names of all."""
+    """One evaluated run, or one saved evaluation. Task by task: `won` is the share of successful attempts, `types` the type of task, and
+    `clusters` what it is a variant of (the task itself, if the environment says nothing). `tracks` are the metrics that were asked for,
+    by iteration, and `metrics` the names of all."""
 
     name: str
     path: Path
@@ -73,6 +74,7 @@ class Record:
     tasks: tuple[str, ...] = ()
     won: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0), repr=False)
     types: tuple[str, ...] = field(default=(), repr=False)
+    clusters: tuple[str, ...] = field(default=(), repr=False)
     curve: tuple[Point, ...] = field(default=(), repr=False)
     tracks: Mapping[str, Mapping[int, float]] = field(default_factory=dict, repr=False)
     metrics: frozenset[str] = field(default=frozenset(), repr=False)
@@ -126,7 +128,7 @@ def _read_run(folder: Path, at: str | int, tracked: Sequence[str]) -> Record | N
     kept = run.iterations_of("evals")
     measured = run.evaluation(point.iteration) if kept else {}
     summary = _json(folder / SUMMARY) if (folder / SUMMARY).is_file() else {}
-    panel, tasks, won, types = _measured(measured, str(config.get("env.name", "")), folder)
+    measurement = _measured(measured, str(config.get("env.name", "")), folder)
     return Record(
         name=folder.name,
         path=folder,
@@ -136,11 +138,8 @@ def _read_run(folder: Path, at: str | int, tracked: Sequence[str]) -> Record | N
         iteration=point.iteration,
         finished=bool(summary.get("finished")),
         iterations=config.get("iterations"),
-        panel=panel,
-        tasks=tasks,
-        won=won,
-        types=types,
         curve=curve,
+        **measurement,
         tracks=pick(metrics, tracked),
         metrics=frozenset(name for line in metrics for name in line) if tracked else frozenset(),
     )
@@ -159,7 +158,7 @@ def _read_file(path: Path) -> Record:
     if measured.get("player") is not None:
         config = _player(measured, config)
     environment = measured.get("environment", config.get("env.name", ""))
-    panel, tasks, won, types = _measured(measured, str(environment), path)
+    measurement = _measured(measured, str(environment), path)
     return Record(
         name=path.stem,
         path=path,
@@ -167,10 +166,7 @@ def _read_file(path: Path) -> Record:
         seed=int(config.get("seed", 0)),
         success=float(measured["success"]),
         iteration=measured.get("iteration"),
-        panel=panel,
-        tasks=tasks,
-        won=won,
-        types=types,
+        **measurement,
     )
 
 
@@ -183,19 +179,18 @@ def _player(measured: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str,
     return own | asked | {name: measured[name] for name in ("model", "examples") if name in measured}
 
 
-Measured = tuple[Panel | None, tuple[str, ...], NDArray[np.float64], tuple[str, ...]]
-
-
-def _measured(measured: Mapping[str, Any], environment: str, path: Path) -> Measured:
-    """The panel, its tasks in order, the share of attempts won at each, and the type of each."""
+def _measured(measured: Mapping[str, Any], environment: str, path: Path) -> dict[str, Any]:
+    """The panel, its tasks in order, and for each the share of attempts won, its type and its cluster."""
     if not measured:
-        return None, (), np.zeros(0), ()
+        return {}
     try:
         outcomes: dict[str, list[bool]] = {}
         types: dict[str, str] = {}
+        clusters: dict[str, str] = {}
         for outcome in measured["outcomes"]:
             outcomes.setdefault(str(outcome["task"]), []).append(bool(outcome["success"]))
             types[str(outcome["task"])] = str(outcome.get("type") or "")
+            clusters[str(outcome["task"])] = str(outcome.get("cluster") or outcome["task"])
         panel = Panel(
             environment,
             str(measured["split"]),
@@ -209,7 +204,9 @@ def _measured(measured: Mapping[str, Any], environment: str, path: Path) -> Meas
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"lacks {error}" if isinstance(error, KeyError) else f"has another form ({error})"
         raise TurnwiseError(f"{path}: an evaluation in it {what}; it was written by another version of Turnwise, or edited") from None
-    return panel, tuple(outcomes), np.array([sum(won) / len(won) for won in outcomes.values()]), tuple(types.values())
+    won = np.array([sum(each) / len(each) for each in outcomes.values()])
+    by_task = {"tasks": outcomes, "types": types.values(), "clusters": clusters.values()}
+    return {"panel": panel, "won": won, **{name: tuple(values) for name, values in by_task.items()}}
 
 
 def pick(metrics: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, dict[int, float]]:

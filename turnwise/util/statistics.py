@@ -2,10 +2,11 @@
 
 Two questions are always separated. *Over seeds*: would other training seeds give the same? The sample is a handful of runs, so intervals
 are Student's t (a percentile bootstrap of five values is too narrow), and the assumption-free test flips the signs of the differences.
-*Over tasks*: would other tasks give the same, with these trained models? The sample is the panel, which can be resampled.
+*Over tasks*: would other tasks give the same, with these trained models? The sample is the panel. Tasks that are variants of one
+scenario end alike, so what counts is the number of scenarios: a *cluster* is a task, or all tasks of one scenario.
 
-Flipping or resampling a thousand tasks twenty thousand times would be slow task by task. Differences of success take few distinct values,
-so the code draws how often each value occurs: one binomial or multinomial number per value, whatever the panel's size.
+Flipping the signs of a thousand differences twenty thousand times would be slow one by one. Differences of success take few distinct
+values, so the code draws how often each value occurs: one binomial number per value, whatever the panel's size.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def wilson(successes: float, n: float, z: float = Z95) -> Interval:
 
 
 def task_interval(successes: ArrayLike, attempts: ArrayLike) -> Interval:
-    """The 95 % interval of the success rate over tasks, from the successes and attempts at each: would other tasks give the same?
+    """The 95 % interval of the success rate over tasks, from the successes and attempts at each task or cluster of tasks: would others
+    give the same?
 
     Attempts at one task are alike, so they count together: Wilson's interval with `effective_attempts` instead of the attempts. One
     attempt per task gives Wilson's interval itself, and so do ten equal ones."""
@@ -51,25 +53,36 @@ def task_interval(successes: ArrayLike, attempts: ArrayLike) -> Interval:
 
 
 def effective_attempts(successes: ArrayLike, attempts: ArrayLike) -> float:
-    """The number of independent attempts with the same information: between the number of tasks (attempts at a task all end alike) and the
-    number of attempts (tasks do not differ).
+    """The number of independent attempts with the same information: between the number of clusters (attempts in one all end alike; Kish's
+    number if clusters differ in size) and the number of attempts (clusters do not differ).
 
-    p(1 − p) over the variance of the rate, which is estimated from the tasks as clusters, times a correction for few clusters
-    (t at the effective number over t at the number of tasks, squared: Korn and Graubard). If all succeed, or none, nothing varies, and only
-    the tasks count."""
+    p(1 − p) over the variance of the rate, which is estimated from the clusters, times a correction for few clusters (t at the effective
+    number over t at the number of clusters, squared: Korn and Graubard). If all succeed, or none, nothing varies, and only the clusters
+    count."""
     won, tried = _array(successes), _array(attempts)
     won, tried = won[tried > 0], tried[tried > 0]
-    tasks, total = len(tried), float(tried.sum())
-    if tasks < 2:
-        return float(tasks)
+    clusters, total = len(tried), float(tried.sum())
+    if clusters < 2:
+        return float(clusters)
+    least = total**2 / float((tried**2).sum())
     share = float(won.sum()) / total
     if share <= 0 or share >= 1:
-        return float(tasks)
-    variance = tasks / (tasks - 1) * float(((won - share * tried) ** 2).sum()) / total**2
+        return least
+    variance = clusters / (clusters - 1) * float(((won - share * tried) ** 2).sum()) / total**2
     n = total if variance * total <= share * (1 - share) else share * (1 - share) / variance
-    if n > tasks:
-        n *= (t_quantile(0.975, n - 1) / t_quantile(0.975, tasks - 1)) ** 2
-    return min(max(n, float(tasks)), total)
+    if n > least > 1:
+        n *= (t_quantile(0.975, n - 1) / t_quantile(0.975, least - 1)) ** 2
+    return min(max(n, least), total)
+
+
+def by_cluster(values: ArrayLike, clusters: Sequence[str]) -> NDArray[np.float64]:
+    """The sum of the tasks' values in each cluster. If all tasks are of one cluster, nothing is known of others: each task is its own."""
+    array = _array(values)
+    names, codes = np.unique(np.asarray(clusters, dtype=np.str_), return_inverse=True)
+    if len(names) < 2:
+        return array
+    sums: NDArray[np.float64] = np.bincount(codes, array).astype(np.float64)
+    return sums
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
@@ -120,13 +133,23 @@ def welch(one: ArrayLike, other: ArrayLike, level: float = 0.95) -> tuple[Interv
     return (difference - half, difference + half), min(1.0, 2 * t_tail(abs(difference) / error, freedom))
 
 
-def bootstrap_interval(values: ArrayLike, level: float = 0.95, draws: int = DRAWS, seed: int = 0) -> Interval:
-    """The percentile bootstrap interval of the mean. For paired values, pass their differences."""
-    array = _array(values)
-    distinct, counts = np.unique(array, return_counts=True)
-    drawn = np.random.default_rng(seed).multinomial(len(array), counts / len(array), size=draws)
-    low, high = np.quantile(drawn @ distinct / len(array), [0.5 - level / 2, 0.5 + level / 2])
-    return float(low), float(high)
+def paired_interval(differences: ArrayLike, clusters: Sequence[str], attempts: int = 1, level: float = 0.95) -> Interval | None:
+    """The interval of the mean difference of two success rates, from the differences task by task. `attempts`: how many each of the two
+    rates of a task is the mean of. None for fewer than two clusters.
+
+    Two tasks are added, one that either side wins, each as large as the noise of a task (1 / √attempts): without them the interval of a
+    few tasks that happen to agree would have no width (Bonett and Price's interval of paired proportions). The error is that of
+    clusters, the quantile Student's. A percentile bootstrap is too narrow below some fifty tasks."""
+    array = _array(differences)
+    sums, sizes = by_cluster(array, clusters), by_cluster(np.ones(len(array)), clusters)
+    if len(sums) < 2:
+        return None
+    total, added = len(array) + 2, 1 / math.sqrt(attempts)
+    mean = float(array.sum()) / total
+    squares = float(((sums - mean * sizes) ** 2).sum()) + (added - mean) ** 2 + (added + mean) ** 2
+    error = math.sqrt((len(sums) + 2) / (len(sums) + 1) * squares) / total
+    half = t_quantile(0.5 + level / 2, len(sums) - 1) * error
+    return max(-1.0, mean - half), min(1.0, mean + half)
 
 
 def sign_flip(differences: ArrayLike, draws: int = DRAWS, seed: int = 0) -> float:

@@ -15,7 +15,7 @@ from turnwise.envs.babyai.state import World
 from turnwise.envs.babyai.words import ACTIONS, FORWARD, Place, Scene, cell_at, described, partial_view, scene, seen_from, thing
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.in_turn import in_turn
-from turnwise.envs.snapshots import pack, read_task, restoring, task_fields, unpack
+from turnwise.envs.snapshots import pack, restoring, unpack
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 WAIT = 6  # the package's action "done", which changes nothing
@@ -163,14 +163,14 @@ class BabyAIEnv:
         """The task, the state of all objects and of the mission, and which cells were seen."""
         world = self._playing
         assert self._task is not None
-        state = {"task": task_fields(self._task), "state": world.state(), "details": world.details(), "remark": self._remark}
+        state = {"task": self._task.to_json(), "state": world.state(), "details": world.details(), "remark": self._remark}
         return pack("babyai", state | {"seen": np.packbits(self._seen).tobytes().hex()}, self._options())
 
     def restore(self, state: bytes) -> Observation:
         """Continue where a snapshot was taken. The expert plans again."""
         kept = unpack(state, "babyai", self._options())
         with restoring("babyai"):
-            world = self._start(read_task(kept["task"]))
+            world = self._start(Task.from_json(kept["task"]))
             self._over = "the snapshot could not be restored: call reset(task) first"
             world.put(kept["state"], kept["details"])
             bits = np.frombuffer(bytes.fromhex(kept["seen"]), np.uint8)

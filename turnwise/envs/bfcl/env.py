@@ -17,7 +17,7 @@ from turnwise.envs.bfcl.players import Heard, plain_call, random_call
 from turnwise.envs.bfcl.scoring import Judge, digest, solution
 from turnwise.envs.bfcl.state import Unknown, overgrown, rebuild, table
 from turnwise.envs.bfcl.world import World, fit
-from turnwise.envs.snapshots import pack, read_task, restoring, task_fields, unpack
+from turnwise.envs.snapshots import pack, restoring, unpack
 from turnwise.envs.tools.calls import Call, Final
 from turnwise.util.errors import TurnwiseError, unknown_name
 
@@ -83,9 +83,11 @@ class BfclEnv:
 
     def _tasks_of(self, found: Entry, split: str) -> list[Task]:
         data = {"category": found.category, "number": found.number, "scenario": scenarios()[found.number], "classes": list(found.classes)}
+        cluster = str(data["scenario"])
         if not self.single:
-            return [Task(found.id, split, data)]
-        return [Task(f"{found.id}-{place}", split, data | {"request": place}) for place, calls in enumerate(found.gold) if calls]
+            return [Task(found.id, split, data, cluster)]
+        requests = [place for place, calls in enumerate(found.gold) if calls]
+        return [Task(f"{found.id}-{place}", split, data | {"request": place}, cluster) for place in requests]
 
     # -- playing ------------------------------------------------------------------------------------------------------------------
 
@@ -219,7 +221,7 @@ class BfclEnv:
             rows = table(self._world.objects)
         except Unknown:
             return None
-        state: dict[str, Any] = {"task": task_fields(self._task), "rows": rows}
+        state: dict[str, Any] = {"task": self._task.to_json(), "rows": rows}
         state |= {"results": self._results, "last": self._last, "heard": vars(self._heard)}
         state |= {"at": self._judge.at, "passed": self._judge.passed, "failed": self._judge.failed}
         state |= {"called": self._called, "turns_here": self._turns_here, "followed": self._followed}
@@ -229,7 +231,7 @@ class BfclEnv:
     def restore(self, state: bytes) -> Observation:
         kept = unpack(state, "bfcl", self._options())
         with restoring("bfcl"):
-            self._begin(read_task(kept["task"]))
+            self._begin(Task.from_json(kept["task"]))
             rebuild(self._world.objects, kept["rows"])
             self._judge.skip(int(kept["at"]))
             self._judge.passed, self._judge.failed = int(kept["passed"]), bool(kept["failed"])

@@ -17,7 +17,7 @@ from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.cards.pixels import Image, check_scale, enlarged
 from turnwise.envs.dice import Dice
-from turnwise.envs.snapshots import pack, read_task, restoring, task_fields, unpack
+from turnwise.envs.snapshots import pack, restoring, unpack
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 Observed = Literal["text", "image", "both"]
@@ -80,14 +80,14 @@ class TableEnv(ABC):
         if self._over or self._started is None:
             raise EpisodeOver(self._over)
         task, seed = self._started
-        return pack(self.game, {"task": task_fields(task), "seed": seed, "played": self._kept()}, self._options())
+        return pack(self.game, {"task": task.to_json(), "seed": seed, "played": self._kept()}, self._options())
 
     def restore(self, state: bytes) -> Observation:
         """Continue where a snapshot was taken, with the random numbers that were left there."""
         kept = unpack(state, self.game, self._options())
         with restoring(self.game):
             self._over = "the snapshot could not be restored: call reset(task) first"  # until it has been
-            task, seed = read_task(kept["task"]), kept["seed"]
+            task, seed = Task.from_json(kept["task"]), kept["seed"]
             self._start(task, seed)
             self._resume(kept["played"])
         self._started, self._over = (task, seed), ""

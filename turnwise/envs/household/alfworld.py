@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from turnwise.envs.household.env import Anchor, Sight, WorldEnv
 from turnwise.envs.household.games import GAME, SHARED, TREE, Entry, Library, TreeLibrary
 from turnwise.envs.household.packed import PackedLibrary
 from turnwise.envs.household.world import World
-from turnwise.envs.snapshots import task_fields
 from turnwise.util.errors import TurnwiseError
 
 CACHED_WORLDS = 64  # about half a megabyte each
@@ -25,7 +25,7 @@ class AlfworldEnv(WorldEnv):
     """ALFWorld's games. `data`: the folder that has them (the official `json_2.1.1`, its parent, or a packed folder); by default the
     environment looks in `$TURNWISE_DATA/alfworld`, `$ALFWORLD_DATA` and `~/.cache/alfworld`. `anchor`, `expert_knows`: see `WorldEnv`.
 
-    Task ids are `<split>/<task>/<trial>`; `task.data["task_type"]` is one of ALFWorld's six types.
+    Task ids are `<split>/<task>/<trial>`; `task.data["task_type"]` is one of ALFWorld's six types. Trials of one task are a cluster.
     """
 
     name = "alfworld"
@@ -55,7 +55,7 @@ class AlfworldEnv(WorldEnv):
 
     def _task_fields(self, task: Task) -> dict[str, Any]:
         """The game's file is not part of a snapshot; its digest is, so that another game under the same name is rejected."""
-        return task_fields(Task(task.id, task.split, {**task.data, "game": self.library.entry(task.id).digest}))
+        return replace(task, data={**task.data, "game": self.library.entry(task.id).digest}).to_json()
 
     def walkthrough(self, task: Task) -> tuple[str, ...]:
         """The solution in the game's file."""
@@ -63,7 +63,7 @@ class AlfworldEnv(WorldEnv):
 
 
 def _task(split: str, entry: Entry) -> Task:
-    return Task(entry.id, split, {"task_type": entry.task_type, "game": entry.digest})
+    return Task(entry.id, split, {"task_type": entry.task_type, "game": entry.digest}, cluster=entry.id.rpartition("/")[0])
 
 
 def _world(library: Library, entry: Entry) -> World:

@@ -9,7 +9,7 @@ from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.household.expert import Expert
 from turnwise.envs.household.world import Play, State, World
-from turnwise.envs.snapshots import pack, read_task, restoring, task_fields, unpack
+from turnwise.envs.snapshots import pack, restoring, unpack
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 Anchor = Literal["observation", "state"]
@@ -78,7 +78,7 @@ class WorldEnv(ABC):
         """Continue where a snapshot was taken."""
         kept = unpack(state, self.name, {"anchor": self.anchor, "expert_knows": self.expert_knows})
         with restoring(self.name):
-            task = read_task(kept["task"])
+            task = Task.from_json(kept["task"])
             world = self.world(task)
             play, seen = Play(world, State.changed(world, kept["changes"]), str(kept["text"])), set(world.known_fact(kept["seen"]))
         self._play, self._task, self._over, self._seen = play, task, "", seen
@@ -86,7 +86,7 @@ class WorldEnv(ABC):
 
     def _task_fields(self, task: Task) -> dict[str, Any]:
         """What a snapshot keeps of the task: enough to find the same house again."""
-        return task_fields(task)
+        return task.to_json()
 
     def close(self) -> None:
         self._play = self._task = None

@@ -18,7 +18,7 @@ from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.program.client import Client
 from turnwise.envs.program.running import CommandAttempt, FunctionAttempt, Running, UrlAttempt
-from turnwise.envs.prompts.prompt_file import SHARES
+from turnwise.envs.prompts.prompt_file import SHARES, row_task
 from turnwise.envs.registry import numbered
 from turnwise.util.errors import TurnwiseError, unknown_name
 
@@ -107,8 +107,7 @@ class ProgramEnv:
         rows = [row for row in self._rows if split_of(row) == split]
         if not rows:
             raise TurnwiseError(f'none of the {len(self._rows)} tasks is in the split {split!r}: give rows a "split", or more tasks')
-        made = [Task(row["id"], split, {key: value for key, value in row.items() if key not in ("id", "split")}) for row in rows]
-        return TaskSet(made if n is None else made[:n], f"program/{split}")
+        return TaskSet([row_task(row, split) for row in rows[:n]], f"program/{split}")
 
     def start(self, task: Task, client: Client) -> Running:
         """Begin an attempt."""

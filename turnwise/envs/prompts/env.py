@@ -22,7 +22,7 @@ from turnwise.config.loading import load_reference
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.prompts.prompt_file import as_task, read_rows, split_rows
-from turnwise.envs.snapshots import pack, read_task, restoring, task_fields, unpack
+from turnwise.envs.snapshots import pack, restoring, unpack
 from turnwise.util.errors import TurnwiseError
 
 REPLY = Kind("reply", takes=("task", "history"), gives=("str", "none", "observation"))
@@ -99,14 +99,14 @@ class PromptsEnv:
         seen = self._seen
         if seen.images or not isinstance(seen.anchor, str | int | None):
             return None
-        state = {"task": task_fields(self._task), "history": self._history, "actions": seen.actions, "anchor": seen.anchor}
+        state = {"task": self._task.to_json(), "history": self._history, "actions": seen.actions, "anchor": seen.anchor}
         return pack("prompts", state, {"max_turns": self.max_turns})
 
     def restore(self, state: bytes) -> Observation:
         """Continue a dialogue. `reply` and `score` are functions of its messages, so they return what they would have returned there."""
         kept = unpack(state, "prompts", {"max_turns": self.max_turns})
         with restoring("prompts"):
-            task = read_task(kept["task"])
+            task = Task.from_json(kept["task"])
             history = [{"role": str(message["role"]), "content": str(message["content"])} for message in kept["history"]]
             actions = None if kept["actions"] is None else tuple(map(str, kept["actions"]))
             seen = Observation(history[-1]["content"], actions=actions, anchor=kept["anchor"])

@@ -103,4 +103,14 @@ def split_rows(rows: Sequence[Mapping[str, Any]], held_out: Sequence[Mapping[str
 def as_task(row: Mapping[str, Any], split: str, apart: bool) -> Task:
     """A row as a task; rows of a second file have separate ids."""
     data = {key: value for key, value in row.items() if key != "id"}
-    return Task(f"{split}-{row['id']}" if apart and split != "train" else row["id"], split, data)
+    return Task(f"{split}-{row['id']}" if apart and split != "train" else row["id"], split, data, cluster_of(row))
+
+
+def row_task(row: Mapping[str, Any], split: str) -> Task:
+    """A row that may name its own split as a task."""
+    return Task(row["id"], split, {key: value for key, value in row.items() if key not in ("id", "split")}, cluster_of(row))
+
+
+def cluster_of(row: Mapping[str, Any]) -> str | None:
+    """What a row is a variant of, if it says so."""
+    return str(row["cluster"]) if isinstance(row.get("cluster"), str | int) else None

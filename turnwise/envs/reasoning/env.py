@@ -10,7 +10,7 @@ from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.reasoning import generators as _generators
 from turnwise.envs.reasoning import solutions
-from turnwise.envs.snapshots import pack, read_task, restoring, task_fields, unpack
+from turnwise.envs.snapshots import pack, restoring, unpack
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 SPLITS = {"train": 0, "valid": 1_000_000_000, "test": 1_500_000_000}  # the first seed of each
@@ -140,13 +140,13 @@ class ReasoningEnv:
     def snapshot(self) -> bytes:
         if self._task is None or self._over:
             raise EpisodeOver(self._over)
-        state = {"task": task_fields(self._task), "tried": self._tried, "best": self._best, "last": self._last}
+        state = {"task": self._task.to_json(), "tried": self._tried, "best": self._best, "last": self._last}
         return pack("reasoning", state, self._options())
 
     def restore(self, state: bytes) -> Observation:
         kept = unpack(state, "reasoning", self._options())
         with restoring("reasoning"):
-            task, tried, best, last = read_task(kept["task"]), int(kept["tried"]), float(kept["best"]), str(kept["last"])
+            task, tried, best, last = Task.from_json(kept["task"]), int(kept["tried"]), float(kept["best"]), str(kept["last"])
         self._start(task)
         self._tried, self._best, self._last = tried, best, last
         return self._see()

@@ -19,7 +19,7 @@ from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.search.actions import ANSWER_FORM, SEARCH_FORM, Action, read_action
 from turnwise.envs.search.answers import exact_match, f1
 from turnwise.envs.search.questions import Library, Which, find_corpus, find_data
-from turnwise.envs.snapshots import pack, read_task, restoring, task_fields, unpack
+from turnwise.envs.snapshots import pack, restoring, unpack
 from turnwise.retrieval.base import Hit, Retriever
 from turnwise.retrieval.kinds import check_kind, make_retriever, open_corpus
 from turnwise.util.errors import TurnwiseError, unknown_name
@@ -152,14 +152,14 @@ class SearchEnv:
         if self._task is None or self._over:
             raise EpisodeOver(self._over)
         state = {"turn": self._turn, "searches": self._searches, "seen": list(self._seen), "text": self._text}
-        return pack("search", {"task": task_fields(self._task), **state}, self._options())
+        return pack("search", {"task": self._task.to_json(), **state}, self._options())
 
     def restore(self, state: bytes) -> Observation:
         """Continue where a snapshot was taken. The passages are not retrieved again."""
         kept = unpack(state, "search", self._options())
         with restoring("search"):
             text, seen, turn, searches = str(kept["text"]), dict.fromkeys(kept["seen"]), int(kept["turn"]), int(kept["searches"])
-            self.reset(read_task(kept["task"]))
+            self.reset(Task.from_json(kept["task"]))
         self._turn, self._searches, self._seen = turn, searches, seen
         return self._observation(text)
 

@@ -17,7 +17,7 @@ from turnwise.envs.shell.sandbox import Shell
 from turnwise.envs.shell.scene import LEVELS, NAMES, Probe, Scene
 from turnwise.envs.shell.spares import leave, take
 from turnwise.envs.shell.tree import TooLarge, Tree, as_json, digest, from_json, plain
-from turnwise.envs.snapshots import pack, read_task, restoring, task_fields, unpack
+from turnwise.envs.snapshots import pack, restoring, unpack
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 SUBMIT = "submit"
@@ -263,13 +263,13 @@ class ShellEnv:
         tree, memory = self._shell.exact_tree(1 << 20), self._shell.memory()
         if tree is None or memory is None:
             return None
-        state = {"task": task_fields(self._task), "tree": as_json(tree), "cwd": self._shell.cwd, "before": memory, "last": self._last}
+        state = {"task": self._task.to_json(), "tree": as_json(tree), "cwd": self._shell.cwd, "before": memory, "last": self._last}
         return pack("shell", state | {"broken": self._broken, "turn": self._turn, "followed": self._followed}, self._options())
 
     def restore(self, state: bytes) -> Observation:
         kept = unpack(state, "shell", self._options())
         with restoring("shell"):
-            task, tree = read_task(kept["task"]), from_json(kept["tree"])
+            task, tree = Task.from_json(kept["task"]), from_json(kept["tree"])
             own, cwd, last = scene_of(task), str(kept["cwd"]), str(kept["last"])
             broken, turn, followed = int(kept["broken"]), int(kept["turn"]), int(kept["followed"])
             before = str(kept["before"])

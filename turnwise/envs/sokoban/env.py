@@ -9,7 +9,7 @@ from typing import Literal
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.snapshots import pack, read_task, restoring, task_fields, unpack
+from turnwise.envs.snapshots import pack, restoring, unpack
 from turnwise.envs.sokoban.generator import task_set, turn_knobs
 from turnwise.envs.sokoban.pictures import TILE, Image, check_tile, draw
 from turnwise.envs.sokoban.room import DIRECTIONS, Room, read_room
@@ -87,14 +87,14 @@ class SokobanEnv:
         """The task, and the cells of player and boxes."""
         if self._task is None or self._room is None or self._over:
             raise EpisodeOver(self._over)
-        state = {"task": task_fields(self._task), "player": self._room.player, "boxes": self._room.boxes}
+        state = {"task": self._task.to_json(), "player": self._room.player, "boxes": self._room.boxes}
         return pack("sokoban", state, self._options())
 
     def restore(self, state: bytes) -> Observation:
         """Continue where a snapshot was taken. The expert plans again."""
         kept = unpack(state, "sokoban", self._options())
         with restoring("sokoban"):
-            task = read_task(kept["task"])
+            task = Task.from_json(kept["task"])
             room = room_of(task).at(kept["player"], kept["boxes"])
         self._task, self._room, self._plan, self._over = task, room, None, ""
         return self._observation(room)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.snapshots import pack, read_task, restoring, task_fields, unpack
+from turnwise.envs.snapshots import pack, restoring, unpack
 from turnwise.envs.tau2.agents import call, expert_action, look, plausible, rule_action
 from turnwise.envs.tau2.models import SCRIPTED, ModelUser, read_user
 from turnwise.envs.tau2.package import data
@@ -31,6 +31,7 @@ MESSAGE = Tool(  # for models whose every response is a call; elsewhere a messag
     {"type": "object", "properties": {"message": {"type": "string", "description": "The message."}}, "required": ["message"]},
 )
 PERSONA = re.compile(r"\[PERSONA:.*\]$")
+CUSTOMER = re.compile(r"\b[a-z]+_[a-z]+_\d{4}\b")
 MAX_TURNS = 40
 
 
@@ -92,7 +93,7 @@ class Tau2Env:
         """The tasks of a split, the domains in turn. `train` is τ²'s train, `valid` its test."""
         if split not in SPLITS:
             raise unknown_name("split of environment 'tau2':", split, SPLITS)
-        lists = [[Task(f"{name}-{key}", split, {"domain": name, "id": key}) for key in self._keys(name, split)] for name in self.domains]
+        lists = [[_task(name, key, split) for key in self._keys(name, split)] for name in self.domains]
         mixed = [task for place in range(max(map(len, lists))) for some in lists for task in some[place : place + 1]]
         return TaskSet(mixed if n is None else mixed[:n], f"tau2 {'+'.join(self.domains)} {split}")
 
@@ -244,14 +245,14 @@ class Tau2Env:
         if self._task is None or self._over:
             raise EpisodeOver(self._over)
         calls = [[done.side, done.name, done.arguments] for done in self._world.calls]
-        state: dict[str, Any] = {"task": task_fields(self._task), "calls": calls, "user": self._user.kept(), "told": sorted(self._told)}
+        state: dict[str, Any] = {"task": self._task.to_json(), "calls": calls, "user": self._user.kept(), "told": sorted(self._told)}
         state |= {"turn": self._turn, "messages": self._messages, "last": self._last, "seen": self._values()}
         return pack("tau2", state, self._options())
 
     def restore(self, state: bytes) -> Observation:
         kept = unpack(state, "tau2", self._options())
         with restoring("tau2"):
-            self._start(read_task(kept["task"]), 0)
+            self._start(Task.from_json(kept["task"]), 0)
             for side, name, arguments in kept["calls"]:
                 self._world.call(side, name, arguments)
             self._user.restore(kept["user"])
@@ -265,6 +266,14 @@ class Tau2Env:
     def close(self) -> None:
         self._task = None
         self._over = "the environment was closed: call reset(task) first"
+
+
+def _task(domain: str, key: str, split: str) -> Task:
+    """A task of the package. Variants of one problem, or of one customer's requests, are a cluster."""
+    problem = PERSONA.sub("", key)
+    if domain != "telecom" and (customer := CUSTOMER.search(json.dumps(domain_of(domain).record(key)))):
+        problem = customer.group()
+    return Task(f"{domain}-{key}", split, {"domain": domain, "id": key}, cluster=f"{domain}-{problem}")
 
 
 def _said(asked: Call | Final | Mistake) -> Call | Final | Mistake:

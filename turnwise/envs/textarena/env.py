@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Share, Transition
-from turnwise.envs.snapshots import pack, read_task, restoring, task_fields, unpack
+from turnwise.envs.snapshots import pack, restoring, unpack
 from turnwise.envs.textarena.match import Match, try_out
 from turnwise.envs.textarena.opponents import RANDOM, SELF, Opponent, check_kind, opponent
 from turnwise.envs.textarena.solvers import EXPERTS, RULES
@@ -234,13 +234,13 @@ class TextArenaEnv:
         now = self._playing
         if now is None or self._over:
             raise EpisodeOver(self._over)
-        state = {"task": task_fields(now.task), "seed": now.seed, "opening": now.opening, "moves": now.moves}
+        state = {"task": now.task.to_json(), "seed": now.seed, "opening": now.opening, "moves": now.moves}
         return pack("textarena", state | {"refused": now.refused}, self._options())
 
     def restore(self, state: bytes) -> Observation:
         kept = unpack(state, "textarena", self._options())
         with restoring("textarena"):
-            task, seed, opening = read_task(kept["task"]), int(kept["seed"]), int(kept["opening"])
+            task, seed, opening = Task.from_json(kept["task"]), int(kept["seed"]), int(kept["opening"])
             moves, refused = list(map(str, kept["moves"])), int(kept["refused"])
         now = self._begun(task, seed, opening)
         for text in moves[len(now.moves) :]:

@@ -17,7 +17,7 @@ from turnwise.config.loading import load_reference
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.prompts.env import worth
-from turnwise.envs.prompts.prompt_file import SHARES, place_of, read_rows
+from turnwise.envs.prompts.prompt_file import SHARES, place_of, read_rows, row_task
 from turnwise.envs.tools.calls import ANSWER, ANSWER_FORM, FORM, HOW, Call, Final, read_call
 from turnwise.envs.tools.functions import FunctionTool, Hangs, load_functions
 from turnwise.envs.tools.schemas import Tool, fitted
@@ -114,8 +114,7 @@ class ToolsEnv:
         rows = [row for row in self._rows if _is_in(row, split)]
         if not rows:
             raise TurnwiseError(f'none of the {len(self._rows)} tasks is in the split {split!r}: give rows a "split", or more tasks')
-        kept = ({key: value for key, value in row.items() if key not in ("id", "split")} for row in rows)
-        return TaskSet([Task(row["id"], split, data) for row, data in zip(rows, kept, strict=True)], f"tools/{split}")
+        return TaskSet([row_task(row, split) for row in rows], f"tools/{split}")
 
     def reset(self, task: Task, seed: int = 0) -> Observation:
         self._give_back()

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.snapshots import pack, read_task, restoring, task_fields, unpack
+from turnwise.envs.snapshots import pack, restoring, unpack
 from turnwise.envs.webshop.catalogue import Catalogue
 from turnwise.envs.webshop.expert import Expert, by_rule
 from turnwise.envs.webshop.files import SMALL, Files, choose_files, find_data
@@ -122,13 +122,13 @@ class WebShopEnv:
         """The task and the page: a visit has no further state."""
         if self._task is None or self._over:
             raise EpisodeOver(self._over)
-        return pack("webshop", {"task": task_fields(self._task), "page": astuple(self.page)}, self._options())
+        return pack("webshop", {"task": self._task.to_json(), "page": astuple(self.page)}, self._options())
 
     def restore(self, state: bytes) -> Observation:
         """Continue from the page where a snapshot was taken."""
         kept = unpack(state, "webshop", self._options())
         with restoring("webshop"):
-            task = read_task(kept["task"])
+            task = Task.from_json(kept["task"])
             goal, page = Goal.of(task), read_page(kept["page"])
             wish, seen = goal.wish(self.catalogue), self._observation(page, goal)
         self._task, self._goal, self._wish, self.page, self._over = task, goal, wish, page, ""

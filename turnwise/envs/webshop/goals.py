@@ -147,7 +147,7 @@ class GoalBook:
             choice = number - (int(self._ends[owner - 1]) if owner else 0)
             goal = synthetic_goal(self.catalogue.product(owner), choice)
             identity = f"{goal.product}/{choice}"
-        return Task(identity, split, goal.data(self.catalogue.find(goal.product).category))
+        return Task(identity, split, goal.data(self.catalogue.find(goal.product).category), cluster=goal.product)
 
     @cached_property
     def split(self) -> dict[str, NDArray[np.int64]]:
