@@ -7,23 +7,23 @@ Sources
 - Two levels: mll-lab-nu/RAGEN at 20daedc4, ragen/trainer/core_algos.py compute_bi_level_gae_advantage_return.
 Confirmed by executing all four on 12 random batches: largest difference 7e-7 (float32).
 
-What the code does
-- Tokens of one row (verl): backwards; delta = r + gamma * V_next - V, A = delta + gamma * lam * A_next; a masked token changes
-  neither V_next nor A_next.  After the last token V is 0.  Rewards on masked tokens do not count.  A row is complete in
-  itself: where a row is a turn (verl-agent), nothing crosses to the next turn.
-- Tokens of an attempt (Agent-R1): the same, over the tokens of all turns of the attempt in order.
-- Turns (Agent-R1): r is the sum of the turn's token rewards, V the value at the turn's FIRST response position (the critic's
-  values are shifted, so this is the state after the prompt's last token); after the last turn V is 0.
-- Normalisation: tokens (x - mean) / sqrt(var + 1e-8) over all tokens of the batch, unbiased; turns (x - mean) / (std + 1e-8)
-  over turns, sample std.  Targets of the critic: A before normalisation + V.
-- Two levels (RAGEN): the ends of turns are the positions with reward != 0.  First over the ends with gamma_turn and lam;
-  then the reward of an end becomes its A + V, and GAE over tokens with gamma and lam starts afresh at every end.
+- Tokens of one row (verl): backwards; delta = r + gamma * V_next - V, A = delta + gamma * lam * A_next; a masked token changes neither
+  V_next nor A_next. After the last token V is 0. A row is complete in itself: where a row is a turn, nothing crosses to the next turn.
+- Tokens of an attempt (Agent-R1): the same, over the unmasked tokens of all turns of the attempt in order.
+- Turns (Agent-R1): r is the sum of the turn's token rewards, V the value at the turn's first response position, which is that of the
+  state after the prompt's last token; after the last turn V is 0.
+- Whitening: tokens (x - mean) / sqrt(var + 1e-8) over all tokens of the batch, unbiased; turns (x - mean) / (sample std + 1e-8) over
+  turns. Targets of the critic: A before whitening + V.
+- Two levels (RAGEN): the ends of turns are the positions with reward != 0. First over the ends with gamma_turn and lam; then the reward
+  of an end becomes its A + V, and GAE over tokens with gamma and lam starts afresh at every end.
 """
 
-import numpy as np
+from __future__ import annotations
+
+from collections.abc import Sequence
 
 
-def chain(rewards, values, gamma, lam):
+def chain(rewards: Sequence[float], values: Sequence[float], gamma: float, lam: float) -> list[float]:
     """A for one sequence of steps; after the last one the value is 0."""
     out, value_after, carry = [0.0] * len(rewards), 0.0, 0.0
     for step in reversed(range(len(rewards))):
@@ -33,41 +33,34 @@ def chain(rewards, values, gamma, lam):
     return out
 
 
-def tokens(rewards, values, mask, sequence, gamma, lam):
-    """A per token, arrays [rows, tokens]; rows of one sequence are chained in order (a row of its own: its own id)."""
-    out = np.zeros(np.shape(rewards))
-    for one in set(sequence):
-        places = [
-            (row, token) for row in range(len(rewards)) if sequence[row] == one for token in range(len(mask[row])) if mask[row][token]
-        ]
-        result = chain([rewards[r][t] for r, t in places], [values[r][t] for r, t in places], gamma, lam)
-        for (row, token), value in zip(places, result, strict=True):
-            out[row, token] = value
-    return out
-
-
-def turns(rewards, values, trajectory, gamma, lam):
+def turns(rewards: Sequence[float], values: Sequence[float], trajectory: Sequence[object], gamma: float, lam: float) -> list[float]:
     """A per turn; turns of an attempt stand in order."""
-    out = np.zeros(len(rewards))
+    return [a for [a] in tokens(rewards, [[v] for v in values], trajectory, gamma, lam)]
+
+
+def tokens(
+    rewards: Sequence[float], values: Sequence[Sequence[float]], trajectory: Sequence[object], gamma: float, lam: float
+) -> list[list[float]]:
+    """A per turn and token, over the tokens of the attempt. rewards: of the turn, on its last token."""
+    out: list[list[float]] = [[0.0] * len(row) for row in values]
     for one in set(trajectory):
-        rows = [row for row in range(len(rewards)) if trajectory[row] == one]
-        result = chain([rewards[row] for row in rows], [values[row] for row in rows], gamma, lam)
-        for row, value in zip(rows, result, strict=True):
-            out[row] = value
+        places = [(row, t) for row in range(len(values)) if trajectory[row] == one for t in range(len(values[row]))]
+        given = [rewards[row] if t == len(values[row]) - 1 else 0.0 for row, t in places]
+        for (row, t), a in zip(places, chain(given, [values[row][t] for row, t in places], gamma, lam), strict=True):
+            out[row][t] = a
     return out
 
 
-def normalise_turns(values):
-    return (np.asarray(values) - np.mean(values)) / (np.std(values, ddof=1) + 1e-8)
-
-
-def two_levels(rewards, values, ends, gamma, lam, gamma_turn):
-    """A per token of one attempt before whitening.  rewards, values: per response token; ends: indices of turn ends, the last
-    token among them."""
-    high = chain([rewards[end] for end in ends], [values[end] for end in ends], gamma_turn, lam)
-    out, start = [], 0
-    for end, advantage in zip(ends, high, strict=True):
-        inner = [0.0] * (end - start) + [advantage + values[end]]
-        out += chain(inner, values[start : end + 1], gamma, lam)
-        start = end + 1
-    return out
+def two_levels(
+    rewards: Sequence[float],
+    values: Sequence[Sequence[float]],
+    trajectory: Sequence[object],
+    gamma_turn: float,
+    lam_turn: float,
+    gamma: float,
+    lam: float,
+) -> list[list[float]]:
+    """A per turn and token. RAGEN has one lam for both levels."""
+    ends = [row[-1] for row in values]
+    high = turns(rewards, ends, trajectory, gamma_turn, lam_turn)
+    return [chain([0.0] * (len(row) - 1) + [a + row[-1]], row, gamma, lam) for a, row in zip(high, values, strict=True)]
