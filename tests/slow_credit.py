@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -138,109 +138,6 @@ def step(rows: list[Row], gamma: float, norm: str, penalty: float, once: bool = 
 def gigpo(rows: list[Row], gamma: float, omega: float, norm: str, weighting: str, penalty: float, once: bool = False) -> list[float]:
     pairs = zip(episode(rows, norm, weighting, penalty), step(rows, gamma, norm, penalty, once), strict=True)
     return [e + omega * s for e, s in pairs]
-
-
-def hgpo(
-    rows: list[Row], history: int, alpha: float, gamma: float, norm: str, penalty: float, weights: str, with_episode: bool
-) -> list[float]:
-    """With weighting="trajectory" at the episode level."""
-    by_trajectory = trajectories(rows)
-
-    def past(row: Row, k: int) -> tuple[int, tuple[str, ...]] | None:
-        return (row.group, tuple(by_trajectory[row.trajectory][row.t - i].anchor for i in range(k + 1))) if row.t >= k else None
-
-    score = {id(row): discounted(rows, row, gamma) - (0.0 if row.valid else penalty) for row in rows}
-    episodes = episode(rows, norm, "trajectory", penalty)
-    credit = []
-    for index, row in enumerate(rows):
-        top = bottom = 0.0
-        for k in range(history + 1):
-            peers = [score[id(o)] for o in rows if past(row, k) is not None and past(o, k) == past(row, k)]
-            a = against(score[id(row)], peers, norm, ddof=0)
-            if (a != 0) if weights == "code" else len(peers) > 1:
-                w = (k + (2 if weights == "code" else 1)) ** alpha
-                top, bottom = top + w * a, bottom + w
-        if with_episode and (weights == "paper" or episodes[index] != 0):
-            top, bottom = top + episodes[index], bottom + 1.0
-        credit.append(top / (bottom + EPS) if weights == "code" else top / bottom if bottom else 0.0)
-    return credit
-
-
-def graph_gpo(rows: list[Row], gamma: float, scale: float, relative: bool, norm: str, penalty: float) -> list[float]:
-    """With success = return above 0, unknown ends, weighting="trajectory"."""
-    by_trajectory = trajectories(rows)
-    score: dict[int, float] = {}
-    for group in {row.group for row in rows}:
-        members = [row for row in rows if row.group == group]
-
-        def target(row: Row) -> object:
-            path = by_trajectory[row.trajectory]
-            if row.t + 1 < len(path):
-                return path[row.t + 1].anchor
-            return ("success",) if episode_return(rows, row.trajectory) > 0 else ("dead end", row.trajectory)
-
-        into: dict[object, list[str]] = defaultdict(list)
-        for row in members:
-            into[target(row)].append(row.anchor)
-        distance: dict[object, int] = {("success",): 0}
-        queue: deque[object] = deque([("success",)])
-        while queue:
-            node = queue.popleft()
-            for source in into[node]:
-                if source not in distance:
-                    distance[source] = distance[node] + 1
-                    queue.append(source)
-        far = max(distance.values()) + 1
-        for row in members:
-            there, here = distance.get(target(row), far), distance.get(row.anchor, far)
-            exponent = there - here + 1 if relative else there
-            score[id(row)] = scale * gamma**exponent - (0.0 if row.valid else penalty)
-    credit = []
-    for row, e in zip(rows, episode(rows, norm, "trajectory", penalty), strict=True):
-        peers = [score[id(o)] for o in rows if (o.group, o.anchor) == (row.group, row.anchor)]
-        credit.append(e + against(score[id(row)], peers, norm))
-    return credit
-
-
-def gae(rewards: Sequence[float], values: Sequence[float], gamma: float, lam: float) -> list[float]:
-    """One trajectory."""
-    advantage, out, following = 0.0, [], 0.0
-    for r, v in zip(reversed(rewards), reversed(values), strict=True):
-        advantage = r + gamma * following - v + gamma * lam * advantage
-        following = v
-        out.append(advantage)
-    return out[::-1]
-
-
-def turn_gae(rows: list[Row], gamma: float, lam: float, penalty: float) -> list[float]:
-    credit = {}
-    for path in trajectories(rows).values():
-        rewards = [row.reward - (0.0 if row.valid else penalty) for row in path]
-        for row, a in zip(path, gae(rewards, [row.value for row in path], gamma, lam), strict=True):
-            credit[id(row)] = a
-    return [credit[id(row)] for row in rows]
-
-
-def token_gae(rows: list[Row], gamma: float, lam: float) -> list[float]:
-    """Every turn has a token; flat in row order."""
-    credit: dict[int, list[float]] = {}
-    for path in trajectories(rows).values():
-        values = [v for row in path for v in row.token_values]
-        rewards = [r for row in path for r in [0.0] * (len(row.token_values) - 1) + [row.reward]]
-        flat = gae(rewards, values, gamma, lam)
-        for row in path:
-            credit[id(row)], flat = flat[: len(row.token_values)], flat[len(row.token_values) :]
-    return [a for row in rows for a in credit[id(row)]]
-
-
-def bi_level_gae(rows: list[Row], gamma: float, lam: float, token_gamma: float, token_lam: float) -> list[float]:
-    credit: dict[int, list[float]] = {}
-    for path in trajectories(rows).values():
-        ends = [row.token_values[-1] for row in path]
-        for row, a, v in zip(path, gae([row.reward for row in path], ends, gamma, lam), ends, strict=True):
-            rewards = [0.0] * (len(row.token_values) - 1) + [a + v]
-            credit[id(row)] = gae(rewards, row.token_values, token_gamma, token_lam)
-    return [a for row in rows for a in credit[id(row)]]
 
 
 def lambda_returns(rewards: Sequence[float], values: Sequence[float], gamma: float, lam: float) -> list[float]:

@@ -9,6 +9,7 @@ import pytest
 import slow_credit as slow
 from hypothesis import given
 from hypothesis import strategies as st
+from references import gae, graph_gpo, hgpo, verl
 
 import turnwise as tw
 
@@ -47,6 +48,13 @@ def rollouts(rows: list[slow.Row], **changes: object) -> tw.Rollouts:
     }
     columns |= {"tokens": [len(row.token_values) for row in rows], "token_value": [v for row in rows for v in row.token_values]}
     return tw.Rollouts.from_columns(**(columns | changes))
+
+
+def ordered(rows: list[slow.Row]) -> tuple[list[slow.Row], dict[str, list]]:
+    """The rows as the references take them: by trajectory and time, and their columns."""
+    rows = sorted(rows, key=lambda row: (row.trajectory, row.t))
+    names = ("group", "trajectory", "reward", "anchor", "value", "token_values")
+    return rows, {name: [getattr(row, name) for row in rows] for name in names}
 
 
 def check_close(name: str, rows: list[slow.Row], expected: list[float], **options: object) -> None:
@@ -91,34 +99,80 @@ def test_gigpo_equals_its_definition(rows: list[slow.Row], norm: str, weighting:
     check_close("gigpo", rows, expected, gamma=gamma, omega=0.7, norm=norm, weighting=weighting, invalid_penalty=penalty, once=once)
 
 
-@given(batches(), norms, penalties, discounts, st.integers(0, 4), st.sampled_from(["paper", "code"]), st.booleans())
-def test_hgpo_equals_its_definition(
-    rows: list[slow.Row], norm: str, penalty: float, gamma: float, history: int, weights: str, episode: bool
+@given(batches(), norms, weightings, penalties, discounts, st.integers(0, 4), st.booleans(), st.booleans())
+def test_hgpo_equals_its_authors_code_and_its_paper(
+    rows: list[slow.Row], norm: str, weighting: str, penalty: float, gamma: float, history: int, paper: bool, episode: bool
 ) -> None:
-    options = {"history": history, "alpha": 1.5, "gamma": gamma, "norm": norm, "invalid_penalty": penalty, "weights": weights}
-    check_close("hgpo", rows, slow.hgpo(rows, history, 1.5, gamma, norm, penalty, weights, episode), episode=episode, **options)
+    rows, of = ordered(rows)
+    score = [slow.discounted(rows, row, gamma) - (0.0 if row.valid else penalty) for row in rows]
+    level = slow.episode(rows, norm, weighting, penalty) if episode else None
+    expected = hgpo.advantages(score, of["anchor"], of["group"], of["trajectory"], history, norm == "std", 1.5, level, paper)
+    options = {"history": history, "alpha": 1.5, "gamma": gamma, "norm": norm, "weighting": weighting, "invalid_penalty": penalty}
+    check_close("hgpo", rows, expected, weights="paper" if paper else "code", episode=episode, **options)
 
 
-@given(batches(), norms, penalties, st.sampled_from([0.1, 0.8, 1.0]), st.booleans())
-def test_graph_gpo_equals_its_definition(rows: list[slow.Row], norm: str, penalty: float, gamma: float, relative: bool) -> None:
-    expected = slow.graph_gpo(rows, gamma, 10.0, relative, norm, penalty)
-    check_close("graph_gpo", rows, expected, gamma=gamma, relative=relative, norm=norm, invalid_penalty=penalty)
+@given(batches(), norms, weightings, penalties, st.sampled_from([0.1, 0.8, 1.0]), st.booleans(), st.booleans())
+def test_graph_gpo_equals_its_authors_code(
+    rows: list[slow.Row], norm: str, weighting: str, penalty: float, gamma: float, relative: bool, seen: bool
+) -> None:
+    """The state after the last turn of a failed attempt is one that the group visited, or unknown."""
+    rows, of = ordered(rows)
+    after: list[object] = [*of["anchor"][1:], ""]
+    for index, row in enumerate(rows):
+        if row.trajectory not in [other.trajectory for other in rows[index + 1 :]]:
+            won = slow.episode_return(rows, row.trajectory) > 0
+            after[index] = "success" if won else f"s{row.trajectory % 4}" if seen else f"end of {row.trajectory}"
+    score = graph_gpo.step_returns(of["anchor"], after, of["group"], gamma, relative)
+    charged = [s - (0.0 if row.valid else penalty) for s, row in zip(score, rows, strict=True)]
+    expected = graph_gpo.advantages(charged, slow.episode(rows, norm, weighting, penalty), of["anchor"], of["group"], norm == "std")
+    options = {"gamma": gamma, "relative": relative, "norm": norm, "weighting": weighting, "invalid_penalty": penalty}
+    found = tw.credit.compute("graph_gpo", rollouts(rows, next_anchor=after if seen else None), **options)
+    np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
 
 
 @given(batches(), discounts, discounts, penalties)
-def test_gae_over_turns_and_tokens_equals_its_definition(rows: list[slow.Row], gamma: float, lam: float, penalty: float) -> None:
-    check_close("gae", rows, slow.turn_gae(rows, gamma, lam, penalty), gamma=gamma, lam=lam, norm="none", invalid_penalty=penalty)
-    check_close("gae", rows, slow.token_gae(rows, gamma, lam), level="token", gamma=gamma, lam=lam, norm="none")
-    check_close(
-        "bi_level_gae",
-        rows,
-        slow.bi_level_gae(rows, 0.9, lam, gamma, lam),
-        gamma=0.9,
-        lam=lam,
-        token_gamma=gamma,
-        token_lam=lam,
-        norm="none",
-    )
+def test_gae_over_turns_and_tokens_equals_its_authors_code(rows: list[slow.Row], gamma: float, lam: float, penalty: float) -> None:
+    rows, of = ordered(rows)
+    reward = [row.reward - (0.0 if row.valid else penalty) for row in rows]
+    values, trajectory, shared = of["token_values"], of["trajectory"], {"norm": "none", "invalid_penalty": penalty}
+    turns = gae.turns(reward, of["value"], trajectory, gamma, lam)
+    check_close("gae", rows, turns, gamma=gamma, lam=lam, **shared)
+    tokens = [a for row in gae.tokens(reward, values, trajectory, gamma, lam) for a in row]
+    check_close("gae", rows, tokens, level="token", gamma=gamma, lam=lam, **shared)
+    both = [a for row in gae.two_levels(reward, values, trajectory, 0.9, 0.7, gamma, lam) for a in row]
+    check_close("bi_level_gae", rows, both, gamma=0.9, lam=0.7, token_gamma=gamma, token_lam=lam, **shared)
+
+
+@given(batches(), weightings, penalties)
+def test_rloo_and_dr_grpo_equal_their_public_code(rows: list[slow.Row], weighting: str, penalty: float) -> None:
+    """Rows are turns, or attempts. A group of one attempt gives 0 here, and its score there."""
+    rows, of = ordered(rows)
+    charge = [0.0 if row.valid else penalty for row in rows]
+    score = [slow.episode_return(rows, row.trajectory) for row in rows]
+    attempts = {row.trajectory: index for index, row in enumerate(rows)}
+    alone = [len({other.trajectory for other in rows if other.group == row.group}) == 1 for row in rows]
+    for name, public in (("rloo", verl.rloo), ("dr_grpo", lambda s, g, a: verl.over_rows(s, g, False, a))):
+        if weighting == "step":
+            of_rows = public([s - c for s, c in zip(score, charge, strict=True)], of["group"], 0.0)
+            expected = [0.0 if one else a for a, one in zip(of_rows, alone, strict=True)]
+        else:
+            own = public([score[i] for i in attempts.values()], [of["group"][i] for i in attempts.values()], 0.0)
+            by_attempt = dict(zip(attempts, own, strict=True))
+            expected = [by_attempt[row.trajectory] - c for row, c in zip(rows, charge, strict=True)]
+        check_close(name, rows, expected, weighting=weighting, invalid_penalty=penalty)
+
+
+@given(batches(), penalties)
+def test_reinforce_pp_counts_tokens_as_its_public_code_does(rows: list[slow.Row], penalty: float) -> None:
+    rows, of = ordered(rows)
+    charge = [0.0 if row.valid else penalty for row in rows]
+    score = [slow.episode_return(rows, row.trajectory) - c for row, c in zip(rows, charge, strict=True)]
+    centred = [a - c for a, c in zip(slow.episode(rows, "none", "trajectory", 0.0), charge, strict=True)]
+    tokens = [len(values) for values in of["token_values"]]
+    for name, scores in (("reinforce_pp", score), ("reinforce_pp_baseline", centred)):
+        expected = verl.whitened_over_tokens(scores, tokens) if len(set(scores)) > 1 else [0.0] * len(rows)
+        found = tw.credit.compute(name, rollouts(rows), weighting="token", invalid_penalty=penalty)
+        np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ALL)

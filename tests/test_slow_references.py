@@ -7,7 +7,26 @@ import math
 from pathlib import Path
 
 import pytest
-from references import aepo, arpo, clip_cov, cppo, dapo, epo, forms, gpg, holder, icepop, kl_cov, starpo_s, t2po, turn_ppo
+from references import (
+    aepo,
+    arpo,
+    clip_cov,
+    cppo,
+    dapo,
+    epo,
+    forms,
+    gae,
+    gpg,
+    graph_gpo,
+    hgpo,
+    holder,
+    icepop,
+    kl_cov,
+    snr_weighted,
+    starpo_s,
+    t2po,
+    verl,
+)
 
 LN = math.log
 FOLDER = Path(__file__).parent / "references"
@@ -77,8 +96,9 @@ def test_filters_of_groups():
     assert starpo_s.top_p_softmax([LN(6), LN(3), LN(1)], 0.6, zero=True) == [0]
     assert starpo_s.top_p_softmax([LN(6), LN(3), LN(1)], 0.61, zero=True) == [0, 1]
     assert starpo_s.min_p(scores, 0.5) == [1, 3]
-    assert starpo_s.snr_weights(scores) == [0.25, 1.0, 0.0, 0.5]
-    assert starpo_s.snr_weights([0.0]) == [0.0]
+    assert snr_weighted.weights([[0.0, 2.0], [0.0, 8.0], [1.0, 1.0]]) == pytest.approx([0.25, 1.0, 0.0], abs=1e-6)
+    assert snr_weighted.weights([[0.0, 0.0], [7.0]]) == pytest.approx([0.0, 1.0], abs=1e-5)
+    assert snr_weighted.weights([[0.0, 0.0]]) == [0.0]
 
 
 def test_small_advantages_are_pruned():
@@ -153,11 +173,32 @@ def test_weights_and_masks_for_a_sampler_that_differs():
     assert icepop.normalised([[1.0, 3.0]]) == [[0.5, 1.5]]
 
 
-def test_advantages_over_turns():
-    assert turn_ppo.raw_advantages([0.0, 1.0], [0.5, 0.25], 0.5, 0.5) == pytest.approx([-0.375 + 0.25 * 0.75, 0.75])
-    assert turn_ppo.targets([0.0, 1.0], [0.5, 0.25]) == pytest.approx([1.0, 1.0])
-    assert turn_ppo.advantages([[0.0, 1.0]], [[0.5, 0.25]])[0][0] == pytest.approx(-math.sqrt(0.5), abs=1e-5)
-    assert turn_ppo.advantages([[1.0]], [[0.0]]) == [[0.0]]
+def test_advantages_over_turns_and_tokens():
+    assert gae.chain([0.0, 1.0], [0.5, 0.25], 0.5, 0.5) == pytest.approx([-0.375 + 0.25 * 0.75, 0.75])
+    assert gae.turns([0.0, 1.0, 9.0], [0.5, 0.25, 9.0], "aab", 0.5, 0.5) == pytest.approx([-0.1875, 0.75, 0.0])
+    assert gae.tokens([0.0, 1.0], [[0.5], [0.25, 0.75]], "aa", 1.0, 1.0) == [[0.5], [0.75, 0.25]]
+    assert gae.tokens([0.0, 1.0], [[0.5], [0.25, 0.75]], "ab", 1.0, 1.0) == [[-0.5], [0.75, 0.25]]
+    assert gae.two_levels([0.0, 1.0], [[0.5], [0.25, 0.75]], "aa", 0.5, 1.0, 1.0, 1.0) == [[0.0], [0.75, 0.25]]
+
+
+def test_estimators_of_whole_rows():
+    score, group = [0.0, 3.0, 3.0, 5.0], "aaab"
+    assert verl.rloo(score, group) == [-3.0, 1.5, 1.5, 5.0]
+    assert verl.over_rows(score, group, std=False) == [-2.0, 1.0, 1.0, 5.0]
+    assert verl.over_rows(score, group, alone=0.0) == pytest.approx([-2 / math.sqrt(3), 1 / math.sqrt(3), 1 / math.sqrt(3), 0.0], abs=1e-5)
+    assert verl.whitened_over_tokens([0.0, 3.0], [2, 1]) == pytest.approx([-1 / math.sqrt(3), 2 / math.sqrt(3)])
+
+
+def test_states_with_their_past_and_states_as_a_graph():
+    anchor, group, trajectory = "xyxy", [0, 0, 0, 0], [0, 0, 1, 1]  # level 1: x, x and y, y; level 2: xy, xy
+    assert hgpo.advantages([1.0, 2.0, 3.0, 2.0], anchor, group, trajectory, 1) == pytest.approx([-1.0, 0.0, 1.0, 0.0], abs=2e-6)
+    assert hgpo.advantages([0.0, 4.0, 0.0, 2.0], anchor, group, trajectory, 1, std=False) == pytest.approx([0.0, 1.0, 0.0, -1.0], abs=1e-6)
+    assert hgpo.advantages([1.0, 2.0, 3.0, 2.0], anchor, group, trajectory, 1, False, episode=[4.0] * 4, paper=True) == [1.5, 1.0, 2.5, 1.0]
+    assert graph_gpo.distances([("x", "y"), ("y", "success"), ("x", "z"), ("z", "z")]) == {"x": 2, "y": 1, "success": 0, "z": 3}
+    assert graph_gpo.distances([("x", "y")]) == {"x": 1, "y": 1}
+    assert graph_gpo.step_returns("xyx", ["y", "success", "z"], [0, 0, 0], 0.5) == [5.0, 10.0, 1.25]
+    assert graph_gpo.step_returns("xyx", ["y", "success", "z"], [0, 0, 0], 0.5, relative=True) == [10.0, 10.0, 2.5]
+    assert graph_gpo.advantages([5.0, 9.0, 1.0], [1.0, 2.0, 3.0], "xyx", [0, 0, 0], False, 0.5) == [2.0, 2.0, 2.0]
 
 
 def _family(returns, parents, starts, lengths):

@@ -1,4 +1,9 @@
-"""ARPO (A1): branch a rollout where its entropy rose after an observation; advantages of shared turns are averaged."""
+"""ARPO (A1): branch a rollout where its entropy rose after an observation; advantages of shared turns are averaged.
+
+The authors' code (RUC-NLPIR/ARPO at a95cd089) trains the soft form, GRPO over all rollouts; it has no function for the hard one, which is
+written from notes on the paper. A second reading of the same notes, by somebody who did not know the implementation, gave the same
+numbers.
+"""
 
 from __future__ import annotations
 

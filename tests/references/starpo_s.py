@@ -78,9 +78,3 @@ def min_p(scores: Sequence[float], p: float = 0.5, zero: bool = True) -> list[in
         return []
     bound = p * max(scores[g] for g in left)
     return [g for g in left if scores[g] >= bound - 1e-10]
-
-
-def snr_weights(scores: Sequence[float]) -> list[float]:
-    """Weight per group for its advantages: sigma_g / max sigma. All sigmas 0: weight 0 (the advantages are 0 anyway)."""
-    top = max(scores)
-    return [s / top if top > 0 else 0.0 for s in scores]

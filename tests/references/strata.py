@@ -1,4 +1,8 @@
-"""StraTA (A15): strategies are compared with strategies, actions with actions under the same strategy."""
+"""StraTA (A15): strategies are compared with strategies, actions with actions under the same strategy.
+
+Neither the paper's text nor code of the authors could be had: this is written from notes on the paper. A second reading of the same
+notes, by somebody who did not know the implementation, gave the same numbers.
+"""
 
 from __future__ import annotations
 

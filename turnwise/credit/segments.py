@@ -23,6 +23,10 @@ Weighting = Annotated[
     Literal["trajectory", "step"],
     Help("what counts once in the episode statistics: each trajectory (the papers) or each turn (the public code: long ones weigh more)"),
 ]
+BatchWeighting = Annotated[
+    Literal["trajectory", "step", "token"],
+    Help("what counts once in the batch's statistics: each trajectory, each turn, or each token (the public code: long ones weigh more)"),
+]
 Penalty = Annotated[float, Help("subtracted for a turn whose response could not be parsed", low=0)]
 PER_TURN = Help("discount per turn", low=0, high=1)
 TurnDiscount = Annotated[float, PER_TURN]
