@@ -1,16 +1,17 @@
 """Dynamic sampling: DAPO's recipe in verl, and verl-agent's loop for agents.
 
-Sources: `recipe/dapo/dapo_ray_trainer.py` as carried by 1229095296/ResRL, commit 58d7d5dd7531e3900f523269b717f510a66ebd82 (verl's own file, unchanged);
-`agent_system/multi_turn_rollout/utils.py:filter_group_data` and `rollout_loop.py:dynamic_multi_turn_loop` of verl-agent, as carried by
-kingofspace0wzz/slea-rl, commit d247621c8ac64a23824abb37aa82ec65a61faa0e.
-Confirmed by executing both (tests/golden/dapo.json, the same groups).
+Sources: `recipe/dapo/dapo_ray_trainer.py` as carried by 1229095296/ResRL, commit 58d7d5dd7531e3900f523269b717f510a66ebd82 (verl's
+own file, unchanged); `agent_system/multi_turn_rollout/utils.py:filter_group_data` and `rollout_loop.py:dynamic_multi_turn_loop` of
+verl-agent, as carried by kingofspace0wzz/slea-rl, commit d247621c8ac64a23824abb37aa82ec65a61faa0e. Confirmed by executing both
+(tests/golden/dapo.json, the same groups).
 
-They differ: verl keeps a group of one and fails after `most` batches; verl-agent drops a group of one and keeps everything of the last batch.
-verl compares the population deviation with 0, so that rounding can keep a group of equal fractions; verl-agent compares the numbers.
-Both collect whole batches and keep groups in their order; verl cuts the surplus off, verl-agent (at this commit) keeps it.
+They differ: verl keeps a group of one and fails after `most` batches; verl-agent drops a group of one and keeps everything of the
+last batch. verl compares the population deviation with 0, so that rounding can keep a group of equal fractions; verl-agent compares
+the numbers. Both collect whole batches and keep groups in their order; verl cuts the surplus off, verl-agent (at this commit) keeps
+it.
 """
 
-import numpy as np
+import statistics
 
 
 def verl(batches, wanted, most):
@@ -21,7 +22,7 @@ def verl(batches, wanted, most):
     kept = []
     for number, batch in enumerate(batches, 1):
         for place, returns in enumerate(batch):
-            if np.std(returns) > 0 or len(returns) == 1:
+            if statistics.pstdev(returns) > 0 or len(returns) == 1:
                 kept.append((number - 1, place))
         if len(kept) >= wanted:
             return kept[:wanted]
