@@ -1,15 +1,4 @@
-"""ActGuide-RL (B17): where all unguided rollouts fail, the shortest helpful prefix of reference actions is shown as a plan.
-
-Source: AMAP-ML/ActGuide-RL, commit 3384dbcf692b71e3d3bcdb94c17f6271a51bcd96,
-`verl/trainer/ppo/adaptive_guidance.py:AdaptiveGuidanceSearcher.search`,
-`verl/trainer/ppo/ray_trainer.py:_collect_group_reward_stats` and `_selective_guidance_phase`,
-`searchagent_scripts/config/multiturn_grpo_actguide.yaml` (5 searches of 2 rollouts, thresholds 0). Confirmed by executing `search`
-with scripted rewards (tests/golden/actguide.json, the same numbers and probes).
-
-A group is attempted again if its LARGEST reward is at most the threshold. All attempts of the group are replaced by guided ones
-with the number found, also if no probe succeeded. The search starts between 0 and all actions, so a success at 0 gives 0 actions; a
-search that runs out of probes takes the lower end, which no probe has tried.
-"""
+"""ActGuide-RL (B17): where all unguided rollouts fail, the shortest helpful prefix of reference actions is shown as a plan."""
 
 from __future__ import annotations
 

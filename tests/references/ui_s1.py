@@ -1,12 +1,4 @@
-"""UI-S1 (A19): episodes on recorded trajectories, patched with the expert's action where the policy errs.
-
-Source: X-PLUG/MobileAgent, commit 11cea575561fb7800b5fb6b6cafa56f7a91de11f,
-`UI-S1/verl/utils/dataset/universal_multiround.py:MultiRoundGenerator.apply_response` (and `fetch_batch`). Confirmed by executing
-`apply_response` with scripted matches (tests/golden/ui_s1_plan.json, the same turns).
-
-The turn that is patched is a turn of the attempt like any other; the expert's response stands in the history that later prompts
-see. The turn after which the attempt ends is part of it.
-"""
+"""UI-S1 (A19): episodes on recorded trajectories, patched with the expert's action where the policy errs."""
 
 from __future__ import annotations
 
