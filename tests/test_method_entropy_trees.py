@@ -12,7 +12,7 @@ import torch
 from entropy_cases import run_of, turn_of
 from references import aepo as slow_aepo
 from references import arpo as slow_arpo
-from references import forms
+from references import branching, forms
 
 import turnwise as tw
 from turnwise.data.attempts import Start
@@ -143,47 +143,27 @@ def gathered(plan: Surprise, places: Places, groups: int) -> tuple[Gathered, lis
         return end.value, asked
 
 
-def in_step(places: Places, plan: Arpo) -> list[tw.Trajectory]:
-    """One group as the authors make it: all attempts take a turn, then those that go on may branch, while they run."""
-    spare = places.groups(1)
-    chance = np.random.default_rng(derive(places.seed, "Arpo", spare[0].group))
-    budget, first = places.group_size, (places.group_size + 1) // 2
-    running = [[played(start), 0] for start in spare[:first]]  # an attempt, and how many turns of it were taken
-    fresh, made = spare[first:], list(running)
-    while running:
-        for one in running:
-            one[1] += 1
-        running = [one for one in running if one[1] < len(one[0].turns)]
-        room = budget - len(made)
-        new: list[list[Any]] = []
-        if running and room:
-            rises = [plan.rise(trajectory, t, places.vocabulary) for trajectory, t in running]
-            draws = _Draws(chance)
-            for one, count in zip(running, slow_arpo.round_of_branches(rises, draws, room, weight=plan.weight), strict=True):
-                new += [[played(places.branch(one[0], one[1])[0]), one[1]] for _ in range(count)]
-        elif room:
-            new = [[played(fresh.pop(0)), 0]]
-        made, running = made + new, running + new
-    return [trajectory for trajectory, _ in made]
-
-
-class _Draws:
-    """Random numbers, drawn when they are looked at."""
-
-    def __init__(self, chance: np.random.Generator):
-        self.chance = chance
-
-    def __getitem__(self, place: int) -> float:
-        return float(self.chance.random())
-
-
+@pytest.mark.parametrize("measured", ["answer", "call"])
 @pytest.mark.parametrize("seed", range(8))
-def test_trees_that_are_decided_afterwards_are_those_of_attempts_in_step(seed: int) -> None:
-    plan = Arpo(weight=0.6)
-    found, _ = gathered(plan, Places(TASKS, seed, 8, vocabulary=48), 1)
-    expected = in_step(Places(TASKS, seed, 8, vocabulary=48), plan)
-    assert [(t.id, t.parent, t.branch_t) for t in found.trajectories] == [(t.id, t.parent, t.branch_t) for t in expected]
-    assert len(found.trajectories) == 8
+def test_trees_that_are_decided_afterwards_are_those_of_attempts_in_step(seed: int, measured: str) -> None:
+    plan, places = Arpo(weight=0.6, measured=measured), Places(TASKS, seed, 8, vocabulary=48)
+    found = gathered(plan, Places(TASKS, seed, 8, vocabulary=48), 1)[0].trajectories
+    chance = np.random.default_rng(derive(seed, "Arpo", places.groups(1)[0].group))
+
+    def segment(number: int, k: int) -> tuple[float, bool]:
+        turns = found[number].turns
+        return plan.entropy(turns[k], 48), k + 1 < len(turns)
+
+    if measured == "call":
+        expected = branching.rollouts(segment, 8, 4, lambda rise, row: slow_arpo.branches(chance.random(), rise, 0.6))
+        numbers = {one.id: number for number, one in enumerate(found)}
+        assert [(numbers.get(one.parent, -1), one.branch_t) for one in found] == expected
+    assert len(found) == 8
+    for one in found:
+        for t in range(max(1, one.branch_t), len(one.turns)):
+            first, now = (0, t) if measured == "answer" else (one.branch_t, t - 1)
+            rise = plan.entropy(one.turns[now], 48) - plan.entropy(one.turns[first], 48)
+            assert plan.rise(one, t, 48) == pytest.approx(rise)
 
 
 @pytest.mark.parametrize(("probability", "branches"), [(1.0, True), (0.0, False)])

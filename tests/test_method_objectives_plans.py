@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from learn_cases import credited, tiny, trajectories
-from references import cppo, dapo, gae, gpg, snr_weighted, starpo_s, verl
+from references import cppo, dapo, filtered, gae, gpg, snr_weighted, starpo_s, verl
 from test_learn_gradient import GradientOf, assert_same
 
 import turnwise as tw
@@ -82,19 +82,11 @@ def test_groups_are_kept_as_the_definitions_say(keep: float, zero: bool) -> None
         scores = [score(group) for group in groups]
         assert scores == pytest.approx(starpo_s.spread(returns), abs=1e-12)
         assert [score(group, "reward_mean") for group in groups] == pytest.approx(starpo_s.means(returns))
-        assert select(scores, "top_k", keep, zero=zero).tolist() == starpo_s.top_k(scores, keep, zero)
-        assert select(scores, "top_p", keep, zero=zero).tolist() == starpo_s.top_p_linear(scores, keep, zero)
-        assert select(scores, "top_p", keep, mass="softmax", zero=zero).tolist() == starpo_s.top_p_softmax(scores, keep, zero)
-        assert select(scores, "min_p", keep, zero=zero).tolist() == starpo_s.min_p(scores, keep, zero)
+        for strategy, mass in (("top_k", "linear"), ("top_p", "linear"), ("top_p", "softmax"), ("min_p", "linear")):
+            for prefer in ("largest", "smallest"):
+                expected = filtered.kept(scores, strategy, keep, prefer, zero, mass)
+                assert select(scores, strategy, keep, mass, prefer, zero).tolist() == sorted(expected)
     assert select([], "top_k").tolist() == [] and select([0.0, 0.0], "top_p", 0.5, zero=True).tolist() == []
-
-
-def test_small_scores_can_be_preferred() -> None:
-    scores = [4.0, 1.0, 2.0, 3.0]
-    assert select(scores, "top_k", 0.5, prefer="smallest").tolist() == [1, 2]
-    assert select(scores, "min_p", 0.5, prefer="smallest").tolist() == [1, 2]
-    assert select(scores, "top_p", 0.5, prefer="smallest").tolist() == [1, 2, 3]
-    assert select(scores, "top_p", 0.7, prefer="smallest", mass="softmax").tolist() == [1, 2]
 
 
 def test_entropies_and_lengths_are_scores_too() -> None:

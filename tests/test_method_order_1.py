@@ -110,16 +110,16 @@ def test_the_students_share_of_an_attempt_grows_from_the_front_or_from_the_back(
     places = Places(numbered(5), 0, 2, expert=expert(4))
     front = plans["tcod_f2b"].make({"every": 2, "limit": 2}, "plan")
     limits = [gathers(front, places, 1, attempt)[1][0][0].max_turns for _ in range(5)]
-    assert limits == [1, 1, 2, 2, 2]
+    assert limits == [1, 2, 2, 2, 2]
     back = plans["tcod_b2f"].make({"every": 1}, "plan")
     rounds = [gathers(back, places, 1, attempt)[1][0] for _ in range(5)]
     assert [[start.branch.t if start.branch is not None else 0 for start in starts] for starts in rounds] == [
-        [c, c] for c in (3, 2, 1, 0, 0)
+        [c, c] for c in (2, 1, 0, 0, 0)
     ]
     assert all(len({start.group for start in starts}) == 1 for starts in rounds)
     restored = plans["tcod_b2f"].make({"every": 1}, "plan")
     restored.load_state({"step": 1})
-    assert gathers(restored, places, 1, attempt)[1][0][0].branch.t == 2  # type: ignore[union-attr]
+    assert gathers(restored, places, 1, attempt)[1][0][0].branch.t == 1  # type: ignore[union-attr]
 
 
 def test_where_the_expert_fails_the_student_plays_from_the_beginning() -> None:
@@ -132,7 +132,7 @@ TEACHER = {"models.teacher": {"tiny": {"layers": 1, "hidden": 32, "heads": 2, "m
 
 
 def test_the_advantage_is_the_teachers_gap_and_the_turns_of_the_expert_are_masked_also_after_a_stop(tmp_path: Path) -> None:
-    own = {"method.name": "tcod", "method.direction": "b2f", "method.every": 1, "learner.lr": 1e-3, **TEACHER}
+    own = {"method.name": "tcod", "method.direction": "b2f", "method.every": 2, "learner.lr": 1e-3, **TEACHER}
     whole = train(tmp_path / "whole", **own)
     batch = stored_batch(Run.open(whole.folder), 1, tokens=True)
     gap = batch.column("token.teacher_logprob") - batch.column("token.logprob")
@@ -146,7 +146,7 @@ def test_the_advantage_is_the_teachers_gap_and_the_turns_of_the_expert_are_maske
 def test_tcod_front_to_back_needs_a_teacher_and_shortens_attempts(tmp_path: Path) -> None:
     with pytest.raises(TurnwiseError, match=r"\[models\.teacher\]"):
         train(tmp_path / "none", **{"method.name": "tcod"})
-    result = train(tmp_path / "some", **{"method.name": "tcod", "method.every": 1, **TEACHER})
+    result = train(tmp_path / "some", **{"method.name": "tcod", "method.every": 2, **TEACHER})
     longest = [max(len(t.turns) for t in stored_batch(Run.open(result.folder), n).trajectories) for n in (1, 2)]
     assert longest == [1, 2]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from order_runs import attempt, gathers
-from references import actguide, inspo, replay_success, scaling_inter, seeupo, slea, tcod
+from references import actguide, inspo, replay_success, seeupo, slea, tcod
 from test_collect import numbered
 
 import turnwise as tw
@@ -85,35 +85,12 @@ def test_the_weights_of_the_reverse_order(batch: Batch) -> None:
         assert weights[list(batch.rows(k))] == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize(("rounds", "every"), [([10, 20, 30], 100), ([5], 3), ([2, 4, 3], 1)])
-def test_the_growing_limit(rounds: list[int], every: int) -> None:
-    plan = plans["scaling_inter"].make({"rounds": rounds, "every": every}, "plan")
-    for step in (0, 1, 2, 3, every - 1, every, 2 * every, 7 * every):
-        plan.load_state({"step": step})
-        _, [[start]] = gathers(plan, Places(numbered(2), 0, 1), 1, attempt)
-        assert start.max_turns == scaling_inter.cap(step, rounds, every)
-
-
 @pytest.mark.parametrize("batch", CASES)
 def test_tcod_advantages(batch: Batch) -> None:
     old = batch.column("token.logprob")
     teacher = np.random.default_rng(3).normal(size=len(old))
     found = tw.credit.compute("tcod", batch.with_columns({"token.teacher_logprob": teacher}).rollouts, coef=0.7)
-    assert found == pytest.approx(tcod.advantages([teacher.tolist()], [old.tolist()], 0.7)[0], abs=1e-6)
-
-
-def test_tcod_horizons() -> None:
-    def shown(tasks: Any) -> list[Trajectory]:
-        return [Trajectory(0, 0, task.id, [Turn("s")] * 7, success=True) for task in tasks]
-
-    for step in range(60):
-        front, back = plans["tcod_f2b"].make({"limit": 8}, "plan"), plans["tcod_b2f"].make({}, "plan")
-        starts = []
-        for plan in (front, back):
-            plan.load_state({"step": step})
-            starts.append(gathers(plan, Places(numbered(2), 0, 1, expert=shown), 1, attempt)[1][0][0])
-        assert starts[0].max_turns == tcod.cap_forward(step, limit=8)
-        assert (starts[1].branch.t if starts[1].branch is not None else 0) == tcod.replayed_backward(step, 7)
+    assert found == pytest.approx(tcod.advantage(teacher, old, 0.7), abs=1e-6)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -163,8 +163,11 @@ def test_vpr_equals_its_reference(seed: int, norm: str) -> None:
     order = rng.permutation(len(rows))
     r = Batch.of(attempts([[0.0]] * len(rows))).rollouts
     r = r.with_columns({"turn.choice": [rows[i][0] for i in order], "turn.score": [rows[i][1] for i in order]})
-    expected = [a for own in references.vpr.advantages(states, divide=norm == "std") for a in own]
-    np.testing.assert_allclose(tw.credit.compute("vpr", r, norm=norm), [expected[i] for i in order], atol=1e-6)
+    mode = "group_whiten" if norm == "std" else "mean_then_batch_whiten"
+    expected, counts = references.vpr.advantages([rows[i][0] for i in order], [rows[i][1] for i in order], mode)
+    found = tw.credit.assign("vpr", r, norm=norm, whiten=norm == "none")
+    np.testing.assert_allclose(found.values, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(found.columns["turn.mask"], counts)
 
 
 def test_the_best_candidate_is_played_and_the_others_stay_one_turn_long() -> None:

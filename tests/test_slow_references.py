@@ -14,6 +14,7 @@ from references import (
     cppo,
     dapo,
     epo,
+    filtered,
     forms,
     gae,
     gpg,
@@ -87,15 +88,13 @@ def test_covariances_choose_the_tokens_that_agree_with_the_advantage():
 def test_filters_of_groups():
     scores = [0.1, 0.4, 0.0, 0.2]
     assert starpo_s.spread([[0.0, 1.0], [2.0, 2.0], [5.0]]) == [pytest.approx(math.sqrt(0.5)), 0.0, 0.0]
-    assert starpo_s.top_k(scores, 0.25) == [1]
-    assert starpo_s.top_k(scores, 0.5) == [1, 3]
-    assert starpo_s.top_p_linear(scores, 0.9) == [0, 1, 3]  # 0.62 are needed, 0.4 + 0.2 are not enough
-    assert starpo_s.top_p_linear(scores, 0.8) == [1, 3]  # 0.55
-    assert starpo_s.top_p_linear([0.0, 0.0]) == []
-    assert starpo_s.top_p_linear([0.001, 0.0]) == []  # the slack is larger than the whole
-    assert starpo_s.top_p_softmax([LN(6), LN(3), LN(1)], 0.6, zero=True) == [0]
-    assert starpo_s.top_p_softmax([LN(6), LN(3), LN(1)], 0.61, zero=True) == [0, 1]
-    assert starpo_s.min_p(scores, 0.5) == [1, 3]
+    assert filtered.kept(scores, "top_k", 0.5) == [1, 3]
+    assert filtered.kept(scores, "top_p", 0.9) == [1, 3, 0]  # 0.62 are needed, 0.4 + 0.2 are not enough
+    assert filtered.kept(scores, "top_p", 0.8) == [1, 3]  # 0.55
+    assert filtered.kept([0.001, 0.0], "top_p", 0.9) == []  # the slack is larger than the whole
+    assert filtered.kept([LN(6), LN(3), LN(1)], "top_p", 0.59, mass="softmax") == [0]
+    assert filtered.kept([LN(6), LN(3), LN(1)], "top_p", 0.61, mass="softmax") == [0, 1]
+    assert filtered.kept(scores, "min_p", 0.5) == [1, 3]
     assert snr_weighted.weights([[0.0, 2.0], [0.0, 8.0], [1.0, 1.0]]) == pytest.approx([0.25, 1.0, 0.0], abs=1e-6)
     assert snr_weighted.weights([[0.0, 0.0], [7.0]]) == pytest.approx([0.0, 1.0], abs=1e-5)
     assert snr_weighted.weights([[0.0, 0.0]]) == [0.0]
@@ -213,8 +212,6 @@ def test_branching_after_a_surprise():
     assert arpo.segment_entropy([half] * 30, 2) == pytest.approx(20.0)
     assert arpo.branches(0.55, 0.5)
     assert not arpo.branches(0.55, 0.0)
-    assert arpo.round_of_branches([0.0, 0.0, 0.0], [0.4, 0.6, 0.1], 1) == [1, 0, 0]
-    assert arpo.round_of_branches([0.0, 0.0, 0.0], [0.6, 0.4, 0.1], 2) == [0, 1, 1]
 
 
 def test_shared_turns_have_the_mean_advantage():

@@ -127,13 +127,13 @@ def test_values_from_fresh_rollouts():
 
 
 def test_candidates_of_one_state():
-    a = vpr.advantages([[0.0, 1.0], [1.0, 1.0], [0.0, 2.0]])
-    spread = math.sqrt(2.5 / 3)
-    assert a[0] == pytest.approx([-0.5 / spread, 0.5 / spread])
-    assert a[1] == [0.0, 0.0]
-    assert a[2][1] == pytest.approx(1.0 / spread)
-    assert vpr.relative([0.0, 1.0], divide=True) == pytest.approx([-HALF, HALF], abs=1e-5)
-    assert [vpr.committed([1.0, 0.0, 1.0], u) for u in (0.0, 0.49, 0.5, 0.99)] == [0, 0, 2, 2]
+    states, scores = [0, 0, 1, 1, 2, 2, 3], [0.0, 1.0, 1.0, 1.0, 0.0, 2.0, 5.0]
+    a, counts = vpr.advantages(states, scores)
+    spread = math.sqrt(2.5 / 4)
+    assert a == pytest.approx([-0.5 / spread, 0.5 / spread, 0.0, 0.0, -1.0 / spread, 1.0 / spread, 0.0])
+    assert counts == [True, True, False, False, True, True, False]
+    assert vpr.advantages(states, scores, "group_whiten")[0] == pytest.approx([-1.0, 1.0, 0.0, 0.0, -1.0, 1.0, 0.0])
+    assert [vpr.committed(row) for row in ([1.0, 0.0, 1.0], [0.0, 2.0, 2.0])] == [0, 1]
 
 
 def test_values_on_a_tree():
@@ -177,9 +177,9 @@ def test_reverse_updates_carry_the_clipped_ratio():
 
 def test_growing_horizons():
     assert [scaling_inter.cap(s) for s in (0, 99, 100, 250, 9999)] == [10, 10, 20, 30, 30]
-    assert [tcod.cap_forward(s) for s in (0, 5, 6, 174, 999)] == [1, 1, 2, 30, 30]
-    assert [tcod.replayed_backward(s, 4) for s in (0, 4, 5, 15, 99)] == [3, 3, 2, 0, 0]
-    assert tcod.advantages([[-1.0]], [[-3.0]]) == [[2.0]]
+    assert [tcod.turn_limit(batch, 6, 30) for batch in (1, 5, 6, 174, 999)] == [1, 1, 2, 30, 30]
+    assert [tcod.expert_turns(batch, 5, 4) for batch in (1, 4, 5, 15, 99)] == [3, 3, 2, 0, 0]
+    assert tcod.advantage([-1.0], [-3.0]) == [2.0]
 
 
 def test_smallest_helpful_prefix():

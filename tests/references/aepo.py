@@ -19,7 +19,7 @@ def roots(total: int, root: float, tool: float, beta: float = 0.5) -> int:
 def branches(draw: float, rise: float, taken: int, weight: float = 0.2, threshold: float = 0.5, penalty: float = 0.05) -> bool:
     """Whether to branch: clip((draw + weight * rise) * max(0, 1 - penalty * taken), 0, 1) >= threshold.
 
-    taken: branches of this group so far.
+    taken: rounds in a row in which this group has branched; branching.py says how the authors count them.
     """
     return clip((draw + weight * rise) * max(0.0, 1.0 - penalty * taken), 0.0, 1.0) >= threshold
 

@@ -1,4 +1,14 @@
-"""ArCHer (A21): double critics per utterance, a policy gradient per token."""
+"""ArCHer (A21): double critics per utterance, a policy gradient per token.
+
+Source: YifeiZhou02/ArCHer, commit 7c771a7610cb34e54ba53d69d1fb7337103e5648: `archer/algorithms/archer/trainer.py:critic_loss`,
+`actor_loss` and `update`, `archer/models/archer_agent.py:soft_update_target_critic`, `archer/data/utils.py:ReplayBuffer`,
+`archer/algorithms/offpolicy_train_loop.py`. Confirmed by executing `critic_loss`, `actor_loss`, `soft_update_target_critic` and
+`ReplayBuffer` (tests/golden/archer.json, largest difference 2e-7: the actor's advantage is cast to float32).
+
+The target network follows after every critic epoch (`epochs` times per iteration), not once per iteration. The policy is updated on
+states of the WHOLE buffer with newly sampled responses, from iteration `warmup_iter` (20) on. The critic's loss is a sum of four
+mean squared errors.
+"""
 
 from __future__ import annotations
 

@@ -29,22 +29,6 @@ def branches(draw: float, rise: float, weight: float = 0.2, threshold: float = 0
     return clip(draw - weight * rise, 0.0, 1.0) <= threshold
 
 
-def round_of_branches(
-    rises: Sequence[float], draws: Sequence[float], budget: int, extra: int = 1, weight: float = 0.2, threshold: float = 0.5
-) -> list[int]:
-    """How many branches each still active rollout of one group gets after a round, in order, while `budget` lasts.
-
-    `extra` = beam - 1 tries each. draws are used one per try, in order; no draw is used once the budget is spent.
-    """
-    result = [0] * len(rises)
-    used = 0
-    for i, rise in enumerate(rises):
-        for _ in range(min(extra, budget - sum(result))):
-            result[i] += branches(draws[used], rise, weight, threshold)
-            used += 1
-    return result
-
-
 def owner(trajectories: Sequence[Trajectory], i: int, k: int) -> tuple[int, int]:
     """The node of turn k (from 0) of trajectory i: before its branch_t a branch shares the parent's turn, and so on upwards."""
     while trajectories[i].parent is not None and k < trajectories[i].branch_t:

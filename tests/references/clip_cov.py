@@ -1,4 +1,14 @@
-"""Clip-Cov (C12): the loss of a few tokens with large covariance of log-prob and advantage is set to zero."""
+"""Clip-Cov (C12): the loss of a few tokens with large covariance of log-prob and advantage is set to zero.
+
+Source: PRIME-RL/Entropy-Mechanism-of-RL, commit 88505792fd97a11993445e93195145e3c1181955,
+`verl/trainer/ppo/core_algos.py:compute_policy_loss_clip_cov` (the same rule is in verl-project/verl, commit
+1dda039b9c6311889a9c9a26040677e1254814f9, which also bounds the log-ratio by ±20). Confirmed by executing the authors' function
+(tests/golden/clip_cov.json; float64, largest difference 2e-15).
+
+Corner cases: tokens that the ratio's bound decides are not eligible; the number of tokens that lose their loss is floor(fraction ·
+tokens), at least 1, at most the eligible ones; none are eligible: nothing happens. A token without loss stays in the denominator of
+the mean.
+"""
 
 from __future__ import annotations
 

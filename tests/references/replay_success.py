@@ -1,4 +1,12 @@
-"""Replay of successes (A6): a group that failed as a whole gets one stored success of the same task."""
+"""Replay of successes (A6): a group that failed as a whole gets one stored success of the same task.
+
+Source: dvlab-research/ARPO, commit 7489ae309e90d8b3b9e823f495b63e5116434060, `verl/trainer/replay_buffer.py:ReplayBuffer` and
+`verl/trainer/ray_trainer.py:apply_replay`. Confirmed by executing both (tests/golden/replay_success.json, the same attempts).
+
+The buffer is filled AFTER the whole batch was looked at, with the original attempts. `get_pos` draws uniformly. The replayed
+attempt replaces the first. A peculiarity: it is stored under task_config["task_id"] and looked up under task_config["id"]; here
+they are the same.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,15 @@
-"""ResRL (B13): in failed samples, tokens whose hidden state lies inside the subspace of successful samples are punished less."""
+"""ResRL (B13): in failed samples, tokens whose hidden state lies inside the subspace of successful samples are punished less.
+
+Source: 1229095296/ResRL, commit 58d7d5dd7531e3900f523269b717f510a66ebd82, `verl/workers/actor/dp_actor.py`:
+`_compute_svd_token_weights` and the loop of `update_policy` that applies the weights. Confirmed by executing
+`_compute_svd_token_weights` (tests/golden/resrl.json; float32, largest difference 4e-7 of a weight; with their 4 power iterations
+`torch.pca_lowrank` is random, and weights differ by up to 3e-4, so the stored cases use 40).
+
+What the authors' code does in corner cases: weight 1 for every token of a failure if the group has no success, no failure, or fewer
+than 4 tokens in its successes; (least + 1) / 2 if the quantiles are closer than 1e-5; the rank is at most the number of positive
+tokens - 1. The mean that is subtracted is that of the successes, for the failures too. A sample is a success if its score is above
+0. The authors take groups inside a micro-batch, and at most 4096 positive tokens, drawn at random.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,15 @@
-"""SLEA-RL (A12): which distilled experience enters the library, and which leaves."""
+"""SLEA-RL (A12): which distilled experience enters the library, and which leaves.
+
+Source: kingofspace0wzz/slea-rl, commit d247621c8ac64a23824abb37aa82ec65a61faa0e,
+`verl/trainer/ppo/forge/experience_library.py:ExperienceZone.add`, `experience_evolution.py:ExperienceEvolver._is_novel` and
+`evolve_from_trajectories`, `step_experience.py:ObservationIndex.find_or_create_cluster`, `_evict_least_used_cluster` and
+`StepExperienceManager.retrieve_for_observation`. Confirmed by executing `add`, `_is_novel` and `find_or_create_cluster`
+(tests/golden/slea.json, the same entries and clusters).
+
+Capacities are per level (100 golden, 50 warnings). A lesson that is too similar to a stored one raises that one's score instead. A
+lesson enters a full level only if its score is larger than the smallest there, whose first owner leaves. Clusters are compared only
+with clusters whose first 300 characters are equal. The least used cluster (retrievals, then members) is evicted.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,16 @@
-"""STEP-HRL (B24): offline actor-critic on single steps; the same for the three roles."""
+"""STEP-HRL (B24): offline actor-critic on single steps; the same for the three roles.
+
+Source: TonyStark042/STEP-HRL, commit e6b4971cdf4dfb37e5f09a0283da6876c5116f8d, `alg/step_rl.py:RLstep.update_ac` and `update`,
+`alg/step_bc.py:extract_valid_action_probs`, `util/replay_buffer.py:HierarchyDataset`, `config/step_rl.yaml`. Confirmed by executing
+`update_ac` with scripted values instead of critics (tests/golden/step_hrl.json, largest difference 5e-16).
+
+Peculiar in the authors' code: the value's target is read from the target critic's Q head at the STATE's last token, not at the
+response's; the weights exp(A) are computed and not used; the policy's loss multiplies a vector of advantages (turns) with a column
+of log-probs (turns, 1), so as written it is -mean(A) · mean(log-prob) over a micro-batch (stored as actor_loss_as_written), equal
+to `losses` for a micro-batch of one turn only; the order in the data is random and all data were collected before (offline), so
+there is no buffer rule: each role's rows are repeated (index modulo the role's number of rows) until each role has as many as the
+largest. The first `warmup_steps` = 100 updates train the critics only.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,14 @@
-"""T2PO (B2): stop a thought whose uncertainty no longer changes; draw a turn again that does not move the uncertainty."""
+"""T2PO (B2): stop a thought whose uncertainty no longer changes; draw a turn again that does not move the uncertainty.
+
+Source of `draws_again`: WillDreamer/T2PO, commit bb92004af21e805a5e2b403a961977413f68b314,
+`agent_system/multi_turn_rollout/rollout_loop.py:T2PO_multi_turn_loop`; eta is 0.3 there and `algorithm.TDS.max_try` is 2.
+Confirmed by executing that part of the loop (tests/golden/t2po.json, the same draws).
+`turn_level_score` itself is read there but computed nowhere in the repository, and the thought's intervention is only a number of
+tokens (`num_think_tokens`): the other functions follow third-party notes on arXiv 2605.02178 and could not be confirmed.
+
+In the authors' code the first turn is never drawn again; a score exactly equal to the one before is kept (change > 0 is required);
+the comparison is with the score of the turn that was PLAYED before; the last draw is kept, not the best.
+"""
 
 from __future__ import annotations
 

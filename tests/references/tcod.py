@@ -1,20 +1,27 @@
-"""TCOD (B8): distillation from a teacher on the student's own tokens, with a growing horizon."""
+"""TCOD from the authors' code.
 
-from __future__ import annotations
+Source: kokolerk/TCOD, commit 465eef4406ad0cff675b36bd46f37f28b1736ff9.
+`trinity/algorithm/advantage_fn/on_policy_distill_advantage.py:_compute_opd_advantage`,
+`trinity/common/workflows/envs/TCOD/alfworld/TCOD_f2b_workflow.py:_compute_distill_window` and `_run_episode`,
+`…/TCOD_b2f_workflow.py:_linear_checkpoint_step` and `run_async`.
+Confirmed by executing all three functions (tests/golden/tcod.json, largest difference 0).
 
-from .forms import Rows
-
-
-def advantages(teacher: Rows, old: Rows, coefficient: float = 1.0) -> Rows:
-    """A_t = coefficient (log pi_teacher - log pi_student,old) per token; a constant in the loss."""
-    return [[coefficient * (x - y) for x, y in zip(a, b, strict=True)] for a, b in zip(teacher, old, strict=True)]
-
-
-def cap_forward(step: int, every: int = 6, limit: int = 30) -> int:
-    """f2b: the rollout's length in turns, min(1 + step // every, limit), step from 0."""
-    return min(1 + step // every, limit)
+`batch` is the number of the batch, which the authors count from 1 (`trinity/explorer/explorer.py`: batch_id = explore_step_num + 1).
+"""
 
 
-def replayed_backward(step: int, actions: int, every: int = 5) -> int:
-    """b2f: how many of the expert's `actions` are played before the student acts, max(0, actions - 1 - step // every)."""
-    return max(0, actions - 1 - step // every)
+def advantage(teacher, student, coef=1.0):
+    """For each token: coef times the teacher's log-prob minus the student's when it sampled. No mean is subtracted, nothing is divided."""
+    return [coef * (says - said) for says, said in zip(teacher, student, strict=True)]
+
+
+def turn_limit(batch, every, limit):
+    """Front to back: an attempt of this batch ends after so many turns. limit: the environment's own number of turns."""
+    return min(1 + batch // every, limit)
+
+
+def expert_turns(batch, every, actions):
+    """Back to front: so many of the expert's `actions` actions are played before the student acts; 0 without an expert."""
+    if actions == 0:
+        return 0
+    return max(0, min(actions - 1 - batch // every, actions - 1))

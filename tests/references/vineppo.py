@@ -1,4 +1,14 @@
-"""VinePPO (B23): the value of an intermediate state is the mean return of fresh rollouts from it."""
+"""VinePPO (B23): the value of an intermediate state is the mean return of fresh rollouts from it.
+
+Source: McGill-NLP/VinePPO, commit efe7228469f21bad8cc8d4e44a3f688ed8cc6aac,
+`src/treetune/episode_generators/math_episode_generator_with_mc_advantages.py`: `_create_value_estimation_requests`,
+`_compute_mc_value`, `_compute_step_advantages`. Confirmed by executing the first (up to its data sets) and the last
+(tests/golden/vineppo.json, largest difference 0).
+
+A state is a prefix of the text, so equal prefixes share one estimate, in all trajectories. The state after the last step is not
+valued: it is 0. With `last` (max_step_for_value_estimation), states after it are not valued; their value is the reward that
+follows. The question is always valued. Rewards of the steps are 0 but for the last. gamma is 1.
+"""
 
 from __future__ import annotations
 
@@ -27,3 +37,9 @@ def advantages(rewards: Sequence[float], returns: Sequence[Sequence[float]], gam
     """A_k = r_k + gamma V(s_{k+1}) - V(s_k); the same for all tokens of the turn; no whitening. PPO clip 0.2 follows."""
     v = state_values(rewards, returns, gamma)
     return [rewards[k] + gamma * v[k + 1] - v[k] for k in range(len(rewards))]
+
+
+def valued(steps, last=None):
+    """Numbers of the states that get fresh rollouts: state k is the one before step k. steps: number of steps."""
+    highest = steps - 2 if last is None else min(steps - 2, last - 1)
+    return [0] + [step + 1 for step in range(steps) if step <= highest]

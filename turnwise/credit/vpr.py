@@ -1,7 +1,7 @@
 """VPR: several candidate responses at each visited state, scored by an oracle, compared with each other.
 
-    B_j = score_j − mean score              over the K candidates of the state; with norm="std" divided by their standard deviation
-    A_j = (B_j − mean B) / sqrt(var B + 1e-8)   over all candidates of the batch that count
+    B_j = score_j − mean score                  over the K candidates of the state; with norm="std" divided by their standard deviation
+    A_j = (B_j − mean B) / (std B + 1e-6)       over all candidates of the batch that count; all deviations are of the population
 
 A state whose candidates all have the same score teaches nothing: its turns get 0 and are masked. `turn.choice` is the number of the state
 that a turn is a candidate of, `turn.score` what the oracle said; the plan `vpr` notes both. Turns without a score are masked too.
@@ -16,7 +16,6 @@ import numpy as np
 from turnwise.config.options import Help
 from turnwise.credit.registry import register
 from turnwise.credit.segments import is_constant, standardise
-from turnwise.credit.segments import whiten as whitened
 from turnwise.data.anchors import dense
 from turnwise.data.rollouts import Rollouts
 
@@ -35,10 +34,10 @@ def vpr(
     if len(rows):
         distinct, state = dense(choice[rows].astype(np.int64))
         size = len(distinct)
-        relative = standardise(score[rows], state, size, norm)
+        relative = standardise(score[rows], state, size, norm, ddof=0)
         live = ~is_constant(score[rows], state, size)[state]
         counts[rows] = live
         chosen = relative[live]
-        advantage[rows[live]] = whitened(chosen) if whiten and len(chosen) else chosen
+        advantage[rows[live]] = standardise(chosen, np.zeros(len(chosen), np.int64), 1, "std", ddof=0) if whiten else chosen
     mask = counts if not r.has("turn.mask") else counts & r.column("turn.mask").astype(bool)
     return {"turn.advantage": advantage, "turn.mask": mask}

@@ -128,9 +128,11 @@ class Surprise(Plan, ABC):
         return starts
 
     def rise(self, trajectory: Trajectory, t: int, vocabulary: int) -> float:
-        """The entropy before or after the observation of turn t, minus that of the attempt's first turn."""
-        turn = trajectory.turns[t if self.measured == "answer" else t - 1]
-        return self.entropy(turn, vocabulary) - self.entropy(trajectory.turns[0], vocabulary)
+        """The entropy before or after the observation of turn t, minus that of the attempt's first turn. The public code takes the first
+        turn that the attempt has made itself: of a branch, the one after the branch."""
+        answer = self.measured == "answer"
+        now, first = (t, 0) if answer else (t - 1, trajectory.branch_t)
+        return self.entropy(trajectory.turns[now], vocabulary) - self.entropy(trajectory.turns[first], vocabulary)
 
     def entropy(self, turn: Turn, vocabulary: int) -> float:
         """The entropy of a turn's first tokens, from the most likely tokens that the engine reported."""

@@ -2,10 +2,10 @@
 
 A student that is far from its teacher soon leaves the situations that the teacher knows. So it is first taught where it cannot be far off:
 
-    f2b   front to back: attempts end after min(1 + step // every, limit) turns
-    b2f   back to front: the first c = max(0, L − 1 − step // every) of the expert's L actions are played, then the student acts
+    f2b   front to back: attempts end after min(1 + batch // every, limit) turns
+    b2f   back to front: the first c = max(0, L − 1 − batch // every) of the expert's L actions are played, then the student acts
 
-`step` counts batches and is the plan's state. What the expert played is part of the prompts and is not learned from.
+`batch` is the number of the batch, 1 for the first one. What the expert played is part of the prompts and is not learned from.
 """
 
 from __future__ import annotations
@@ -35,7 +35,12 @@ class Horizon(Plan, ABC):
     """Attempts over a horizon that grows by a turn every few batches."""
 
     def __init__(self, every: int):
-        self.every, self.step = every, 0
+        self.every, self.step = every, 0  # step: batches so far
+
+    @property
+    def grown(self) -> int:
+        """The turns by which the horizon has grown in the next batch."""
+        return (self.step + 1) // self.every
 
     def gather(self, places: Places, groups: int) -> Rounds:
         starts = self.limited(places, places.groups(groups))
@@ -71,7 +76,7 @@ class FrontToBack(Horizon):
         self.limit = limit
 
     def limited(self, places: Places, starts: Sequence[Start]) -> list[Start]:
-        reach = min(n for n in (1 + self.step // self.every, self.limit, places.max_turns) if n is not None)
+        reach = min(n for n in (1 + self.grown, self.limit, places.max_turns) if n is not None)
         return [replace(start, max_turns=reach) for start in starts]
 
 
@@ -87,7 +92,7 @@ class BackToFront(Horizon):
         shown = {one.task: one for one in places.demonstrations(list(tasks.values())) if one.success}
         found = []
         for start in starts:
-            given = max(0, len(shown[start.task.id].turns) - 1 - self.step // self.every) if start.task.id in shown else 0
+            given = max(0, len(shown[start.task.id].turns) - 1 - self.grown) if start.task.id in shown else 0
             branch = places.branch(shown[start.task.id], given, group=start.group, task=start.task) if given else [start]
             found += branch
         return found

@@ -122,7 +122,7 @@ class Candidated(Plan):
     paper="VPR, arXiv 2605.10325",
     changes="plan, credit",
     costs="`candidates` generations and one replay or restore per candidate on each turn; one call of the oracle per candidate",
-    evidence="README",
+    evidence="code",
 )
 def vpr(
     *,
