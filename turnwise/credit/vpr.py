@@ -15,7 +15,7 @@ import numpy as np
 
 from turnwise.config.options import Help
 from turnwise.credit.registry import register
-from turnwise.credit.segments import is_constant, standardise
+from turnwise.credit.segments import is_constant, standardise, unmasked
 from turnwise.credit.segments import whiten as whitened
 from turnwise.data.anchors import dense
 from turnwise.data.rollouts import Rollouts
@@ -40,5 +40,4 @@ def vpr(
         counts[rows] = live
         chosen = relative[live]
         advantage[rows[live]] = whitened(chosen) if whiten and len(chosen) else chosen
-    mask = counts if not r.has("turn.mask") else counts & r.column("turn.mask").astype(bool)
-    return {"turn.advantage": advantage, "turn.mask": mask}
+    return {"turn.advantage": advantage, "turn.mask": unmasked(r, counts)}
