@@ -24,7 +24,6 @@ from turnwise.objectives.clip import clip
 from turnwise.objectives.registry import TokenLoss, register
 from turnwise.objectives.tokens import Tokens
 
-
 PAPER = "Xu et al. 2025, EPO, arXiv 2509.22576"
 
 
