@@ -22,7 +22,7 @@ def corrected(config: Config, reason: str, remedy: str = "", say: Say | None = N
     `remedy`: how to turn it off."""
     if plan_anchor(config) is not None:
         if say is not None:
-            say(f"{reason}: plan {config.plan.name} compares with the engine's log-probs, so the ratio itself corrects for it")
+            say(f"{reason}: this plan's ratio is that to the engine's log-probs, so the ratio itself corrects for it")
         return config
     objective: dict[str, Any] = {"importance": "truncate"} if config.objective.importance == "none" else {}
     found = config.model_copy(
@@ -61,8 +61,8 @@ def check_old_logprobs(config: Config) -> None:
     needed, given = plan_anchor(config), config.learner.old_logprobs
     if needed is not None and given != needed:
         raise TurnwiseError(
-            f"plan {config.plan.name!r} learns from other prompts than those that were sampled with, so the ratio has to be that to the "
-            f'{needed}\'s log-probs, not to learner.old_logprobs = "{given}": set learner.old_logprobs = "{needed}"'
+            f"this plan learns from other prompts than those that were sampled with, so the ratio has to be that to the {needed}'s "
+            f'log-probs, not learner.old_logprobs = "{given}": set learner.old_logprobs = "{needed}"'
         )
     if given == "engine" and config.objective.importance != "none":
         raise TurnwiseError(
@@ -74,5 +74,7 @@ def check_old_logprobs(config: Config) -> None:
 
 def plan_anchor(config: Config) -> str | None:
     """Whose old log-probs the recipe's plan, or the one that it goes around, needs; None: any."""
-    names = [config.plan.name, *(base for base in [config.plan.options.get("base")] if isinstance(base, str))]
+    if (plan := config.plan) is None:
+        return None
+    names = [plan.name, *(base for base in [plan.options.get("base")] if isinstance(base, str))]
     return next((found for name in names if (found := getattr(plans[name].function, "old_logprobs", None)) is not None), None)
