@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import ROOT
 from learn_cases import tiny, trajectories
 from test_learn_gradient import GradientOf, assert_same
 
@@ -95,3 +97,11 @@ def test_a_step_of_which_everything_is_rejected_is_not_taken() -> None:
     settings = LearnerSettings(loss=Loss(importance="reject", importance_options={"k3_high": 0.0}), optimiser=STILL)
     metrics = Learner(tiny(), settings).update(batch)
     assert metrics["empty_steps"] == 1 and metrics["steps"] == 0
+
+
+def test_every_method_that_masks_says_whether_what_it_drops_leaves_the_denominators() -> None:
+    section = (ROOT / "docs" / "objectives.md").read_text().split("## What is dropped, and what is divided by")[1].split("\n## ")[0]
+    listed = re.findall(r"^\| \[`(\w+)`\]\(methods/\w+\.md\) \|.*\| (?:yes|no)\b", section, re.M)
+    masking = {file.stem for file in (ROOT / "turnwise" / "credit").glob("*.py") if re.search(r'"(turn|token)\.mask": ', file.read_text())}
+    assert masking and masking <= set(listed)
+    assert [name for name in listed if "denominator" not in (ROOT / "docs" / "methods" / f"{name}.md").read_text()] == []
