@@ -91,7 +91,7 @@ def rloo(rows: list[Row], weighting: str, penalty: float) -> list[float]:
 
 def loop(rows: list[Row], drop: float, penalty: float) -> list[float]:
     plain = rloo(rows, "trajectory", 0.0)
-    return [(a if abs(a) > drop else 0.0) - (0.0 if row.valid else penalty) for a, row in zip(plain, rows, strict=True)]
+    return [a - (0.0 if row.valid else penalty) if abs(a) >= drop else 0.0 for a, row in zip(plain, rows, strict=True)]
 
 
 def reinforce_pp(rows: list[Row], norm: str, weighting: str, penalty: float) -> list[float]:

@@ -21,7 +21,11 @@ import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.cluster.weights import Stored, close_handles, copy_into, sender
 from turnwise.config.schema import Config
-from turnwise.setup.cluster import corrected, transfer
+from turnwise.learn import LearnerSettings
+from turnwise.objectives import Loss
+from turnwise.setup.choose import make_system
+from turnwise.setup.cluster import transfer
+from turnwise.setup.correcting import check_old_logprobs, with_8bit_cache, with_staleness
 
 CPU = torch.device("cpu")
 
@@ -142,12 +146,53 @@ def test_old_data_is_corrected_unless_the_recipe_says_otherwise() -> None:
     said: list[str] = []
 
     def importance(*changes: str) -> tuple[str, str]:
-        found = corrected(Config.load(ROOT / "recipes" / "quickstart.toml", list(changes)), said.append)
+        found = with_staleness(Config.load(ROOT / "recipes" / "quickstart.toml", list(changes)), said.append)
         return found.objective.importance, found.learner.old_logprobs
 
     assert importance("cluster.staleness=1") == ("truncate", "learner") and "staleness 1" in said[0]
     assert importance("cluster.staleness=0") == importance("cluster.staleness=2", "cluster.correct=false") == ("none", "engine")
-    assert importance("cluster.staleness=4", "objective.importance=mask")[0] == "mask" and len(said) == 1
+    assert importance("cluster.staleness=4", "objective.importance=mask") == ("mask", "learner") and "instead of engine" in said[1]
+    assert importance("cluster.staleness=4", "objective.importance=mask", "cluster.correct=false") == ("mask", "engine") and len(said) == 2
+
+
+GUIDED = ("method.name=actguide", "learner.old_logprobs=engine")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("cluster.staleness=2",),
+        ("engine.name=native", "engine.options.cache_dtype=8bit"),
+        ("cluster.staleness=1", "plan.name=filtered", "plan.base=actguide"),
+    ],
+    ids=["staleness", "8-bit cache", "inside another plan"],
+)
+def test_guided_attempts_are_compared_with_the_policy_that_sampled_them_whatever_its_age_and_cache(changes: tuple[str, ...]) -> None:
+    said: list[str] = []
+    config = Config.load(ROOT / "recipes" / "quickstart.toml", [*GUIDED, *changes])
+    found = with_staleness(with_8bit_cache(config, said.append), said.append)
+    assert (found.objective.importance, found.learner.old_logprobs) == ("none", "engine")
+    assert len(said) == 1 and "the ratio itself corrects for it" in said[0]
+    check_old_logprobs(found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["objective.importance=truncate"], r"every weight would be 1: set learner.old_logprobs = \"learner\""),
+        ([*GUIDED, "objective.importance=truncate"], r"every weight would be 1: set objective.importance = \"none\""),
+        (["method.name=actguide", "learner.old_logprobs=learner"], r"other prompts .* set learner.old_logprobs = \"engine\""),
+    ],
+)
+def test_old_log_probs_that_make_a_correction_or_a_plan_void_are_refused(changes: list[str], message: str) -> None:
+    with pytest.raises(TurnwiseError, match=message):
+        make_system(Config.load(ROOT / "recipes" / "quickstart.toml", changes))
+
+
+def test_automatic_old_log_probs_are_the_learners_where_a_correction_compares_them_with_the_engines() -> None:
+    for given in ("auto", None):
+        settings = LearnerSettings(loss=Loss(importance="truncate"), old_logprobs=given, dtype="bfloat16")  # type: ignore[arg-type]
+        assert settings.anchor("cuda") == "learner" and LearnerSettings(old_logprobs=given, dtype="bfloat16").anchor("cuda") == "auto"  # type: ignore[arg-type]
 
 
 # -- whole runs with the engines in this process ------------------------------------------------------------------------------------------

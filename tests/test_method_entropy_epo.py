@@ -17,11 +17,14 @@ from small_runs import Killed, Kills
 
 import turnwise as tw
 from turnwise.learn.checkpoint import latest_good
+from turnwise.methods.registry import methods
 from turnwise.objectives.clip import clip
-from turnwise.objectives.epo import Epo, smoothing_weight
+from turnwise.objectives.epo import Epo, EpoHinge, smoothing_weight
+from turnwise.objectives.loss import Loss
 from turnwise.objectives.tokens import Tokens
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
+from turnwise.util.errors import TurnwiseError
 
 
 def columns(rng: np.random.Generator, turns: int = 12, lengths: tuple[int, int] = (1, 6)) -> dict[str, Any]:
@@ -51,7 +54,7 @@ def history_of(means: list[list[float]]) -> list[float]:
     found = []
     for k in range(5):
         known = [row[k] for row in means if not np.isnan(row[k])]
-        found.append(slow.history([[value] for value in known], 1, align="turn")[0] if known else np.nan)
+        found.append(slow.history_by_turn([[value] for value in known], 1)[0] if known else np.nan)
     return found
 
 
@@ -64,10 +67,10 @@ def tokens_of(batch: dict[str, Any], prepared: dict[str, Any], entropy: torch.Te
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("form", "level"), [("published", "token"), ("published", "turn"), ("hinge", "token")])
-def test_the_loss_is_the_clipped_one_minus_the_bonus_that_leaves_the_band(seed: int, form: str, level: str) -> None:
+@pytest.mark.parametrize(("kind", "level"), [(Epo, "token"), (Epo, "turn"), (EpoHinge, "token")])
+def test_the_loss_is_the_clipped_one_minus_the_bonus_that_leaves_the_band(seed: int, kind: type[Epo], level: str) -> None:
     rng = np.random.default_rng(seed)
-    objective = Epo(form=form, level=level, low=0.7, high=1.3, bonus=0.2, smoothing=0.5, penalty=0.3)  # type: ignore[arg-type]
+    objective = kind(level=level, low=0.7, high=1.3, bonus=0.2, smoothing=0.5, penalty=0.3)  # type: ignore[arg-type]
     past = history_of(seen(objective, [columns(rng), columns(rng), columns(rng)]))
     batch = columns(rng, lengths=(1, 2)) if seed == 3 else columns(rng)
     values = rng.random(len(batch["turn"])) * 3
@@ -77,24 +80,26 @@ def test_the_loss_is_the_clipped_one_minus_the_bonus_that_leaves_the_band(seed: 
 
     rows, indices = rows_of(batch, values), [int(batch["t"][batch["turn"] == turn][0]) for turn in np.unique(batch["turn"])]
     assert not np.isnan([past[k] for k in indices]).any()
-    if form == "published":
-        outside, slope = slow.penalties(rows, indices, past, 0.7, 1.3, 0.3, "seq" if level == "turn" else "token"), None
-    else:
-        outside, slope = slow.hinges(rows, indices, past, 0.7, 1.3, 0.3)
-    w = slow.weight(3)
-    expected = slow.term(rows, outside, 0.2, 0.5, w)
+    compared = [[float(np.mean(row))] * len(row) for row in rows] if level == "turn" else rows
+    hinges, slopes = slow.hinges(compared, indices, past, 0.7, 1.3, 0.3)
+    outside = hinges if kind is EpoHinge else slow.penalty(compared, indices, past, 0.7, 1.3, 0.3)
+    w = slow.epoch_weight(3)
+    expected = -0.2 * (np.mean(np.concatenate(rows)) - 0.5 * w * np.mean(np.concatenate(outside)))
+    if kind is Epo and level == "token":
+        mask = [[1] * len(row) for row in rows]
+        assert expected == pytest.approx(slow.entropy_term(rows, mask, indices, past, 3, 1, 0.2, 0.5, 0.7, 1.3, 0.3))
     added = loss - clip(tokens, dual_clip=3.0).loss
     assert float((tokens.weight * added).sum().detach()) == pytest.approx(expected, abs=1e-6)
     (pull,) = torch.autograd.grad((tokens.weight * loss).sum(), entropy)
     n = len(values)
-    by_hand = np.full(n, slow.slope(n, 0.2)) + (0.0 if slope is None else 0.2 * 0.5 * w / n * np.concatenate(slope))
+    by_hand = slow.entropy_gradient(np.ones(n), 0.2) + (0.2 * 0.5 * w / n * np.concatenate(slopes) if kind is EpoHinge else 0.0)
     np.testing.assert_allclose(pull.numpy(), by_hand, atol=1e-9)
     assert 0 < float(metrics["entropy_outside"].double().mean()) < 1
 
 
 def test_the_weight_of_the_penalty_decays_as_published() -> None:
     for last in (2, 7, 150):
-        assert [smoothing_weight(e, last) for e in range(200)] == pytest.approx([slow.weight(e, last) for e in range(200)])
+        assert [smoothing_weight(e, last) for e in range(200)] == pytest.approx([slow.epoch_weight(e, last) for e in range(200)])
     assert smoothing_weight(500, None) == 1.0
 
 
@@ -112,6 +117,13 @@ def test_without_a_history_or_below_the_gate_there_is_no_penalty() -> None:
     torch.testing.assert_close(loss, clip(tokens, dual_clip=3.0).loss - 0.001 * entropy)
 
 
+def test_epo_by_name_is_the_published_form_and_a_recipe_with_the_former_option_is_told_what_to_write() -> None:
+    assert (methods["epo"].function()["objective.name"], methods["epo_hinge"].function()["objective.name"]) == ("epo", "epo_hinge")
+    for form in ("hinge", "published"):
+        with pytest.raises(TurnwiseError, match=r"'epo' has no option 'form' any more: remove it.*objective.name = \"epo_hinge\""):
+            Loss("epo", {"form": form})
+
+
 def test_a_run_keeps_its_history_over_a_kill_and_the_band_moves_the_weights(tmp_path: Path) -> None:
     changes: dict[str, Any] = {
         "iterations": 2,
@@ -121,8 +133,8 @@ def test_a_run_keeps_its_history_over_a_kill_and_the_band_moves_the_weights(tmp_
         "objective.bonus": 0.5,
         "objective.penalty": 4.0,
     }
-    whole = run_of("epo", tmp_path / "whole", **changes)
-    settings = {**SMALL, "method.name": "epo", **changes}
+    whole = run_of("epo_hinge", tmp_path / "whole", **changes)
+    settings = {**SMALL, "method.name": "epo_hinge", **changes}
     with pytest.raises(Killed):
         tw.train(ROOT / "recipes" / "numberline-tiny.toml", out=str(tmp_path / "killed"), reporter=Kills(2), **settings)
     [folder] = (tmp_path / "killed").iterdir()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from information_cases import paths, rollouts, start
+from information_cases import rollouts, start
 from order_runs import gathers
 from references import ui_s1
 from test_collect import numbered
@@ -36,19 +36,25 @@ CASES = [*(scored(seed) for seed in range(5)), scored(6, constant=True), scored(
 @pytest.mark.parametrize("norm", ["std", "none"])
 @pytest.mark.parametrize("r", CASES)
 def test_credit_is_that_of_the_definition(r: tw.Rollouts, norm: str) -> None:
-    own = paths(r)
-    scores, matches = ([r.column(name)[rows].tolist() for rows in own] for name in ("turn.score", "turn.match"))
-    matched = [[x > 0 for x in row] for row in matches]
-    groups = [int(r.group[rows[0]]) for rows in own]
+    scores, matched = r.column("turn.score"), r.column("turn.match") > 0
     found = tw.credit.assign("ui_s1", r, least=0.0, norm=norm, episode_weight=0.7, step_weight=1.3)
-    expected = ui_s1.advantages(scores, matched, groups, 0.5, 0.7, 1.3, norm == "std")
-    np.testing.assert_allclose(found.values, np.concatenate(expected), atol=1e-6, rtol=1e-6)
-    later = [ui_s1.returns(row, m) for row, m in zip(scores, matched, strict=True)]
-    np.testing.assert_allclose(found.columns["turn.later_score"], np.concatenate(later), atol=1e-9)
-    mask = tw.credit.assign("ui_s1", r, least=0.3).columns["turn.mask"]
-    for group in set(groups):
-        returns = [x for g, row in zip(groups, later, strict=True) for x in row if g == group]
-        assert (mask[r.group == group] == ui_s1.kept(returns, 0.3)).all()
+    later = ui_s1.step_returns(scores, matched, r.trajectory)
+    expected = ui_s1.advantages(scores, later, r.group, r.t, norm == "std", 0.7, 1.3)
+    alone = np.bincount(r.group)[r.group] == 1  # the authors' code gives the only turn of a group its own score
+    np.testing.assert_allclose(found.values, np.where(alone, 0.0, expected), atol=1e-6, rtol=1e-6)
+    np.testing.assert_allclose(found.columns["turn.later_score"], later, atol=1e-9)
+    for least in (0.05, 0.3):
+        mask = tw.credit.assign("ui_s1", r, least=least).columns["turn.mask"]
+        assert mask.tolist() == ui_s1.keep(later, r.group, r.t, least).tolist()
+
+
+def test_eight_equal_attempts_are_filtered_however_much_the_turns_of_an_attempt_differ() -> None:
+    n, size = 5, 8
+    labels = {"group": [0] * n * size, "trajectory": np.repeat(np.arange(size), n), "t": np.tile(np.arange(n), size)}
+    r = tw.Rollouts.from_columns(**labels, reward=[1.0] * n * size, anchor=[0] * n * size)
+    r = r.with_columns({"turn.score": np.ones(len(r)), "turn.match": np.ones(len(r))})
+    assert np.std(tw.credit.assign("ui_s1", r).columns["turn.later_score"], ddof=1) > 0.3
+    assert not tw.credit.assign("ui_s1", r).columns["turn.mask"].any()
 
 
 def test_turns_without_a_score_are_left_out() -> None:

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 from information_cases import Letters, ids, in_drawers, rollouts, start
+from references import igpo as slow_igpo
 
 import turnwise as tw
 from turnwise.data.batch import Batch
-from turnwise.methods.igpo import information_gain
+from turnwise.methods.igpo import information_curriculum, information_gain
 from turnwise.methods.infopo import feedback_gain, without
 from turnwise.methods.spans import Spans
 from turnwise.objectives import algorithms as objectives
@@ -75,22 +76,33 @@ def test_the_gain_is_where_the_likeliest_gold_answer_was_found_and_each_prompt_i
     np.testing.assert_allclose(found["turn.gold_probability"], [low, low, high, low, low, np.nan, np.nan])
     np.testing.assert_allclose(found[GAIN], [0, high - low, np.nan, 0, np.nan, np.nan, np.nan])
     assert model.asked == 6  # three prompts, two answers
+    log = information_gain(batch, SimpleNamespace(policy=model), form="={}", gain="log_prob")
+    np.testing.assert_allclose(log[GAIN], [0, 2.0, np.nan, 0, np.nan, np.nan, np.nan])
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.25, 1.0])
+def test_the_curriculum_moves_weight_from_gains_to_outcomes(progress: float) -> None:
+    batch = Batch.of([tw.Trajectory(0, k, turns=[tw.Turn("s")] * 2) for k in range(2)])
+    found = information_curriculum(batch, SimpleNamespace(progress=progress))
+    outcome, gain = slow_igpo.curriculum(progress)
+    assert found["trajectory.outcome_weight"].tolist() == [outcome] * 2 and found["trajectory.gain_weight"].tolist() == [gain] * 2
 
 
 def test_without_a_gold_answer_igpo_is_grpo() -> None:
     r = with_gain(0, known=0.0)
     for normalise in ("joint", "separate"):
-        np.testing.assert_array_equal(tw.credit.compute("igpo", r, normalise=normalise), tw.credit.compute("grpo", r))
+        np.testing.assert_array_equal(tw.credit.compute("igpo", r, normalise=normalise, version="first"), tw.credit.compute("grpo", r))
 
 
 def test_gains_count_towards_earlier_turns_and_not_towards_later_ones() -> None:
     r = tw.Rollouts.from_columns(group=[0] * 4, trajectory=[0, 0, 1, 1], t=[0, 1, 0, 1], reward=[0, 1, 0, 1], anchor=[0] * 4)
     credit = tw.credit.compute("igpo", r.with_columns({GAIN: [0.5, np.nan, -0.5, np.nan]}), normalise="separate", gamma=0.5)
-    np.testing.assert_allclose(credit, [2**-0.5, 0, -(2**-0.5), 0], atol=1e-5)
+    np.testing.assert_allclose(credit, [1, 0, -1, 0], atol=1e-5)
 
 
 def test_igpo_trains_where_tasks_have_answers_and_is_refused_elsewhere(tmp_path: Path) -> None:
-    run = in_drawers(tmp_path / "a", **{"method.name": "igpo", "method.key": "answer", "method.form": "{}"})
+    own = {"method.name": "igpo", "method.key": "answer", "method.form": "{}", "method.curriculum": True}
+    run = in_drawers(tmp_path / "a", **own)
     batch = stored_batch(run, 1)
     known, gain = batch.column("turn.gold_probability"), batch.column(GAIN)
     assert ((known > 0) & (known < 1)).all() and np.nanmax(np.abs(gain)) > 0
@@ -100,6 +112,7 @@ def test_igpo_trains_where_tasks_have_answers_and_is_refused_elsewhere(tmp_path:
     first = [known[batch.rows(k)[0]] for k, t in enumerate(batch.trajectories) if t.group == batch.trajectories[0].group]
     assert np.ptp(first) == 0
     np.testing.assert_allclose(batch.column("turn.advantage"), tw.credit.compute("igpo", batch.rollouts), atol=1e-6)
+    assert set(batch.column("trajectory.gain_weight")) == {1.0} and set(batch.column("trajectory.outcome_weight")) == {0.5}
     with pytest.raises(tw.TurnwiseError, match=r"needs task\.answers: the tasks of numberline have no such data"):
         start(tmp_path / "b", **{"method.name": "igpo"})
 

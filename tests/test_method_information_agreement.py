@@ -14,7 +14,6 @@ from references import infopo as slow_infopo
 from references import rebel as slow_rebel
 from references import resrl as slow_resrl
 from references import serl as slow_serl
-from references.forms import Trajectory, Turn
 
 import turnwise as tw
 from turnwise.credit import algorithms
@@ -74,17 +73,36 @@ def test_igpo_is_its_reference(case: tw.Rollouts, how: str, gamma: float) -> Non
     gain = [np.append(np.diff(p), np.nan) for p in known]
     r = case.with_columns({"turn.information_gain": np.concatenate(gain)})
     rewards = [slow_igpo.turn_rewards(p, outcome, len(p)) for p, outcome in zip(known, outcomes, strict=True)]
-    slow = slow_igpo.advantages(rewards, groups, gamma, how)
-    np.testing.assert_allclose(fast("igpo", r, gamma=gamma, normalise=how), np.concatenate(slow), **CLOSE)
+    slow = slow_igpo.paper_advantages(rewards, groups, gamma, how)
+    np.testing.assert_allclose(fast("igpo", r, gamma=gamma, normalise=how, version="first"), np.concatenate(slow), **CLOSE)
+
+
+@pytest.mark.parametrize("zeros", ["count", "skip"])
+@pytest.mark.parametrize("how", ["joint", "separate"])
+@pytest.mark.parametrize(("gamma", "weights"), [(1.0, (1.0, 1.0)), (0.7, (1.0, 1.0)), (0.9, (0.6, 0.9))])
+def test_igpo_is_the_authors_rewrite(case: tw.Rollouts, how: str, gamma: float, weights: tuple[float, float], zeros: str) -> None:
+    outcomes, groups = returns(case)
+    column = numbers(case) * (np.random.default_rng(2).random(len(case)) > 0.3)  # some turns found out nothing
+    gains = [row[:-1] for row in per_path(case, column)]
+    r = case.with_columns({"turn.information_gain": np.concatenate([[*row, np.nan] for row in gains])})
+    if weights != (1.0, 1.0):
+        count = len(r.trajectory_labels)
+        r = r.with_columns({"trajectory.outcome_weight": np.full(count, weights[0]), "trajectory.gain_weight": np.full(count, weights[1])})
+    zero = "keep" if zeros == "count" else "skip"
+    slow = slow_igpo.advantages(gains, outcomes, groups, how, gamma, True, *weights, zero=zero)
+    np.testing.assert_allclose(fast("igpo", r, gamma=gamma, normalise=how, zeros=zeros), np.concatenate(slow), rtol=1e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("how", ["joint", "separate"])
 def test_igpo_without_gold_answers_is_its_reference_for_the_outcomes_alone(case: tw.Rollouts, how: str) -> None:
     outcomes, groups = returns(case)
-    alone = slow_igpo.advantages([[outcome] for outcome in outcomes], groups, how=how)
-    slow = [[own[0] * 0.5**k for k in reversed(range(len(rows)))] for own, rows in zip(alone, paths(case), strict=True)]
     r = case.with_columns({"turn.information_gain": np.full(len(case), np.nan)})
-    np.testing.assert_allclose(fast("igpo", r, gamma=0.5, normalise=how), np.concatenate(slow), **CLOSE)
+    alone = slow_igpo.paper_advantages([[outcome] for outcome in outcomes], groups, how=how)
+    slow = [[own[0] * 0.5**k for k in reversed(range(len(rows)))] for own, rows in zip(alone, paths(case), strict=True)]
+    np.testing.assert_allclose(fast("igpo", r, gamma=0.5, normalise=how, version="first"), np.concatenate(slow), **CLOSE)
+    alone = slow_igpo.advantages([[] for _ in outcomes], outcomes, groups, how)
+    slow = [own * len(rows) for own, rows in zip(alone, paths(case), strict=True)]
+    np.testing.assert_allclose(fast("igpo", r, gamma=0.5, normalise=how), np.concatenate(slow), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.7])
@@ -140,14 +158,11 @@ def test_infopo_is_its_reference(case: tw.Rollouts) -> None:
 
 def test_rebel_is_its_reference(case: tw.Rollouts) -> None:
     belief, consistency = np.random.default_rng(3).integers(0, 4, len(case)), numbers(case)
-    made = [
-        Trajectory(
-            int(case.group[rows[0]]), [Turn(case.reward[i], extra={"belief": belief[i], "consistency": consistency[i]}) for i in rows]
-        )
-        for rows in paths(case)
-    ]
+    whole = np.concatenate([np.full(len(rows), case.reward[rows].sum()) for rows in paths(case)])
     r = case.with_columns({"turn.belief": belief, "turn.consistency": consistency})
-    np.testing.assert_allclose(fast("rebel", r), np.concatenate(slow_rebel.advantages(made)), **CLOSE)
+    slow = slow_rebel.advantages(whole, consistency, case.group, case.trajectory, belief)
+    single = np.bincount(r.column("trajectory.group"))[case.group] == 1  # the authors' code gives the only attempt of a group its return
+    np.testing.assert_allclose(fast("rebel", r), slow - np.where(single, whole, 0.0), **CLOSE)
     parts = {"state": 0.3, "task": 1.0, "prediction": 0.4, "form": -0.05}
     whole = slow_rebel.consistency(parts["state"], parts["task"], parts["prediction"], parts["form"])
     assert sum(WEIGHTS[name] * value for name, value in parts.items()) == pytest.approx(whole)

@@ -217,14 +217,19 @@ def test_dpepo_equals_its_reference(seed: int) -> None:
         row = []
         for turn in trajectory.turns:
             acts = {int(copy): act for copy, act in turn.info.get("env", {}).get("acts", {}).items()}
-            row.append(references.dpepo.diversity(acts, history))
+            row.append(references.dpepo.weight(history, acts))
             for copy, act in acts.items():
                 history[copy].append(act)
         expected.append(row)
-    np.testing.assert_allclose(batch.column("turn.diversity"), [w for row in expected for w in row], atol=1e-9)
-    outcomes, groups = [float(t.success) for t in batch.trajectories], [t.group for t in batch.trajectories]
-    credit = [a for row in references.dpepo.advantages(outcomes, groups, expected) for a in row]
-    np.testing.assert_allclose(tw.credit.compute("dpepo", batch.rollouts), credit, atol=1e-6)
+    np.testing.assert_allclose(batch.column("turn.diversity"), [w for row in expected for w in row], atol=5.1e-5)  # theirs is rounded
+    r, weights = batch.rollouts, batch.column("turn.diversity")
+    success = np.array([float(t.success) for t in batch.trajectories])[r.trajectory]
+    for weighting, over in (("step", "turns"), ("trajectory", "attempts")):
+        members = len(np.unique(r.trajectory)) if over == "attempts" else len(r)
+        credit = references.dpepo.advantages(success, weights, r.group, r.trajectory, over) if members > 1 else np.zeros(len(r))
+        np.testing.assert_allclose(tw.credit.compute("dpepo", r, weighting=weighting), credit, atol=1e-5)
+    if seed == 0:
+        assert (tw.credit.compute("dpepo", r) == tw.credit.compute("dpepo", r, weighting="step")).all()
 
 
 def test_copies_of_a_task_are_played_at_once_and_one_success_is_enough() -> None:

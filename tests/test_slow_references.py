@@ -33,8 +33,8 @@ LN = math.log
 FOLDER = Path(__file__).parent / "references"
 
 
-def test_the_references_use_nothing_but_plain_python():
-    allowed = {"__future__", "math", "statistics", "collections", "dataclasses", "typing", "itertools"}
+def test_the_references_use_nothing_but_plain_python_and_numpy():
+    allowed = {"__future__", "math", "statistics", "collections", "dataclasses", "typing", "itertools", "numpy"}
     for file in FOLDER.glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):
@@ -239,16 +239,15 @@ def test_balanced_branching_and_gradient_above_the_clip():
 def test_entropy_band():
     assert epo.turn_means([[[1.0, 2.0], [4.0]], [[3.0]]]) == [2.0, 4.0]
     assert epo.history([[2.0, 4.0], [4.0]], 3) == [0.0, 1.0, 4.0]
-    assert epo.history([[2.0, 4.0], [4.0]], 3, align="turn") == [3.0, 4.0, 0.0]
-    assert epo.penalties([[0.0, 1.0, 2.0]], [1], [9.0, 1.0]) == [[0.1, 0.0, 0.1]]
-    assert epo.penalties([[0.0, 1.0, 5.0]], [0], [1.0], mode="seq") == [[0.1, 0.1, 0.1]]
+    assert epo.history_by_turn([[2.0, 4.0], [4.0]], 3) == [3.0, 4.0, 0.0]
+    assert epo.penalty([[0.0, 1.0, 2.0]], [1], [9.0, 1.0]) == [[0.1, 0.0, 0.1]]
     assert epo.hinges([[0.0, 1.0, 3.0]], [0], [1.0], low=0.5) == ([pytest.approx([0.05, 0.0, 0.1])], [pytest.approx([-0.1, 0.0, 0.1])])
-    assert epo.weight(0) == 1.0
-    assert epo.weight(75) == pytest.approx(0.8 + 0.2 * math.exp(-2))
-    assert epo.weight(150) == pytest.approx(0.8 * math.exp(-3))
-    assert not epo.active([3, 4], 10)
-    assert epo.active([3, 5], 10)
-    assert epo.term([[1.0, 3.0]], [[0.1, 0.1]], 0.01, 1.0, 0.5) == pytest.approx(-0.01 * 1.95)
+    assert epo.epoch_weight(0) == 1.0
+    assert epo.epoch_weight(75) == pytest.approx(0.8 + 0.2 * math.exp(-2))
+    assert epo.epoch_weight(150) == pytest.approx(0.8 * math.exp(-3))
+    mask, past = [[1, 1]], [9.0] * 5 + [0.1] + [9.0] * 4
+    assert epo.entropy_term([[1.0, 3.0]], mask, [3], past, 0, 10, 0.01) == pytest.approx(-0.01 * 2.0)  # before half of the turns
+    assert epo.entropy_term([[1.0, 3.0]], mask, [5], past, 0, 10, 0.01) == pytest.approx(-0.01 * 1.9)
 
 
 def test_thoughts_stop_and_turns_are_drawn_again():
@@ -319,4 +318,4 @@ def test_small_helpers():
     assert icepop.k2_kept([[0.0, 0.2]], [[0.0, 0.0]], 0.0101, "max") == [False]
     assert starpo_s.means([[1.0, 2.0]]) == [1.5]
     assert aepo.attention([1.0, 3.0]) == pytest.approx([-math.sqrt(0.5), math.sqrt(0.5)])
-    assert epo.slope(4, 0.1) == -0.025
+    assert epo.entropy_gradient([[1, 1], [1, 1]], 0.1).tolist() == [[-0.025, -0.025]] * 2

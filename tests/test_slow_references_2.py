@@ -41,13 +41,16 @@ def test_information_gain_rewards():
 def test_information_gain_advantages():
     rewards, groups = [[0.0, 2.0], [1.0, 1.0]], ["a", "a"]
     z = 1 / (math.sqrt(2 / 3) + 1e-6)
-    assert igpo.advantages(rewards, groups)[0] == pytest.approx([0.0, z], abs=1e-12)
-    assert igpo.advantages(rewards, groups, gamma=0.5)[0] == pytest.approx([-z / 2, z])
-    assert igpo.advantages(rewards, groups)[1] == [0.0, 0.0]
-    separate = igpo.advantages(rewards, groups, how="separate")
+    assert igpo.paper_advantages(rewards, groups)[0] == pytest.approx([0.0, z], abs=1e-12)
+    assert igpo.paper_advantages(rewards, groups, gamma=0.5)[0] == pytest.approx([-z / 2, z])
+    assert igpo.paper_advantages(rewards, groups)[1] == [0.0, 0.0]
+    separate = igpo.paper_advantages(rewards, groups, how="separate")
     assert separate[0] == pytest.approx([0.0, HALF], abs=1e-5)
     assert separate[1] == pytest.approx([0.0, -HALF], abs=1e-5)
-    assert igpo.advantages([[0.3, 0.3]], ["a"]) == [[0.0, 0.0]]
+    assert igpo.paper_advantages([[0.3, 0.3]], ["a"]) == [[0.0, 0.0]]
+    assert igpo.gains([LN(0.1), LN(0.4)]) == pytest.approx([0.3])
+    assert igpo.gains([LN(0.1), LN(0.4)], "log_prob_diff") == pytest.approx([LN(4)])
+    assert igpo.curriculum(0.5) == (0.75, 0.75)
 
 
 def test_gains_at_the_same_depth():
@@ -102,20 +105,11 @@ def test_residuals_outside_the_subspace_of_successes():
 
 
 def test_belief_groups():
-    def trajectory(rewards, consistencies, beliefs):
-        return forms.Trajectory(
-            turns=[forms.Turn(r, extra={"consistency": c, "belief": b}) for r, c, b in zip(rewards, consistencies, beliefs, strict=True)]
-        )
-
-    both = [trajectory([0.0, 1.0], [0.5, 0.0], ["x", "y"]), trajectory([0.0], [0.1], ["x"])]
-    a = rebel.advantages(both, 0.5, 0.5)
-    assert a[0] == pytest.approx([0.5 + 0.5 * (0.25 + 0.2), 0.5])
-    assert a[1] == pytest.approx([-0.5 + 0.5 * (-0.25 - 0.2)])
+    a = rebel.advantages([1.0, 1.0, 0.0], [0.5, 0.0, 0.1], [0, 0, 0], [0, 0, 1], ["x", "y", "x"], gamma=0.5)
+    assert a == pytest.approx([0.5 + 0.5 * (0.25 + 0.2), 0.5, -0.5 + 0.5 * (-0.25 - 0.2)])
     assert rebel.consistency(1.0, 1.0, 0.5, 0.0) == pytest.approx(0.8)
-    assert rebel.advantages(both[1:]) == [[0.0]]
     xs = [0.0, 1.0] * 5
-    assert rebel.per_type(xs, ["a"] * 10)[1] == pytest.approx(0.5 / (forms.deviation(xs) + 1e-6))
-    assert rebel.per_type(xs[:9], ["a"] * 9) == xs[:9]
+    assert rebel.per_task(xs, ["a"] * 10, [1] * 10)[1] == pytest.approx(0.5 / (forms.deviation(xs) + 1e-6))
 
 
 def test_values_from_fresh_rollouts():
@@ -151,17 +145,16 @@ def test_values_on_a_tree():
 
 
 def test_parallel_copies_that_repeat_each_other():
-    assert dpepo.diversity({}, {}) == 0.5
-    assert dpepo.diversity({1: "a", 2: "b"}, {1: [], 2: []}) == 1.0
-    assert dpepo.diversity({1: "a", 2: "a"}, {1: [], 2: []}) == pytest.approx(0.9)
-    assert dpepo.diversity({1: "look", 2: "look"}, {1: [], 2: []}) == 1.0
-    w = dpepo.diversity({1: "b", 2: "b"}, {1: ["a", "b", "a"], 2: ["a"]})
+    assert dpepo.weight({}, {}) == 0.5
+    assert dpepo.weight({1: [], 2: []}, {1: "a", 2: "b"}) == 1.0
+    assert dpepo.weight({1: [], 2: []}, {1: "a", 2: "a"}) == pytest.approx(0.9)
+    assert dpepo.weight({1: [], 2: []}, {1: "look", 2: "look"}) == 1.0
+    w = dpepo.weight({1: ["a", "b", "a"], 2: ["a"]}, {1: "b", 2: "b"})
     first = (0.8 + 0.95 + 0.95) / 3  # b once before, (a, b) once before, (a, b) in the other copy now
     second = (1.0 + 1.0 + 0.95**2) / 3  # (a, b) twice in the first copy
-    assert w == pytest.approx(0.5 * (0.8 + (first + second) / 2))
-    a = dpepo.advantages([1.0, 0.0], [0, 0], [[0.9, 0.5], [0.9]])
-    assert a[0] == pytest.approx([0.9 * HALF, 0.5 * HALF], abs=1e-5)
-    assert a[1] == pytest.approx([-1.1 * HALF], abs=1e-5)
+    assert w == pytest.approx(0.5 * (0.8 + (first + second) / 2), abs=5e-5)
+    a = dpepo.advantages([1.0, 1.0, 0.0], [0.9, 0.5, 0.9], [0, 0, 0], [0, 0, 1], over="attempts")
+    assert a == pytest.approx([0.9 * HALF, 0.5 * HALF, -1.1 * HALF], abs=1e-5)
 
 
 def test_reverse_updates_carry_the_clipped_ratio():

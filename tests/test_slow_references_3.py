@@ -90,14 +90,13 @@ def test_patched_episodes():
     assert ui_s1.episode([True, False, False, True, False, True]) == (5, [False, True, True, False, False])
     assert ui_s1.episode([False, False, False], -1) == (3, [True, True, True])
     assert ui_s1.episode([False, True], 0) == (1, [False])
-    assert ui_s1.returns([1.0, 0.1, 1.0], [True, False, True]) == [1.0, 0.1, 1.0]
-    assert ui_s1.returns([1.0, 1.0, 0.1], [True, True, False]) == [1.5, 1.0, 0.1]
-    a = ui_s1.advantages([[1.0, 1.0], [0.0]], [[True, True], [False]], [0, 0])
+    assert ui_s1.step_returns([1.0, 0.1, 1.0], [True, False, True], [0, 0, 0]).tolist() == [1.0, 0.1, 1.0]
+    assert ui_s1.step_returns([1.0, 1.0, 0.1], [True, True, False], [0, 0, 0]).tolist() == [1.5, 1.0, 0.1]
+    a = ui_s1.advantages([1.0, 1.0, 0.0], [1.5, 1.0, 0.0], [0, 0, 0], [0, 1, 0])
     s = math.sqrt(1 / 3) + 1e-6
-    assert a[0] == pytest.approx([(1 / 3) / s + 0.75 / (1.5 * HALF), (1 / 3) / s], abs=1e-5)
-    assert ui_s1.advantages([[0.3]], [[True]], [0]) == [[0.0]]
-    assert ui_s1.kept([0.0, 1.0])
-    assert not ui_s1.kept([1.0, 1.0])
+    assert a[:2] == pytest.approx([(1 / 3) / s + 0.75 / (1.5 * HALF), (1 / 3) / s], abs=1e-5)
+    assert ui_s1.keep([0.0, 1.0], [0, 0], [0, 0]).all()
+    assert not ui_s1.keep([1.0, 1.0, 9.0], [0, 0, 0], [0, 0, 1]).any()
 
 
 def test_implicit_process_rewards():

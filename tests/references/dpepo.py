@@ -1,53 +1,89 @@
-"""DPEPO (B9): one policy drives several copies of a task; a turn that repeats itself gains less and costs more."""
+"""DPEPO: GRPO over turns, times a weight for diverse exploration.
+
+Source: LePanda026/Code-for-DPEPO at 4edaa160: verl/trainer/ppo/core_algos.py compute_grpo_outcome_advantage;
+agent_system/multi_turn_rollout/rollout_loop_parallel.py calculate_penalties, calculate_transition_repeat,
+calculate_depth_repeat (ALFWorld) and the same in rollout_loop_parallel_sciworld.py (ScienceWorld).
+
+Confirmed by executing all of these functions (12 random batches, differences at the end of the file).
+
+Facts of the authors' code
+- A row is one turn of the policy (which acts in up to P parallel environments); its score is the return of the attempt
+  (sum over turns of the best reward among the environments), copied on every turn.  The scripts switch the penalty for
+  invalid actions off (use_invalid_action_penalty=False), so all turns of an attempt have one score.
+- compute_mean_std_cross_steps is True and no caller changes it: mean and std are over the TURNS of the group, so a long
+  attempt weighs more.  False (never used) takes the first row seen of each attempt.
+- std is the sample deviation (ddof 1) and eps = 1e-6 is added to it.  Group with a single row: mean 0 and std 1, so the
+  advantage is score / (1 + 1e-6).
+- Weight W of the turn: A *= W where A >= 0, A *= 2 - W where A < 0.
+- W is rounded to 4 decimals.  A turn without any action: W = 0.5 (no_action_penalty).
+- History of an environment: all actions before this turn (the authors read it after the step, but the worker files the
+  current action under "last", so the current one is not in it).
+- c1: how often the action occurs in this environment's history.
+- pair: (last action of the history, action).  With an empty history the authors write `(action)`, a string and not a
+  pair, which no pair equals: c2 = c3 = 0.
+- c2: how often the pair occurs among consecutive pairs of this environment's history.
+- c3: the sum over the other environments ACTING THIS TURN of the pair's occurrences in their history INCLUDING their
+  action of this turn.
+- per environment (0.8**c1 + 0.95**c2 + 0.95**c3) / 3, mean over the acting environments with index in 1..P.
+- dup: number of actions minus number of different actions this turn, over all actions but the exact text "look" (also
+  actions addressed to environments beyond P).  W = (0.8**dup + that mean) / 2.
+- ScienceWorld: a third part 0.95**(observations of this turn that contain "No known action matches that input."),
+  W = (three parts) / 3.
+- Scripts: omega = 0.80 (the yaml says 0.95); 8 attempts, P = 4, KL 0.01 in the loss, token mean.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
-from .forms import by_group, mean
+import numpy as np
 
 
-def diversity(
-    actions: Mapping[int, str],
-    history: Mapping[int, Sequence[str]],
-    alpha: float = 0.8,
-    beta: float = 0.95,
-    gamma: float = 0.95,
-    omega: float = 0.80,
-    none: float = 0.5,
-) -> float:
-    """W of one turn. actions[e]: the action for copy e in this turn; history[e]: the actions of that copy in EARLIER turns.
-
-    W = 0.5 (omega^dup + mean over copies of (alpha^c1 + gamma^c2 + beta^c3)/3); dup: actions other than "look" minus distinct ones, in this
-    turn; c1: how often the copy did this action before; c2: how often it did the pair (its previous action, this action) before; c3: how
-    often the pair occurs in the other copies that act, this turn included. A copy's first action has no pair: c2 = c3 = 0. No action:
-    `none`.
-    """
+def weight(histories, actions, parallel=4, invalid=None, alpha=0.8, depth=0.95, width=0.95, omega=0.8, invalid_base=0.95, no_action=0.5):
+    """W of one turn.  histories: {environment: list of earlier actions}; actions: {environment: action of this turn},
+    environments counted from 1; invalid: None (ALFWorld) or the number of refused actions of this turn (ScienceWorld)."""
     if not actions:
-        return none
-    moves = [a for a in actions.values() if a != "look"]
-    dup = len(moves) - len(set(moves))
-    parts = []
-    for e, action in actions.items():
-        before = list(history[e])
-        c1 = before.count(action)
+        return no_action
+    actions = {key: action.strip() for key, action in actions.items()}
+    histories = {key: [action.strip() for action in history] for key, history in histories.items()}
+    acting = [key for key in actions if 1 <= key <= parallel]
+
+    def occurrences(pair, history):
+        return sum(1 for first, second in pairwise(history) if (first, second) == pair)
+
+    per_environment = []
+    for key in acting:
+        history = histories[key]
+        c1 = sum(1 for action in history if action == actions[key])
         c2 = c3 = 0
-        if before:
-            pair = (before[-1], action)
-            c2 = _pairs(before).count(pair)
-            c3 = sum(_pairs([*history[f], actions[f]]).count(pair) for f in actions if f != e)
-        parts.append((alpha**c1 + gamma**c2 + beta**c3) / 3)
-    return 0.5 * (omega**dup + mean(parts))
+        if history:
+            pair = (history[-1], actions[key])
+            c2 = occurrences(pair, history)
+            c3 = sum(occurrences(pair, histories[other] + [actions[other]]) for other in acting if other != key)
+        per_environment.append((alpha**c1 + depth**c2 + width**c3) / 3)
+    named = [action for action in actions.values() if action != "look"]
+    parts = [omega ** (len(named) - len(set(named))), sum(per_environment) / len(per_environment)]
+    if invalid is not None:
+        parts.append(invalid_base**invalid)
+    return round(sum(parts) / len(parts), 4)
 
 
-def _pairs(xs: Sequence[str]) -> list[tuple[str, str]]:
-    return [(xs[i], xs[i + 1]) for i in range(len(xs) - 1)]
+def advantages(score, weights, group, trajectory, over="turns", std=True):
+    """One advantage per turn.  score: return of the turn's attempt; weights: `weight` per turn;
+    over: "turns" (the authors) or "attempts" (first row of each attempt)."""
+    out = np.zeros(len(score))
+    for row in range(len(score)):
+        seen, peers = set(), []
+        for other in range(len(score)):
+            if group[other] != group[row] or (over == "attempts" and trajectory[other] in seen):
+                continue
+            seen.add(trajectory[other])
+            peers.append(float(score[other]))
+        mean = sum(peers) / len(peers) if len(peers) > 1 else 0.0
+        deviation = np.std(peers, ddof=1) if len(peers) > 1 else 1.0
+        value = (score[row] - mean) / (deviation + 1e-6) if std else score[row] - mean
+        out[row] = value * (2 - weights[row] if value < 0 else weights[row])
+    return out
 
 
-def advantages(
-    outcomes: Sequence[float], groups: Sequence[int | str], weights: Sequence[Sequence[float]], eps: float = 1e-6
-) -> list[list[float]]:
-    """Per trajectory and turn: the group z-score A of the outcome (1 if any copy succeeds; std1 + eps) times W if A >= 0, else times 2 -
-    W."""
-    a = by_group(outcomes, groups, eps=eps)
-    return [[a[i] * (w if a[i] >= 0 else 2 - w) for w in row] for i, row in enumerate(weights)]
+# Confirmed: 240 random turns, weights equal exactly (both environments); 12 random batches of advantages 2.5e-7 (float32).

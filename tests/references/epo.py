@@ -1,11 +1,85 @@
-"""EPO (A5): an entropy bonus, and a penalty on entropies that leave a band around their own history."""
+"""EPO: entropy bonus with the published smoothing regulariser.
+
+Source: WujiangXu/EPO at 5b6fa98e, verl/workers/actor/dp_actor.py (generate_entropy_penalty,
+_calculate_epoch_based_entropy_weight, update_policy), verl/trainer/ppo/ray_trainer.py (the history),
+agent_system/multi_turn_rollout/rollout_loop.py (entropy of a step), README commands.  Paper: arXiv 2509.22576.
+
+Confirmed by executing generate_entropy_penalty and _calculate_epoch_based_entropy_weight (differences at the end of the
+file); the sum in update_policy and the history in the trainer were read, not run.
+
+Facts of the authors' code
+- loss = policy loss - coeff * (mean entropy - smooth_coeff * w(epoch) * mean penalty) + KL.  coeff = 0.001 (verl's
+  entropy_coeff), smooth_coeff = 1.0.  Both means over the tokens of the micro-batch with loss_agg_mode (token-mean), the
+  same mask as the policy loss.
+- penalty of a token: 0 if low * H < h < high * H (both strict), otherwise alpha.  H is the history at the token's turn
+  index.  Commands: low 0, high 2.0, alpha 0.1 (ALFWorld) or 0.05 (ScienceWorld); yaml: 0.8, 1.2, 0.1.
+  "seq" mode (not used): compares the row's mean entropy over ALL positions, padding included.
+- THE PENALTY IS A CONSTANT: it has no gradient.  It shifts the value of the loss alone.  What trains is the entropy
+  bonus.  (With low = 0, a token of entropy exactly 0 is outside: 0 < 0 is false.)
+- The penalty is 0 in a micro-batch in which no turn has index >= max_steps // 2 (max_step of the actor's config, 50 when
+  it is not set); otherwise it applies to ALL rows of the micro-batch, also to early turns.
+- With no history the function returns one value instead of two and the caller fails; this cannot happen, because the
+  current iteration is in the history already.
+- History: per iteration a list with, for each step of the rollout, the token mean of the entropy over all rows of that
+  step (finished attempts included).  A rollout shorter than max_steps is padded with zeros ON THE LEFT, so its first
+  value stands at index max_steps - length; a longer one keeps the last max_steps.  The history is the plain mean over all
+  iterations so far, the current one included; zeros of the padding count.
+- w(epoch) (enable_smooth_weights, on in both commands): max = 150, half = 75: up to half: 1 - 0.2 * (1 - exp(-2 e/75));
+  after: 0.8 * exp(-3 (e - 75)/75).  At 75 the first form holds (0.827), just after it 0.8 * ...; clamped to [0, 150].
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from .forms import Rows, mean, token_mean
+import numpy as np
+
+from .forms import Rows, mean
+
+
+def history(iterations, max_steps):
+    """H per step index.  iterations: per iteration the list of step entropies."""
+    rows = []
+    for values in iterations:
+        values = list(values)[-max_steps:]
+        rows.append([0.0] * (max_steps - len(values)) + values)
+    return [sum(row[step] for row in rows) / len(rows) for step in range(max_steps)]
+
+
+def epoch_weight(epoch, max_epochs=150):
+    if max_epochs <= 0:
+        return 1.0
+    epoch = max(0, min(epoch, max_epochs))
+    half = max_epochs // 2
+    if epoch <= half:
+        return 1.0 if half == 0 else 1.0 - 0.2 * (1 - math.exp(-2.0 * epoch / half))
+    return 0.8 * math.exp(-3.0 * (epoch - half) / (max_epochs - half))
+
+
+def penalty(entropy, step, past, low=0.0, high=2.0, alpha=0.1):
+    """Penalty of every token.  entropy: list of token entropies per row; step: turn index per row; past: `history`."""
+    return [
+        [0.0 if low * past[index] < value < high * past[index] else alpha for value in row]
+        for row, index in zip(entropy, step, strict=True)
+    ]
+
+
+def entropy_term(entropy, mask, step, past, epoch, max_steps, coeff=0.001, smooth=1.0, low=0.0, high=2.0, alpha=0.1, weighted=True):
+    """What is added to the loss of one micro-batch (token mean)."""
+    penalties = penalty(entropy, step, past, low, high, alpha)
+    applies = any(index >= max_steps // 2 for index in step)
+    factor = (epoch_weight(epoch) if weighted else 1.0) if applies else 0.0
+    count = sum(sum(row) for row in mask)
+    mean_entropy = sum(h * m for row, keep in zip(entropy, mask, strict=True) for h, m in zip(row, keep, strict=True)) / count
+    mean_penalty = sum(p * m for row, keep in zip(penalties, mask, strict=True) for p, m in zip(row, keep, strict=True)) / count
+    return -coeff * (mean_entropy - smooth * factor * mean_penalty)
+
+
+def entropy_gradient(mask, coeff=0.001):
+    """d entropy_term / d entropy: the bonus alone, whatever the penalty."""
+    mask = np.asarray(mask, dtype=np.float64)
+    return -coeff * mask / mask.sum()
 
 
 def turn_means(entropies: Sequence[Sequence[Sequence[float]]]) -> list[float]:
@@ -14,38 +88,10 @@ def turn_means(entropies: Sequence[Sequence[Sequence[float]]]) -> list[float]:
     return [mean([h for t in entropies if k < len(t) for h in t[k]]) for k in range(longest)]
 
 
-def history(iterations: Sequence[Sequence[float]], max_turns: int, align: str = "left") -> list[float]:
-    """Hbar[k], k < max_turns: mean over all iterations so far (the current one included) of the turn means.
-
-    align "left" (the code): each list is padded with zeros on the LEFT to max_turns, or its last max_turns are kept. align "turn" (ours):
-    turn k is compared with turn k; the mean goes over the iterations that have it, 0 where none has.
-    """
-    if align == "turn":
-        columns = [[row[k] for row in iterations if k < len(row)] for k in range(max_turns)]
-        return [mean(c) if c else 0.0 for c in columns]
-    padded = [([0.0] * max_turns + list(row))[-max_turns:] for row in iterations]
-    return [mean([row[k] for row in padded]) for k in range(max_turns)]
-
-
-def penalties(
-    entropies: Rows,
-    turns: Sequence[int],
-    past: Sequence[float],
-    low: float = 0.0,
-    high: float = 2.0,
-    alpha: float = 0.1,
-    mode: str = "token",
-) -> Rows:
-    """P_t per token: 0 if low * Hbar < H_t < high * Hbar (strict), else alpha. Rows are turns; turns[i] is the turn index of row i.
-
-    mode "seq": the row's mean entropy is compared, all its tokens get the same. alpha 0.1 (ALFWorld) or 0.05 (ScienceWorld); the band
-    0 to 2.0 is that of the published commands (code default 0.8 to 1.2).
-    """
-    result = []
-    for row, k in zip(entropies, turns, strict=True):
-        seen = [mean(row)] * len(row) if mode == "seq" and row else row
-        result.append([0.0 if low * past[k] < h < high * past[k] else alpha for h in seen])
-    return result
+def history_by_turn(iterations: Sequence[Sequence[float]], turns: int) -> list[float]:
+    """Ours: turn k is compared with turn k; the mean goes over the iterations that have it, 0 where none has."""
+    columns = [[row[k] for row in iterations if k < len(row)] for k in range(turns)]
+    return [mean(c) if c else 0.0 for c in columns]
 
 
 def hinges(
@@ -61,24 +107,4 @@ def hinges(
     return value, slope
 
 
-def weight(epoch: int, epochs: int = 150) -> float:
-    """w(e): 1 - 0.2 (1 - exp(-2x)), x = e/half up to e = half = epochs // 2; then 0.8 exp(-3x), x = (e - half)/(epochs - half)."""
-    e, half = max(0, min(epoch, epochs)), epochs // 2
-    if e <= half:
-        return 1.0 - 0.2 * (1.0 - math.exp(-2.0 * e / half)) if half else 1.0
-    return 0.8 * math.exp(-3.0 * (e - half) / (epochs - half))
-
-
-def active(turns: Sequence[int], max_turns: int) -> bool:
-    """Whether the penalty applies to this (micro-)batch: some row has turn index >= max_turns // 2."""
-    return any(k >= max_turns // 2 for k in turns)
-
-
-def term(entropies: Rows, penalty: Rows, lam: float = 0.001, beta: float = 1.0, w: float = 1.0) -> float:
-    """What is added to the loss: -lam (mean H - beta w mean P), means over all tokens."""
-    return -lam * (token_mean(entropies) - beta * w * token_mean(penalty))
-
-
-def slope(tokens: int, lam: float = 0.001) -> float:
-    """Derivative of the term with respect to each H_t when P is the constant indicator: -lam / tokens."""
-    return -lam / tokens
+# Confirmed: 12 random batches, penalties equal (1.5e-9 from float32), no gradient; weights of 163 epochs 1.1e-16.

@@ -19,8 +19,8 @@ class Cluster(Section):
     staleness: int = Field(0, ge=0, le=8)
     """How many updates old the weights that sample a batch may be. 0: in step; with one engine, exactly as without a cluster."""
     correct: bool = True
-    """With a staleness above 0, correct for the age of the data with truncated importance weights, unless objective.importance names
-    another correction."""
+    """With a staleness above 0, correct for the age of the data with importance weights: those that objective.importance names, or
+    truncated ones. Old log-probs are then the learner's."""
     placement: Literal["colocated", "apart"] = "colocated"
     """On GPUs: learners and engines share them, or have separate ones."""
     tensor_parallel: int = Field(1, ge=1)

@@ -149,6 +149,8 @@ class Entry(Generic[F]):
         owner = f"{kind} {self.name!r}"
         for name in given:
             if name not in self.options and not self.open:
+                if (instead := getattr(self.function, "former_options", {}).get(name)) is not None:
+                    raise TurnwiseError(f"{owner} has no option {name!r} any more: {instead}")
                 raise unknown_name(f"option of {owner}:", name, self.options)
         missing = [name for name, option in self.options.items() if option.required and name not in given]
         if missing:

@@ -14,6 +14,7 @@ import numpy as np
 
 from turnwise.config.options import Help
 from turnwise.credit.registry import register
+from turnwise.credit.segments import unmasked
 from turnwise.data.rollouts import Rollouts
 
 CRITIC_ONLY = "turn.critic_only"
@@ -27,8 +28,7 @@ def archer(r: Rollouts, *, baseline: Baseline = False) -> dict[str, Any]:
     """The value of the response minus the value of its state, by the more careful of two critics."""
     q1, q2, v1, v2 = (np.asarray(r.need(name, "archer"), np.float64) for name in VALUES)
     kept = ~(np.asarray(r.need(CRITIC_ONLY, "archer"), np.float64) > 0)
-    if r.has("turn.mask"):
-        kept = kept & r.column("turn.mask").astype(bool)
+    kept = unmasked(r, kept)
     advantage = np.minimum(q1, q2) - np.minimum(v1, v2)
     if not baseline:
         return {"turn.advantage": np.where(kept, advantage, 0.0), "turn.mask": kept}

@@ -156,6 +156,11 @@ def trajectory_groups(r: Rollouts) -> Ints:
     return segment_first(r.group, r.trajectory, len(r.trajectory_labels)).astype(np.int64)
 
 
+def unmasked(r: Rollouts, kept: Bools) -> Bools:
+    """Which of the turns in `kept` the batch's own mask leaves in: what a credit function returns as `turn.mask`."""
+    return np.asarray(kept & r.column("turn.mask").astype(bool)) if r.has("turn.mask") else kept
+
+
 def shared_turns(r: Rollouts) -> tuple[Ints, int]:
     """Dense ids of turns, and how many there are: a branch and its parent have the same id for a turn that the branch took over."""
     if not r.has("trajectory.parent"):

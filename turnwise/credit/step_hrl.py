@@ -14,6 +14,7 @@ import numpy as np
 from turnwise.config.options import Help
 from turnwise.credit.archer import CRITIC_ONLY
 from turnwise.credit.registry import register
+from turnwise.credit.segments import unmasked
 from turnwise.data.anchors import dense
 from turnwise.data.rollouts import Rollouts
 
@@ -28,8 +29,7 @@ def step_hrl(r: Rollouts, *, balance: Balance = True) -> dict[str, Any]:
     kept = np.ones(len(r), np.bool_)
     if r.has(CRITIC_ONLY):
         kept &= ~(np.asarray(r.column(CRITIC_ONLY), np.float64) > 0)
-    if r.has("turn.mask"):
-        kept &= r.column("turn.mask").astype(bool)
+    kept = unmasked(r, kept)
     if balance and kept.any():
         distinct, role = dense(np.asarray(r.need(ROLE, "step_hrl")).astype(np.int64))
         count = np.bincount(role[kept], minlength=len(distinct))

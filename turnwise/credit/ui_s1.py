@@ -3,7 +3,8 @@
     G_k = s_k + γ · G_{k+1}     if turns k and k + 1 both match the expert; otherwise G_k = s_k        s: column turn.score
     A_k = episode_weight · z(s_k over all turns of the group) + step_weight · z(G_k over the group's turns with the same number k)
 
-z subtracts the mean and divides by the standard deviation + 1e-6. With `least`, a group whose G differ less than this is masked.
+z subtracts the mean and divides by the sample standard deviation + 1e-6. A group is masked unless the population standard deviation of
+its attempts' G_0, at their first turns, is above `least`.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import numpy as np
 
 from turnwise.config.options import Help
 from turnwise.credit.registry import register
-from turnwise.credit.segments import Norm, TurnDiscount, deviation, pair, reverse_scan, standardise
-from turnwise.data.rollouts import Rollouts
+from turnwise.credit.segments import Norm, TurnDiscount, deviation, pair, reverse_scan, segment_count, standardise, unmasked
+from turnwise.data.anchors import Ints
+from turnwise.data.rollouts import Bools, Floats, Rollouts
 
 SCORE, MATCH = "turn.score", "turn.match"
 EpisodeWeight = Annotated[float, Help("weight of scores compared over all turns of the group", low=0)]
 StepWeight = Annotated[float, Help("weight of returns compared at the same turn number", low=0)]
-Least = Annotated[float, Help("groups whose returns have a smaller standard deviation are not learned from", low=0)]
+Least = Annotated[float, Help("a group is learned from if its attempts' returns deviate by more than this; 0: every group", low=0)]
 
 
 @register("ui_s1", paper="UI-S1, arXiv 2509.11543", needs=("group.peers", SCORE, MATCH))
@@ -44,7 +46,12 @@ def ui_s1(
     advantage = np.zeros(len(r))
     advantage[turns] = episode_weight * standardise(score[turns], r.group[turns], groups, norm)
     advantage[turns] += step_weight * standardise(later[turns], step, steps, norm)
-    kept = counts & (deviation(later[turns], r.group[turns], groups) >= least)[r.group]
-    if r.has("turn.mask"):
-        kept = kept & r.column("turn.mask").astype(bool)
+    kept = unmasked(r, counts & contrasted(r, np.flatnonzero(counts & (r.t == 0)), later, least)[r.group])
     return {"turn.advantage": np.where(kept, advantage, 0.0), "turn.mask": kept, "turn.later_score": later}
+
+
+def contrasted(r: Rollouts, first: Ints, later: Floats, least: float) -> Bools:
+    """For each group whether it is learned from: its attempts' G at their first turns differ enough, or it has one attempt alone."""
+    groups = len(r.group_labels)
+    spread, attempts = deviation(later[first], r.group[first], groups, ddof=0), segment_count(r.group[first], groups)
+    return np.asarray((spread > least) | (attempts == 1) | (least == 0))

@@ -15,7 +15,7 @@ import numpy as np
 
 from turnwise.config.options import Help
 from turnwise.credit.registry import register
-from turnwise.credit.segments import is_constant, standardise
+from turnwise.credit.segments import is_constant, standardise, unmasked
 from turnwise.data.anchors import dense
 from turnwise.data.rollouts import Rollouts
 
@@ -39,5 +39,4 @@ def vpr(
         counts[rows] = live
         chosen = relative[live]
         advantage[rows[live]] = standardise(chosen, np.zeros(len(chosen), np.int64), 1, "std", ddof=0) if whiten else chosen
-    mask = counts if not r.has("turn.mask") else counts & r.column("turn.mask").astype(bool)
-    return {"turn.advantage": advantage, "turn.mask": mask}
+    return {"turn.advantage": advantage, "turn.mask": unmasked(r, counts)}

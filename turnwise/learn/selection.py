@@ -38,7 +38,7 @@ def with_masks(packed: Packed, batch: Batch) -> Packed:
         tokens, turns = mask[packed.turn], mask[packed.turn_row]
     if batch.has("token.mask"):
         tokens = tokens & _token_flags(batch, batch.column("token.mask"), "the column token.mask")[packed.index]
-        turns = turns & _has_token(packed, tokens)
+        turns = turns & has_token(packed, tokens)
     return packed.with_columns(kept=tokens).with_turn_columns(kept=turns)
 
 
@@ -67,7 +67,7 @@ def select(packed: Packed, batch: Batch, step: Step, turns_count: bool) -> Selec
         order = _in_order(packed, rows, len(batch.rollouts))
     if step.mask is not None:
         tokens = tokens & _token_flags(batch, step.mask, "a step's mask")[packed.index]
-        turns = turns & _has_token(packed, tokens)
+        turns = turns & has_token(packed, tokens)
     read = _counts(packed, tokens, turns, turns_count)
     return Selection(np.flatnonzero(read) if order is None else order[read[order]], tokens, turns)
 
@@ -117,7 +117,7 @@ def _counts(packed: Packed, tokens: Mask, turns: Mask, turns_count: bool) -> Mas
     return read
 
 
-def _has_token(packed: Packed, tokens: Mask) -> Mask:
+def has_token(packed: Packed, tokens: Mask) -> Mask:
     """For each packed turn whether one of its tokens counts; a turn without a response has none that could be masked."""
     size = int(packed.turn_row.max()) + 1 if len(packed.turn_row) else 0
     masked, kept = np.zeros(size, np.bool_), np.zeros(size, np.bool_)

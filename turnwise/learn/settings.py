@@ -157,10 +157,12 @@ class LearnerSettings:
 
     def anchor(self, device: str) -> Anchor:
         """Whose log-probs the ratio is anchored on, on a device of this type. Left open, it is "auto" where passes in 16 bits differ
-        anyway, that is, on a GPU; and the learner's if the loss compares the engine's log-probs with them."""
+        anyway, that is, on a GPU. Left open or "auto", it is the learner's if the loss compares the engine's log-probs with them."""
+        compared = "engine_logprob" in self.loss.needs or "token.logprob" in self.loss.reads
+        if self.old_logprobs == "auto" and compared:
+            return "learner"
         if self.old_logprobs is not None:
             return self.old_logprobs
-        compared = "engine_logprob" in self.loss.needs or "token.logprob" in self.loss.reads
         return "auto" if device == "cuda" and self.dtype != "float32" and not compared else "learner"
 
     def check_sharded(self, packed: bool = False) -> None:

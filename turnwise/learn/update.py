@@ -24,7 +24,7 @@ from turnwise.learn.metrics import StepLog
 from turnwise.learn.packing import Packed, microbatches, pack
 from turnwise.learn.prepare import Mask, keep_one, with_credit
 from turnwise.learn.ranks.shares import passes
-from turnwise.learn.selection import Selection, select, sequences_of, with_masks, worth_reading
+from turnwise.learn.selection import Selection, has_token, select, sequences_of, with_masks, worth_reading
 from turnwise.learn.sending import sent
 from turnwise.learn.spread import EXTRA, with_advantage, with_overrides, with_read, with_targets
 from turnwise.methods.steps import ScheduleView, Step
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 
 NORM = "the norm of the gradient"
+REJECTED = f"{EXTRA}importance_rejected"  # prepared by an importance correction: tokens that leave the mini-batch and its denominators
 Outputs = tuple[Tensor, Tensor, Tensor | None]  # log-probs, entropies and values
 Made = tuple[Packed, int]  # the sequences of a step with their weights, and how many values count
 
@@ -152,34 +153,43 @@ class Update:
                 self.packed = self.packed.with_columns(old_logprob=packed.columns["old_logprob"])
         return self._weighted(packed, chosen)
 
-    def _weighted(self, packed: Packed, chosen: Selection) -> tuple[Packed, int]:
+    def _weighted(self, packed: Packed, chosen: Selection) -> Made | None:
         """The step's sequences with the weights of tokens and values, without those that need no computing. Also how many values
-        count."""
-        settings = self.settings
+        count. None: the importance correction has rejected everything."""
         packed = packed.with_columns(kept=chosen.tokens).with_turn_columns(kept=chosen.turns)
-        batch = packed.take(chosen.sequences)
+        sequences = chosen.sequences
+        batch = self._prepare(self.learner.correction, self._with_weights(packed.take(sequences)))
+        if REJECTED in batch.columns:
+            batch = _without_rejected(batch)
+            left = worth_reading(batch, self.turns_count)
+            if not len(left):
+                return None
+            batch, sequences = self._with_weights(batch.take(left)), sequences[left]
         kept = batch.columns["kept"]
-        weight = token_weights(batch.turn, batch.trajectory, settings.aggregation, settings.constant, mask=torch.as_tensor(kept))
-        batch = batch.with_columns(weight=weight.numpy())
         values = int((batch.turn_columns["kept"] if self.turns_count else kept).sum())
         if self.learner.critic is not None:
             batch = self.learner.critic.weighted(batch)
-        batch = self._with_own_columns(batch)
+        batch = self._prepare(self.learner.objective, batch)
         if self.learner.skips:
-            here = with_credit(batch, kept, self.whole_trajectories) | self.forced[chosen.sequences]
+            here = with_credit(batch, kept, self.whole_trajectories) | self.forced[sequences]
             keep_one(here, batch, np.arange(len(batch)))
             batch = batch if here.all() else batch.take(np.flatnonzero(here))
         return batch, values
 
-    def _with_own_columns(self, batch: Packed) -> Packed:
-        """The mini-batch with the columns that the objective and the correction prepare for it, from all of its tokens at once."""
-        for piece in (self.learner.objective, self.learner.correction):
-            if (prepare := getattr(piece, "prepare", None)) is None:
-                continue
-            columns = {name.removeprefix(EXTRA): column for name, column in batch.columns.items() if name not in ("kept", "value_weight")}
-            found = prepare(columns | {"turn": batch.turn, "trajectory": batch.trajectory})
-            batch = batch.with_columns(**{f"{EXTRA}{name}": np.asarray(column) for name, column in (found or {}).items()})
-        return batch
+    def _with_weights(self, batch: Packed) -> Packed:
+        """The mini-batch with the weight of each token; those that do not count have none, and are in no denominator."""
+        settings, mask = self.settings, torch.as_tensor(batch.columns["kept"])
+        return batch.with_columns(
+            weight=token_weights(batch.turn, batch.trajectory, settings.aggregation, settings.constant, mask=mask).numpy()
+        )
+
+    def _prepare(self, piece: Any, batch: Packed) -> Packed:
+        """The mini-batch with the columns that the objective or the correction prepares for it, from all of its tokens at once."""
+        if (prepare := getattr(piece, "prepare", None)) is None:
+            return batch
+        columns = {name.removeprefix(EXTRA): column for name, column in batch.columns.items() if name not in ("kept", "value_weight")}
+        prepared = prepare(columns | {"turn": batch.turn, "trajectory": batch.trajectory})
+        return batch.with_columns(**{f"{EXTRA}{name}": np.asarray(column) for name, column in (prepared or {}).items()})
 
     def _gradient(self, batch: Packed, values: int) -> list[dict[str, Tensor]]:
         """Gradients of a mini-batch, and the metrics of its micro-batches. With several processes: those of this one's share."""
@@ -263,6 +273,15 @@ class Update:
         log.add(tokens=int(kept.sum()), tokens_forward=len(packed.ids), sequences=len(packed), turns=turns)
         log.add(**peak_memory(self.learner.device))
         return log.summary(optimiser.settings.lr * optimiser.settings.factor(optimiser.steps_taken, self.progress))
+
+
+def _without_rejected(batch: Packed) -> Packed:
+    """The mini-batch in which rejected tokens do not count. Their column becomes the share of them, which is logged."""
+    before = batch.columns["kept"]
+    kept = before & ~batch.columns[REJECTED].astype(np.bool_)
+    share = np.full(len(kept), 1 - kept.sum() / max(before.sum(), 1), np.float32)
+    batch = batch.with_columns(**{"kept": kept, REJECTED: share})
+    return batch.with_turn_columns(kept=batch.turn_columns["kept"] & has_token(batch, kept))
 
 
 class Steps:

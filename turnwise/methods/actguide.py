@@ -53,6 +53,8 @@ class Search:
 class ActGuide(Plan):
     """Every group once; a group that fails as a whole is attempted again with the smallest helpful number of reference actions."""
 
+    old_logprobs = "engine"
+
     def __init__(
         self,
         *,

@@ -21,6 +21,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from turnwise.config.options import Help
+from turnwise.credit.segments import Weighting
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory
 from turnwise.methods.registry import method, signal
@@ -78,6 +79,10 @@ def weights(trajectory: Trajectory, alpha: float, beta: float, gamma: float, ome
     costs="prompts and responses that are `copies` times as long; no further rollouts",
     evidence="code",
 )
-def dpepo(*, copies: Annotated[int, Help("copies of the task that are played at once", low=2, high=64)] = 4) -> dict[str, Any]:
+def dpepo(
+    *,
+    copies: Annotated[int, Help("copies of the task that are played at once", low=2, high=64)] = 4,
+    weighting: Weighting = "step",
+) -> dict[str, Any]:
     """One policy plays several copies of a task at once, and gains less by what it repeats."""
-    return {"env.options.parallel": copies, "signal": [{"name": "dpepo"}], "credit.name": "dpepo"}
+    return {"env.options.parallel": copies, "signal": [{"name": "dpepo"}], "credit.name": "dpepo", "credit.weighting": weighting}

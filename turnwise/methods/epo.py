@@ -1,4 +1,4 @@
-"""EPO as one name: its objective on any credit. The formula is in objectives/epo.py."""
+"""EPO as one name: its objective on any credit; and the same with a penalty that has a gradient. Formulas are in objectives/epo.py."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from typing import Any
 
 from turnwise.methods.registry import method
 
+PAPER = "Xu et al. 2025, EPO, arXiv 2509.22576"
+COSTS = "none: the engine reports the entropies that it samples with"
 
-@method(
-    "epo",
-    paper="Xu et al. 2025, EPO, arXiv 2509.22576",
-    changes="objective",
-    costs="none: the engine reports the entropies that it samples with",
-    evidence="code; the differentiable penalty is ours",
-)
+
+@method("epo", paper=PAPER, changes="objective", costs=COSTS, evidence="code")
 def epo() -> dict[str, Any]:
-    """An entropy bonus that is held inside a band around the entropies of earlier updates."""
+    """An entropy bonus, and a constant penalty where an entropy leaves a band around those of earlier updates."""
     return {"objective.name": "epo", "objective.entropy_coef": 0.0}
+
+
+@method("epo_hinge", paper=f"ours, after {PAPER}", changes="objective", costs=COSTS, evidence="ours")
+def epo_hinge() -> dict[str, Any]:
+    """An entropy bonus that is held inside a band around the entropies of earlier updates."""
+    return {"objective.name": "epo_hinge", "objective.entropy_coef": 0.0}

@@ -113,7 +113,7 @@ def rloo(
 def loop(
     *,
     epsilon: Annotated[float, Help("ε: the ratio stays in [1/(1+ε), 1+ε]", low=0)] = 0.1,
-    drop_below: Annotated[float, Help("credit of at most this magnitude counts as 0", low=0)] = 0.01,
+    drop_below: Annotated[float, Help("attempts with a credit of smaller magnitude are dropped", low=0)] = 0.01,
 ) -> dict[str, Any]:
     """Leave-one-out credit with a narrow clip per token; attempts that differ too little from the others are dropped."""
     clip = {"objective.clip_low": epsilon / (1 + epsilon), "objective.clip_high": epsilon}

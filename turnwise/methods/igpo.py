@@ -1,20 +1,21 @@
 """IGPO: a turn is rewarded by how much it raises the policy's own probability of the gold answer.
 
     p_k     = exp(mean log-prob of the gold answer's tokens)     after the prompt of turn k and the words that open an answer
-    gain_k  = p_{k+1} − p_k                                       the last turn has none: the outcome judges it
+    gain_k  = p_{k+1} − p_k, or log p_{k+1} − log p_k             the last turn has none: the outcome judges it
 
-A task may have several gold answers; p is that of the likeliest. Credit is in `turnwise/credit/igpo.py`.
+A task may have several gold answers; p is that of the likeliest. Credit is in `turnwise/credit/igpo.py`. A curriculum lets the weight of
+gains fall and that of the outcome rise linearly over the run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from turnwise.config.options import Help
-from turnwise.credit.igpo import GAIN, Pooling
+from turnwise.credit.igpo import GAIN, GAIN_WEIGHT, OUTCOME_WEIGHT, Pooling, Version, Zeros
 from turnwise.credit.segments import TurnDiscount
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Floats
@@ -25,21 +26,56 @@ from turnwise.methods.spans import Spans
 PAPER = "Wang et al. 2025, Information Gain-based Policy Optimization, arXiv 2510.14967"
 Key = Annotated[str, Help("key of the tasks' data that holds the gold answer, or a list of them")]
 Form = Annotated[str, Help("how the agent says an answer, with {} in place of it")]
+Gain = Annotated[Literal["prob", "log_prob"], Help("what a turn adds to: the answer's probability, or its mean log-prob")]
+Weight = Annotated[float, Help("a weight of rewards at the start or at the end of the run", low=0)]
 
 
 @method("igpo", paper=PAPER, changes="reward, credit", costs="one scoring pass per turn and gold answer", evidence="code; sum from notes")
-def igpo(*, gamma: TurnDiscount = 1.0, normalise: Pooling = "joint", key: Key = "answers", form: Form = "<answer>{}</answer>") -> Any:
+def igpo(
+    *,
+    gamma: TurnDiscount = 1.0,
+    normalise: Pooling = "joint",
+    version: Version = "rewrite",
+    zeros: Zeros = "count",
+    gain: Gain = "prob",
+    curriculum: Annotated[bool, Help("the weight of gains falls over the run, and that of the outcome rises")] = False,
+    key: Key = "answers",
+    form: Form = "<answer>{}</answer>",
+) -> dict[str, Any]:
     """A turn is rewarded by how much it raises the policy's probability of the gold answer."""
+    of_gain = {"name": "information_gain", "key": key, "form": form, "gain": gain}
     return {
-        "signal": [{"name": "information_gain", "key": key, "form": form}],
+        "signal": [of_gain, {"name": "information_curriculum"}] if curriculum else [of_gain],
         "credit.name": "igpo",
         "credit.gamma": gamma,
         "credit.normalise": normalise,
+        "credit.version": version,
+        "credit.zeros": zeros,
+    }
+
+
+@signal("information_curriculum", paper=PAPER, gives=(GAIN_WEIGHT, OUTCOME_WEIGHT))
+def information_curriculum(
+    batch: Batch,
+    models: Any,
+    *,
+    gain_start: Weight = 1.0,
+    gain_end: Weight = 0.5,
+    outcome_start: Weight = 0.5,
+    outcome_end: Weight = 1.0,
+) -> Mapping[str, Floats]:
+    """Weights of gains and outcomes that change linearly over the run."""
+    size, progress = len(batch.trajectories), models.progress
+    return {
+        GAIN_WEIGHT: np.full(size, gain_start + (gain_end - gain_start) * progress),
+        OUTCOME_WEIGHT: np.full(size, outcome_start + (outcome_end - outcome_start) * progress),
     }
 
 
 @signal("information_gain", paper=PAPER, needs=("task.{key}", "model.policy"), gives=("turn.gold_probability", GAIN))
-def information_gain(batch: Batch, models: Any, *, key: Key = "answers", form: Form = "<answer>{}</answer>") -> Mapping[str, Floats]:
+def information_gain(
+    batch: Batch, models: Any, *, key: Key = "answers", form: Form = "<answer>{}</answer>", gain: Gain = "prob"
+) -> Mapping[str, Floats]:
     """How much each turn raised the policy's probability of the gold answer; NaN for the last turn and for tasks without an answer."""
     spans = Spans(models.policy.tokenizer)
     opening = spans.encode(form.partition("{}")[0]) if form.partition("{}")[0] else []
@@ -58,9 +94,10 @@ def information_gain(batch: Batch, models: Any, *, key: Key = "answers", form: F
     for row, number in wanted:
         best[row] = max(best[row], means[number])
     known = np.where(np.isinf(best), np.nan, np.exp(best))
-    after = np.append(known[1:], np.nan)
+    before = known if gain == "prob" else np.where(np.isinf(best), np.nan, best)
+    after = np.append(before[1:], np.nan)
     after[batch.first_row[1:] - 1] = np.nan
-    return {"turn.gold_probability": known, GAIN: after - known}
+    return {"turn.gold_probability": known, GAIN: after - before}
 
 
 def gold_answers(task: Task, key: str) -> list[str]:

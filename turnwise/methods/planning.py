@@ -175,10 +175,12 @@ class Places:
 class Plan:
     """The base class of plans. `state` is kept in checkpoints (JSON values), and `load_state` gets it after a resume. `drawing` is an
     object that has a say in how the turns of the plan's attempts are drawn (`turnwise/collect/drawing.py`). `overlaps`: a batch may be
-    gathered before the last one is complete, on a cluster with staleness; only for plans of one round without a state."""
+    gathered before the last one is complete, on a cluster with staleness; only for plans of one round without a state. `old_logprobs`:
+    whose they have to be ("engine"), if the plan learns from other prompts than it samples with; None: any."""
 
     drawing: Any = None
     overlaps: bool = False
+    old_logprobs: str | None = None
 
     def gather(self, places: Places, groups: int) -> Rounds:
         raise TurnwiseError(

@@ -2,36 +2,42 @@
 
     history(k) = mean over past updates of the mean entropy of tokens at turn index k, as the engine reported it when it sampled
     P = 0 inside low · history(k) < H < high · history(k)                                           H: under the current policy
-    P = penalty outside (form "published"), or penalty · distance to the band (form "hinge")
+    P = penalty outside (`epo`, as published), or penalty · distance to the band (`epo_hinge`, ours)
     loss = clipped loss − bonus · (H − smoothing · w(e) · P)                                        e: updates so far
 
-The published indicator is a constant where it is not 0: it moves the value of the loss and no weight. The hinge has a gradient, so it is
-the default. w decays over `decay` updates: slowly from 1 to about 0.8 in the first half, then quickly.
+The published P is a constant where it is not 0: it moves the value of the loss and no weight, so `epo` trains with the entropy bonus
+alone. The hinge has a gradient. w decays over `decay` updates: slowly from 1 to about 0.8 in the first half, then quickly.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from turnwise.config.options import Help
 from turnwise.objectives.clip import clip
 from turnwise.objectives.registry import TokenLoss, register
 from turnwise.objectives.tokens import Tokens
 
+PAPER = "Xu et al. 2025, EPO, arXiv 2509.22576"
 
-@register("epo", paper="Xu et al. 2025, EPO, arXiv 2509.22576", needs=("turn.t", "token.entropy"))
+
+@register("epo", paper=PAPER, needs=("turn.t", "token.entropy"))
 class Epo:
-    """PPO's clip with an entropy bonus that is held inside a band around the entropies of earlier updates."""
+    """PPO's clip with an entropy bonus, and the published constant penalty where an entropy leaves the band around its history."""
+
+    former_options: ClassVar[dict[str, str]] = {
+        "form": 'remove it. objective.name = "epo" is the published form; the former form "hinge" is objective.name = "epo_hinge"'
+    }
 
     def __init__(
         self,
         *,
-        form: Annotated[Literal["hinge", "published"], Help("penalty by distance to the band, or the published constant")] = "hinge",
         level: Annotated[Literal["token", "turn"], Help("what is compared with the band: each token, or the mean of a turn")] = "token",
         bonus: Annotated[float, Help("coefficient of the entropy, and of the penalty with it", low=0)] = 0.001,
         smoothing: Annotated[float, Help("weight of the penalty relative to the entropy", low=0)] = 1.0,
@@ -44,7 +50,7 @@ class Epo:
         clip_high: Annotated[float, Help("the ratio is clipped above at 1 + this", low=0)] = 0.2,
         dual_clip: Annotated[float | None, Help("bound on the ratio if the advantage is negative", low=1)] = 3.0,
     ):
-        self.form, self.level, self.bonus, self.smoothing = form, level, bonus, smoothing
+        self.level, self.bonus, self.smoothing = level, bonus, smoothing
         self.penalty, self.low, self.high, self.decay, self.gate = penalty, low, high, decay, gate
         self.clip = {"clip_low": clip_low, "clip_high": clip_high, "dual_clip": dual_clip}
         self.updates = 0
@@ -69,13 +75,16 @@ class Epo:
         entropy, history = tokens.need("entropy", "EPO"), tokens.need("history", "EPO")
         known, compared = ~history.isnan(), tokens.mean_over("turn", entropy) if self.level == "turn" else entropy
         centre = torch.where(known, history, 0.0)
-        outside = known & ~((compared > self.low * centre) & (compared < self.high * centre))
-        far = outside.to(entropy.dtype)
-        if self.form == "hinge":
-            far = torch.where(known, (self.low * centre - compared).relu() + (compared - self.high * centre).relu(), 0.0)
+        low, high = self.low * centre, self.high * centre
+        outside = known & ~((compared > low) & (compared < high))
+        distance = torch.where(known, self.distance(compared, low, high), 0.0)
         weight = self.smoothing * smoothing_weight(self.updates, self.decay)
         loss, metrics = clip(tokens, **self.clip)
-        return TokenLoss(loss - self.bonus * (entropy - weight * self.penalty * far), {**metrics, "entropy_outside": outside})
+        return TokenLoss(loss - self.bonus * (entropy - weight * self.penalty * distance), {**metrics, "entropy_outside": outside})
+
+    def distance(self, entropy: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """How far an entropy counts as outside of the band: 1 if it is."""
+        return (~((entropy > low) & (entropy < high))).to(entropy.dtype)
 
     def observe(self, metrics: Mapping[str, float]) -> None:
         """An update is over: its mean entropies join the history."""
@@ -91,6 +100,15 @@ class Epo:
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.updates, self.sums, self.counts = int(state["updates"]), np.array(state["sums"], float), np.array(state["counts"], float)
+
+
+@register("epo_hinge", paper=f"ours, after {PAPER}", needs=("turn.t", "token.entropy"))
+class EpoHinge(Epo):
+    """EPO with a penalty that has a gradient: it grows with the distance of an entropy from the band around its history."""
+
+    def distance(self, entropy: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """How far an entropy is outside of the band."""
+        return (low - entropy).relu() + (entropy - high).relu()
 
 
 def smoothing_weight(updates: int, last: int | None) -> float:

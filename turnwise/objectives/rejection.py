@@ -6,9 +6,9 @@ A span is a token, a turn (the segment that was generated in one go) or a trajec
     k2, k3      mean of (log w)²/2, mean of ( w − log w − 1 )        never negative; 0 if the two agree
     difference  mean of ( p_old − p_engine )    of probabilities: a large ratio of two tiny ones counts little
 
-A rejected span has weight 0. Others have weight 1 or, with `truncate`, each token's w up to that bound. `normalise` divides by the mean
-weight of the mini-batch, so the size of a step does not depend on how much was rejected. All of it is data of the mini-batch and is
-computed before it is cut.
+A rejected span leaves the mini-batch: it is in no denominator, and neither KL nor entropy act on it. Others have weight 1 or, with
+`truncate`, each token's w up to that bound. `normalise` divides by the mean weight of the tokens that are kept. All of it is data of the
+mini-batch and is computed before it is cut.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Bound = float | None
     "reject", paper="geometric and k3 rejection of spans; segment filters by ratio and difference", needs=("token.old_logprob",)
 )
 class Reject:
-    """Weight 0 for every span on which engine and learner differ by more than the bounds, otherwise 1 or the truncated weight."""
+    """Removes every span on which engine and learner differ by more than the bounds; others have weight 1 or the truncated weight."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Reject:
         k3_high: Annotated[Bound, Help("largest mean of a span's k3; none: no bound", low=0)] = None,
         difference: Annotated[Bound, Help("largest distance of a span's mean difference of probabilities from 0", low=0)] = None,
         truncate: Annotated[Bound, Help("weigh kept tokens by w, at most this; none: weight 1", low=1)] = None,
-        normalise: Annotated[bool, Help("divide by the mean weight of the mini-batch's tokens")] = False,
+        normalise: Annotated[bool, Help("divide by the mean weight of the tokens that are kept")] = False,
     ):
         if (ratio_low, ratio_high, k2_high, k3_high, difference, truncate) == (None,) * 6:
             raise TurnwiseError(
@@ -55,7 +55,7 @@ class Reject:
         self.ratio, self.k2_high, self.k3_high, self.difference = (ratio_low, ratio_high), k2_high, k3_high, difference
 
     def prepare(self, columns: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Once per mini-batch: the weight of every token."""
+        """Once per mini-batch: the weight of every token, and which are rejected."""
         counted = np.asarray(columns["weight"]) != 0
         old, engine = (np.where(counted, np.asarray(columns[name], np.float64), 0.0) for name in ("old_logprob", "engine_logprob"))
         log_weight = np.clip(old - engine, -MAX_LOG_RATIO, MAX_LOG_RATIO)
@@ -72,7 +72,7 @@ class Reject:
         kept &= _within(mean(log_weight**2 / 2), None, self.k2_high)
         kept &= _within(np.abs(mean(np.exp(old) - np.exp(engine))), None, self.difference)
         factor = np.where(kept, 1.0 if self.truncate is None else np.minimum(weight, self.truncate), 0.0)
-        if self.normalise and (average := factor[counted].mean() if counted.any() else 0.0) > 0:
+        if self.normalise and (average := factor[counted & kept].mean() if (counted & kept).any() else 0.0) > 0:
             factor = factor / average
         return {"importance_factor": factor, "importance_rejected": ~kept}
 

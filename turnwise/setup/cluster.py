@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -42,7 +42,6 @@ from turnwise.engines.base import Engine
 from turnwise.learn.learner import Learner
 from turnwise.learn.models import choose_device
 from turnwise.setup.build import with_adapters
-from turnwise.setup.correcting import truncated
 from turnwise.setup.favours import openings, said
 from turnwise.setup.names import know
 from turnwise.setup.placing import check_recipe, seats_for
@@ -54,19 +53,6 @@ from turnwise.util.garbage import play_only
 KEEPER = 60.0  # seconds for a GPU to be reserved
 CALLS = 8  # that one actor takes at a time, in addition to one per group that it plays ahead
 OWN_WEIGHTS = ("vllm",)  # engines that load published weights themselves
-
-
-def corrected(config: Config, say: Callable[[str], None] | None = None) -> Config:
-    """The recipe with truncated importance weights, if its data may be older than the weights and it names no other correction."""
-    own = config.cluster
-    if own is None or own.staleness < 1 or not own.correct or config.objective.importance != "none":
-        return config
-    if say is not None:
-        say(
-            f"staleness {own.staleness}: the loss is corrected with truncated importance weights (objective.importance=truncate, "
-            "learner.old_logprobs=learner); cluster.correct=false turns it off"
-        )
-    return truncated(config)
 
 
 class ClusterSystem(System):

@@ -58,6 +58,7 @@ class Models:
         longest: int = 0,
     ):
         self.learner, self.further, self.longest = learner, dict(further or {}), longest
+        self.progress = 0.0
         self.policy = Policy(learner, tokenizer)
         self._own_reference = learner.make_reference() if keep_reference and learner.reference is None else None
         self._plan_memory()
@@ -96,7 +97,8 @@ class Models:
         return name in (POLICY, REFERENCE) or name in self.further
 
     def at(self, progress: float) -> None:
-        """The progress of the run, from 0 to 1: falling learning rates follow it."""
+        """The progress of the run, from 0 to 1: falling learning rates and the weights of curricula follow it."""
+        self.progress = progress
         for model in self.further.values():
             model.progress = progress
 
