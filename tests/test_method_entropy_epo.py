@@ -83,7 +83,7 @@ def test_the_loss_is_the_clipped_one_minus_the_bonus_that_leaves_the_band(seed: 
         outside, slope = slow.hinges(rows, indices, past, 0.7, 1.3, 0.3)
     w = slow.weight(3)
     expected = slow.term(rows, outside, 0.2, 0.5, w)
-    added = loss - clip(tokens, dual_clip=3.0).loss
+    added = loss - clip(tokens).loss
     assert float((tokens.weight * added).sum().detach()) == pytest.approx(expected, abs=1e-6)
     (pull,) = torch.autograd.grad((tokens.weight * loss).sum(), entropy)
     n = len(values)
@@ -109,7 +109,7 @@ def test_without_a_history_or_below_the_gate_there_is_no_penalty() -> None:
     tokens = tokens_of(batch, gated.prepare(batch), entropy)
     loss, metrics = gated(tokens)
     assert not metrics["entropy_outside"].any()
-    torch.testing.assert_close(loss, clip(tokens, dual_clip=3.0).loss - 0.001 * entropy)
+    torch.testing.assert_close(loss, clip(tokens).loss - 0.001 * entropy)
 
 
 def test_a_run_keeps_its_history_over_a_kill_and_the_band_moves_the_weights(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_tokens_above_the_upper_bound_keep_a_gradient() -> None:
     logprob = torch.tensor(old + moved, requires_grad=True)
     place = torch.arange(200)
     tokens = Tokens(logprob, torch.tensor(old), torch.tensor(advantage), place, place, torch.ones(200, dtype=torch.float64))
-    for options, dual in (({"clip_high": 0.28}, 3.0), ({"clip_high": 0.28, "dual_clip": None}, None)):
+    for options, dual in (({"clip_high": 0.28, "dual_clip": 3.0}, 3.0), ({"clip_high": 0.28}, None)):
         loss, metrics = aepo_loss(tokens, **options)
         (slope,) = torch.autograd.grad(loss.sum(), logprob)
         value, gradient = slow_aepo.losses([(old + moved).tolist()], [old.tolist()], [advantage.tolist()], dual=dual)

@@ -23,7 +23,8 @@ import numpy as np
 from turnwise.config.options import Help
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory
-from turnwise.methods.registry import method, signal
+from turnwise.methods.authors import VERL_AGENT
+from turnwise.methods.registry import Brings, method, signal
 
 PAPER = "DPEPO, arXiv 2604.24320"
 LOOK = "look"
@@ -80,4 +81,5 @@ def weights(trajectory: Trajectory, alpha: float, beta: float, gamma: float, ome
 )
 def dpepo(*, copies: Annotated[int, Help("copies of the task that are played at once", low=2, high=64)] = 4) -> dict[str, Any]:
     """One policy plays several copies of a task at once, and gains less by what it repeats."""
-    return {"env.options.parallel": copies, "signal": [{"name": "dpepo"}], "credit.name": "dpepo"}
+    own = {"env.options.parallel": copies, "signal": [{"name": "dpepo"}], "credit.name": "dpepo"}
+    return Brings(own, VERL_AGENT | {"credit.norm": "std"})

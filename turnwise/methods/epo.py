@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from turnwise.methods.registry import method
+from turnwise.methods.authors import VERL_AGENT
+from turnwise.methods.registry import Brings, method
 
 
 @method(
@@ -16,4 +17,4 @@ from turnwise.methods.registry import method
 )
 def epo() -> dict[str, Any]:
     """An entropy bonus that is held inside a band around the entropies of earlier updates."""
-    return {"objective.name": "epo", "objective.entropy_coef": 0.0}
+    return Brings({"objective.name": "epo", "objective.entropy_coef": 0.0}, VERL_AGENT | {"objective.dual_clip": 3.0})

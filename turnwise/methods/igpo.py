@@ -15,11 +15,11 @@ import numpy as np
 
 from turnwise.config.options import Help
 from turnwise.credit.igpo import GAIN, Pooling
-from turnwise.credit.segments import TurnDiscount
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Floats
 from turnwise.data.tasks import Task
-from turnwise.methods.registry import method, signal
+from turnwise.methods.authors import TurnDiscount, kl_loss
+from turnwise.methods.registry import Brings, method, signal
 from turnwise.methods.spans import Spans
 
 PAPER = "Wang et al. 2025, Information Gain-based Policy Optimization, arXiv 2510.14967"
@@ -28,14 +28,16 @@ Form = Annotated[str, Help("how the agent says an answer, with {} in place of it
 
 
 @method("igpo", paper=PAPER, changes="reward, credit", costs="one scoring pass per turn and gold answer", evidence="code; sum from notes")
-def igpo(*, gamma: TurnDiscount = 1.0, normalise: Pooling = "joint", key: Key = "answers", form: Form = "<answer>{}</answer>") -> Any:
+def igpo(*, gamma: TurnDiscount = None, normalise: Pooling = "joint", key: Key = "answers", form: Form = "<answer>{}</answer>") -> Any:
     """A turn is rewarded by how much it raises the policy's probability of the gold answer."""
-    return {
+    own = {
         "signal": [{"name": "information_gain", "key": key, "form": form}],
         "credit.name": "igpo",
         "credit.gamma": gamma,
         "credit.normalise": normalise,
     }
+    authors = {"objective.name": "clip", "objective.aggregation": "token", "objective.entropy_coef": 0.001, "credit.gamma": 1.0}
+    return Brings(own, authors | kl_loss(0.001))
 
 
 @signal("information_gain", paper=PAPER, needs=("task.{key}", "model.policy"), gives=("turn.gold_probability", GAIN))

@@ -42,9 +42,9 @@ class Brings(dict[str, Any]):
     """What a method brings: the settings that it is, and what its `authors` took for settings that all methods share, which
     `method.faithful` adds. A setting of None is left to the recipe. A method that returns a plain table is all of it."""
 
-    def __init__(self, settings: Mapping[str, Any], authors: Mapping[str, Any]):
+    def __init__(self, settings: Mapping[str, Any], authors: Mapping[str, Any] | None = None):
         super().__init__({key: value for key, value in settings.items() if value is not None})
-        self.authors = {key: value for key, value in authors.items() if key not in self}
+        self.authors = {key: value for key, value in (authors or {}).items() if key not in self}
 
 
 plans: Registry[Piece] = Registry("plan", _load, PLAN)
