@@ -246,11 +246,11 @@ def test_a_run_branches_and_trains_shared_turns_once_with_their_mean_advantage(t
 
 
 def test_soft_attribution_trains_every_copy_and_entropies_scale_the_advantage_of_tokens(tmp_path: Path) -> None:
-    run = run_of("aepo", tmp_path, **{"collect.groups": 2})
+    run = run_of("aepo", tmp_path, **{"collect.groups": 2, "method.faithful": True})
     batch = stored_batch(run, 1)
     [line] = [line for line in run.metrics() if line["iteration"] == 1]
     assert line["collect/pilots"] == 2 and line["collect/branches"] > 0 and not batch.has("turn.mask")
     of_turns = np.repeat(tw.credit.compute("grpo", batch.rollouts), batch.rollouts.tokens)
     z = np.array(slow_aepo.attention(batch.column("token.entropy").tolist()))
     np.testing.assert_allclose(batch.column("token.advantage"), of_turns * (1 + 0.2 * z), atol=1e-6, rtol=1e-6)
-    assert "learner/clip_dual" in line  # AEPO's objective
+    assert "learner/clip_dual" in line  # AEPO's objective, with the authors' bound

@@ -10,6 +10,9 @@ from turnwise.config.options import Help
 # verl-agent's scripts for ALFWorld and WebShop, on which the code of GiGPO, HiPER, ReBel, T2PO and others is built
 VERL_AGENT: Mapping[str, Any] = {
     "objective.name": "clip",
+    "objective.clip_low": 0.2,
+    "objective.clip_high": 0.2,
+    "objective.dual_clip": 3.0,
     "objective.aggregation": "token",
     "objective.kl": "loss",
     "objective.kl_coef": 0.01,
@@ -29,5 +32,7 @@ ValueClip = Annotated[float | None, Help("how far a value may move in one iterat
 
 
 def kl_loss(coefficient: float | None) -> dict[str, Any]:
-    """Settings of a KL loss with this coefficient; none where the recipe's holds."""
-    return {"objective.kl": None if coefficient is None else "loss" if coefficient else "off", "objective.kl_coef": coefficient}
+    """Settings of a KL loss with this coefficient; 0: no KL term, None: the recipe's."""
+    if coefficient is None:
+        return {}
+    return {"objective.kl": "loss", "objective.kl_coef": coefficient} if coefficient else {"objective.kl": "off"}

@@ -17,4 +17,4 @@ from turnwise.methods.registry import Brings, method
 )
 def epo() -> dict[str, Any]:
     """An entropy bonus that is held inside a band around the entropies of earlier updates."""
-    return Brings({"objective.name": "epo", "objective.entropy_coef": 0.0}, VERL_AGENT | {"objective.dual_clip": 3.0})
+    return Brings({"objective.name": "epo", "objective.entropy_coef": 0.0}, VERL_AGENT)
