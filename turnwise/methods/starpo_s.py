@@ -15,7 +15,7 @@ from turnwise.methods.registry import Brings, method
     paper="Wang et al. 2025, RAGEN, arXiv 2504.20073",
     changes="plan, credit, objective",
     costs="groups that are collected and not learned from; a value head",
-    evidence="code (filter, weights, patience); clip-higher and no KL from memory",
+    evidence="code",
 )
 def starpo_s(
     *,
