@@ -20,7 +20,8 @@ IMMATERIAL = {"name", "out", "seed", "eval.every", "env.workers", "env.timeout",
     "learner.gradient_checkpointing",
 }
 ABSENT = "–"
-OWN = ("method", "player", "plan", "signal", "schedule", "models", "reward")  # sections that are a method's own, whatever is in them
+# What starts like this is a method's own, whatever it says.
+OWN = ("method", "player", "plan", "signal", "schedule", "models", "reward", "collect.shared_prefix")
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def also_differ(groups: Sequence[Group], named: Sequence[str]) -> dict[str, dict
     found: dict[tuple[str, Any], dict[str, list[str]]] = {}
     for group, config in zip(groups, configs, strict=True):
         for key, (value, meaning) in _settings(config, keys).items():
-            if _matters(key) and key not in named and key.partition(".")[0] not in OWN and not key.endswith(".name"):
+            if _matters(key) and key not in named and not key.startswith(OWN) and not key.endswith(".name"):
                 found.setdefault((key, meaning), {}).setdefault(_word(value), []).append(group.label)
     differing: dict[str, dict[str, list[str]]] = {}
     for (key, _), by_value in sorted(found.items(), key=lambda item: item[0][0]):

@@ -185,12 +185,9 @@ def carried(family: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> d
     sources = [(known.known(before.get("name", usual)), before), (known[usual], {})]
     values: dict[str, Any] = {}
     for name, option in entry.options.items() if entry is not None else ():
-        for source, given in sources:
-            if source is not None and meaning(name, source, given) == meaning(name, entry, now):
-                values[name] = given.get(name, source.options[name].usual)
-                break
-        if values.get(name) == option.usual:
-            del values[name]
+        same = [(one, given) for one, given in sources if one is not None and meaning(name, one, given) == meaning(name, entry, now)]
+        value = same[0][1].get(name, same[0][0].options[name].usual) if same else option.usual
+        values |= {name: value} if value != option.usual else {}
     return values
 
 
