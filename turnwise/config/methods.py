@@ -153,7 +153,8 @@ def _applied(values: dict[str, Any], settings: Settings) -> dict[str, Any]:
     above, below = overridden({}, settings.items()), dict(values)
     for key, section in SECTIONS.items():
         old, now = below.get(key, {}), above.get(key)
-        name = now.get("name") if isinstance(now, dict) else None
+        now = now if isinstance(now, dict) else {}
+        name = now.get("name")
         if isinstance(old, dict) and name is not None and old.get("name", section.model_fields["name"].default) != name:
             stays = {own: value for own, value in old.items() if own in section.model_fields and own != "name"}
             stays |= ask_carried(key, old, now)

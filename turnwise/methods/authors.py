@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from turnwise.config.options import Help
 
 # verl-agent's scripts for ALFWorld and WebShop, on which the code of GiGPO, HiPER, ReBel, T2PO and others is built
-VERL_AGENT: Mapping[str, Any] = {
+VERL_AGENT: dict[str, Any] = {
     "objective.name": "clip",
     "objective.clip_low": 0.2,
     "objective.clip_high": 0.2,
@@ -19,7 +18,7 @@ VERL_AGENT: Mapping[str, Any] = {
     "objective.entropy_coef": 0.001,
 }
 # RAGEN's base.yaml
-RAGEN: Mapping[str, Any] = {
+RAGEN: dict[str, Any] = {
     "objective.aggregation": "token",
     "objective.kl": "off",
     "objective.entropy_coef": 0.001,

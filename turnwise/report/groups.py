@@ -109,10 +109,10 @@ def _settings(config: Mapping[str, Any], keys: set[str]) -> dict[str, tuple[Any,
     if "objective.name" in config:
         options = {key for key in keys if key.startswith("objective.") and key.split(".")[1] not in Objective.model_fields}
         values |= {key: (config.get(key, "the default"), config["objective.name"]) for key in options}
-    entry = registry("credit").known(str(config.get("credit.name", "")))
-    given = {key.removeprefix("credit."): value for key, value in config.items() if key.startswith("credit.")}
-    for option in entry.options.values() if entry is not None else ():
-        values[f"credit.{option.name}"] = (given.get(option.name, option.usual), meaning(option.name, entry, given))
+    if (entry := registry("credit").known(str(config.get("credit.name", "")))) is not None:
+        given = {key.removeprefix("credit."): value for key, value in config.items() if key.startswith("credit.")}
+        for name, option in entry.options.items():
+            values[f"credit.{name}"] = (given.get(name, option.usual), meaning(name, entry, given))
     return values
 
 

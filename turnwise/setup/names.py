@@ -177,14 +177,16 @@ def carried(family: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> d
     the same discount per turn, norm and penalty. Options that are equal to the new default are left out."""
     from turnwise.config.learning import Credit, Objective
 
-    section = {"credit": Credit, "objective": Objective}.get(family)
+    sections: dict[str, type[Named]] = {"credit": Credit, "objective": Objective}
+    section = sections.get(family)
     if section is None or (family == "objective" and not set(before) - set(section.model_fields)):  # the defaults of objectives are equal
         return {}
     usual, known = section.model_fields["name"].default, registry(family)
-    entry = known.known(now["name"])
+    if (entry := known.known(now["name"])) is None:
+        return {}
     sources = [(known.known(before.get("name", usual)), before), (known[usual], {})]
     values: dict[str, Any] = {}
-    for name, option in entry.options.items() if entry is not None else ():
+    for name, option in entry.options.items():
         same = [(one, given) for one, given in sources if one is not None and meaning(name, one, given) == meaning(name, entry, now)]
         value = same[0][1].get(name, same[0][0].options[name].usual) if same else option.usual
         values |= {name: value} if value != option.usual else {}
