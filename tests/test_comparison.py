@@ -532,3 +532,32 @@ def test_comparing_loads_no_torch(tmp_path: Path) -> None:
     study(tmp_path)
     code = f"import sys, turnwise as tw; tw.compare({str(tmp_path)!r}); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_settings_in_which_groups_differ_besides_the_method_are_shown_in_every_format(tmp_path: Path) -> None:
+    for name in ("gspo", "arpo"):
+        write_run(tmp_path, name, {20: GOOD}, **{"method.name": name, "method.faithful": True})
+    found = tw.compare(tmp_path)
+    assert [group.label for group in found.groups] == ["arpo", "gspo"] and found.named_by == ["method.name"]
+    assert found.also_differ == {"objective.aggregation": {"token": ["arpo"], "turn": ["gspo"]}}
+    for text in (words(found), found.to_markdown(), found.to_latex().replace("\\_", "_")):
+        assert re.search(r"objective\.aggregation\W+token \(arpo\); turn \(gspo\)", text)
+    assert json.loads(found.to_json())["also_differ"] == found.also_differ
+
+
+def test_methods_on_top_of_one_recipe_differ_in_nothing_else(tmp_path: Path) -> None:
+    recipe = {"credit.norm": "none", "credit.gamma": 0.8, "objective.aggregation": "trajectory", "objective.kl": "loss"}
+    for name in ("grpo", "arpo", "gspo", "hgpo", "igpo", "ui_s1", "cispo", "loop"):
+        write_run(tmp_path, name, {20: GOOD}, recipe=recipe, **{"method.name": name})
+    found = tw.compare(tmp_path)
+    assert found.also_differ == {}
+    assert "also differ" not in words(found)
+
+
+def test_an_option_that_is_not_set_is_compared_by_its_default(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", {20: GOOD}, **{"credit.name": "gigpo"})
+    write_run(tmp_path, "b", {20: GOOD}, **{"credit.name": "igpo"})
+    write_run(tmp_path, "c", {20: GOOD}, **{"credit.name": "graph_gpo", "objective.clip_low": 0.1})
+    found = tw.compare(tmp_path).also_differ
+    assert found["credit.gamma"] == {"0.95": ["gigpo"], "1.0": ["igpo"]}, "a discount per graph distance is another setting"
+    assert found["objective.clip_low"] == {"the default": ["gigpo", "igpo"], "0.1": ["graph_gpo"]}

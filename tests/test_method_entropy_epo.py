@@ -88,7 +88,7 @@ def test_the_loss_is_the_clipped_one_minus_the_bonus_that_leaves_the_band(seed: 
     if kind is Epo and level == "token":
         mask = [[1] * len(row) for row in rows]
         assert expected == pytest.approx(slow.entropy_term(rows, mask, indices, past, 3, 1, 0.2, 0.5, 0.7, 1.3, 0.3))
-    added = loss - clip(tokens, dual_clip=3.0).loss
+    added = loss - clip(tokens).loss
     assert float((tokens.weight * added).sum().detach()) == pytest.approx(expected, abs=1e-6)
     (pull,) = torch.autograd.grad((tokens.weight * loss).sum(), entropy)
     n = len(values)
@@ -114,7 +114,7 @@ def test_without_a_history_or_below_the_gate_there_is_no_penalty() -> None:
     tokens = tokens_of(batch, gated.prepare(batch), entropy)
     loss, metrics = gated(tokens)
     assert not metrics["entropy_outside"].any()
-    torch.testing.assert_close(loss, clip(tokens, dual_clip=3.0).loss - 0.001 * entropy)
+    torch.testing.assert_close(loss, clip(tokens).loss - 0.001 * entropy)
 
 
 def test_epo_by_name_is_the_published_form_and_a_recipe_with_the_former_option_is_told_what_to_write() -> None:

@@ -108,7 +108,7 @@ def test_tokens_above_the_upper_bound_keep_a_gradient() -> None:
     logprob = torch.tensor(old + moved, requires_grad=True)
     place = torch.arange(200)
     tokens = Tokens(logprob, torch.tensor(old), torch.tensor(advantage), place, place, torch.ones(200, dtype=torch.float64))
-    for options, dual in (({"clip_high": 0.28}, 3.0), ({"clip_high": 0.28, "dual_clip": None}, None)):
+    for options, dual in (({"clip_high": 0.28, "dual_clip": 3.0}, 3.0), ({"clip_high": 0.28}, None)):
         loss, metrics = aepo_loss(tokens, **options)
         (slope,) = torch.autograd.grad(loss.sum(), logprob)
         value, gradient = slow_aepo.losses([(old + moved).tolist()], [old.tolist()], [advantage.tolist()], dual=dual)
@@ -226,11 +226,11 @@ def test_a_run_branches_and_trains_shared_turns_once_with_their_mean_advantage(t
 
 
 def test_soft_attribution_trains_every_copy_and_entropies_scale_the_advantage_of_tokens(tmp_path: Path) -> None:
-    run = run_of("aepo", tmp_path, **{"collect.groups": 2})
+    run = run_of("aepo", tmp_path, **{"collect.groups": 2, "method.faithful": True})
     batch = stored_batch(run, 1)
     [line] = [line for line in run.metrics() if line["iteration"] == 1]
     assert line["collect/pilots"] == 2 and line["collect/branches"] > 0 and not batch.has("turn.mask")
     of_turns = np.repeat(tw.credit.compute("grpo", batch.rollouts), batch.rollouts.tokens)
     z = np.array(slow_aepo.attention(batch.column("token.entropy").tolist()))
     np.testing.assert_allclose(batch.column("token.advantage"), of_turns * (1 + 0.2 * z), atol=1e-6, rtol=1e-6)
-    assert "learner/clip_dual" in line  # AEPO's objective
+    assert "learner/clip_dual" in line  # AEPO's objective, with the authors' bound

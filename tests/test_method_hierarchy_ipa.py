@@ -113,7 +113,14 @@ def test_ipa_imitates_what_the_expert_played_once_per_group(tmp_path: Path) -> N
 
 
 def test_ipa_trains_from_the_experts_last_turns_and_keeps_the_starts(tmp_path: Path) -> None:
-    own = {"method.name": "ipa", "method.starts": "sequential", "method.neutral": 0.5, "method.success": 0.0, "env.tasks": 2}
+    own = {
+        "method.name": "ipa",
+        "method.gamma": 0.95,
+        "method.starts": "sequential",
+        "method.neutral": 0.5,
+        "method.success": 0.0,
+        "env.tasks": 2,
+    }
     whole = train(tmp_path / "whole", **own)
     batch = stored_batch(Run.open(whole.folder), 1)
     assert 0 < batch.column("turn.mask").sum() < len(batch)

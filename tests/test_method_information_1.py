@@ -101,7 +101,7 @@ def test_gains_count_towards_earlier_turns_and_not_towards_later_ones() -> None:
 
 
 def test_igpo_trains_where_tasks_have_answers_and_is_refused_elsewhere(tmp_path: Path) -> None:
-    own = {"method.name": "igpo", "method.key": "answer", "method.form": "{}", "method.curriculum": True}
+    own = {"method.name": "igpo", "method.key": "answer", "method.form": "{}", "method.curriculum": True, "method.gamma": 1.0}
     run = in_drawers(tmp_path / "a", **own)
     batch = stored_batch(run, 1)
     known, gain = batch.column("turn.gold_probability"), batch.column(GAIN)

@@ -14,7 +14,7 @@ import turnwise as tw
 from turnwise.config.options import Entry
 from turnwise.methods.registry import methods
 from turnwise.report.field import rewritten
-from turnwise.setup.catalogue import pieces_of
+from turnwise.setup.catalogue import authors_of, pieces_of, settings_of
 from turnwise.setup.names import STAGES, registry
 
 QUICKSTART = ROOT / "recipes" / "quickstart.toml"
@@ -91,6 +91,15 @@ def test_every_page_is_about_a_method_that_exists_or_linked_in_the_map() -> None
     assert [name for name in others if f"]({name}.md)" not in PAGE.read_text()] == [], "link it in the map, or remove it"
 
 
-def test_the_map_of_the_field_is_what_the_methods_say() -> None:
-    text = PAGE.read_text()
-    assert text == rewritten(text), "write it again: python -m turnwise.report.field docs/methods/README.md"
+@pytest.mark.parametrize("name", ["README", "settings", *(entry.name for entry in OWN)])
+def test_the_pages_say_what_the_methods_say(name: str) -> None:
+    text = (METHODS / f"{name}.md").read_text()
+    assert text == rewritten(text, name), "write them again: python -m turnwise.report.field docs/methods/*.md"
+
+
+def test_one_page_has_every_setting_that_a_method_brings() -> None:
+    rows = {row["method"]: row for table in tables((METHODS / "settings.md").read_text()) for row in table}
+    for entry in OWN:
+        row = rows[f"[`{entry.name}`]({entry.name}.md)"]
+        assert [key for key in settings_of(entry) if f"`{key} = " not in row["sets"]] == []
+        assert [key for key in authors_of(entry) if f"`{key} = " not in row["sets also if `method.faithful` is true"]] == []

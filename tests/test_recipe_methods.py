@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,9 @@ from turnwise.config.options import Help
 from turnwise.config.recipes import parse_override
 from turnwise.config.schema import Config
 from turnwise.config.writing import content_hash, to_toml
+from turnwise.credit.registry import algorithms
 from turnwise.methods.registry import methods
+from turnwise.runs.records import flatten
 
 QUICKSTART = Path(__file__).parent.parent / "recipes" / "quickstart.toml"
 FILE = """
@@ -255,3 +258,194 @@ def test_a_word_of_several_kinds_is_shown_in_all(tmp_path: Path) -> None:
 
 def test_a_config_without_a_method_says_so(tmp_path: Path) -> None:
     assert tomllib.loads(to_toml(load(None)))["method"] == "none"
+
+
+# -- what a method is, and what its authors took -------------------------------------------------------------------------------------
+
+OWN = [entry.name for entry in methods if entry.function.__module__.startswith("turnwise.")]
+SHARED = ("aggregation", "constant", "kl", "kl_coef", "kl_kind", "entropy_coef", "importance", "importance_options")
+PER_TURN = ("gamma", "norm", "weighting", "invalid_penalty")
+# The shared settings that are what a method proposes, or that it needs to be correct. No other method may set any.
+PARTS: dict[str, set[str]] = {
+    "actguide": {"learner.old_logprobs"},
+    "bi_level_gae": {"credit.norm"},
+    "dapo": {"objective.aggregation", "objective.clip_high"},
+    "dr_grpo": {"objective.aggregation", "objective.constant", "credit.norm"},
+    "eapo": {"credit.gamma"},
+    "epo": {"objective.entropy_coef"},
+    "gpg": {"objective.kl", "credit.norm", "learner.epochs", "learner.minibatches"},
+    "graph_gpo": {"credit.gamma"},
+    "icepop": {"objective.importance", "objective.importance_options", "learner.old_logprobs"},
+    "ipa": {"objective.importance", "objective.importance_options", "learner.old_logprobs"},
+    "loop": {"credit.norm"},
+    "ppo": {"credit.gamma", "credit.norm"},
+    "reinforce_pp": {"credit.norm"},
+    "reinforce_pp_baseline": {"credit.norm"},
+    "replay_success": {"learner.old_logprobs"},
+    "rloo": {"credit.norm"},
+    "seeupo": {"learner.epochs", "learner.minibatches"},
+    "starpo_s": {"objective.clip_high", "objective.kl", "credit.gamma", "credit.norm"},
+    "strata": {"collect.group_size"},
+    "turn_ppo": {"credit.norm"},
+    "vineppo": {"credit.gamma"},
+    "vpr": {"credit.norm"},
+}
+RECIPE: dict[str, Any] = {
+    "credit": {"name": "gigpo", "gamma": 0.7, "norm": "none", "weighting": "step", "invalid_penalty": 0.3, "omega": 0.5},
+    "objective": {"aggregation": "trajectory", "kl": "loss", "kl_coef": 0.03, "kl_kind": "k2", "entropy_coef": 0.004}
+    | {"clip_low": 0.15, "clip_high": 0.25},
+    "learner": {"old_logprobs": "engine", "epochs": 2, "minibatches": 3, "value": {"level": "turn", "clip": 0.4}},
+    "collect": {"group_size": 6},
+    "models": {"teacher": {"copy_of": "policy"}},
+}
+
+
+PIECES = ("name", "method.", "plan.", "signal", "schedule.", "models.", "credit.", "objective.", "agent.", "env.options.", "learner.value.")
+
+
+def shared_settings(config: Config) -> dict[str, Any]:
+    """The settings that every method has in the same meaning; options of credit and objective by their names."""
+    found = {f"objective.{key}": getattr(config.objective, key) for key in SHARED}
+    found |= {f"learner.{key}": getattr(config.learner, key) for key in ("old_logprobs", "epochs", "minibatches")}
+    found |= {"collect.group_size": config.collect.group_size}
+    if config.learner.value is not None:
+        found["learner.value.clip"] = config.learner.value.clip
+    credit = algorithms[config.credit.name]
+    known = credit.bind(config.credit.options, "credit")
+    found |= {f"credit.{key}": known[key] for key in PER_TURN if key in known}
+    if config.objective.name in ("clip", "epo", "serl", "t_star"):  # whose clip is that of PPO
+        found |= {f"objective.{key}": config.objective.options.get(key, 0.2) for key in ("clip_low", "clip_high")}
+    return found
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_method_leaves_shared_settings_to_the_recipe_unless_they_are_the_method(name: str) -> None:
+    recipe, config = load(RECIPE), load(RECIPE, {"method.name": name})
+    before, now = shared_settings(recipe), shared_settings(config)
+    changed = {key for key, value in now.items() if value != before[key]}
+    before, now = flatten(recipe.model_dump()), flatten(config.model_dump())
+    changed |= {key for key, value in now.items() if value != before.get(key) and not key.startswith(PIECES)} - {"collect.shared_prefix"}
+    assert changed <= PARTS.get(name, set())
+    assert config.method is not None and not config.method.faithful
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_faithful_method_takes_its_authors_values_too(name: str) -> None:
+    config = load(RECIPE, {"method.name": name, "method.faithful": True})
+    assert config.method is not None
+    flat = flatten(config.model_dump())
+    authors = config.method.authors
+    assert {key: flat[key] for key in authors} == dict(authors)
+    assert authors == load(RECIPE, {"method.name": name}).method.authors  # type: ignore[union-attr]
+    untouched = {key: value for key, value in shared_settings(config).items() if key not in authors}
+    recipe = shared_settings(load(RECIPE))
+    assert {key for key, value in untouched.items() if value != recipe[key]} <= PARTS.get(name, set())
+
+
+@pytest.mark.parametrize("base", ["quickstart", "alfworld"])
+def test_cppo_that_prunes_nothing_is_grpo(base: str) -> None:
+    path = QUICKSTART.parent / f"{base}.toml"
+    grpo = load(path, {"method.name": "grpo", "name": "same"}).model_dump(exclude={"method"})
+    cppo = load(path, {"method.name": "cppo", "method.prune": 0.0, "method.fill": False, "name": "same"}).model_dump(exclude={"method"})
+    assert cppo.pop("schedule") == {"name": "cppo", "prune": 0.0, "within": "group"}
+    assert grpo.pop("schedule") == {"name": "shuffled"}
+    assert cppo == grpo
+
+
+@pytest.mark.parametrize(
+    ("name", "aggregation"),
+    [(name, "token") for name in ("arpo", "igpo", "epo", "hiper", "ui_s1", "rebel", "dpepo", "resrl", "flow_grpo", "infopo", "vineppo")]
+    + [("starpo_s", "token"), ("gigpo", "token"), ("grpo", "turn"), ("cppo", "turn"), ("loop", "trajectory"), ("archer", "turn_sum")],
+)
+def test_the_aggregation_of_the_authors_waits_for_faithful(name: str, aggregation: str) -> None:
+    assert load(QUICKSTART, {"method.name": name}).objective.aggregation == "trajectory"
+    assert load(QUICKSTART, {"method.name": name, "method.faithful": True}).objective.aggregation == aggregation
+
+
+def test_an_option_of_the_method_counts_as_the_method() -> None:
+    assert load(RECIPE, ["method.name=igpo"]).credit.options["gamma"] == 0.7
+    assert load(RECIPE, ["method.name=igpo", "method.gamma=0.9"]).credit.options["gamma"] == 0.9
+    assert load(RECIPE, ["method.name=igpo", "method.gamma=0.9", "method.faithful=true"]).credit.options["gamma"] == 0.9
+    assert load(RECIPE, ["method.name=grpo", "method.norm=std", "objective.aggregation=turn"]).credit.options["norm"] == "std"
+
+
+def test_only_options_of_the_same_meaning_stay_when_a_method_names_another_credit() -> None:
+    graph = {"credit": {"name": "graph_gpo", "gamma": 0.3, "norm": "none"}}
+    hgpo = load(graph, {"method.name": "hgpo"}).credit.options
+    assert "gamma" not in hgpo, "a discount per graph distance is none per turn"
+    assert hgpo["norm"] == "none"
+    assert load(RECIPE, {"method.name": "turn_ppo"}).credit.options["gamma"] == 0.7, "GAE over turns discounts turns"
+    assert load(RECIPE, {"method.name": "ppo"}).credit.options["gamma"] == 1.0
+    assert "omega" not in load(RECIPE, {"method.name": "grpo"}).credit.options
+    no_discount = {"credit": {"name": "grpo"}}
+    gammas = {name: load(no_discount, {"method.name": name}).credit.options.get("gamma", 0.95) for name in ("gigpo", "igpo", "ui_s1")}
+    assert set(gammas.values()) == {0.95}, "where the recipe has no discount, all methods have the same"
+
+
+def test_options_of_one_meaning_have_one_default_in_all_objectives() -> None:
+    from turnwise.objectives import algorithms as objectives
+    from turnwise.setup.names import meaning
+
+    for name in ("clip_low", "clip_high", "dual_clip"):
+        usual = objectives["clip"].options[name].default
+        same = [entry for entry in objectives if meaning(name, entry, {}) == meaning(name, objectives["clip"], {})]
+        assert {entry.name: entry.options[name].default for entry in same if entry.name != "clip_cov"} == {
+            entry.name: usual for entry in same if entry.name != "clip_cov"
+        }
+
+
+def test_words_of_the_user_win_over_authors_and_the_last_word_on_faithful_counts(tmp_path: Path) -> None:
+    path = recipe(tmp_path, '[method]\nname = "arpo"\nfaithful = true\n[objective]\nkl = "loss"\n')
+    config = load(path)
+    assert (config.objective.kl, config.objective.aggregation) == ("loss", "token")
+    assert load(path, ["method.faithful=false"]).objective.aggregation == "turn"
+    assert load(path, ["method.name=archer"]).objective.aggregation == "turn_sum", "faithful stays when another method is named"
+    plain = recipe(tmp_path, '[method]\nname = "arpo"\n[objective]\naggregation = "trajectory"\n', "plain.toml")
+    assert load(plain, ["method.faithful=true"]).objective.aggregation == "token", "said on the command line, above the file"
+
+
+def test_a_record_says_what_the_authors_took_and_reads_back_the_same(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").touch()
+    for faithful in (False, True):
+        config = load(QUICKSTART, {"method.name": "arpo", "method.faithful": faithful})
+        written = recipe(tmp_path, to_toml(config), "config.toml")
+        method = tomllib.loads(written.read_text())["method"]
+        assert method["faithful"] is faithful
+        assert method["authors"]["objective.aggregation"] == "token"
+        again = load(written)
+        assert again.model_dump() == config.model_dump()
+        assert content_hash(again) == content_hash(config)
+        assert to_toml(again) == to_toml(config)
+    with pytest.raises(tw.TurnwiseError, match="Start from the recipe"):
+        load(written, ["method.faithful=false"])
+    assert load(written, ["method.name=grpo", "method.faithful=false"]).objective.aggregation == "turn"
+
+
+def test_a_plain_table_of_a_method_of_ones_own_is_all_the_method(tmp_path: Path) -> None:
+    text = """
+from turnwise.methods import Brings
+
+def plain():
+    return {"objective.aggregation": "token", "credit.name": "rloo"}
+
+def parted(*, bound: float | None = None):
+    authors = {"objective.aggregation": "token", "objective.clip_high": 0.1}
+    return Brings({"credit.name": "rloo", "objective.clip_high": bound}, authors)
+"""
+    (tmp_path / "mine.py").write_text(text)
+    base = {"objective": {"aggregation": "trajectory"}}
+    assert load(base, {"method.name": f"{tmp_path}/mine.py:plain"}).objective.aggregation == "token"
+    parted = f"{tmp_path}/mine.py:parted"
+    config = load(base, {"method.name": parted})
+    assert (config.objective.aggregation, config.objective.options) == ("trajectory", {})
+    config = load(base, {"method.name": parted, "method.faithful": True, "method.bound": 0.4})
+    assert (config.objective.aggregation, config.objective.options) == ("token", {"clip_high": 0.4})
+
+
+def test_algos_shows_what_the_authors_took() -> None:
+    shown = " ".join(CliRunner().invoke(app, ["algos", "method", "arpo"]).output.replace("│", " ").split())
+    assert 'Sets: plan.name = "arpo"' in shown
+    assert 'Sets if method.faithful: objective.aggregation = "token"' in shown
+    [entry] = json.loads(CliRunner().invoke(app, ["algos", "method", "arpo", "--json"]).output)
+    assert entry["authors"]["objective.aggregation"] == "token"
+    assert "objective.aggregation" not in entry["settings"]

@@ -76,6 +76,11 @@ class Method(Named):
 
     name: str
     """A method that `turnwise algos method` lists, package.module:function or path/to/file.py:function."""
+    faithful: bool = False
+    """Also take the values of shared settings (aggregation, KL, clip, discount …) that the method's authors took. By default the recipe's
+    hold, so that methods which are compared differ in nothing else."""
+    authors: dict[str, Any] = {}
+    """Those values, in the record of a run. A recipe need not set it."""
 
     @model_validator(mode="after")
     def _known(self) -> Method:

@@ -7,6 +7,10 @@ replaced by another takes its settings with it. Where a higher layer changes onl
 the option change, and nothing else. The lists of signals and reward terms are joined: the method's entries come first, further ones
 follow, and entries of the same name become one.
 
+A method brings the settings that it is, and apart from them what its authors took for settings that all methods share (the aggregation,
+KL, the discount per turn …). The recipe's shared settings hold, unless `method.faithful` is true: runs of two methods differ in what the
+methods are. So options of the recipe's credit and objective that mean the same in what the method names instead stay, too.
+
 The record of a run holds all settings as they were used, so nothing is applied to it again.
 """
 
@@ -16,8 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from turnwise.config.checks import ask_settings
-from turnwise.config.learning import Credit, Objective, Plan, Schedule
+from turnwise.config.checks import Brought, ask_carried, ask_settings
+from turnwise.config.learning import Credit, Method, Objective, Plan, Schedule
 from turnwise.config.merging import merged, overridden
 from turnwise.config.references import is_reference
 from turnwise.config.section import Named
@@ -67,49 +71,70 @@ def resolved(layers: Sequence[Layer]) -> dict[str, Any]:
     for layer in layers:
         sections.append(_section(sections[-1] if sections else {}, layer))
     last = sections[-1] if sections else {}
+    if sections and not last.get("faithful"):  # then nothing of it is applied on the way
+        sections = [section if layer.settled else _without_faithful(section) for section, layer in zip(sections, layers, strict=True)]
+        last = sections[-1]
     start = next((k + 1 for k in reversed(range(len(layers))) if sections[k].get("name") != last.get("name")), 0)
+    if start == 0 and sections and sections[0].get("faithful") and not last.get("faithful"):
+        raise TurnwiseError(
+            "method.faithful=false: this record of a run holds the values of the method's authors, and not those that they replaced. "
+            "Start from the recipe of that run"
+        )
     if start > 0 and layers[0].settled and sections[0] and not is_reference(str(sections[0].get("name"))):
         words = _without(layers[0].words, overridden({}, settings_of(sections[0]).items()))
         layers = [Layer(words, settled=True), *layers[1:]]
     values: dict[str, Any] = {}
     known: Settings | None = None  # what the method has set so far
+    authors: Settings = last.get("authors", {})
     for number, (layer, section) in enumerate(zip(layers, sections, strict=True)):
         changed = number == start or section != sections[number - 1]
         if section and number >= start and changed and not layer.settled:
             if known is None and number > start:
                 known = _before(sections[number - 1], layer)
-            now = settings_of(section)
+            now, authors = settings_of(section), brought_by(section)[1]
             values = _applied(values, {key: value for key, value in now.items() if known is None or known.get(key, now) != value})
             known = now
         values = _put(values, layer, known or {})
     if last or "method" in values:
-        values["method"] = last or "none"
+        values["method"] = last | {"authors": dict(authors)} if last else "none"
     return values
 
 
 def settings_of(section: Mapping[str, Any]) -> Settings:
-    """The settings of a method as dotted keys and values."""
+    """What a method sets, as dotted keys and values: the settings that it is, and its authors' too if it is to be faithful."""
+    parts, authors = brought_by(section)
+    return {**authors, **parts} if section.get("faithful") is True else parts
+
+
+def brought_by(section: Mapping[str, Any]) -> Brought:
+    """The settings that a method is, and its authors' values of shared ones."""
     name = section.get("name")
     if not isinstance(name, str) or not name:
         given = ", ".join(f"method.{key}" for key in section)
         raise TurnwiseError(f'{given}: options of a method, and the recipe names none. Add method.name = "…"; `turnwise algos` lists them')
     if _unread and is_reference(name):
-        return {}
-    return ask_settings(name, {key: value for key, value in section.items() if key != "name"})
+        return {}, {}
+    return ask_settings(name, {key: value for key, value in section.items() if key not in Method.model_fields})
+
+
+def _without_faithful(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if key != "faithful"}
 
 
 def _section(before: dict[str, Any], layer: Layer) -> dict[str, Any]:
-    """The section [method] once a layer has spoken: another name drops the options of the one before."""
+    """The section [method] once a layer has spoken: another name drops the options of the one before. What the authors took is read from
+    the record of a run only."""
     words = layer.words
     given = words.get("method", {})
     given = {} if given is None else {"name": given} if isinstance(given, str) else given
     if not isinstance(given, Mapping):
         raise TurnwiseError(f"method takes a name or a section with name and options, not {given!r}")
     typed = {key.removeprefix("method."): value for key, value in words.items() if key.startswith("method.")} if layer.typed else {}
-    given = {**given, **typed}
+    given = {key: value for key, value in {**given, **typed}.items() if key != "authors" or layer.settled}
     if given.get("name") == "none" or ("method" in words and words["method"] is None):
         return {}
-    return dict(given) if given.get("name", before.get("name")) != before.get("name") else before | given
+    same = given.get("name", before.get("name")) == before.get("name")
+    return (before if same else {key: value for key, value in before.items() if key == "faithful"}) | given
 
 
 def _before(section: Mapping[str, Any], layer: Layer) -> Settings:
@@ -123,12 +148,18 @@ def _before(section: Mapping[str, Any], layer: Layer) -> Settings:
 
 
 def _applied(values: dict[str, Any], settings: Settings) -> dict[str, Any]:
-    """Values with a method's settings over them. A section that names something else keeps its own keys, without the options of before."""
+    """Values with a method's settings over them. A section that names something else keeps its own keys and the options that mean the same
+    in what it names now, and no others."""
     above, below = overridden({}, settings.items()), dict(values)
     for key, section in SECTIONS.items():
-        old, name = below.get(key), (above.get(key) or {}).get("name") if isinstance(above.get(key), dict) else None
+        old, now = below.get(key, {}), above.get(key)
+        now = now if isinstance(now, dict) else {}
+        name = now.get("name")
         if isinstance(old, dict) and name is not None and old.get("name", section.model_fields["name"].default) != name:
-            below[key] = {own: value for own, value in old.items() if own in section.model_fields and own != "name"}
+            stays = {own: value for own, value in old.items() if own in section.model_fields and own != "name"}
+            stays |= ask_carried(key, old, now)
+            if stays or key in below:
+                below[key] = stays
     for key in JOINED:
         if key in above:
             above[key] = _joined(above[key], below.get(key), over=False)
@@ -148,6 +179,7 @@ def _without(words: Mapping[str, Any], gone: Mapping[str, Any], inside: bool = F
                 continue
             named = key in SECTIONS and value.get("name") == theirs.get("name")
             own = {name: inner for name, inner in value.items() if not named or name in SECTIONS[key].model_fields}
+            own |= ask_carried(key, value, {"name": SECTIONS[key].model_fields["name"].default}) if named else {}
             if rest := _without(own, theirs, inside=True):
                 kept[key] = rest
         elif key not in gone or theirs != value:

@@ -28,7 +28,7 @@ def gae(
     r: Rollouts,
     *,
     level: Annotated[Literal["turn", "token"], Help("what one step is: a turn (column `value`) or a token (`token_value`)")] = "turn",
-    gamma: Annotated[float, Help("discount per step (turn or token, by `level`)", low=0, high=1)] = 1.0,
+    gamma: Annotated[float, Help("discount per {level}; `level` says what a step is", low=0, high=1)] = 1.0,
     lam: Annotated[float, Help("λ: 0 trusts the critic, 1 the sampled return", low=0, high=1)] = 0.95,
     norm: Norm = "std",
     invalid_penalty: Penalty = 0.0,

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from turnwise.config.options import Help
-from turnwise.credit.segments import TurnDiscount
+from turnwise.methods.authors import TurnDiscount
 from turnwise.methods.igpo import Form, Key
-from turnwise.methods.registry import method
+from turnwise.methods.registry import Brings, method
 
 
 @method(
@@ -22,7 +22,7 @@ from turnwise.methods.registry import method
 )
 def a2tgpo(
     *,
-    gamma: TurnDiscount = 1.0,
+    gamma: TurnDiscount = None,
     alpha: Annotated[float, Help("weight of the gains next to the outcome", low=0)] = 0.3,
     beta: Annotated[float, Help("how far a gain widens or narrows the clip range of its turn", low=0, high=1)] = 0.3,
     clip_low: Annotated[float, Help("a turn's ratio is clipped below at 1 − its scale × this", low=0, high=1)] = 3e-3,
@@ -31,7 +31,7 @@ def a2tgpo(
     form: Form = "<answer>{}</answer>",
 ) -> dict[str, Any]:
     """Information gains are compared at the same depth, and a turn with a large gain may move the policy further."""
-    return {
+    own = {
         "signal": [{"name": "information_gain", "key": key, "form": form}],
         "credit.name": "a2tgpo",
         "credit.gamma": gamma,
@@ -40,5 +40,5 @@ def a2tgpo(
         "objective.name": "a2tgpo",
         "objective.clip_low": clip_low,
         "objective.clip_high": clip_high,
-        "objective.aggregation": "turn",
     }
+    return Brings(own, {"credit.gamma": 1.0})

@@ -19,8 +19,9 @@ from typing import Annotated, Any
 from turnwise.config.options import Help
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory
+from turnwise.methods.authors import kl_loss
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds, by_group, sound
-from turnwise.methods.registry import method, plan
+from turnwise.methods.registry import Brings, method, plan
 
 Threshold = Annotated[float, Help("an attempt succeeds if its return is above this")]
 Keep = Annotated[bool, Help("keep the unguided attempts and the probes in the group, instead of replacing them")]
@@ -119,14 +120,12 @@ class ActGuide(Plan):
 )
 def actguide(*, threshold: Threshold = 0.0, keep: Keep = False) -> dict[str, Any]:
     """A group that fails is shown the fewest reference actions that help, and learns to do without them."""
-    return {
+    own = {
         "plan.name": "actguide",
         "plan.threshold": threshold,
         "plan.keep": keep,
         "credit.name": "grpo",
         "objective.name": "clip",
-        "objective.aggregation": "token",
-        "objective.kl": "loss",
-        "objective.kl_coef": 0.001,
         "learner.old_logprobs": "engine",
     }
+    return Brings(own, {"objective.aggregation": "token"} | kl_loss(0.001))

@@ -17,8 +17,9 @@ from typing import Annotated, Any
 from turnwise.config.options import Help
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory
+from turnwise.methods.authors import kl_loss
 from turnwise.methods.planning import Places, sound
-from turnwise.methods.registry import method, plan
+from turnwise.methods.registry import Brings, method, plan
 from turnwise.methods.surprise import NEEDS, Beam, First, Initial, Measured, Over, Probability, Surprise, Tree, Weight
 from turnwise.util.seeds import derive
 
@@ -81,4 +82,6 @@ def aepo_branches(u: float, rise: float, streak: int, weight: float, probability
 )
 def aepo() -> dict[str, Any]:
     """ARPO's branching with a balanced budget, an entropy-aware advantage, and an upper clip that keeps gradients."""
-    return {"plan.name": "aepo", "credit.name": "aepo", "objective.name": "aepo", "collect.shared_prefix": "each"}
+    own = {"plan.name": "aepo", "credit.name": "aepo", "objective.name": "aepo", "collect.shared_prefix": "each"}
+    authors = {"objective.aggregation": "token", "objective.dual_clip": 3.0, "objective.entropy_coef": 0.0, "credit.norm": "std"}
+    return Brings(own, authors | kl_loss(0.0))

@@ -22,7 +22,7 @@ from turnwise.credit.segments import TurnDiscount
 from turnwise.data.batch import Batch
 from turnwise.methods.buffer import REPLAYED, Buffer, Size, Warmup, counted, noted
 from turnwise.methods.planning import Gathered, Places, Rounds, sound
-from turnwise.methods.registry import method, plan, signal
+from turnwise.methods.registry import Brings, method, plan, signal
 from turnwise.util.seeds import derive
 
 PAPER = "Zhou et al. 2024, ArCHer, arXiv 2402.19446"
@@ -90,7 +90,7 @@ def archer(
         own = {"copy_of": "policy", "kind": "heads", "options": {"heads": heads, "weights": dict.fromkeys(heads, 2.0), "spread": 0.01}}
         settings |= {f"models.{name}.{key}": value for key, value in own.items()}
     training = {"trained": True, "lr": critic_lr, "epochs": critic_epochs}
-    return settings | {
+    own = settings | {
         **{f"models.critic.{key}": value for key, value in training.items()},
         "plan.name": "archer",
         "plan.size": size,
@@ -100,5 +100,5 @@ def archer(
         "credit.name": "archer",
         "credit.baseline": baseline,
         "objective.name": "reinforce",
-        "objective.aggregation": "turn_sum",
     }
+    return Brings(own, {"objective.aggregation": "turn_sum", "objective.kl": "off"})

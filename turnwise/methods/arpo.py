@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from turnwise.config.options import Help
-from turnwise.methods.registry import method, plan
+from turnwise.methods.authors import kl_loss
+from turnwise.methods.registry import Brings, method, plan
 from turnwise.methods.surprise import NEEDS, Beam, First, Initial, Measured, Over, Probability, Surprise, Tree, Weight
 
 PAPER = "Dong et al. 2025, ARPO, arXiv 2507.19849"
@@ -59,4 +60,6 @@ def arpo(
 ) -> dict[str, Any]:
     """Attempts branch after surprising observations, and GRPO compares all of them."""
     hard = attribution == "hard"
-    return {"plan.name": "arpo", "credit.name": "arpo" if hard else "grpo", "collect.shared_prefix": "once" if hard else "each"}
+    own = {"plan.name": "arpo", "credit.name": "arpo" if hard else "grpo", "collect.shared_prefix": "once" if hard else "each"}
+    authors = {"objective.name": "clip", "objective.aggregation": "token", "objective.entropy_coef": 0.0, "credit.norm": "std"}
+    return Brings(own, authors | kl_loss(0.0))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from turnwise.config.options import Help
-from turnwise.methods.registry import method
+from turnwise.methods.registry import Brings, method
 
 
 @method(
@@ -22,12 +22,13 @@ from turnwise.methods.registry import method
 def constant_context(
     *,
     tracker: Annotated[str, Help("household, actions, or your own path/to/file.py:NAME")] = "household",
-    group_size: Annotated[int, Help("attempts per group", low=2)] = 4,
+    group_size: Annotated[int | None, Help("attempts per group; none: the recipe's", low=2)] = None,
 ) -> dict[str, Any]:
     """A block of text about the state takes the place of the history in prompts."""
-    return {
+    own = {
         "agent.context": "state_block",
         "agent.options": {"tracker": tracker},
         "collect.group_size": group_size,
         "credit.name": "grpo",
     }
+    return Brings(own, {"collect.group_size": 4})

@@ -13,8 +13,9 @@ import numpy as np
 from turnwise.config.options import Help
 from turnwise.credit.columns import credit_of
 from turnwise.data.rollouts import Bools, Floats, Ints, Rollouts
+from turnwise.methods.authors import kl_loss
 from turnwise.methods.planning import Places, Plain, Rounds
-from turnwise.methods.registry import method, plan, schedule
+from turnwise.methods.registry import Brings, method, plan, schedule
 from turnwise.methods.shuffled import Unit, cut
 from turnwise.methods.steps import ScheduleView, Sequences, Step
 from turnwise.util.errors import TurnwiseError
@@ -34,7 +35,9 @@ Within = Annotated[Literal["group", "batch"], Help("what the share is of: each g
 def cppo(*, prune: Prune = 0.5, within: Within = "group", fill: Annotated[bool, Help("collect more groups")] = True) -> dict[str, Any]:
     """GRPO on the attempts with the largest advantage, either way; the freed room goes to attempts at further tasks."""
     settings: dict[str, Any] = {"credit.name": "grpo", "schedule.name": "cppo", "schedule.prune": prune, "schedule.within": within}
-    return settings | ({"plan.name": "cppo", "plan.prune": prune} if fill else {})
+    settings |= {"plan.name": "cppo", "plan.prune": prune} if fill else {}
+    authors = {"objective.name": "clip", "objective.aggregation": "turn", "objective.entropy_coef": 0.0, "credit.norm": "std"}
+    return Brings(settings, authors | kl_loss(0.04))
 
 
 @plan("cppo")

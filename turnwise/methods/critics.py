@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from turnwise.config.options import Help
-from turnwise.methods.registry import method
-
-ValueClip = Annotated[float | None, Help("how far a value may move in one iteration; none: no bound", low=0)]
+from turnwise.methods.authors import RAGEN, TurnDiscount, ValueClip
+from turnwise.methods.registry import Brings, method
 
 
 @method(
@@ -22,12 +21,12 @@ def ppo(
     level: Annotated[Literal["token", "turn"], Help("what one step is: a token or a turn")] = "token",
     gamma: Annotated[float, Help("discount per step", low=0, high=1)] = 1.0,
     lam: Annotated[float, Help("λ: 0 trusts the critic, 1 the sampled return", low=0, high=1)] = 1.0,
-    value_clip: ValueClip = 0.5,
+    value_clip: ValueClip = None,
 ) -> dict[str, Any]:
     """A learned critic predicts the return, and credit is what a step added to the prediction."""
-    credit = {"credit.name": "gae", "credit.level": level, "credit.gamma": gamma, "credit.lam": lam}
-    critic = {"learner.value.level": level, "learner.value.clip": "none" if value_clip is None else value_clip}
-    return {**credit, **critic, "objective.name": "clip", "objective.aggregation": "token" if level == "token" else "turn"}
+    credit = {"credit.name": "gae", "credit.level": level, "credit.gamma": gamma, "credit.lam": lam, "credit.norm": "std"}
+    own = {**credit, "learner.value.level": level, "learner.value.clip": value_clip, "objective.name": "clip"}
+    return Brings(own, {"objective.aggregation": level, "objective.dual_clip": 3.0, "learner.value.clip": 0.5})
 
 
 @method(
@@ -39,14 +38,14 @@ def ppo(
 )
 def bi_level_gae(
     *,
-    gamma: Annotated[float, Help("discount per turn", low=0, high=1)] = 0.95,
+    gamma: TurnDiscount = None,
     lam: Annotated[float, Help("λ over turns", low=0, high=1)] = 1.0,
     token_gamma: Annotated[float, Help("discount per token inside a turn", low=0, high=1)] = 1.0,
     token_lam: Annotated[float, Help("λ over the tokens of a turn", low=0, high=1)] = 1.0,
-    value_clip: ValueClip = 0.5,
+    value_clip: ValueClip = None,
 ) -> dict[str, Any]:
     """A critic's values give credit over turns first, and then over the tokens inside each turn."""
-    over_turns = {"credit.name": "bi_level_gae", "credit.gamma": gamma, "credit.lam": lam}
+    over_turns = {"credit.name": "bi_level_gae", "credit.gamma": gamma, "credit.lam": lam, "credit.norm": "std"}
     over_tokens = {"credit.token_gamma": token_gamma, "credit.token_lam": token_lam}
-    critic = {"learner.value.level": "token", "learner.value.clip": "none" if value_clip is None else value_clip}
-    return {**over_turns, **over_tokens, **critic, "objective.name": "clip", "objective.aggregation": "token"}
+    critic = {"learner.value.level": "token", "learner.value.clip": value_clip}
+    return Brings({**over_turns, **over_tokens, **critic, "objective.name": "clip"}, RAGEN | {"credit.gamma": 0.95})

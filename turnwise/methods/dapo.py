@@ -9,7 +9,7 @@ import numpy as np
 from turnwise.config.options import Help
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Floats
-from turnwise.methods.registry import method, signal
+from turnwise.methods.registry import Brings, method, signal
 from turnwise.util.errors import TurnwiseError
 
 Limit = Annotated[int | None, Help("the longest response in tokens; none: engine.max_tokens of the recipe", low=1)]
@@ -34,9 +34,10 @@ def dapo(
     buffer: Buffer = None,
     factor: Factor = 1.0,
 ) -> dict[str, Any]:
-    """GRPO with a higher upper clip bound, dynamic sampling, a mean over tokens and a price for overlong responses; no KL."""
-    settings: dict[str, Any] = {"credit.name": "grpo", "objective.name": "clip", "objective.clip_low": 0.2, "objective.kl": "off"}
-    settings["objective.clip_high"] = 0.28 if clip_higher else 0.2
+    """GRPO with a higher upper clip bound, dynamic sampling, a mean over tokens and a price for overlong responses."""
+    settings: dict[str, Any] = {"credit.name": "grpo", "objective.name": "clip"}
+    if clip_higher:
+        settings["objective.clip_high"] = 0.28
     if token_mean:
         settings["objective.aggregation"] = "token"
     if dynamic:
@@ -44,7 +45,7 @@ def dapo(
     if overlong:
         given = {"limit": limit, "buffer": buffer}
         settings["signal"] = [{"name": "overlong", "factor": factor} | {name: value for name, value in given.items() if value is not None}]
-    return settings
+    return Brings(settings, {"objective.clip_low": 0.2, "objective.kl": "off", "objective.entropy_coef": 0.0, "credit.norm": "std"})
 
 
 @signal("overlong", gives=("turn.reward", "turn.overlong"))

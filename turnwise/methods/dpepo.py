@@ -24,7 +24,8 @@ from turnwise.config.options import Help
 from turnwise.credit.segments import Weighting
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory
-from turnwise.methods.registry import method, signal
+from turnwise.methods.authors import VERL_AGENT
+from turnwise.methods.registry import Brings, method, signal
 
 PAPER = "DPEPO, arXiv 2604.24320"
 LOOK = "look"
@@ -85,4 +86,5 @@ def dpepo(
     weighting: Weighting = "step",
 ) -> dict[str, Any]:
     """One policy plays several copies of a task at once, and gains less by what it repeats."""
-    return {"env.options.parallel": copies, "signal": [{"name": "dpepo"}], "credit.name": "dpepo", "credit.weighting": weighting}
+    own = {"env.options.parallel": copies, "signal": [{"name": "dpepo"}], "credit.name": "dpepo", "credit.weighting": weighting}
+    return Brings(own, VERL_AGENT | {"credit.norm": "std"})

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from turnwise.config.options import Help
 from turnwise.credit.eapo import EarlyDiscount
-from turnwise.methods.registry import method
+from turnwise.methods.registry import Brings, method
 
 INSTRUCTIONS = (
     "You see only your own report and the last turn. Before you act, write what you know so far and what is left to do "
@@ -36,6 +36,6 @@ def eapo(
         "credit.gamma": gamma,
         "objective.name": "gspo",
         "objective.level": "turn",
-        "objective.aggregation": "turn",
     }
-    return settings | ({"agent.context": "workspace", "agent.instructions": INSTRUCTIONS} if workspace else {})
+    settings |= {"agent.context": "workspace", "agent.instructions": INSTRUCTIONS} if workspace else {}
+    return Brings(settings, {"objective.aggregation": "turn", "credit.norm": "std"})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from turnwise.methods.registry import method
+from turnwise.methods.authors import VERL_AGENT
+from turnwise.methods.registry import Brings, method
 
 PAPER = "Xu et al. 2025, EPO, arXiv 2509.22576"
 COSTS = "none: the engine reports the entropies that it samples with"
@@ -13,7 +14,7 @@ COSTS = "none: the engine reports the entropies that it samples with"
 @method("epo", paper=PAPER, changes="objective", costs=COSTS, evidence="code")
 def epo() -> dict[str, Any]:
     """An entropy bonus, and a constant penalty where an entropy leaves a band around those of earlier updates."""
-    return {"objective.name": "epo", "objective.entropy_coef": 0.0}
+    return Brings({"objective.name": "epo", "objective.entropy_coef": 0.0}, VERL_AGENT)
 
 
 @method("epo_hinge", paper=f"ours, after {PAPER}", changes="objective", costs=COSTS, evidence="ours")

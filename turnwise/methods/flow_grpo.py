@@ -9,29 +9,34 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from turnwise.config.options import Help
-from turnwise.methods.registry import method
+from turnwise.methods.authors import KlCoef, kl_loss
+from turnwise.methods.registry import Brings, method
 
 
 @method(
     "flow_grpo",
     paper="Li et al. 2025, AgentFlow, arXiv 2510.05592",
-    changes="credit, objective",
+    changes="credit",
     costs="none beyond GRPO; the reference's pass for the KL term",
     evidence="code",
 )
 def flow_grpo(
     *,
-    statistics: Annotated[Literal["turns", "trajectories"], Help("mean and deviation over turns (code) or trajectories (paper)")] = "turns",
-    kl_coef: Annotated[float, Help("weight of the KL term", low=0)] = 0.001,
+    statistics: Annotated[
+        Literal["turns", "trajectories", "recipe"],
+        Help("mean and deviation over turns (code), over trajectories (paper), or as the recipe says"),
+    ] = "recipe",
+    kl_coef: KlCoef = None,
 ) -> dict[str, Any]:
     """The outcome of an attempt, relative to its group, goes to every turn of the planner."""
-    return {
-        "credit.name": "grpo",
-        "credit.weighting": "step" if statistics == "turns" else "trajectory",
+    weighting = {"turns": "step", "trajectories": "trajectory"}.get(statistics)
+    authors = {
+        "credit.norm": "std",
+        "credit.weighting": "step",
         "objective.name": "clip",
         "objective.clip_low": 0.2,
         "objective.clip_high": 0.3,
-        "objective.kl": "loss",
-        "objective.kl_coef": kl_coef,
-        "objective.aggregation": "turn",
+        "objective.aggregation": "token",
+        "objective.entropy_coef": 0.0,
     }
+    return Brings({"credit.name": "grpo", "credit.weighting": weighting} | kl_loss(kl_coef), authors | kl_loss(0.001))

@@ -8,7 +8,7 @@ from turnwise.config.options import Help
 from turnwise.credit.segments import Norm
 from turnwise.data.rollouts import Trajectory, alike
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
-from turnwise.methods.registry import method, plan
+from turnwise.methods.registry import Brings, method, plan
 
 Least = Annotated[float, Help("share of groups with different returns below which another batch is collected; 0: never", low=0, high=1)]
 Attempts = Annotated[int, Help("batches that are collected at most", low=1)]
@@ -23,9 +23,10 @@ Attempts = Annotated[int, Help("batches that are collected at most", low=1)]
 )
 def gpg(*, norm: Norm = "none", least: Least = 0.4, attempts: Attempts = 20) -> dict[str, Any]:
     """Policy gradient without ratio, clip or KL; the credit makes up for groups in which all attempts ended alike."""
-    settings: dict[str, Any] = {"credit.name": "gpg", "credit.norm": norm, "objective.name": "reinforce", "objective.aggregation": "token"}
+    settings: dict[str, Any] = {"credit.name": "gpg", "credit.norm": norm, "objective.name": "reinforce"}
     settings |= {"objective.kl": "off", "learner.epochs": 1, "learner.minibatches": 1}
-    return settings | ({"plan.name": "gpg", "plan.least": least, "plan.attempts": attempts} if least > 0 else {})
+    settings |= {"plan.name": "gpg", "plan.least": least, "plan.attempts": attempts} if least > 0 else {}
+    return Brings(settings, {"objective.aggregation": "token"})
 
 
 @plan("gpg")

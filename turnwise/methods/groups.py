@@ -1,7 +1,7 @@
 """Methods without a critic: attempts at one task are compared with each other. GiGPO, HGPO and GraphGPO compare states as well.
 
-Each sets its credit, its objective and what has equal weight in the loss. The learning rate, the KL term and the size of a batch are left
-to the recipe.
+Each sets its credit, and an objective if that is a part of it. The aggregation, the KL term, the discount per turn and the learning rate
+are left to the recipe; `method.faithful` takes those of the authors' code, or of the paper where there is no code.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from turnwise.config.options import Help
-from turnwise.methods.registry import method
+from turnwise.methods.authors import VERL_AGENT, TurnDiscount, kl_loss
+from turnwise.methods.registry import Brings, method
 
-Gamma = Annotated[float, Help("discount per turn", low=0, high=1)]
-Norm = Annotated[Literal["std", "none"], Help("divide by the standard deviation, or not")]
+Norm = Annotated[Literal["std", "none", "recipe"], Help("divide by the standard deviation, or not; recipe: as the recipe says")]
 StepWeight = Annotated[float, Help("weight ω of the step credit", low=0)]
 
 
@@ -23,10 +23,10 @@ StepWeight = Annotated[float, Help("weight ω of the step credit", low=0)]
     costs="nothing: states are hashed",
     evidence="code and paper",
 )
-def gigpo(*, gamma: Gamma = 0.95, omega: StepWeight = 1.0, norm: Norm = "std") -> dict[str, Any]:
+def gigpo(*, gamma: TurnDiscount = None, omega: StepWeight = 1.0, norm: Norm = "recipe") -> dict[str, Any]:
     """Attempts at one task are compared as a whole, and turns from the same state with each other."""
-    own = {"credit.gamma": gamma, "credit.omega": omega, "credit.norm": norm}
-    return {"credit.name": "gigpo", **own, **_clip("turn")}
+    own = {"credit.name": "gigpo", "credit.gamma": gamma, "credit.omega": omega, "credit.norm": _given(norm)}
+    return Brings(own, VERL_AGENT | {"credit.gamma": 0.95, "credit.norm": "std", "credit.weighting": "step", "credit.invalid_penalty": 0.1})
 
 
 @method(
@@ -40,10 +40,12 @@ def hgpo(
     *,
     history: Annotated[int, Help("K: up to how many earlier states must also match", low=0)] = 2,
     alpha: Annotated[float, Help("how fast the weight grows with the number of matching states", low=0)] = 1.0,
-    gamma: Gamma = 0.95,
+    gamma: TurnDiscount = None,
 ) -> dict[str, Any]:
     """Turns from the same state are compared in groups that share more and more of the recent past."""
-    return {"credit.name": "hgpo", "credit.history": history, "credit.alpha": alpha, "credit.gamma": gamma, **_clip("turn")}
+    own = {"credit.name": "hgpo", "credit.history": history, "credit.alpha": alpha, "credit.gamma": gamma}
+    statistics = {"credit.norm": "std", "credit.weighting": "step", "credit.weights": "code"}
+    return Brings(own, VERL_AGENT | statistics | {"credit.gamma": 0.95, "credit.invalid_penalty": 0.1})
 
 
 @method(
@@ -60,7 +62,8 @@ def graph_gpo(
     omega: StepWeight = 1.0,
 ) -> dict[str, Any]:
     """A turn is scored by the distance to success in the graph of states that the group has visited."""
-    return {"credit.name": "graph_gpo", "credit.gamma": gamma, "credit.scale": scale, "credit.omega": omega, **_clip("turn")}
+    own = {"credit.name": "graph_gpo", "credit.gamma": gamma, "credit.scale": scale, "credit.omega": omega}
+    return Brings(own, VERL_AGENT | {"credit.norm": "std", "credit.weighting": "step", "credit.invalid_penalty": 0.1})
 
 
 @method(
@@ -70,9 +73,10 @@ def graph_gpo(
     costs="nothing",
     evidence="code and paper",
 )
-def grpo(*, norm: Norm = "std") -> dict[str, Any]:
+def grpo(*, norm: Norm = "recipe") -> dict[str, Any]:
     """Attempts at one task are compared with their mean; every turn of an attempt has the same credit."""
-    return {"credit.name": "grpo", "credit.norm": norm, **_clip("turn")}
+    own = {"credit.name": "grpo", "credit.norm": _given(norm)}
+    return Brings(own, {"objective.name": "clip", "objective.aggregation": "turn", "credit.norm": "std"} | kl_loss(0.04))
 
 
 @method(
@@ -86,7 +90,8 @@ def dr_grpo(
     *, constant: Annotated[float, Help("divisor of the summed token losses: the longest response", low=1)] = 512.0
 ) -> dict[str, Any]:
     """GRPO without its two divisions: by the standard deviation of returns, and by the length of a response."""
-    return {"credit.name": "dr_grpo", **_clip("turn_sum"), "objective.constant": constant}
+    own = {"credit.name": "dr_grpo", "credit.norm": "none", "objective.aggregation": "turn_sum", "objective.constant": constant}
+    return Brings(own, {"objective.name": "clip", "objective.kl": "off"})
 
 
 @method(
@@ -100,7 +105,8 @@ def rloo(
     *, objective: Annotated[Literal["reinforce", "clip"], Help("the paper's REINFORCE, or PPO's clip")] = "reinforce"
 ) -> dict[str, Any]:
     """A return minus the mean of the other attempts at the task, with plain REINFORCE."""
-    return {"credit.name": "rloo", "objective.name": objective, "objective.aggregation": "trajectory_sum"}
+    own = {"credit.name": "rloo", "credit.norm": "none", "objective.name": objective}
+    return Brings(own, {"objective.aggregation": "trajectory_sum"})
 
 
 @method(
@@ -112,12 +118,13 @@ def rloo(
 )
 def loop(
     *,
-    epsilon: Annotated[float, Help("ε: the ratio stays in [1/(1+ε), 1+ε]", low=0)] = 0.1,
+    epsilon: Annotated[float | None, Help("ε: the ratio stays in [1/(1+ε), 1+ε]; none: the recipe's clip", low=0)] = None,
     drop_below: Annotated[float, Help("attempts with a credit of smaller magnitude are dropped", low=0)] = 0.01,
 ) -> dict[str, Any]:
-    """Leave-one-out credit with a narrow clip per token; attempts that differ too little from the others are dropped."""
-    clip = {"objective.clip_low": epsilon / (1 + epsilon), "objective.clip_high": epsilon}
-    return {"credit.name": "loop", "credit.drop_below": drop_below, **_clip("trajectory"), **clip}
+    """Leave-one-out credit with a clip per token; attempts that differ too little from the others are dropped."""
+    own = {"credit.name": "loop", "credit.norm": "none", "credit.drop_below": drop_below, "objective.name": "clip"}
+    clip = {} if epsilon is None else _reciprocal(epsilon)
+    return Brings(own | clip, {"objective.aggregation": "trajectory", "objective.kl": "off"} | _reciprocal(0.1))
 
 
 @method(
@@ -127,9 +134,10 @@ def loop(
     costs="nothing; groups may have one attempt",
     evidence="code and paper",
 )
-def reinforce_pp(*, gamma: Gamma = 1.0) -> dict[str, Any]:
+def reinforce_pp(*, gamma: TurnDiscount = None) -> dict[str, Any]:
     """The return to go, normalised over the whole batch instead of the group."""
-    return {"credit.name": "reinforce_pp", "credit.returns": "to_go", "credit.gamma": gamma, **_clip("token")}
+    own = {"credit.name": "reinforce_pp", "credit.returns": "to_go", "credit.gamma": gamma, "credit.norm": "std"}
+    return Brings(own, {"objective.name": "clip", "objective.aggregation": "token", "credit.weighting": "token", "credit.gamma": 1.0})
 
 
 @method(
@@ -141,8 +149,13 @@ def reinforce_pp(*, gamma: Gamma = 1.0) -> dict[str, Any]:
 )
 def reinforce_pp_baseline() -> dict[str, Any]:
     """A return minus the mean of its group, divided by the standard deviation over the whole batch."""
-    return {"credit.name": "reinforce_pp_baseline", **_clip("token")}
+    own = {"credit.name": "reinforce_pp_baseline", "credit.norm": "std"}
+    return Brings(own, {"objective.name": "clip", "objective.aggregation": "token", "credit.weighting": "token"})
 
 
-def _clip(aggregation: str) -> dict[str, Any]:
-    return {"objective.name": "clip", "objective.aggregation": aggregation}
+def _given(word: str) -> str | None:
+    return None if word == "recipe" else word
+
+
+def _reciprocal(epsilon: float) -> dict[str, Any]:
+    return {"objective.clip_low": epsilon / (1 + epsilon), "objective.clip_high": epsilon}

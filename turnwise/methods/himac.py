@@ -19,8 +19,9 @@ from turnwise.config.options import Help
 from turnwise.data.attempts import Hint, Start
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task
+from turnwise.methods.authors import kl_loss
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
-from turnwise.methods.registry import method, plan
+from turnwise.methods.registry import Brings, method, plan
 from turnwise.methods.strategies import DONE, LONGEST, OneByOne, parts_of, shown, summary, writing, written
 from turnwise.util.seeds import derive
 
@@ -131,10 +132,5 @@ class Himac(Plan):
 def himac(*, temperature: Temperature = 0.0, budget: Budget = None) -> dict[str, Any]:
     """The policy writes a plan of subgoals and carries it out; writing and acting are learned in alternate iterations."""
     one_by_one = {} if budget is None else {"plan.budget": budget, "agent.parse": "tags"}
-    return one_by_one | {
-        "plan.name": "himac",
-        "plan.temperature": temperature,
-        "credit.name": "grpo",
-        "objective.kl": "loss",
-        "objective.kl_coef": 0.01,
-    }
+    own = one_by_one | {"plan.name": "himac", "plan.temperature": temperature, "credit.name": "grpo"}
+    return Brings(own, {"credit.norm": "std"} | kl_loss(0.01))

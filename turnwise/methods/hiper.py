@@ -30,10 +30,11 @@ from turnwise.credit.hiper import (
     Lambda,
     SegmentLambda,
 )
-from turnwise.credit.segments import Penalty, TurnDiscount
+from turnwise.credit.segments import Penalty
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Floats, Stop, Turn
-from turnwise.methods.registry import method, signal
+from turnwise.methods.authors import VERL_AGENT, TurnDiscount
+from turnwise.methods.registry import Brings, method, signal
 from turnwise.methods.spans import Spans
 
 PAPER = "HiPER, arXiv 2602.16165"
@@ -130,7 +131,7 @@ def subgoal_values(batch: Batch, models: Any) -> Mapping[str, Any]:
 )
 def hiper(
     *,
-    gamma: TurnDiscount = 1.0,
+    gamma: TurnDiscount = None,
     lam: Lambda = 1.0,
     lam_high: SegmentLambda = 0.95,
     bootstrap: Bootstrap = True,
@@ -161,4 +162,5 @@ def hiper(
         "objective.name": "clip",
     }
     told = {"agent.instructions": INSTRUCTIONS, "agent.parse": "tags"} if instructions else {}
-    return settings | told | ({"env.options.subgoals": teach} if teach else {})
+    own = settings | told | ({"env.options.subgoals": teach} if teach else {})
+    return Brings(own, VERL_AGENT | {"credit.gamma": 1.0})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from turnwise.config.options import Help
-from turnwise.methods.registry import method
+from turnwise.methods.registry import Brings, method
 
 
 @method(
@@ -22,4 +22,4 @@ def holder(
 ) -> dict[str, Any]:
     """The ratio of a turn is the power mean of its tokens' ratios; the power falls during training, from focus to stability."""
     settings: dict[str, Any] = {"credit.name": "grpo", "objective.name": "holder", "objective.start": start, "objective.end": end}
-    return settings | {"objective.aggregation": "turn"}
+    return Brings(settings, {"objective.aggregation": "turn", "credit.norm": "std"})

@@ -16,11 +16,11 @@ import numpy as np
 
 from turnwise.config.options import Help
 from turnwise.credit.igpo import GAIN, GAIN_WEIGHT, OUTCOME_WEIGHT, Pooling, Version, Zeros
-from turnwise.credit.segments import TurnDiscount
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Floats
 from turnwise.data.tasks import Task
-from turnwise.methods.registry import method, signal
+from turnwise.methods.authors import TurnDiscount, kl_loss
+from turnwise.methods.registry import Brings, method, signal
 from turnwise.methods.spans import Spans
 
 PAPER = "Wang et al. 2025, Information Gain-based Policy Optimization, arXiv 2510.14967"
@@ -33,7 +33,7 @@ Weight = Annotated[float, Help("a weight of rewards at the start or at the end o
 @method("igpo", paper=PAPER, changes="reward, credit", costs="one scoring pass per turn and gold answer", evidence="code; sum from notes")
 def igpo(
     *,
-    gamma: TurnDiscount = 1.0,
+    gamma: TurnDiscount = None,
     normalise: Pooling = "joint",
     version: Version = "rewrite",
     zeros: Zeros = "count",
@@ -44,7 +44,7 @@ def igpo(
 ) -> dict[str, Any]:
     """A turn is rewarded by how much it raises the policy's probability of the gold answer."""
     of_gain = {"name": "information_gain", "key": key, "form": form, "gain": gain}
-    return {
+    own = {
         "signal": [of_gain, {"name": "information_curriculum"}] if curriculum else [of_gain],
         "credit.name": "igpo",
         "credit.gamma": gamma,
@@ -52,6 +52,8 @@ def igpo(
         "credit.version": version,
         "credit.zeros": zeros,
     }
+    authors = {"objective.name": "clip", "objective.aggregation": "token", "objective.entropy_coef": 0.001, "credit.gamma": 1.0}
+    return Brings(own, authors | kl_loss(0.001))
 
 
 @signal("information_curriculum", paper=PAPER, gives=(GAIN_WEIGHT, OUTCOME_WEIGHT))

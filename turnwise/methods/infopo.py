@@ -17,7 +17,8 @@ from turnwise.config.options import Help
 from turnwise.credit.infopo import GAIN
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Floats
-from turnwise.methods.registry import method, signal
+from turnwise.methods.authors import kl_loss
+from turnwise.methods.registry import Brings, method, signal
 from turnwise.methods.spans import Spans
 from turnwise.util.errors import TurnwiseError
 
@@ -33,12 +34,13 @@ def infopo(
     placeholder: Placeholder = "No information found.",
 ) -> dict[str, Any]:
     """In groups whose outcomes are alike, a turn is rewarded if its feedback changed the next action."""
-    return {
+    own = {
         "signal": [{"name": "feedback_gain", "placeholder": placeholder}],
         "credit.name": "infopo",
         "credit.beta": beta,
         "credit.temperature": temperature,
     }
+    return Brings(own, {"objective.name": "clip", "objective.aggregation": "token", "objective.entropy_coef": 0.001} | kl_loss(0.0))
 
 
 @signal("feedback_gain", paper=PAPER, needs=("model.policy",), gives=(GAIN,))

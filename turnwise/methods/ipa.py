@@ -20,8 +20,9 @@ from turnwise.config.options import Help
 from turnwise.credit.ipa import Neutral
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory
+from turnwise.methods.authors import TurnDiscount
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds, by_group, sound
-from turnwise.methods.registry import method, plan
+from turnwise.methods.registry import Brings, method, plan
 
 PAPER = "IPA (ROME), arXiv 2512.24873"
 Success = Annotated[float, Help("sequential: the share of successes at which the start moves one turn back", low=0, high=1)]
@@ -103,7 +104,7 @@ def imitated(trajectory: Trajectory) -> Trajectory:
 )
 def ipa(
     *,
-    gamma: Annotated[float, Help("discount per turn", low=0, high=1)] = 0.95,
+    gamma: TurnDiscount = None,
     neutral: Neutral = 0.0,
     mismatch: Annotated[float, Help("turns whose geometric ratio of learner to engine is above this are left out", low=0)] = 1.05,
     starts: Annotated[
@@ -125,4 +126,4 @@ def ipa(
     }
     rollback: dict[str, Any] = {"plan.name": "ipa_rollback", "plan.order": starts, "plan.success": success}
     rollback |= {"plan.imitate": True, "objective.imitation": imitation} if imitation else {}
-    return settings | ({} if starts == "beginning" else rollback)
+    return Brings(settings | ({} if starts == "beginning" else rollback))

@@ -17,7 +17,7 @@ import numpy as np
 from turnwise.config.options import Help
 from turnwise.credit.istar import REWARD, Baseline, StepWeight
 from turnwise.data.batch import Batch
-from turnwise.methods.registry import method, model, signal
+from turnwise.methods.registry import Brings, method, model, signal
 
 PAPER = "Liu et al. 2025, Online Process Reward Learning (iStar), arXiv 2509.19199"
 SAMPLED = "token.sampling_logprob"
@@ -39,7 +39,7 @@ def istar(
     lr: Annotated[float, Help("learning rate of the process reward model", low=0)] = 1e-6,
 ) -> dict[str, Any]:
     """A process reward model learns from pairs of successes and failures, and its log-ratio rewards every turn."""
-    return {
+    own = {
         "models.prm.copy_of": "policy",
         "models.prm.trained": True,
         "models.prm.lr": lr,
@@ -51,6 +51,8 @@ def istar(
         "credit.weight": weight,
         "credit.baseline": baseline,
     }
+    authors = {"objective.name": "clip", "objective.aggregation": "token", "objective.kl": "off", "objective.entropy_coef": 0.001}
+    return Brings(own, authors)
 
 
 @signal("implicit_reward", paper=PAPER, needs=("model.prm", "model.policy"), gives=(REWARD, SAMPLED))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from turnwise.config.options import Help
-from turnwise.methods.registry import method
+from turnwise.methods.authors import kl_loss
+from turnwise.methods.registry import Brings, method
 
 
 @method(
@@ -22,4 +23,4 @@ def kl_cov(
 ) -> dict[str, Any]:
     """The tokens whose likelihood and advantage are highest together pay for moving away from the old policy; nothing is clipped."""
     settings = {"objective.name": "kl_cov", "objective.fraction": fraction, "objective.coefficient": coefficient}
-    return {**settings, "objective.aggregation": "token", "objective.kl": "off"}
+    return Brings(settings, {"objective.aggregation": "token", "objective.entropy_coef": 0.0} | kl_loss(0.0))

@@ -17,11 +17,11 @@ from turnwise.config.loading import load_reference
 from turnwise.config.options import Help
 from turnwise.config.references import is_reference
 from turnwise.credit.mica import GAIN, Mix, Peers
-from turnwise.credit.segments import TurnDiscount
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Turn
 from turnwise.data.tasks import Task
-from turnwise.methods.registry import method, signal
+from turnwise.methods.authors import TurnDiscount
+from turnwise.methods.registry import Brings, method, signal
 from turnwise.util.errors import TurnwiseError
 
 PAPER = "MICA, arXiv 2603.06194"
@@ -36,15 +36,10 @@ Judge = Annotated[str, Help("your function of (task, turns), larger is better: p
     costs="one call of the judge per turn",
     evidence="notes, part: peers, mix and gamma are ours",
 )
-def mica(*, judge: Judge = "", gamma: TurnDiscount = 0.95, mix: Mix = 1.0, peers: Peers = "group") -> dict[str, Any]:
+def mica(*, judge: Judge = "", gamma: TurnDiscount = None, mix: Mix = 1.0, peers: Peers = "group") -> dict[str, Any]:
     """A judge's potential of the state gives every turn its own reward."""
-    return {
-        "signal": [{"name": "potential", "judge": judge}],
-        "credit.name": "mica",
-        "credit.gamma": gamma,
-        "credit.mix": mix,
-        "credit.peers": peers,
-    }
+    credit = {"credit.name": "mica", "credit.gamma": gamma, "credit.mix": mix, "credit.peers": peers}
+    return Brings({"signal": [{"name": "potential", "judge": judge}], **credit})
 
 
 @signal("potential", paper=PAPER, gives=("turn.potential", GAIN))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from turnwise.config.options import Help
-from turnwise.methods.registry import method
+from turnwise.methods.registry import Brings, method
 
 Level = Annotated[Literal["turn", "trajectory"], Help("the span that has one ratio")]
 
@@ -22,7 +22,8 @@ def gspo(
 ) -> dict[str, Any]:
     """One ratio and one clipping decision per turn or trajectory, with the credit of GRPO."""
     clip = {"objective.clip_low": clip_low, "objective.clip_high": clip_high}
-    return {"credit.name": "grpo", "objective.name": "gspo", "objective.level": level, **clip, "objective.aggregation": level}
+    own = {"credit.name": "grpo", "objective.name": "gspo", "objective.level": level, **clip}
+    return Brings(own, {"objective.aggregation": level, "objective.kl": "off", "credit.norm": "std"})
 
 
 @method("gmpo", paper="GMPO, arXiv 2507.20673", changes="objective", costs="nothing", evidence="code and paper")
@@ -33,7 +34,8 @@ def gmpo(
 ) -> dict[str, Any]:
     """The geometric mean of the ratios in a turn or trajectory, each clipped before, with the credit of GRPO."""
     bounds = {"objective.clip_low": clip, "objective.clip_high": clip}
-    return {"credit.name": "grpo", "objective.name": "gmpo", "objective.level": level, **bounds, "objective.aggregation": level}
+    own = {"credit.name": "grpo", "objective.name": "gmpo", "objective.level": level, **bounds}
+    return Brings(own, {"objective.aggregation": level, "credit.norm": "std"})
 
 
 @method("cispo", paper="MiniMax-M1, arXiv 2506.13585", changes="objective", costs="nothing", evidence="code; no lower bound from notes")
@@ -44,7 +46,7 @@ def cispo(
 ) -> dict[str, Any]:
     """REINFORCE with a bounded importance weight: every token keeps its gradient. The credit is that of GRPO."""
     bounds = {"objective.ratio_low": ratio_low, "objective.ratio_high": ratio_high}
-    return {"credit.name": "grpo", "objective.name": "cispo", **bounds, "objective.aggregation": "token"}
+    return Brings({"credit.name": "grpo", "objective.name": "cispo", **bounds}, {"objective.aggregation": "token", "credit.norm": "std"})
 
 
 @method("sapo", paper="SAPO, arXiv 2511.20347", changes="objective", costs="nothing", evidence="code")
@@ -55,4 +57,4 @@ def sapo(
 ) -> dict[str, Any]:
     """A smooth gate on the ratio instead of a clip, with the credit of GRPO."""
     gates = {"objective.tau_positive": tau_positive, "objective.tau_negative": tau_negative}
-    return {"credit.name": "grpo", "objective.name": "sapo", **gates, "objective.aggregation": "turn"}
+    return Brings({"credit.name": "grpo", "objective.name": "sapo", **gates}, {"objective.aggregation": "turn", "credit.norm": "std"})

@@ -27,11 +27,11 @@ from turnwise.config.kinds import Kind
 from turnwise.config.loading import load_reference
 from turnwise.config.options import Help
 from turnwise.credit.rebel import BELIEF, CONSISTENCY
-from turnwise.credit.segments import TurnDiscount
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory
 from turnwise.methods import household_facts
-from turnwise.methods.registry import method, signal
+from turnwise.methods.authors import VERL_AGENT, TurnDiscount
+from turnwise.methods.registry import Brings, method, signal
 from turnwise.util.errors import TurnwiseError
 
 PAPER = "ReBel, arXiv 2605.20061"
@@ -45,13 +45,14 @@ Facts = Mapping[str, Any]
 @method("rebel", paper=PAPER, changes="reward, credit", costs="none; beliefs make responses longer", evidence="code; parts simplified")
 def rebel(
     *,
-    gamma: TurnDiscount = 0.95,
+    gamma: TurnDiscount = None,
     weight: Annotated[float, Help("weight of the step credit within belief groups", low=0)] = 0.5,
     tracker: Tracker = "none",
 ) -> dict[str, Any]:
     """Turns are compared with turns of the same belief, and beliefs that agree with what was seen are rewarded."""
     signal_ = {"name": "belief", "tracker": tracker}
-    return {"signal": [signal_], "credit.name": "rebel", "credit.gamma": gamma, "credit.weight": weight}
+    own = {"signal": [signal_], "credit.name": "rebel", "credit.gamma": gamma, "credit.weight": weight}
+    return Brings(own, VERL_AGENT | {"credit.gamma": 0.95})
 
 
 @signal("belief", paper=PAPER, gives=(BELIEF, CONSISTENCY))

@@ -10,7 +10,8 @@ plan       a class with `gather`: which attempts are made next; it sees how they
 signal     a function or a class of (batch, models): columns that are added before credit
 schedule   a generator of (view): which parts of a batch make up which optimiser step
 model      a class with `loss`: a kind of further model, with its heads
-method     a function that returns settings of a recipe (dotted keys and values): parts that belong together
+method     a function that returns settings of a recipe (dotted keys and values): parts that belong together, and apart from them what
+           its authors took for settings that all methods share (`Brings`)
 
 `needs` names what must be there before (`token.entropy`, `model.teacher`, `task.answer`, `env.snapshot`), `gives` the columns that are
 added. A file in this folder is loaded when a name is first looked up. Nothing here imports torch: a file whose functions use it imports it
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,15 @@ def _load() -> None:
     """Import every file of this folder: that is where the built-in pieces register themselves."""
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         importlib.import_module(f"{__package__}.{module.name}")
+
+
+class Brings(dict[str, Any]):
+    """What a method brings: the settings that it is, and what its `authors` took for settings that all methods share, which
+    `method.faithful` adds. A setting of None is left to the recipe. A method that returns a plain table is all of it."""
+
+    def __init__(self, settings: Mapping[str, Any], authors: Mapping[str, Any] | None = None):
+        super().__init__({key: value for key, value in settings.items() if value is not None})
+        self.authors = {key: value for key, value in (authors or {}).items() if key not in self}
 
 
 plans: Registry[Piece] = Registry("plan", _load, PLAN)

@@ -19,7 +19,7 @@ from turnwise.config.options import Help
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.rows import from_rows, to_rows
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds, by_group, sound
-from turnwise.methods.registry import method, plan
+from turnwise.methods.registry import Brings, method, plan
 from turnwise.util.seeds import derive
 
 Size = Annotated[int, Help("successes kept per task; the oldest goes first", low=1)]
@@ -85,17 +85,18 @@ class ReplaySuccess(Plan):
 def replay_success(
     *,
     size: Size = 8,
-    importance: Annotated[Literal["none", "truncate", "mask"], Help("correction for the weights that sampled a stored attempt")] = "none",
+    importance: Annotated[
+        Literal["none", "truncate", "mask", "recipe"],
+        Help("correction for the weights that sampled a stored attempt; recipe: as the recipe says"),
+    ] = "recipe",
 ) -> dict[str, Any]:
     """A group that fails as a whole gets a stored success of the same task in place of its first attempt."""
-    return {
+    own = {
         "plan.name": "replay_success",
         "plan.size": size,
         "credit.name": "grpo",
-        "objective.name": "clip",
-        "objective.clip_low": 0.2,
-        "objective.clip_high": 0.3,
-        "objective.kl": "off",
-        "objective.importance": importance,
+        "objective.importance": None if importance == "recipe" else importance,
         "learner.old_logprobs": "learner",
     }
+    clip = {"objective.name": "clip", "objective.clip_low": 0.2, "objective.clip_high": 0.3, "objective.aggregation": "token"}
+    return Brings(own, clip | {"objective.kl": "off", "objective.importance": "none", "credit.norm": "std"})

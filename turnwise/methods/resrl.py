@@ -19,7 +19,7 @@ from turnwise.config.options import Help
 from turnwise.credit.resrl import RESIDUAL, successes
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Floats, ragged
-from turnwise.methods.registry import method, signal
+from turnwise.methods.registry import Brings, method, signal
 from turnwise.util.seeds import derive
 
 PAPER = "Lin et al. 2026, ResRL, github.com/1229095296/ResRL"
@@ -39,12 +39,13 @@ def resrl(
     layer: Layer = -2,
 ) -> dict[str, Any]:
     """Tokens of failures are punished less if successes of the same task have similar hidden states."""
-    return {
+    own = {
         "signal": [{"name": "residual", "rank": rank, "layer": layer}],
         "credit.name": "resrl",
         "credit.positive": positive,
         "credit.least": least,
     }
+    return Brings(own, {"objective.name": "clip", "objective.aggregation": "token"})
 
 
 @signal("residual", paper=PAPER, needs=("model.policy",), gives=(RESIDUAL,))

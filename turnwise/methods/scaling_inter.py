@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from turnwise.config.options import Help
+from turnwise.methods.authors import kl_loss
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
-from turnwise.methods.registry import method, plan
+from turnwise.methods.registry import Brings, method, plan
 from turnwise.util.errors import TurnwiseError
 
 Caps = Annotated[list[int], Help("the turn limit of each phase, in order; the run's own limit still holds")]
@@ -57,11 +58,5 @@ class ScalingInter(Plan):
 )
 def scaling_inter(*, rounds: Caps = ROUNDS, every: Every = 100) -> dict[str, Any]:
     """The turn limit of attempts grows while training."""
-    return {
-        "plan.name": "scaling_inter",
-        "plan.rounds": list(rounds),
-        "plan.every": every,
-        "credit.name": "grpo",
-        "objective.kl": "loss",
-        "objective.kl_coef": 0.001,
-    }
+    own = {"plan.name": "scaling_inter", "plan.rounds": list(rounds), "plan.every": every, "credit.name": "grpo"}
+    return Brings(own, {"objective.name": "clip", "objective.aggregation": "token", "credit.norm": "std"} | kl_loss(0.001))

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from turnwise.config.options import Help
 from turnwise.data.rollouts import Floats, Rollouts
-from turnwise.methods.registry import method, schedule
+from turnwise.methods.authors import KlCoef, kl_loss
+from turnwise.methods.registry import Brings, method, schedule
 from turnwise.methods.steps import ScheduleView, Step
 
 Low = Annotated[float, Help("smallest ratio, of one turn and accumulated", low=0, high=1)]
@@ -57,17 +58,16 @@ def turn_ratios(change: NDArray[Any], r: Rollouts, low: float, high: float) -> F
     costs="one scoring pass over the batch and one optimiser step per turn number",
     evidence="code",
 )
-def seeupo(*, low: Low = 0.8, high: High = 1.2, kl_coef: Annotated[float, Help("weight of the KL loss", low=0)] = 0.002) -> dict[str, Any]:
+def seeupo(*, low: Low = 0.8, high: High = 1.2, kl_coef: KlCoef = None) -> dict[str, Any]:
     """Turns are updated in reverse order, each weighed by what the later updates changed."""
-    kl = {"objective.kl": "loss", "objective.kl_coef": kl_coef} if kl_coef else {}
-    return {
+    own = {
         "credit.name": "seeupo",
         "objective.name": "gspo",
-        "objective.aggregation": "turn",
         "schedule.name": "seeupo",
         "schedule.low": low,
         "schedule.high": high,
         "learner.epochs": 1,
         "learner.minibatches": 1,
-        **kl,
+        **kl_loss(kl_coef),
     }
+    return Brings(own, {"objective.aggregation": "turn"} | kl_loss(0.002))

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from turnwise.config.options import Help
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory
-from turnwise.methods.registry import method, signal
+from turnwise.methods.authors import kl_loss
+from turnwise.methods.registry import Brings, method, signal
 from turnwise.methods.spans import Spans
 
 PAPER = "SERL, arXiv 2605.19447"
@@ -39,7 +40,7 @@ def serl(
     distil: Annotated[float, Help("weight of the distillation term, times λ", low=0)] = 1.0,
 ) -> dict[str, Any]:
     """Credit of an action is distributed over its tokens by a copy of the policy that has seen the feedback."""
-    return {
+    own = {
         "models.hindsight.copy_of": "policy",
         "signal": [{"name": "hindsight", "share": share, "horizon": horizon, "every": every}],
         "credit.name": "grpo",
@@ -47,6 +48,7 @@ def serl(
         "objective.bound": bound,
         "objective.distil": distil,
     }
+    return Brings(own, {"objective.aggregation": "token", "objective.entropy_coef": 0.001, "credit.norm": "std"} | kl_loss(0.0))
 
 
 @signal("hindsight", paper=PAPER, needs=("model.{model}",), gives=("token.hindsight_logprob", "token.action", "turn.hindsight_share"))

@@ -19,9 +19,10 @@ from turnwise.config.loading import load_reference
 from turnwise.config.options import Help
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Stop, Trajectory
+from turnwise.methods.authors import VERL_AGENT
 from turnwise.methods.experience import Lesson, Library, shown, zone_of
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
-from turnwise.methods.registry import method, plan
+from turnwise.methods.registry import Brings, method, plan
 from turnwise.util.errors import TurnwiseError
 
 EXTRACT = Kind("extraction", takes=("trajectory",), gives=("list", "sequence", "tuple"), example="def mine(trajectory) -> list[Lesson]")
@@ -139,4 +140,5 @@ def _line(text: str) -> str:
 def slea(*, warmup: Warmup = 5, smallest: Smallest = 10, characters: Characters = 800) -> dict[str, Any]:
     """Prompts show lessons from earlier successes and failures, looked up on every turn."""
     own = {"plan.name": "slea", "plan.warmup": warmup, "plan.smallest": smallest, "plan.characters": characters}
-    return own | {"credit.name": "gigpo", "credit.gamma": 0.95, "credit.omega": 1.0, "credit.norm": "none"}
+    credit = {"credit.gamma": 0.95, "credit.omega": 1.0, "credit.norm": "none", "credit.invalid_penalty": 0.1}
+    return Brings(own | {"credit.name": "gigpo"}, VERL_AGENT | credit)

@@ -23,7 +23,7 @@ from turnwise.credit.step_hrl import Balance, Q, V
 from turnwise.data.batch import Batch
 from turnwise.methods.buffer import REPLAYED, Buffer, Size, Warmup, counted, noted
 from turnwise.methods.planning import Gathered, Places, Rounds, sound
-from turnwise.methods.registry import method, plan, signal
+from turnwise.methods.registry import Brings, method, plan, signal
 from turnwise.methods.roles import ENDS, REWARD, ROLE, ROLES, Rewarded, subtasks_of
 from turnwise.util.seeds import derive
 
@@ -103,7 +103,7 @@ def step_hrl(
     settings: dict[str, Any] = {}
     for name in ("critic", "critic_target"):
         settings |= {f"models.{name}.reads": "policy", f"models.{name}.kind": "heads", f"models.{name}.options": heads | values}
-    return settings | {
+    own = settings | {
         "models.critic.trained": True,
         "models.critic.lr": critic_lr,
         "env.options.subtasks": longest,
@@ -118,5 +118,5 @@ def step_hrl(
         "credit.name": "step_hrl",
         "credit.balance": balance,
         "objective.name": "reinforce",
-        "objective.aggregation": "turn",
     }
+    return Brings(own, {"objective.aggregation": "turn", "objective.kl": "off"})

@@ -22,8 +22,9 @@ import numpy as np
 from turnwise.config.options import Help
 from turnwise.data.masks import INSERTED
 from turnwise.data.rollouts import Turn
+from turnwise.methods.authors import VERL_AGENT
 from turnwise.methods.planning import Plain
-from turnwise.methods.registry import method, plan
+from turnwise.methods.registry import Brings, method, plan
 
 PAPER = "T²PO 2026, arXiv 2605.02178"
 TAIL = 16  # tokens at the end of a response in which a tag is looked for
@@ -142,4 +143,5 @@ def _scaled(values: Any) -> Any:
 )
 def t2po() -> dict[str, Any]:
     """Thoughts end when uncertainty is flat, turns that do not move it are drawn again, and GiGPO gives the credit."""
-    return {"plan.name": "t2po", "credit.name": "gigpo", "credit.gamma": 0.95}
+    credit = {"credit.gamma": 0.95, "credit.omega": 1.0, "credit.norm": "std", "credit.invalid_penalty": 0.1}
+    return Brings({"plan.name": "t2po", "credit.name": "gigpo"}, VERL_AGENT | credit)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from turnwise.config.options import Help
-from turnwise.credit.segments import TurnDiscount
-from turnwise.methods.registry import method
+from turnwise.methods.authors import TurnDiscount, ValueClip
+from turnwise.methods.registry import Brings, method
 
 
 @method(
@@ -18,9 +18,9 @@ from turnwise.methods.registry import method
 )
 def turn_ppo(
     *,
-    gamma: TurnDiscount = 1.0,
+    gamma: TurnDiscount = None,
     lam: Annotated[float, Help("λ: 0 trusts the critic, 1 the sampled return", low=0, high=1)] = 1.0,
-    value_clip: Annotated[float | None, Help("how far a value may move in one iteration; none: no bound", low=0)] = 0.5,
+    value_clip: ValueClip = None,
     ratio: Annotated[Literal["token", "turn"], Help("PPO's clip per token, or one clipped ratio per turn")] = "token",
 ) -> dict[str, Any]:
     """PPO in which one step is a whole turn: a critic that values turns, GAE over turns, whitened over turns."""
@@ -31,6 +31,6 @@ def turn_ppo(
         "credit.lam": lam,
         "credit.norm": "std",
     }
-    settings |= {"learner.value.level": "turn", "learner.value.clip": "none" if value_clip is None else value_clip}
+    settings |= {"learner.value.level": "turn", "learner.value.clip": value_clip}
     objective = {"objective.name": "clip"} if ratio == "token" else {"objective.name": "gspo", "objective.level": "turn"}
-    return settings | objective | {"objective.aggregation": "turn"}
+    return Brings(settings | objective, {"credit.gamma": 1.0, "learner.value.clip": 0.5})

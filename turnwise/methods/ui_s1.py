@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from turnwise.config.options import Help
-from turnwise.credit.segments import TurnDiscount
 from turnwise.credit.ui_s1 import EpisodeWeight, Least, StepWeight
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Stop, Trajectory, Turn
+from turnwise.methods.authors import TurnDiscount, kl_loss
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
-from turnwise.methods.registry import method, plan
+from turnwise.methods.registry import Brings, method, plan
 
 PAPER = "UI-S1, arXiv 2509.11543"
 Patches = Annotated[int, Help("wrong actions per attempt that the expert's replaces; -1: all of them", low=-1)]
@@ -125,13 +125,13 @@ def score(turn: Turn, expert: Turn) -> float:
 def ui_s1(
     *,
     patches: Patches = 2,
-    gamma: TurnDiscount = 0.5,
+    gamma: TurnDiscount = None,
     episode_weight: EpisodeWeight = 1.0,
     step_weight: StepWeight = 1.0,
     least: Least = 0.3,
 ) -> dict[str, Any]:
     """The policy acts along an expert's trajectory, its wrong actions are replaced, and every turn is judged by the expert's."""
-    return {
+    own = {
         "plan.name": "ui_s1",
         "plan.patches": patches,
         "credit.name": "ui_s1",
@@ -140,3 +140,5 @@ def ui_s1(
         "credit.step_weight": step_weight,
         "credit.least": least,
     }
+    authors = {"objective.name": "clip", "objective.aggregation": "token", "objective.entropy_coef": 0.0}
+    return Brings(own, authors | {"credit.gamma": 0.5, "credit.norm": "std"} | kl_loss(0.0001))

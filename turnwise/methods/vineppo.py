@@ -17,7 +17,7 @@ from turnwise.config.options import Help
 from turnwise.data.anchors import digest
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
-from turnwise.methods.registry import method, plan
+from turnwise.methods.registry import Brings, method, plan
 
 Branches = Annotated[int, Help("fresh attempts per state", low=1)]
 Share = Annotated[
@@ -114,7 +114,7 @@ def vineppo(
     *, branches: Branches = 9, share: Share = "prompt", last: Last = None, gamma: Gamma = 1.0, learn_branches: Learn = False
 ) -> dict[str, Any]:
     """The value of every state is the mean return of fresh attempts from there, and a turn is worth what it adds to it."""
-    return {
+    own = {
         "plan.name": "vineppo",
         "plan.branches": branches,
         "plan.share": share,
@@ -125,3 +125,4 @@ def vineppo(
         "credit.name": "vineppo",
         "credit.gamma": gamma,
     }
+    return Brings(own, {"objective.name": "clip", "objective.aggregation": "token"})

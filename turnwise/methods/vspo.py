@@ -15,7 +15,8 @@ from turnwise.config.options import Help
 from turnwise.credit.vspo import Smoothing
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Stop
-from turnwise.methods.registry import method, signal
+from turnwise.methods.authors import kl_loss
+from turnwise.methods.registry import Brings, method, signal
 
 PAPER = "PRS and VSPO, arXiv 2512.07478"
 Parsed = Annotated[float, Help("reward for a trajectory whose turns can all be parsed; less in proportion", low=0)]
@@ -29,7 +30,8 @@ def vspo(
 ) -> dict[str, Any]:
     """Rewards in stages; groups without a signal give their place to those where a success is rare and possible."""
     settings: dict[str, Any] = {"credit.name": "vspo", "credit.smoothing": smoothing}
-    return settings | ({"signal": [{"name": "staged_reward", "parsed": parsed, "ended": ended}]} if staged else {})
+    settings |= {"signal": [{"name": "staged_reward", "parsed": parsed, "ended": ended}]} if staged else {}
+    return Brings(settings, {"objective.name": "clip", "objective.clip_low": 0.2, "objective.clip_high": 0.2} | kl_loss(0.001))
 
 
 @signal("staged_reward", paper=PAPER, gives=("turn.reward", "trajectory.stage"))

@@ -23,7 +23,7 @@ def aepo(
     *,
     clip_low: Annotated[float, Help("the ratio is clipped below at 1 − this", low=0, high=1)] = 0.2,
     clip_high: Annotated[float, Help("the ratio is bounded above at 1 + this, and keeps its gradient", low=0)] = 0.2,
-    dual_clip: Annotated[float | None, Help("bound on the ratio if the advantage is negative", low=1)] = 3.0,
+    dual_clip: Annotated[float | None, Help("bound on the ratio if the advantage is negative", low=1)] = None,
 ) -> TokenLoss:
     """PPO's clipped ratio whose upper bound stops the value and not the gradient."""
     advantage, ratio = tokens.advantage, tokens.ratio

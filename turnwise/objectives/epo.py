@@ -48,7 +48,7 @@ class Epo:
         gate: Annotated[int, Help("penalise only in mini-batches that have a turn with at least this index", low=0)] = 0,
         clip_low: Annotated[float, Help("the ratio is clipped below at 1 − this", low=0, high=1)] = 0.2,
         clip_high: Annotated[float, Help("the ratio is clipped above at 1 + this", low=0)] = 0.2,
-        dual_clip: Annotated[float | None, Help("bound on the ratio if the advantage is negative", low=1)] = 3.0,
+        dual_clip: Annotated[float | None, Help("bound on the ratio if the advantage is negative", low=1)] = None,
     ):
         self.level, self.bonus, self.smoothing = level, bonus, smoothing
         self.penalty, self.low, self.high, self.decay, self.gate = penalty, low, high, decay, gate

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from turnwise.config.options import Entry, Option
 from turnwise.config.writing import toml_value
-from turnwise.setup.catalogue import FAMILIES, chosen, entries, needs_of, nothing, page_of, settings_of
+from turnwise.setup.catalogue import FAMILIES, authors_of, chosen, entries, needs_of, nothing, page_of, settings_of
 from turnwise.util.console import Console
 from turnwise.util.terminal import command
 
@@ -32,7 +32,8 @@ def describe(name: str | None = None, second: str | None = None) -> list[dict[st
             "parts": list(entry.parts),
             "options": {option.name: _plain(option) for option in entry.options.values()},
             **entry.notes,
-            **({"settings": settings_of(entry), "needs_of_pieces": needs_of(entry)} if family == "method" else {}),
+            **({"settings": settings_of(entry), "authors": authors_of(entry)} if family == "method" else {}),
+            **({"needs_of_pieces": needs_of(entry)} if family == "method" else {}),
         }
         for family, entry in chosen(name, second)
     ]
@@ -116,8 +117,9 @@ def _noted(entry: Entry[Any]) -> list[str]:
 
 
 def _brought(entry: Entry[Any]) -> list[str]:
-    """What a method sets, what the pieces need that it names, and its page."""
+    """What a method sets, what its authors took for shared settings, what the pieces need that it names, and its page."""
     settings = [f"Sets: {key} = {toml_value(value)}" for key, value in settings_of(entry).items()]
+    settings += [f"Sets if method.faithful: {key} = {toml_value(value)}" for key, value in authors_of(entry).items()]
     needs = [f"Needs of {who}: {', '.join(names)}" for who, names in needs_of(entry).items() if who != "method"]
     page = page_of(entry)
     return [*settings, *needs, *([f"Page: {page}"] if page is not None else [])]

@@ -19,7 +19,7 @@ import numpy as np
 from rich.console import Group as Rendered
 
 from turnwise.report.efficiency import Cost, Curve, cost_until, mean_curve
-from turnwise.report.groups import Group, grouped
+from turnwise.report.groups import Group, also_differ, grouped
 from turnwise.report.tracks import Track, TypeOfTask, check_metrics, tracks, types
 from turnwise.runs.records import Record, find, read
 from turnwise.util import statistics
@@ -89,7 +89,8 @@ class Pair:
 
 @dataclass
 class Comparison:
-    """The result of `compare`: numbers in `groups` and `pairs`, words in `notes`."""
+    """The result of `compare`: numbers in `groups` and `pairs`, words in `notes`. `also_differ`: settings besides the method in which the
+    groups differ, with the groups of each value."""
 
     groups: list[Standing]
     pairs: list[Pair]
@@ -101,6 +102,7 @@ class Comparison:
     unfinished: list[str] = field(default_factory=list)
     tracks: list[Track] = field(default_factory=list)
     types: list[TypeOfTask] = field(default_factory=list)
+    also_differ: dict[str, dict[str, list[str]]] = field(default_factory=dict)
 
     def table(self) -> Rendered:
         """For a terminal: give it to rich's `print`."""
@@ -202,6 +204,7 @@ def compare(
         unfinished=[str(record.path) for record in records if not record.finished],
         tracks=tracks(groups, metrics),
         types=types(groups) if by_type and not differences else [],
+        also_differ=also_differ(groups, named),
     )
 
 

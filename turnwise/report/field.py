@@ -1,6 +1,7 @@
-"""The map of the field in docs/methods/README.md: one row per method, from what the methods say of themselves.
+"""What docs/methods/ says of all methods, from what the methods say of themselves: the map of the field in README.md, the table of
+settings in settings.md, and the settings of a method on its own page.
 
-python -m turnwise.report.field docs/methods/README.md          # write the table between the two marks of the page
+python -m turnwise.report.field docs/methods/*.md          # write the tables between the marks of the pages
 """
 
 from __future__ import annotations
@@ -11,19 +12,51 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.config.options import Entry
-from turnwise.setup.catalogue import entries, needs_of, settings_of
+from turnwise.config.writing import toml_value
+from turnwise.setup.catalogue import authors_of, entries, needs_of, settings_of
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
 
-BEGIN, END = "<!-- methods: begin -->", "<!-- methods: end -->"
+BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
+SETTINGS = "| method | sets | sets also if `method.faithful` is true |\n|---|---|---|\n"
+LONGEST = 60  # characters of a value
 HEAD = "| method | what it changes | needs | costs | evidence |\n|---|---|---|---|---|\n"
 NEEDS: Mapping[str, str] = {"group.peers": "two attempts per task", "env.snapshot": "an environment with `snapshot` and `restore`"}
 
 
 def table() -> str:
     """The rows of all methods that come with Turnwise, as Markdown."""
-    own = [entry for entry in entries("method") if entry.function.__module__.startswith("turnwise.")]
-    return HEAD + "".join(f"| {' | '.join(_row(entry))} |\n" for entry in own)
+    return HEAD + "".join(f"| {' | '.join(_row(entry))} |\n" for entry in _methods())
+
+
+def settings_table() -> str:
+    """What every method sets, and what its authors took for settings that all methods share, as Markdown."""
+    rows = [[f"[`{one.name}`]({one.name}.md)", _listed(settings_of(one)), _listed(authors_of(one)) or "–"] for one in _methods()]
+    return SETTINGS + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def settings_of_page(entry: Entry[Any]) -> str:
+    """The same for the page of a method."""
+    authors = authors_of(entry)
+    rows = [f"| {_listed({key: value})} | the method |\n" for key, value in sorted(settings_of(entry).items())]
+    rows += [f"| {_listed({key: value})} | `method.faithful=true` |\n" for key, value in sorted(authors.items())]
+    if "objective.aggregation" not in {*authors, *settings_of(entry)}:
+        rows.append("| `objective.aggregation` of the authors | not known |\n")
+    return f"| setting | set by |\n|---|---|\n{''.join(rows)}\n[Settings of all methods](settings.md)\n"
+
+
+def _methods() -> list[Entry[Any]]:
+    return [entry for entry in entries("method") if entry.function.__module__.startswith("turnwise.")]
+
+
+def _listed(settings: Mapping[str, Any]) -> str:
+    words = [f"{key} = {_short(value)}" for key, value in sorted(settings.items())]
+    return ", ".join(f"`{word}`" for word in words).replace("|", "\\|")
+
+
+def _short(value: Any) -> str:
+    text = " ".join(toml_value(value).replace("`", "'").split())
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def _row(entry: Entry[Any]) -> list[str]:
@@ -47,15 +80,25 @@ def _words(need: str) -> str:
     return words.get(level, "")
 
 
-def rewritten(text: str) -> str:
-    """A page with the table of today between its marks."""
-    before, found, rest = text.partition(BEGIN)
-    _, closed, after = rest.partition(END)
+def rewritten(text: str, name: str = "README") -> str:
+    """The page of this name with what the methods say today between its marks. A page that is not about a method stays as it is."""
+    if name == "README":
+        return _between(text, "methods", table())
+    if name == "settings":
+        return _between(text, "settings", settings_table())
+    entry = next((one for one in _methods() if one.name == name), None)
+    return text if entry is None else _between(text, "settings", settings_of_page(entry))
+
+
+def _between(text: str, what: str, table: str) -> str:
+    begin, end = BEGIN.format(what), END.format(what)
+    before, found, rest = text.partition(begin)
+    _, closed, after = rest.partition(end)
     if not found or not closed:
-        raise TurnwiseError(f"the page has no place for the table: it goes between {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n\n{table()}\n{END}{after}"
+        raise TurnwiseError(f"the page has no place for the table: it goes between {begin} and {end}")
+    return f"{before}{begin}\n\n{table}\n{end}{after}"
 
 
 if __name__ == "__main__":
-    page = Path(sys.argv[1])
-    write_text_atomically(page, rewritten(page.read_text(encoding="utf-8")))
+    for page in map(Path, sys.argv[1:]):
+        write_text_atomically(page, rewritten(page.read_text(encoding="utf-8"), page.stem))

@@ -20,6 +20,8 @@ IMMATERIAL = {"name", "out", "seed", "eval.every", "env.workers", "env.timeout",
     "learner.gradient_checkpointing",
 }
 ABSENT = "–"
+# What starts like this is a method's own, whatever it says.
+OWN = ("method", "player", "plan", "signal", "schedule", "models", "reward", "collect.shared_prefix")
 
 
 @dataclass(frozen=True)
@@ -81,14 +83,50 @@ def gathered(records: Sequence[Record]) -> tuple[list[Group], list[str]]:
     return sorted(groups, key=lambda group: group.label), named
 
 
+def also_differ(groups: Sequence[Group], named: Sequence[str]) -> dict[str, dict[str, list[str]]]:
+    """In which settings the groups differ besides what names them: by setting, the groups of each value. The names of pieces and the
+    options that only one of them has are the methods themselves; an option that a recipe does not set has its default."""
+    configs = [group.records[0].config for group in groups]
+    keys = {key for config in configs for key in config}
+    found: dict[tuple[str, Any], dict[str, list[str]]] = {}
+    for group, config in zip(groups, configs, strict=True):
+        for key, (value, meaning) in _settings(config, keys).items():
+            if _matters(key) and key not in named and not key.startswith(OWN) and not key.endswith(".name"):
+                found.setdefault((key, meaning), {}).setdefault(_word(value), []).append(group.label)
+    differing: dict[str, dict[str, list[str]]] = {}
+    for (key, _), by_value in sorted(found.items(), key=lambda item: item[0][0]):
+        if len(by_value) > 1:
+            differing.setdefault(key, {}).update(by_value)
+    return differing
+
+
+def _settings(config: Mapping[str, Any], keys: set[str]) -> dict[str, tuple[Any, Any]]:
+    """The settings of a run, each with its meaning: options of credit and objective that have one name may be different settings."""
+    from turnwise.config.learning import Objective
+    from turnwise.setup.names import meaning, registry
+
+    values: dict[str, tuple[Any, Any]] = {key: (value, None) for key, value in config.items()}
+    if "objective.name" in config:
+        options = {key for key in keys if key.startswith("objective.") and key.split(".")[1] not in Objective.model_fields}
+        values |= {key: (config.get(key, "the default"), config["objective.name"]) for key in options}
+    if (entry := registry("credit").known(str(config.get("credit.name", "")))) is not None:
+        given = {key.removeprefix("credit."): value for key, value in config.items() if key.startswith("credit.")}
+        for name, option in entry.options.items():
+            values[f"credit.{name}"] = (given.get(name, option.usual), meaning(name, entry, given))
+    return values
+
+
 def _matters(key: str) -> bool:
-    return key not in IMMATERIAL and not key.startswith("run.")
+    return key not in IMMATERIAL and not key.startswith(("run.", "method.authors."))
 
 
 def _text(record: Record, key: str) -> str:
     if key not in record.config:
         return ABSENT
-    value = record.config[key]
+    return _word(record.config[key])
+
+
+def _word(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
@@ -125,8 +163,10 @@ def label_keys(keys: Sequence[str], groups: Sequence[Sequence[str]]) -> list[str
 
 
 def _rank(key: str) -> int:
+    if key == "method.name":
+        return -1
     if key in ("player", "credit.name"):
         return 0
-    if key.endswith(".name"):
+    if key.endswith(".name") or key == "method.faithful":
         return 1
     return 2 if key in ("model", "model.path", "engine.model", "file") else 3

@@ -41,7 +41,7 @@ class TextTable:
 
 
 def tables_of(comparison: Comparison) -> list[TextTable]:
-    """Groups, pairs (seeds, tasks), and the cost of the target."""
+    """Groups, pairs (seeds, tasks), the cost of the target, and what else the groups differ in."""
     found = [_groups(comparison)]
     if any(pair.over_seeds for pair in comparison.pairs):
         found.append(_over_seeds(comparison.pairs))
@@ -53,6 +53,8 @@ def tables_of(comparison: Comparison) -> list[TextTable]:
         found.append(_costs(comparison))
     if comparison.tracks:
         found.append(_tracks(comparison))
+    if comparison.also_differ:
+        found.append(_also_differ(comparison))
     return found
 
 
@@ -135,6 +137,13 @@ def _tracks(comparison: Comparison) -> TextTable:
         rows.append([track.metric, track.label, *cells])
     columns = ["metric", _heading(comparison), "iterations", "1st quarter", "2nd", "3rd", "4th", "mean", "least", "most"]
     return TextTable("Over training, mean over seeds", columns, rows)
+
+
+def _also_differ(comparison: Comparison) -> TextTable:
+    rows = []
+    for key, by_value in comparison.also_differ.items():
+        rows.append([key, "; ".join(f"{value} ({', '.join(labels)})" for value, labels in by_value.items())])
+    return TextTable("The groups also differ in these settings, and a difference may come from them", ["setting", "values"], rows)
 
 
 def quarters(values: list[float]) -> list[float | None]:

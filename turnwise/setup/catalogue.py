@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from turnwise.config.checks import Brought
 from turnwise.config.kinds import KINDS, Kind
 from turnwise.config.loading import load_reference
 from turnwise.config.merging import overridden
@@ -73,9 +74,16 @@ def chosen(name: str | None, second: str | None = None) -> list[tuple[str, Entry
 
 def settings_of(entry: Entry[Any]) -> dict[str, Any]:
     """What a method sets with its defaults; nothing where an option has to be given first."""
-    if any(option.required for option in entry.options.values()):
-        return {}
-    return settings_of_method(entry.name, {})
+    return dict(_brought(entry)[0])
+
+
+def authors_of(entry: Entry[Any]) -> dict[str, Any]:
+    """What the method's authors took for shared settings: `method.faithful` sets it, too."""
+    return dict(_brought(entry)[1])
+
+
+def _brought(entry: Entry[Any]) -> Brought:
+    return ({}, {}) if any(option.required for option in entry.options.values()) else settings_of_method(entry.name, {})
 
 
 def pieces_of(entry: Entry[Any]) -> list[Piece]:

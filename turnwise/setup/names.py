@@ -12,9 +12,9 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from turnwise.config.checks import check_with, settings_with
+from turnwise.config.checks import Brought, carry_with, check_with, settings_with
 from turnwise.config.objects import is_given
-from turnwise.config.options import Registry
+from turnwise.config.options import Entry, Registry
 from turnwise.config.references import is_reference, parse
 from turnwise.util.errors import TurnwiseError
 
@@ -142,6 +142,7 @@ def check_when_read() -> None:
     check_with("run", check_trackers)
     check_with("recipe", check_needs)
     settings_with(settings_of_method)
+    carry_with(carried)
 
 
 def check_stage(family: str, section: Named) -> None:
@@ -153,19 +154,54 @@ def check_stage(family: str, section: Named) -> None:
         known[name].bind(section.options, known.kind)
 
 
-def settings_of_method(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What a method sets, with these options: dotted keys and values. Files that it names may lie beside its own."""
+def settings_of_method(name: str, options: Mapping[str, Any]) -> Brought:
+    """The settings that a method is with these options, and its authors' values of shared ones: dotted keys and values. Files that it
+    names may lie beside its own. A plain table from a method of the user's own is all of it."""
     known = registry("method")
     found = known.load(name).make(options, known.kind)()
     if not isinstance(found, Mapping):
         raise TurnwiseError(f'method {name!r} returns {type(found).__name__}; a table of settings is needed, as {{"credit.name": "grpo"}}')
-    for key in found:
+    authors = dict(getattr(found, "authors", {}))
+    for key in (*found, *authors):
         if not isinstance(key, str) or key.partition(".")[0] in UNSET:
             raise TurnwiseError(f"method {name!r} sets {key!r}: a method sets keys of a recipe, but none of {', '.join(UNSET)}")
     from turnwise.config.recipes import beside
 
     path = parse(name).path if is_reference(name) and not is_given(name) else None
-    return cast("dict[str, Any]", beside(dict(found), path.parent)) if path is not None else dict(found)
+    return cast("dict[str, Any]", beside(dict(found), path.parent)) if path is not None else dict(found), authors
+
+
+def carried(family: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a recipe's credit or objective that hold for what a method names instead: those of the same name and meaning. For
+    what the recipe does not say, the default of its credit counts, or that of the default credit. So all methods on top of one recipe have
+    the same discount per turn, norm and penalty. Options that are equal to the new default are left out."""
+    from turnwise.config.learning import Credit, Objective
+
+    sections: dict[str, type[Named]] = {"credit": Credit, "objective": Objective}
+    section = sections.get(family)
+    if section is None or (family == "objective" and not set(before) - set(section.model_fields)):  # the defaults of objectives are equal
+        return {}
+    usual, known = section.model_fields["name"].default, registry(family)
+    if (entry := known.known(now["name"])) is None:
+        return {}
+    sources = [(known.known(before.get("name", usual)), before), (known[usual], {})]
+    values: dict[str, Any] = {}
+    for name, option in entry.options.items():
+        same = [(one, given) for one, given in sources if one is not None and meaning(name, one, given) == meaning(name, entry, now)]
+        value = same[0][1].get(name, same[0][0].options[name].usual) if same else option.usual
+        values |= {name: value} if value != option.usual else {}
+    return values
+
+
+def meaning(name: str, entry: Entry[Any], given: Mapping[str, Any]) -> tuple[str, str] | None:
+    """What options of one name must share to be one setting: what they take, and their text up to a semicolon, in which an option's name in
+    braces stands for its value (`discount per {level}`). None if there is no such option."""
+    if name not in entry.options:
+        return None
+    text = entry.options[name].help.text.partition(";")[0]
+    for other in entry.options.values():
+        text = text.replace(f"{{{other.name}}}", str(given.get(other.name, other.usual)))
+    return text, entry.options[name].kind
 
 
 def check_model(section: FurtherModel) -> None:
