@@ -98,7 +98,10 @@ class Control:
         """Token ids of a text, split at its marks. Nothing is added."""
         pieces = text.replace(SOFT, "").split(CUT)
         if not options and (direct := self._direct) is not None and _is_bare(direct, self.tokenizer):
-            found = [direct.encode(piece, add_special_tokens=False).ids for piece in pieces]
+            if len(text) > LONGEST_KEPT:  # a batch is tokenised without Python's lock, so that other threads continue
+                found = [piece.ids for piece in direct.encode_batch_fast(pieces, add_special_tokens=False)]
+            else:
+                found = [direct.encode(piece, add_special_tokens=False).ids for piece in pieces]
         else:
             found = self._encode_each(pieces, options)
         return found[0] if len(found) == 1 else [token for piece in found for token in piece]
@@ -159,6 +162,16 @@ def each_text(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, Mapping):
         return {each_text(key, change): each_text(inner, change) for key, inner in value.items()}
     return [each_text(inner, change) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+def deeper_than(levels: int, value: Any) -> bool:
+    """Whether a JSON value is nested more deeply than this."""
+    inner = [value]
+    for _ in range(levels + 1):
+        inner = [part for one in inner if isinstance(one, (dict, list)) for part in (one.values() if isinstance(one, dict) else one)]
+        if not inner:
+            return False
+    return True
 
 
 def _is_no_word(text: str) -> bool:

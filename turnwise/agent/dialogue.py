@@ -17,11 +17,12 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from turnwise.agent.chat import ANSWER, ASKED, NEXT, PROBE, Chat, Frame
-from turnwise.agent.control import Marked
+from turnwise.agent.control import Marked, deeper_than
 from turnwise.agent.text import well_formed
 from turnwise.agent.tool_calls import OPENING, ToolCall, written_call
 from turnwise.util.errors import TurnwiseError
 
+DEEPEST = 64  # levels of arguments that a template gets as values
 KEPT_PROMPTS = 256  # the attempts of a group begin alike
 LONGEST_KEPT = 50_000  # characters
 TOOL = {"type": "function", "function": {"name": NEXT, "description": "-", "parameters": {"type": "object", "properties": {}}}}
@@ -189,7 +190,7 @@ class Dialogue:
             arguments = json.loads(call.arguments)
         except (ValueError, RecursionError):
             arguments = call.arguments
-        arguments = mark(arguments if isinstance(arguments, dict) else call.arguments)
+        arguments = mark(arguments if isinstance(arguments, dict) and not deeper_than(DEEPEST, arguments) else call.arguments)
         return {"id": mark(call.id), "type": "function", "function": {"name": mark(call.name), "arguments": arguments}}
 
     def encode(self, text: str) -> list[int]:
