@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -332,3 +334,25 @@ def test_a_tokenizer_with_a_way_of_its_own_is_asked_in_that_way() -> None:
 
     own = Own(tokenizer_object=tokenizer(QWEN).backend_tokenizer)
     assert Control(own).encode("desk") == Control(own).encode("mug") != Control(tokenizer(QWEN)).encode("desk")
+
+
+def test_other_threads_continue_while_a_long_text_is_tokenised() -> None:
+    """A tokenizer that keeps Python's lock would stop the endpoint's event loop, whatever thread it runs in."""
+    control = Control(tokenizer(QWEN))
+    text = 'word other thing {"a": 1}, ' * 20_000
+    stamps: list[float] = []
+    over = threading.Event()
+
+    def work() -> None:
+        while not over.wait(0.001):
+            stamps.append(time.perf_counter())
+
+    other = threading.Thread(target=work)
+    other.start()
+    start = time.perf_counter()
+    ids = control.encode(text)
+    end = time.perf_counter()
+    over.set()
+    other.join()
+    assert sum(start < stamp < end for stamp in stamps) > 3
+    assert ids == control.encode(text[: len(text) // 100]) * 100, "the same tokens as of a short text"
