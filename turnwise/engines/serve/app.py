@@ -204,7 +204,7 @@ class Service:
         if not recorder.add_reward(value, note, call):
             ids = [one.id for one in recorder.calls]
             known = f"the last of its {len(ids)} calls are {', '.join(ids[-SHOWN_CALLS:])}" if ids else "it has made no call yet"
-            raise Refused(404, f"call names no call of this attempt: {shown(call)}; {known}", "unknown_call", param="call")
+            raise Refused(400, f"call names no call of this attempt: {shown(call)}; {known}", "unknown_call", param="call")
         return answer({"reward": recorder.reward})
 
     def _recorded(self, attempt: Attempt) -> None:
