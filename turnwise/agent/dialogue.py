@@ -17,9 +17,10 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from turnwise.agent.chat import ANSWER, ASKED, NEXT, PROBE, Chat, Frame
-from turnwise.agent.control import Marked, deeper_than
+from turnwise.agent.control import Marked
 from turnwise.agent.text import well_formed
 from turnwise.agent.tool_calls import OPENING, ToolCall, written_call
+from turnwise.util.control_strings import deeper_than
 from turnwise.util.errors import TurnwiseError
 
 DEEPEST = 64  # levels of arguments that a template gets as values

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnwise.agent.control import deeper_than, each_text
 from turnwise.agent.dialogue import JSON_REQUEST, SCHEMA_REQUEST, Said
 from turnwise.agent.text import well_formed
 from turnwise.agent.tool_calls import ToolCall
 from turnwise.engines.serve.limits import Limits
+from turnwise.util.control_strings import deeper_than, each_text
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool", "function": "tool"}
 TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
