@@ -42,7 +42,7 @@ class Prefix:
         return limit
 
 
-class StateCache(DynamicCache):
+class StateCache(DynamicCache):  # type: ignore[misc]
     """A cache without any attention layer. Models ask their cache for its length, which layers that hold a state do not know."""
 
     length = 0

@@ -24,15 +24,18 @@ class Stopped(BaseException):
 def main(parent: int, status: int, words: list[str]) -> None:
     os.set_inheritable(status, False)
     signal.signal(signal.SIGTERM, _stop)
-    code = "-9"
+    code, groups = "-9", list[int]()
     try:
         _control(SET_CHILD_SUBREAPER, 1)
         _control(SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
         if os.getppid() == parent:
-            code = str(_run(words, status))
+            code = str(_run(words, status, groups))
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     except Stopped:
         pass
+    for group in groups:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
     end_descendants()
     with contextlib.suppress(OSError):
         os.write(status, f"{code}\n".encode())
@@ -50,14 +53,16 @@ def _control(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _run(words: list[str], status: int) -> int:
-    """The exit code of the command. It gets a session of its own, so that a signal to its process group does not reach this process."""
+def _run(words: list[str], status: int, groups: list[int]) -> int:
+    """The exit code of the command. It gets a separate session, so that a signal to its process group does not reach this process; the
+    group is added to `groups`."""
     guard, child = os.getpid(), os.fork()
     if child == 0:
         try:
             os.setsid()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             _control(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
             if os.getppid() == guard:
                 os.execvp(words[0], words)
@@ -65,6 +70,7 @@ def _run(words: list[str], status: int) -> int:
             os.write(status, f"cannot be started: {' '.join(str(error).split())}\n".encode(errors="replace"))
         finally:
             os._exit(127)
+    groups.append(child)
     while True:
         ended, result = os.wait()
         if ended == child:
