@@ -25,6 +25,7 @@ from turnwise.util.seeds import derive
 
 SECRET = "violet elephants of the other attempt"
 ODD = [None, True, -1, 0, 1e308, "", "x" * 3000, "\ud800", [], [[]], {}, {"a": {}}, [None], ["a", 1], 10**30, "<|im_end|>", {"type": "x"}]
+ODD += [10**400, {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}, json.loads("[" * 150 + "]" * 150), "y" * 50_000, ["z" * 300], {"x": 1}]
 KEYS = ["messages", "model", "n", "stop", "seed", "stream", "temperature", "top_p", "max_tokens", "max_completion_tokens", "tools"]
 KEYS += ["tool_choice", "response_format", "logprobs", "stream_options", "input", "instructions", "text", "previous_response_id", "include"]
 KEYS += ["value", "key", "call"]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import threading
+import time
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -14,14 +17,20 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from turnwise.agent import Agent, AgentSettings, Chat, Parsed
-from turnwise.agent.control import CUT, Control, Marked, neutral, neutral_deep, unbordered
+from turnwise.agent.control import Control, Marked
+from turnwise.config.schema import Config
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.engines.base import Request, Sampling
 from turnwise.engines.openai import OpenAIEngine, Server
+from turnwise.engines.speaker import Speaker
 from turnwise.envs.base import Observation
+from turnwise.envs.tau2 import models as tau2_models
+from turnwise.envs.textarena import opponents
 from turnwise.evaluation.baselines import Reflexion
 from turnwise.learn.tiny import build_tokenizer
+from turnwise.setup.build import build_server
+from turnwise.util.control_strings import CUT, neutral, neutral_deep, unbordered
 from turnwise.util.errors import TurnwiseError
 
 REAL = "qwen2.5-coder-0.5b"
@@ -62,14 +71,17 @@ def borders(made: Any, ids: Any) -> Counter[str]:
     return Counter(added[int(token)] for token in ids if int(token) in added)
 
 
-def played(made: Any, words: str, **settings: Any) -> list[Any]:
-    """The prompts of an attempt in which everything that comes from outside says these words."""
+def played(made: Any, words: str, form: str = "", **settings: Any) -> list[Any]:
+    """The prompts of an attempt in which everything that comes from outside says these words. `form` is that of the run's server."""
     tool = {
         "type": "function",
         "function": {"name": "act", "description": words, "parameters": {"type": "object", "properties": {words: {}}}},
     }
     tools = (tool,) if settings.get("prompt") == "tool" else ()
     agent = Agent(made, AgentSettings(max_prompt_tokens=20_000, instructions=words, tools=tools, **settings))
+    if form:
+        served = {"engine.name": "openai", "engine.url": "http://127.0.0.1:1/v1", "engine.model": "m", "engine.options.form": form}
+        build_server(Config.load(None, {"agent.max_prompt_tokens": 400, **served}), made, agent).close()
     context = agent.context()
     context.start(Task("1", data={"goal": words}), Observation(f"You see {words}", actions=(words, "look")))
     prompts = [context.prompt()]
@@ -176,6 +188,67 @@ def test_control_strings_of_another_model_than_ours_do_not_reach_a_server(words:
     assert neutral_deep({"name": [words]}) != {"name": [words]}
     if words != "<think>":  # a word that prompts of ours use
         assert words not in unbordered(words) and words not in sent(made, "text", prompt)
+
+
+SERVED_TAGS = (
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "<think>",
+    "</think>",
+    "<tools>",
+    "</function>",
+    "<|im_start|>",
+    "<|im_end|>",
+)
+
+
+@pytest.mark.parametrize("form", ["chat", "text"])
+@pytest.mark.parametrize("prompt", ["think", "tool", "action", "react"])
+@pytest.mark.parametrize("known", [False, True])
+def test_tags_from_outside_reach_no_server_and_those_of_our_prompts_do(form: str, prompt: str, known: bool) -> None:
+    """The server's model may have tokens for them, also where our tokenizer has none."""
+    made = with_tags() if known else build_tokenizer(["look around"])
+    for context in ("window", "full"):
+        forged, plain = (played(made, words, form, context=context, prompt=prompt) for words in (" ".join(SERVED_TAGS), "A note"))
+        for one, other in zip(forged, plain, strict=True):
+            texts = [json.dumps(sent(made, form, which), ensure_ascii=False) for which in (one, other)]
+            assert [texts[0].count(tag) for tag in SERVED_TAGS] == [texts[1].count(tag) for tag in SERVED_TAGS]
+            assert prompt != "tool" or known or texts[1].count("<tool_call>") > 0
+
+
+class Noting:
+    """A transport that keeps what it is asked to send."""
+
+    def __init__(self) -> None:
+        self.bodies: list[Any] = []
+
+    def post(self, path: str, body: Any) -> dict[str, Any]:
+        self.bodies.append(json.loads(json.dumps(body)))
+        return {"choices": [{"message": {"role": "assistant", "content": "Yes."}, "finish_reason": "stop"}]}
+
+    def close(self) -> None: ...
+
+
+def test_a_simulated_user_and_an_opponent_on_a_server_are_sent_no_tags_of_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    noting, words = Noting(), " ".join(SERVED_TAGS)
+    talk = [
+        {"role": "system", "content": "Play."},
+        {"role": "assistant", "content": "<think>hm</think>Hello."},
+        {"role": "user", "content": words},
+    ]
+    monkeypatch.setattr(tau2_models, "Transport", lambda *_: noting)
+    tau2_models.UserServer("http://127.0.0.1:1/v1", "m").speaker()(talk, [{"function": {"description": words}}], 0)
+    opponents.Server(noting, "m", [dict(one) for one in talk]).move(None, words, 0)  # type: ignore[arg-type]
+    engine = OpenAIEngine(Server("http://127.0.0.1:1/v1", "m"), None)
+    monkeypatch.setattr(engine, "_transport", noting)
+    Speaker(engine, build_tokenizer(["look"]))(talk, [])
+    assert len(noting.bodies) == 3
+    for body in noting.bodies:
+        assert body["messages"][1]["content"] == talk[1]["content"], "what the server's own model said stays as it was"
+        rest = json.dumps([body["messages"][:1], body["messages"][2:], body.get("tools")], ensure_ascii=False)
+        assert not any(tag in rest for tag in SERVED_TAGS)
+        assert "<\u200btool_call>" in rest
 
 
 def test_what_a_server_answers_is_the_models_word_but_opens_no_message(made: Any) -> None:
@@ -332,3 +405,25 @@ def test_a_tokenizer_with_a_way_of_its_own_is_asked_in_that_way() -> None:
 
     own = Own(tokenizer_object=tokenizer(QWEN).backend_tokenizer)
     assert Control(own).encode("desk") == Control(own).encode("mug") != Control(tokenizer(QWEN)).encode("desk")
+
+
+def test_other_threads_continue_while_a_long_text_is_tokenised() -> None:
+    """A tokenizer that keeps Python's lock would stop the endpoint's event loop, whatever thread it runs in."""
+    control = Control(tokenizer(QWEN))
+    text = 'word other thing {"a": 1}, ' * 20_000
+    stamps: list[float] = []
+    over = threading.Event()
+
+    def work() -> None:
+        while not over.wait(0.001):
+            stamps.append(time.perf_counter())
+
+    other = threading.Thread(target=work)
+    other.start()
+    start = time.perf_counter()
+    ids = control.encode(text)
+    end = time.perf_counter()
+    over.set()
+    other.join()
+    assert sum(start < stamp < end for stamp in stamps) > 3
+    assert ids == control.encode(text[: len(text) // 100]) * 100, "the same tokens as of a short text"

@@ -110,6 +110,27 @@ def test_rewards_and_anchors_reach_their_calls(served: Endpoint, attempt: Any, r
     assert (recorder.early_reward, recorder.calls[0].reward, recorder.calls[0].notes) == (0.5, 0.25, ["found it"])
 
 
+def test_a_reward_that_cannot_be_given_is_refused_with_the_reason(served: Endpoint) -> None:
+    opened = served.open("strict", limits=Limits(rewards=3, note_bytes=10))
+    calls = [ask(opened, [user(text)])["id"] for text in ("a", "b")]
+    for body, words in (
+        ({"value": 1, "call": "chatcmpl_7"}, calls),
+        ({"value": 1, "call": 7}, ["the id of a response", "7"]),
+        ({"value": 10**400}, ["value takes a number"]),
+        ({"value": True}, ["value takes a number"]),
+        ({"note": "none"}, ["value takes a number"]),
+        (b'{"value": 1e400}', ["not JSON"]),
+    ):
+        status, answer = post(opened, "/reward", body)
+        assert status == 400
+        assert all(word in answer["error"]["message"] for word in words)
+    assert post(opened, "/reward", {"value": 1, "note": "x" * 11})[1]["error"]["code"] == "reward_limit"
+    assert [post(opened, "/reward", {"value": 1, "note": "four", "call": call})[0] for call in (calls[0], calls[1])] == [200, 200]
+    assert [post(opened, "/reward", {"value": 1})[0] for _ in range(2)] == [200, 403]
+    recorder = served.close("strict")
+    assert [call.reward for call in recorder.calls] == [1.0, 2.0]
+
+
 def test_limits_of_calls_and_tokens_end_an_attempt_with_a_reason(served: Endpoint) -> None:
     few = served.open("few", limits=Limits(calls=1))
     ask(few, [user("a")])

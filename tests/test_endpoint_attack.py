@@ -6,18 +6,23 @@ import http.client
 import importlib.util
 import json
 import socket
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from conftest import ROOT
-from endpoint_cases import Scripted, ask, endpoint, post, qwen_chat, scripted, user
+from endpoint_cases import WEATHER, Scripted, ask, endpoint, post, qwen_chat, said, scripted, user
 
+from turnwise.agent.dialogue import Dialogue
 from turnwise.engines.base import Response, Sampling
-from turnwise.engines.serve import Endpoint, Limits, Opened
+from turnwise.engines.serve import Endpoint, Limits, Opened, app, calling
+from turnwise.engines.serve import endpoint as serving
+from turnwise.engines.serve.schema import TooCostly, mismatch
 from turnwise.util.errors import TurnwiseError
 
 
@@ -181,3 +186,157 @@ def test_a_path_that_there_is_not_is_answered_in_the_same_form(served: Endpoint)
         assert answer.status in (401, 404, 405)
         assert json.loads(answer.read())["error"]["message"]
     connection.close()
+
+
+def blocked(patched: pytest.MonkeyPatch, target: Any, name: str, hostile: Callable[..., bool]) -> tuple[threading.Event, threading.Event]:
+    """A function that does not return from a hostile call before the second event is set; the first says that it was entered."""
+    entered, leave, real = threading.Event(), threading.Event(), getattr(target, name)
+
+    def stuck(*values: Any) -> Any:
+        if hostile(*values):
+            entered.set()
+            leave.wait(60)
+        return real(*values)
+
+    patched.setattr(target, name, stuck)
+    return entered, leave
+
+
+LARGE_TOOL = {"type": "function", "function": {**WEATHER["function"], "description": "x " * 50_000}}  # type: ignore[dict-item]
+BOTH = {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}
+HOSTILE: dict[str, tuple[Any, str, Callable[..., bool], dict[str, Any]]] = {
+    "a large body is read": (app, "load_body", lambda body: len(body) > 20_000, {"metadata": {"x": ["y"] * 20_000}}),
+    "tools are tokenised": (Dialogue, "opening_ids", lambda own, talk, tools, request: bool(tools), {"tools": [LARGE_TOOL]}),
+    "a schema is tokenised": (
+        Dialogue, "opening_ids", lambda own, talk, tools, request: bool(request),
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"description": "x " * 50_000}}}},
+    ),
+    "many messages are rendered": (
+        Dialogue, "opening_ids", lambda own, talk, tools, request: len(talk) > 100, {"messages": [user("a")] * 150},
+    ),
+    "an answer is checked": (
+        calling, "mismatch", lambda text, schema: True, {"response_format": {"type": "json_schema", "json_schema": {"schema": BOTH}}},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_others_are_answered_while_a_hostile_request_is_prepared(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, function, hostile, body = HOSTILE[name]
+    made, _ = scripted("{}", "{}", "{}")
+    with made, ThreadPoolExecutor(1) as others:
+        bad, good = made.open("bad"), made.open("good")
+        entered, leave = blocked(monkeypatch, target, function, hostile)
+        waiting = others.submit(post, bad, "/chat/completions", {"messages": [user("a")], **body})
+        try:
+            assert entered.wait(20)
+            assert said(ask(good, [user("b")]))["content"] == "{}"
+            assert post(bad, "/reward", {"value": 1})[0] == 200, "nor does the attempt's own side channel wait"
+            assert not waiting.done()
+        finally:
+            leave.set()
+        assert waiting.result()[0] == 200
+
+
+def test_what_takes_too_long_to_prepare_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, _ = scripted("one", "two", limits=Limits(prepare_seconds=0.3))
+    with made:
+        bad, good = made.open("bad"), made.open("good")
+        entered, leave = blocked(monkeypatch, Dialogue, "opening_ids", lambda own, talk, tools, request: bool(tools))
+        try:
+            for _ in range(6):  # more than there are threads: those of this attempt wait for each other
+                status, body = post(bad, "/chat/completions", {"messages": [user("a")], "tools": [LARGE_TOOL]})
+                assert (status, body["error"]["code"]) == (503, "timeout")
+            assert entered.is_set()
+            assert ask(good, [user("hello " * 5000)])
+        finally:
+            leave.set()
+        assert made.recorder("bad").running == 0
+
+
+def test_a_schema_is_checked_in_a_bounded_number_of_steps() -> None:
+    assert not mismatch("3", BOTH)
+    levels: dict[str, Any] = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 9} for n in range(30)}
+    chain = {"$ref": "#/$defs/d0", "$defs": {**levels, "d30": {"type": "string"}}}
+    assert not mismatch('"a"', chain)
+    assert "anyOf" in mismatch("3", chain)
+    tree = {"properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}, "v": {"type": "number"}}, "additionalProperties": False}
+    assert not mismatch('{"left": {"v": 1, "right": {"v": 2}}, "right": {"v": 1}}', tree)
+    assert mismatch('{"left": {"v": 1, "right": {"v": "2"}}}', tree)
+    with pytest.raises(TooCostly):
+        mismatch(json.dumps([0] * 1000), {"items": {"enum": ["x"] * 1000}, "prefixItems": [{"enum": ["x"] * 300_000}]})
+
+
+def test_a_schema_that_is_too_costly_to_check_is_not_the_models_fault() -> None:
+    made, _ = scripted("[0]")
+    with made:
+        opened = made.open("a")
+        form = {"type": "json_schema", "json_schema": {"schema": {"items": {"enum": [""] * 230_000}}}}
+        assert "turnwise" not in ask(opened, [user("a")], response_format=form)
+        assert not made.close("a").calls[0].problem
+
+
+DEEP = "[" * 150 + "]" * 150
+LONG = "a" * (1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        (b'{"messages": [{"role": "user", "content": "a", "x": ' + DEEP.encode() + b"}]}", 400, "more than 100 levels"),
+        (b'{"messages": [], "tools": ' + b"[" * 100_000, 400, "not JSON"),
+        (b'{"messages": [{"role": "user", "content": "a"}], "temperature": 1e999}', 400, "not JSON"),
+        ({"messages": [user("a")], "tools": [WEATHER] * 6000}, 400, "at most 1000"),
+        ({"messages": [user("a")], "tools": [{"type": "function", "function": {"name": "f", "description": LONG}}]}, 413, "schema"),
+        ({"messages": [user("a")], "response_format": {"type": "json_schema", "schema": {"enum": ["a" * (1 << 20)]}}}, 413, "schema"),
+        ({"messages": [user("a")], "stop": ["a" * 257]}, 400, "at most 256 characters"),
+    ],
+)  # fmt: skip
+def test_a_request_beyond_a_limit_is_told_which(body: Any, status: int, message: str) -> None:
+    made, engine = scripted()
+    with made:
+        opened = made.open("a")
+        found, text = post(opened, "/chat/completions", body)
+        assert found == status
+        assert message in text["error"]["message"]
+        assert not engine.requests
+
+
+def test_arguments_that_are_nested_deeply_are_text() -> None:
+    made, _ = scripted("Fine.")
+    with made:
+        opened = made.open("a")
+        call = {"id": "x", "type": "function", "function": {"name": "weather", "arguments": '{"a":' * 600 + "1" + "}" * 600}}
+        assert ask(opened, [user("a"), {"role": "assistant", "content": None, "tool_calls": [call]}, user("b")], tools=[WEATHER])
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("path", ["/chat/completions", "/reward"])
+def test_a_client_that_sends_too_much_is_told_so(path: str, chunked: bool) -> None:
+    """It sends all of its body before it reads the answer, as most clients do."""
+    made, _ = scripted("Fine.")
+    with made:
+        opened = made.open("a")
+        address = urlsplit(opened.base_url)
+        connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=30)
+        body = iter([b"x" * (1 << 20)] * 12) if chunked else b"x" * (12 << 20)
+        connection.request("POST", address.path + path, body, {"Authorization": f"Bearer {opened.key}"}, encode_chunked=chunked)
+        answer = connection.getresponse()
+        assert answer.status == 413
+        assert "bytes" in json.loads(answer.read())["error"]["message"]
+        connection.close()
+        assert ask(opened, [user("b")])
+
+
+def test_a_blocked_event_loop_is_reported_instead_of_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "CALL_SECONDS", 0.3)
+    made, _ = scripted()
+    with made:
+        leave = threading.Event()
+        assert made._loop is not None
+        made._loop.call_soon_threadsafe(leave.wait, 60)
+        try:
+            with pytest.raises(TurnwiseError, match="event loop did not answer"):
+                made.open("a")
+        finally:
+            leave.set()

@@ -12,11 +12,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from turnwise.agent.chat import Chat
-from turnwise.agent.control import CUT, SOFT
 from turnwise.agent.dialogue import Dialogue, Said
 from turnwise.agent.tool_calls import ToolCall
 from turnwise.engines.serve.asked import read_message
 from turnwise.engines.serve.continuation import Conversations, Node, digests, extended, seed_of
+from turnwise.util.control_strings import CUT, SOFT
 from turnwise.util.seeds import derive
 
 LETTERS = [*'ab 12\n.{}"\\é猫🐈<|>/_', "<|im_end|>", "<tool_call>", "</think>"]

@@ -36,7 +36,11 @@ LINEAR = {
     "linear_key_head_dim": 8,
     "linear_value_head_dim": 8,
 }
-# plain attention, sliding windows, learned positions, no positions at all, linear attention, and a cache of the model's own kind
+MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 8, "mamba_expand": 2}
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+MIXED = ["linear_attention", "full_attention"] * 2
+# plain attention, sliding windows, learned positions, no positions at all, linear attention, and a cache of the model's own kind; then
+# state spaces and convolutions, together with attention and alone
 KINDS: dict[str, dict[str, Any]] = {
     "qwen2": {},
     "gemma3_text": {"sliding_window": 12},
@@ -45,12 +49,30 @@ KINDS: dict[str, dict[str, Any]] = {
     "bloom": {"n_layer": 2, "n_head": 4},
     "qwen3_5_text": LINEAR,
     "minimax": {},
-}
+    "granitemoehybrid without attention": {**MAMBA, **EXPERTS, "shared_intermediate_size": 16},
+    "granitemoehybrid": {**MAMBA, **EXPERTS, "shared_intermediate_size": 16, "layer_types": ["mamba", "attention"]},
+    "bamba": {**MAMBA, "attn_layer_indices": [1]},
+    "falcon_h1": {**MAMBA, "mamba_d_ssm": 64},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2, "mamba_d_state": 8, "mamba_dt_rank": 4},
+    "zamba2": {
+        "n_mamba_heads": 4, "mamba_headdim": 16, "mamba_d_state": 8, "mamba_ngroups": 1, "chunk_size": 8, "num_mem_blocks": 1,
+        "layers_block_type": ["mamba", "hybrid"], "head_dim": 16,
+    },
+    "nemotron_h": {
+        "hybrid_override_pattern": "M*-M", "mamba_num_heads": 4, "mamba_head_dim": 16, "ssm_state_size": 8, "n_groups": 1, "chunk_size": 8,
+        "num_hidden_layers": 4,
+    },
+    "qwen3_next": {
+        **LINEAR, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16,
+    },
+    "lfm2": {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False},
+    "olmo_hybrid": {**LINEAR, "layer_types": MIXED},
+}  # fmt: skip
 
 
 def small_model(kind: str = "qwen2", seed: int = 0, **changes: Any) -> Any:
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **{**SMALL, **KINDS[kind], **changes}))
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind.split()[0], **{**SMALL, **KINDS[kind], **changes}))
     with torch.no_grad():
         for weight in model.parameters():
             if weight.ndim > 1:
@@ -100,7 +122,7 @@ def reference(model: Any, request: Request, response: Response) -> torch.Tensor:
     """Log-probs by one plain forward over prompt and response."""
     ids = [*request.prompt_ids, *response.token_ids]
     with torch.no_grad():
-        logits = model(torch.tensor([ids])).logits[0].float() / (request.sampling.temperature or 1.0)
+        logits = model(torch.tensor([ids]), use_cache=False).logits[0].float() / (request.sampling.temperature or 1.0)
     places = torch.arange(len(request.prompt_ids) - 1, len(ids) - 1)
     return torch.log_softmax(logits, -1)[places, list(response.token_ids)]
 

@@ -75,6 +75,14 @@ REFUSED: dict[str, tuple[transformers.PreTrainedConfig, str]] = {
         transformers.MambaConfig(hidden_size=32, num_hidden_layers=1, **IDS),
         r"MambaForCausalLM takes no past_key_values.*or the vLLM",
     ),
+    "mamba2": (
+        transformers.Mamba2Config(hidden_size=32, num_hidden_layers=1, num_heads=4, head_dim=16, state_size=4, n_groups=1, **IDS),
+        r"Mamba2ForCausalLM takes no past_key_values.*or the vLLM",
+    ),
+    "xlstm": (
+        transformers.xLSTMConfig(hidden_size=32, num_hidden_layers=1, num_heads=2, **IDS),
+        r"xLSTMForCausalLM takes no past_key_values",
+    ),
     "rwkv": (transformers.RwkvConfig(hidden_size=32, num_hidden_layers=1, vocab_size=40), r"RwkvForCausalLM takes no past_key_values"),
     "bert": (transformers.BertConfig(**SIZES, vocab_size=40), r"type bert is an encoder, whose attention looks ahead.*use a causal"),
     "bart": (transformers.BartConfig(**BART), r"type bart is an encoder with a decoder.*use a causal"),

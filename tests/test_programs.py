@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -305,6 +308,118 @@ def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> Non
         while status.read_text().rpartition(")")[2].split()[0] != "Z":
             assert time.monotonic() < until
             time.sleep(0.01)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+# A child in a session of its own whose parent has ended: it writes its number, and stays. So does a child of that.
+DAEMON = """
+import os, sys, time
+def daemon(path, more):
+    if os.fork():
+        os.wait()
+        return
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    if more:
+        daemon(path + "2", False)
+    with open(path + ".part", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(path + ".part", path)
+    for number in (0, 1, 2):
+        os.close(number)
+    time.sleep(600)
+    os._exit(0)
+daemon(sys.argv[1], True)
+while not (os.path.exists(sys.argv[1]) and os.path.exists(sys.argv[1] + "2")):
+    time.sleep(0.01)
+"""
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="adopted processes are a matter of Linux")
+@pytest.mark.parametrize("end", ["returns", "cancelled", "run killed"])
+def test_a_daemon_that_a_command_starts_ends_with_its_attempt(tmp_path: Path, end: str) -> None:
+    mark = tmp_path / "daemon"
+    after = "" if end == "returns" else "time.sleep(600)"
+    words = [sys.executable, "-I", "-S", "-c", DAEMON + after, str(mark)]
+    script = (
+        "import sys; from turnwise.envs.program.running import CommandAttempt; from turnwise.envs.program.client import Client\n"
+        "CommandAttempt(sys.argv[1:], {}, Client('http://127.0.0.1:1/v1', 'k'), 'auto', None).run()"
+    )
+    if end == "run killed":
+        run = subprocess.Popen([sys.executable, "-c", script, *words], cwd=ROOT)
+        wait_until(lambda: mark.exists() and Path(f"{mark}2").exists())
+        run.kill()
+        run.wait()
+    else:
+        work = collector(command=words)
+        work.cancelled = lambda: end == "cancelled" and mark.exists() and Path(f"{mark}2").exists()
+        work.run(starts(1))
+    pids = [int(Path(f"{mark}{more}").read_text()) for more in ("", "2")]
+    try:
+        wait_until(lambda: all(map(gone, pids)))
+    finally:
+        for pid in pids:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_a_command_that_cannot_be_started_is_a_fault_whatever_its_result_is() -> None:
+    (trajectory,) = played(command=["no-such-program"], result="exit code")
+    assert trajectory.stop is Stop.ENVIRONMENT_FAULT and "no-such-program cannot be started: " in trajectory.stop_detail
+
+
+def test_a_command_that_ends_by_a_signal_says_which() -> None:
+    (trajectory,) = played(command=[sys.executable, "-I", "-S", "-c", COMMAND + "os.kill(os.getpid(), 11)", "{prompt}"])
+    assert trajectory.stop is Stop.ENVIRONMENT_FAULT and "signal 11" in trajectory.stop_detail
+
+
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [
+        ({"reward": 1, "calls": [1]}, "calls = [1]"),
+        ({"reward": 1, "calls": 3}, "calls = 3"),
+        ({"calls": {"x": 1}}, "call 'x'"),
+        ({"calls": {7: 1}}, "not one of its answered calls: 0, 1"),
+        ({"calls": {-1: 1}}, "call -1"),
+        ({"calls": {"0": "much"}}, "'much' for call 0"),
+        ({"calls": {0: float("inf")}}, "finite number"),
+        ({"reward": 10**400}, "finite number"),
+        ({"reward": 10**5000}, "finite number"),
+        ([1], "finite number"),
+        (Outcome("much"), "finite number"),  # type: ignore[arg-type]
+        (Outcome(float("nan")), "finite number"),
+    ],
+)
+def test_a_result_that_cannot_be_read_ends_the_attempt_and_not_the_run(result: Any, why: str) -> None:
+    def solve(task: dict[str, Any], client: Any) -> Any:
+        reward = program_cases.two_turns(task, client)
+        return reward if client.seed == 0 else result
+
+    found = collector(solve).run([Start(start.task, 0, start.number, start.number, 5) for start in starts(2)])
+    assert [trajectory.stop for trajectory in found] == [Stop.DONE, Stop.ENVIRONMENT_FAULT]
+    assert why in found[1].stop_detail
+
+
+def test_measures_that_no_float_can_hold_are_left_out() -> None:
+    found = read_worth({"reward": 1, "calls": {"0": True}, "huge": 10**400, "fine": np.float32(2)}, "t", [0])
+    assert (found.reward, found.per_call, found.measures) == (1.0, {0: 1.0}, {"fine": 2.0})
+    assert read_worth(Outcome(1.0, measures={"calls": 3.0}), "t").measures == {"calls": 3.0}
 
 
 def test_a_command_is_ended_at_its_time_limit() -> None:

@@ -25,9 +25,10 @@ from weakref import WeakValueDictionary
 
 from jinja2 import TemplateError
 
-from turnwise.agent.control import Control, Marked, neutral
+from turnwise.agent.control import Control, Marked
 from turnwise.agent.text import well_formed
 from turnwise.data.images import CLOSE, MARK, OPEN, Picture, split
+from turnwise.util.control_strings import neutral
 from turnwise.util.errors import TurnwiseError
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnwise.agent.base import Context, Parsed, Prompt
 from turnwise.agent.chat import FAR, Chat, Message, log
-from turnwise.agent.control import KEPT_TEXTS, LONGEST_KEPT, Marked, neutral
+from turnwise.agent.control import KEPT_TEXTS, LONGEST_KEPT, Marked
 from turnwise.agent.prompts import LATER, Past, PromptTemplate, View, load_template
 from turnwise.agent.registry import contexts, register_context
 from turnwise.agent.settings import AgentSettings
@@ -31,6 +31,7 @@ from turnwise.data.attempts import Hint
 from turnwise.data.images import Picture, picture, without_marks
 from turnwise.data.tasks import Task
 from turnwise.envs.base import Observation, without
+from turnwise.util.control_strings import neutral
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.prefix import Prefix
 

@@ -6,7 +6,7 @@ before it is put into a message: every such string gets a character that Unicode
 split there. The model reads the letters, never the token. Our own text (prompt templates, the tags around a response) is not marked.
 
 A server that receives text tokenises it itself. There the mark becomes an invisible space, also inside strings that only other tokenizers
-know (`FOREIGN`), because the server's model need not be ours.
+know (`FOREIGN`), because the server's model need not be ours. `for_text` keeps these in the token ids of prompts, which are decoded for it.
 
 Not covered: role markers that are plain words (`User:`, `[INST]` of the first Llama models). No tokenizer can distinguish them from other
 words.
@@ -16,23 +16,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
-CUT, SOFT = "\ufdd2", "\ufdd3"  # never part of a text: Unicode reserves them for internal use
-INVISIBLE = "\u200b"  # a zero-width space: invisible to a reader, but no tokenizer ignores it
-REPLACED = "\ufffd"
+from turnwise.util.control_strings import BORDER, CUT, FOREIGN, INVISIBLE, REPLACED, SOFT, cut, each_text, unbordered
+
 KEPT_TEXTS, LONGEST_KEPT = 8192, 20_000
-_WORDS = "s|bos|eos|pad|unk|mask|cls|sep|sop|eop|start_of_turn|end_of_turn|start_of_image|end_of_image|unused_?\\d+|extra_id_\\d+"
-_UPPER = "INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|CALL_ID|ARGS|gMASK|MASK|CLS|SEP|PAD|UNK"
-# Role and document markers in the tokenizers of other models: no prompt contains these on purpose.
-BORDER = re.compile(
-    rf"<\|[^<>|\s]{{1,64}}\|>|<｜[^<>\s]{{1,64}}｜>|\[\|[^\[\]|\s]{{1,64}}\|\]|</?(?:{_WORDS})>|\[/?(?:{_UPPER})\]|<</?SYS>>"
-)
-# The same, and the tags of thoughts, calls and their results: our own prompts also name these.
-FOREIGN = re.compile(rf"{BORDER.pattern}|</?(?:think|tools?|tool_calls?|tool_response|function|image|video|audio)>")
 
 
 class Marked(str):
@@ -58,7 +49,12 @@ class Control:
         self._known_own = lru_cache(maxsize=KEPT_TEXTS)(self._strings_of)
         normaliser = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
         self._direct = _direct(tokenizer)
+        self._soft = ""
         self._blurs = normaliser is not None and any(token.normalized and str(token) in texts for token in added.values())
+
+    def for_text(self) -> None:
+        """From now on token ids keep the marks inside strings that only other tokenizers know, as invisible spaces."""
+        self._soft = INVISIBLE
 
     def mark(self, text: str) -> Marked:
         """A text from outside, marked. A marked text is returned unchanged."""
@@ -71,8 +67,8 @@ class Control:
             text = text.replace(CUT, REPLACED).replace(SOFT, REPLACED)
         if self._single is not None:
             text = self._single.sub(REPLACED, text)
-        found = _cut(text, self._any, CUT) if self._any is not None else text
-        found = _cut(found, FOREIGN, SOFT)
+        found = cut(text, self._any, CUT) if self._any is not None else text
+        found = cut(found, FOREIGN, SOFT)
         if self._blurs and not self._meant.isdisjoint(self.encode(found)):  # other characters that the tokenizer maps to these
             found = CUT.join(text)
         return Marked(found)
@@ -89,16 +85,19 @@ class Control:
     def own(self, text: str, written_by_us: str) -> Marked:
         """A message made of marked texts and our own text. It may contain only control strings that we wrote ourselves: others arose where
         two texts meet."""
-        return Marked(_cut(text, self._any, CUT, self._known_own(written_by_us)) if self._any is not None else text)
+        return Marked(cut(text, self._any, CUT, self._known_own(written_by_us)) if self._any is not None else text)
 
     def _strings_of(self, text: str) -> frozenset[str]:
         return frozenset(self._any.findall(text)) if self._any is not None else frozenset()
 
     def encode(self, text: str, **options: Any) -> list[int]:
         """Token ids of a text, split at its marks. Nothing is added."""
-        pieces = text.replace(SOFT, "").split(CUT)
+        pieces = text.replace(SOFT, self._soft).split(CUT)
         if not options and (direct := self._direct) is not None and _is_bare(direct, self.tokenizer):
-            found = [direct.encode(piece, add_special_tokens=False).ids for piece in pieces]
+            if len(text) > LONGEST_KEPT:  # a batch is tokenised without Python's lock, so that other threads continue
+                found = [piece.ids for piece in direct.encode_batch_fast(pieces, add_special_tokens=False)]
+            else:
+                found = [direct.encode(piece, add_special_tokens=False).ids for piece in pieces]
         else:
             found = self._encode_each(pieces, options)
         return found[0] if len(found) == 1 else [token for piece in found for token in piece]
@@ -110,7 +109,7 @@ class Control:
         """Token ids of a response that arrived as text: no special tokens, because a server's text contains none that was meant as one. The
         tags of a thought or a call become the model's tokens."""
         text = text.replace(CUT, REPLACED).replace(SOFT, REPLACED)
-        return self.encode(text if self._special is None else _cut(text, self._special, CUT))
+        return self.encode(text if self._special is None else cut(text, self._special, CUT))
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of a prompt for a server that tokenises it again: control tokens stay, and no other tokens read like one."""
@@ -121,7 +120,7 @@ class Control:
             return whole
         runs = groupby(map(int, ids), self.ids.__contains__)
         parts = [(known, str(self.tokenizer.decode(list(run), **options))) for known, run in runs]
-        return "".join(part if known else unbordered(part if self._any is None else _cut(part, self._any, CUT)) for known, part in parts)
+        return "".join(part if known else unbordered(part if self._any is None else cut(part, self._any, CUT)) for known, part in parts)
 
 
 def _direct(tokenizer: Any) -> Any:
@@ -137,30 +136,6 @@ def _is_bare(backend: Any, tokenizer: Any) -> bool:
     return backend.truncation is None and backend.padding is None and backend.encode_special_tokens == tokenizer.split_special_tokens
 
 
-def neutral(text: str) -> str:
-    """A marked text for a reader that does not know the marks: an invisible space replaces them."""
-    return str(text).replace(CUT, INVISIBLE).replace(SOFT, INVISIBLE)
-
-
-def unbordered(text: str) -> str:
-    """An unmarked text, for a server: it cannot open a message of another role."""
-    return neutral(_cut(text, BORDER, SOFT))
-
-
-def neutral_deep(value: Any) -> Any:
-    """A JSON value from outside, for a server."""
-    return each_text(value, lambda text: neutral(_cut(text, FOREIGN, SOFT)))
-
-
-def each_text(value: Any, change: Callable[[str], str]) -> Any:
-    """A JSON value with every text in it changed, names included."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {each_text(key, change): each_text(inner, change) for key, inner in value.items()}
-    return [each_text(inner, change) for inner in value] if isinstance(value, (list, tuple)) else value
-
-
 def _is_no_word(text: str) -> bool:
     return any(not letter.isalnum() and not letter.isspace() for letter in text.replace("▁", " "))  # some write a space this way
 
@@ -171,20 +146,6 @@ def _pattern(texts: Iterable[str]) -> re.Pattern[str] | None:
     for text in sorted((text for text in texts if len(text) > 1), key=lambda text: (-len(text), text)):
         by_first[text[0]].append(re.escape(text[1:]))
     return re.compile("|".join(f"{re.escape(first)}(?:{'|'.join(rest)})" for first, rest in by_first.items())) if by_first else None
-
-
-def _cut(text: str, pattern: re.Pattern[str], mark: str, allowed: frozenset[str] = frozenset()) -> str:
-    """The text with a mark inside each match, after its first character, so that no string that starts there or later stays intact."""
-    found = pattern.search(text)
-    if found is None:
-        return text
-    parts, start = [], 0
-    while found is not None:
-        keeps = found[0] in allowed
-        end = found.end() if keeps else found.start() + 1
-        parts += [text[start:end]] if keeps else [text[start:end], mark]
-        start, found = end, pattern.search(text, end)
-    return "".join([*parts, text[start:]])
 
 
 def _strangers(whole: str, real: Sequence[str]) -> bool:

@@ -20,8 +20,10 @@ from turnwise.agent.chat import ANSWER, ASKED, NEXT, PROBE, Chat, Frame
 from turnwise.agent.control import Marked
 from turnwise.agent.text import well_formed
 from turnwise.agent.tool_calls import OPENING, ToolCall, written_call
+from turnwise.util.control_strings import deeper_than
 from turnwise.util.errors import TurnwiseError
 
+DEEPEST = 64  # levels of arguments that a template gets as values
 KEPT_PROMPTS = 256  # the attempts of a group begin alike
 LONGEST_KEPT = 50_000  # characters
 TOOL = {"type": "function", "function": {"name": NEXT, "description": "-", "parameters": {"type": "object", "properties": {}}}}
@@ -189,7 +191,7 @@ class Dialogue:
             arguments = json.loads(call.arguments)
         except (ValueError, RecursionError):
             arguments = call.arguments
-        arguments = mark(arguments if isinstance(arguments, dict) else call.arguments)
+        arguments = mark(arguments if isinstance(arguments, dict) and not deeper_than(DEEPEST, arguments) else call.arguments)
         return {"id": mark(call.id), "type": "function", "function": {"name": mark(call.name), "arguments": arguments}}
 
     def encode(self, text: str) -> list[int]:

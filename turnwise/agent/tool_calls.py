@@ -9,7 +9,6 @@ stays in the text, and the problem is named. What stands in a thought is never a
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ from turnwise.agent.parse import BAD_ARGUMENTS, BAD_JSON, UNCLOSED_CALL, UNKNOWN
 from turnwise.agent.text import well_formed
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
-_FENCE = re.compile(r"\A```(?:json)?\s*\n(.*)\n```\Z", re.DOTALL)
+FENCE = "```"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +83,10 @@ def _tagged(answer: str, names: Collection[str]) -> tuple[list[ToolCall], str, s
 def _bare(answer: str, names: Collection[str]) -> tuple[list[ToolCall], str]:
     """The calls of an answer that is nothing but JSON. JSON that does not name a tool is an answer like any other."""
     body = answer.strip()
-    if (fenced := _FENCE.match(body)) is not None:
-        body = fenced[1].strip()
+    if body.startswith(FENCE) and body.endswith(f"\n{FENCE}"):
+        first, _, rest = body.partition("\n")
+        if first.rstrip() in (FENCE, f"{FENCE}json"):
+            body = rest.removesuffix(FENCE).strip()
     if body[:1] not in ("{", "["):
         return [], ""
     value = _loaded(body)

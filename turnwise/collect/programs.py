@@ -12,7 +12,7 @@ import inspect
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -33,13 +33,14 @@ from turnwise.envs.pool import EnvResult, Fault
 from turnwise.envs.program.client import Client, Outcome
 from turnwise.envs.program.env import ProgramEnv
 from turnwise.envs.program.running import Ended, Running
-from turnwise.envs.prompts.env import worth
+from turnwise.envs.prompts.env import finite, shown, worth
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.garbage import rare_searches
 from turnwise.util.notice import Once
 
 ASK_SECONDS = 0.05  # how often limits and cancelling are looked at while programs run
 NEVER = "the program never called the model"
+SHOWN_CALLS = 20
 
 
 @dataclass
@@ -193,36 +194,60 @@ class ProgramCollector:
         """What the reward function says, or else the program itself. An error counts as `crash_reward`."""
         if how.problem:
             return Worth(self.env.crash_reward or 0.0, False)
+        numbers = [call.number for call in recorder.finished()]
         if self.env.reward is None:
             if how.result is None and not recorder.rewards:
                 self.say(f"task {start.task.id}: {how.silent}, and no reward was posted: the attempt is worth 0", "no result")
-            return read_worth(how.result, start.task.id)
+            return read_worth(how.result, start.task.id, numbers)
         task = {"id": start.task.id, "split": start.task.split, **start.task.data}
         given = [task, [plain(call) for call in recorder.finished()], how.result]
         try:
             takes = len(inspect.signature(self.env.reward).parameters)
-            return read_worth(self.env.reward(*given[: max(2, min(takes, 3))]), start.task.id)
+            return read_worth(self.env.reward(*given[: max(2, min(takes, 3))]), start.task.id, numbers)
         except BadReward:
             raise
         except Exception as error:
             raise BadReward(f"the reward function failed at task {start.task.id}: {one_line(error)}", own_lines(error)) from error
 
 
-def read_worth(said: Any, task: str) -> Worth:
+def read_worth(said: Any, task: str, calls: Sequence[int] = ()) -> Worth:
     """What a program or a reward function returned: nothing, a number, a bool, an Outcome, or a dictionary with `reward`, `success`,
-    `calls` (rewards by the number of a call) and further numbers."""
+    `calls` (rewards by the number of a call, one of `calls`) and further numbers."""
     if said is None:
         return Worth()
     if isinstance(said, Outcome):
-        return Worth(float(said.reward), said.success, dict(said.measures), stated=True)
-    fields = dict(said) if isinstance(said, Mapping) else {"reward": said}
-    per_call = {int(number): float(value) for number, value in dict(fields.pop("calls", None) or {}).items()}
+        fields, per_call = {**dict(said.measures), "reward": said.reward}, {}
+        fields |= {} if said.success is None else {"success": said.success}
+    else:
+        fields = dict(said) if isinstance(said, Mapping) else {"reward": said}
+        per_call = _per_call(fields.pop("calls", None), task, calls)
     stated = "success" in fields or isinstance(fields.get("reward"), bool)
     try:
         reward, success, measures = worth({"reward": 0.0, **fields}, task)
     except TypeError as error:
         raise BadReward(str(error).replace("score gave", "the program gave")) from None
     return Worth(reward, success if stated else None, measures, per_call, "reward" in fields)
+
+
+def _per_call(given: Any, task: str, calls: Sequence[int]) -> dict[int, float]:
+    """The rewards of single calls, by their numbers."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise BadReward(
+            f"the program gave calls = {shown(given)} for task {task}: rewards by the number of a call are needed, as {{0: 0.5}}"
+        )
+    names = {str(number): number for number in calls}
+    per_call: dict[int, float] = {}
+    for name, value in given.items():
+        number, reward = names.get(name if isinstance(name, str) else shown(name)), finite(value)
+        if number is None:
+            answered = ", ".join([*list(names)[:SHOWN_CALLS], *(["…"] if len(names) > SHOWN_CALLS else [])]) or "none"
+            raise BadReward(f"the program rewards call {shown(name)} of task {task}, which is not one of its answered calls: {answered}")
+        if reward is None:
+            raise BadReward(f"the program gave {shown(value)} for call {number} of task {task}: a finite number is needed")
+        per_call[number] = float(reward)
+    return per_call
 
 
 def stop_of(recorder: Recorder, how: Ended, crashes_count: bool) -> tuple[Stop, str]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import CacheLayerMixin, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 COLUMNS = 2  # of keys and values: [rows, heads, columns, size]
 
@@ -42,6 +42,27 @@ class Prefix:
         return limit
 
 
+class StateCache(DynamicCache):  # type: ignore[misc]
+    """A cache without any attention layer. Models ask their cache for its length, which layers that hold a state do not know."""
+
+    length = 0
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.length
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        return self.length + query_length, 0
+
+
+def empty_cache(config: Any) -> StateCache | None:
+    """The cache that a model must be given at first; None if it makes one that works."""
+    text = config.get_text_config(decoder=True)
+    if not (getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None)):
+        return None
+    cache = StateCache(config=config)
+    return None if not cache.layers or any(isinstance(layer, CacheLayerMixin) for layer in cache.layers) else cache
+
+
 class BatchCache:
     """A cache with the lengths of its rows and its width: the number of its columns."""
 
@@ -53,7 +74,7 @@ class BatchCache:
     @property
     def leaves(self) -> bool:
         """Whether rows can leave while the others stay."""
-        return type(self.cache) is DynamicCache  # exactly this class: a model's custom cache may hold more than its layers
+        return type(self.cache) in (DynamicCache, StateCache)  # exactly these: a model's custom cache may hold more than its layers
 
     @property
     def joins(self) -> bool:
@@ -73,6 +94,8 @@ class BatchCache:
             _close_gaps(self.cache, [columns - used for used in added], columns)
         self.lengths = [length + used for length, used in zip(self.lengths, added, strict=True)]
         self.width += columns
+        if isinstance(self.cache, StateCache):
+            self.cache.length = self.width
         self._trim()
 
     def select(self, rows: Sequence[int]) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from turnwise.agent.vision import Vision
 from turnwise.data.images import Picture
-from turnwise.engines.batch_cache import BatchCache
+from turnwise.engines.batch_cache import BatchCache, empty_cache
 from turnwise.engines.module import evaluating, forward_parameters
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.rotary import Stretching
@@ -45,7 +45,7 @@ class BatchForward:
         inputs: dict[str, Any] = {
             "input_ids": torch.tensor([[0] * (new - len(row)) + row for row in ids], device=device),
             "attention_mask": mask.long(),
-            "past_key_values": past.cache if past is not None else None,
+            "past_key_values": past.cache if past is not None else empty_cache(self.model.config),
             "use_cache": True,
         }
         if "position_ids" in self._takes:
@@ -85,7 +85,7 @@ def check_batches(model: Any) -> None:
         with evaluating(model), torch.no_grad():
             first, cache = forward.read(rows, None)
             found = torch.stack([first, forward.read([[more]] * 2, cache)[0]], dim=1)
-            alone = [model(input_ids=torch.tensor([[*row, more]], device=forward.device)).logits[0, -2:] for row in rows]
+            alone = [model(input_ids=torch.tensor([[*row, more]], device=forward.device), use_cache=False).logits[0, -2:] for row in rows]
     except (TurnwiseError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:

@@ -23,10 +23,11 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, Literal
 
-from turnwise.agent.control import Control, each_text, unbordered
+from turnwise.agent.control import Control
 from turnwise.engines.base import Finish, Request, Response
 from turnwise.engines.registry import register
 from turnwise.engines.reports import read_report, refuse, report_columns
+from turnwise.util.control_strings import each_text, unbordered
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.secret import redact
 from turnwise.util.transport import Failure, Transport

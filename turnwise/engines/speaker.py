@@ -17,6 +17,8 @@ from typing import Any
 from turnwise.agent.chat import Chat
 from turnwise.agent.parse import split_thought
 from turnwise.engines.base import Engine, Finish, Request, Sampling
+from turnwise.engines.openai import OpenAIEngine
+from turnwise.util.control_strings import for_server
 from turnwise.util.errors import TurnwiseError
 
 GREEDY = Sampling(temperature=0.0, max_tokens=512)
@@ -29,11 +31,13 @@ class Speaker:
     def __init__(self, engine: Engine, tokenizer: Any, sampling: Sampling = GREEDY, template_options: Mapping[str, Any] | None = None):
         self.engine, self.sampling = engine, sampling
         self._chat = Chat(tokenizer, template_options=template_options)
+        if isinstance(engine, OpenAIEngine):
+            self._chat.control.for_text()
         self._lock = threading.Lock()
 
     def __call__(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = (), seed: int = 0) -> str:
         texts = [{"role": str(one["role"]), "content": str(one.get("content") or "")} for one in messages]
-        request = Request(0, self._prompt(texts, tools), self.sampling, seed=seed, messages=tuple(texts))
+        request = Request(0, self._prompt(texts, tools), self.sampling, seed=seed, messages=tuple(for_server(texts)))
         with self._lock:
             if self.engine.pending:
                 raise TurnwiseError("this engine has other requests: a speaker needs an engine that nobody else uses")

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import torch
 
 from turnwise.agent import Agent, AgentSettings
-from turnwise.agent.control import neutral_deep
 from turnwise.agent.vision import Vision
 from turnwise.config import objects
 from turnwise.config.learning import Optimiser
@@ -27,6 +26,7 @@ from turnwise.learn.models import choose_device, warn_of_slow_dtype
 from turnwise.learn.ranks.group import Ranks
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
 from turnwise.objectives import Loss
+from turnwise.util.control_strings import neutral_deep
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 S = TypeVar("S")
@@ -145,6 +145,8 @@ def build_server(config: Config, tokenizer: Any, agent: Agent) -> Engine:
     except TypeError as error:
         known = ", ".join(name for name in Server.__dataclass_fields__ if name not in ("url", "model"))
         raise TurnwiseError(f"engine.options: {error}. A server takes: {known}") from None
+    if server.form != "ids":
+        agent.chat.control.for_text()
     return OpenAIEngine(server, tokenizer)
 
 

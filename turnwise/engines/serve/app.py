@@ -1,11 +1,10 @@
-"""The web application: keys, routes, requests and answers. Everything here runs in the event loop's thread."""
+"""The web application: keys, routes, requests and answers. All runs in the event loop's thread; large bodies are read in another."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 import logging
-import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,9 +14,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from turnwise.engines.serve.asked import Asked, Refused, load_body, read_chat, text
-from turnwise.engines.serve.calling import Attempt, Caller
+from turnwise.engines.serve.asked import Asked, Refused, load_body, number, read_chat, shown, text
+from turnwise.engines.serve.calling import LIMIT, Attempt, Caller
 from turnwise.engines.serve.chat import chunks, completion
+from turnwise.engines.serve.continuation import digests
 from turnwise.engines.serve.limits import Limits
 from turnwise.engines.serve.live import Live
 from turnwise.engines.serve.responses import events, read_responses, response
@@ -25,7 +25,10 @@ from turnwise.engines.serve.streaming import Events, written
 
 log = logging.getLogger("turnwise.endpoint")
 ANCHOR = "x-turnwise-anchor"
-LONGEST_ANCHOR = 10_000
+LONGEST_ANCHOR, LONGEST_NOTE = 10_000, 10_000
+LARGEST_SMALL = 1 << 17  # bytes of a reward or an anchor
+SHOWN_CALLS = 8
+LARGE = 1 << 14  # bytes of a body from which on it is read in another thread
 NOBODY = "0" * 43  # compared with where there is no such attempt, so that it takes as long
 Handler = Callable[[Attempt, Request], Awaitable[Response]]
 
@@ -89,7 +92,7 @@ class Service:
             raise Refused(401, "this base URL and key do not belong together", "invalid_api_key", "authentication_error")
         return found
 
-    async def _body(self, request: Request) -> dict[str, Any]:
+    async def _body(self, request: Request) -> bytes:
         """The body within its limits of size and time."""
         most = self.limits.body_bytes
 
@@ -107,13 +110,33 @@ class Service:
             raise Refused(413, f"the body has more than {most} bytes", "body_too_large")
         try:
             async with asyncio.timeout(self.limits.read_seconds):
-                body = await read()
+                return await read()
         except TimeoutError:
             raise Refused(408, "the body did not arrive in time", "timeout") from None
-        return load_body(body) if len(body) < 1 << 20 else await asyncio.to_thread(load_body, body)
+
+    async def _read(self, attempt: Attempt, request: Request, form: Callable[[dict[str, Any]], Asked]) -> Asked:
+        """A request for a call."""
+        body = await self._body(request)
+        large = len(body) > LARGE
+
+        def read() -> Asked:
+            asked = form(load_body(body))
+            asked.large = large
+            asked.digests = digests(asked.said, asked.tools, asked.request)
+            return asked
+
+        return await self.caller.workers.run(attempt.turn, read) if large else read()
+
+    async def _small(self, request: Request) -> dict[str, Any]:
+        """A request of the side channel."""
+        body = await self._body(request)
+        if len(body) > LARGEST_SMALL:
+            raise Refused(413, f"the body has more than {LARGEST_SMALL} bytes", "body_too_large")
+        return load_body(body)
 
     async def chat(self, attempt: Attempt, request: Request) -> Response:
-        live = await self._started(attempt, read_chat(await self._body(request), self.limits), request)
+        asked = await self._read(attempt, request, lambda body: read_chat(body, self.limits))
+        live = await self._started(attempt, asked, request)
         model = live.asked.model or self.model
         if live.asked.stream:
             await live.begin()
@@ -121,8 +144,8 @@ class Service:
         return answer(completion(live.asked, await live.whole(), model, live.dialogue))
 
     async def responses(self, attempt: Attempt, request: Request) -> Response:
-        body = await self._body(request)
-        live = await self._started(attempt, read_responses(body, self.limits, self._earlier(attempt, body)), request)
+        asked = await self._read(attempt, request, lambda body: read_responses(body, self.limits, self._earlier(attempt, body)))
+        live = await self._started(attempt, asked, request)
         model = live.asked.model or self.model
         if live.asked.stream:
             await live.begin()
@@ -167,13 +190,22 @@ class Service:
     async def reward(self, attempt: Attempt, request: Request) -> Response:
         """The side channel of a program: a reward for the last call, or for the one with a given id."""
         self._recorded(attempt)
-        body = await self._body(request)
-        value, call = body.get("value"), body.get("call")
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or abs(value) > 1e6:
-            raise Refused(400, "value takes a number", param="value")
-        if not attempt.recorder.add_reward(float(value), text(body.get("note"))[:10_000], call if isinstance(call, str) else None):
-            raise Refused(404, "call names no call of this attempt", param="call")
-        return answer({"reward": attempt.recorder.reward})
+        body = await self._small(request)
+        value, call = number(body.get("value"), "value", -1e6, 1e6), body.get("call")
+        recorder, limits = attempt.recorder, attempt.recorder.limits
+        if value is None:
+            raise Refused(400, "value takes a number from -1e+06 to 1e+06", param="value")
+        if call is not None and not isinstance(call, str):
+            raise Refused(400, f"call takes the id of a response, a text, not {shown(call)}", param="call")
+        note = text(body.get("note"))[:LONGEST_NOTE]
+        if recorder.rewards >= limits.rewards or recorder.note_bytes + len(note.encode()) > limits.note_bytes:
+            most = f"{limits.rewards} rewards, and {limits.note_bytes} bytes of notes"
+            raise Refused(403, f"this attempt may post {most}", "reward_limit", LIMIT)
+        if not recorder.add_reward(value, note, call):
+            ids = [one.id for one in recorder.calls]
+            known = f"the last of its {len(ids)} calls are {', '.join(ids[-SHOWN_CALLS:])}" if ids else "it has made no call yet"
+            raise Refused(400, f"call names no call of this attempt: {shown(call)}; {known}", "unknown_call", param="call")
+        return answer({"reward": recorder.reward})
 
     def _recorded(self, attempt: Attempt) -> None:
         if not attempt.record:
@@ -182,7 +214,7 @@ class Service:
     async def anchor(self, attempt: Attempt, request: Request) -> Response:
         """The side channel of a program: the anchor of its next call."""
         self._recorded(attempt)
-        key = (await self._body(request)).get("key")
+        key = (await self._small(request)).get("key")
         if not isinstance(key, str) or not key:
             raise Refused(400, "key takes a text", param="key")
         attempt.recorder.next_anchor = key[:LONGEST_ANCHOR]
@@ -190,8 +222,8 @@ class Service:
 
 
 def answer(body: dict[str, Any], status: int = 200) -> Response:
-    """A body as JSON. After a body that was not read to its end the connection is closed."""
-    headers = {"connection": "close"} if status in (408, 413) else None
+    """A body as JSON. The rest of a body that is too large is read and dropped, or its client would see a broken connection instead."""
+    headers = {"connection": "close"} if status == 408 else None
     return Response(written(body), status, headers, "application/json")
 
 

@@ -11,16 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnwise.agent.control import each_text
 from turnwise.agent.dialogue import JSON_REQUEST, SCHEMA_REQUEST, Said
 from turnwise.agent.text import well_formed
 from turnwise.agent.tool_calls import ToolCall
 from turnwise.engines.serve.limits import Limits
+from turnwise.util.control_strings import deeper_than, each_text
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool", "function": "tool"}
 TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 SHOWN = 80  # characters of a wrong value in a message
-DEEPEST = 64  # levels of a JSON value that is put into a prompt
+DEEPEST = 100  # levels of a body
+LONGEST_STOP = 256  # characters of a stop string
 
 
 class Refused(Exception):
@@ -58,6 +59,8 @@ class Asked:
     stream_usage: bool = False
     model: str = ""
     form: str = "chat"
+    large: bool = False  # of the body
+    digests: list[bytes] = field(default_factory=list)  # of the conversation: before its first message, and after each
 
     @property
     def names(self) -> frozenset[str]:
@@ -79,7 +82,9 @@ class Asked:
 def load_body(body: bytes) -> dict[str, Any]:
     """The body as a JSON object."""
     try:
-        value = json.loads(body, parse_constant=_no_number)
+        value = json.loads(body, parse_constant=_no_number, parse_float=_finite)
+        if deeper_than(DEEPEST, value):
+            raise Refused(400, f"the body is nested more than {DEEPEST} levels deep")
         if b"\\ud" in body.lower():  # perhaps half a character, which no file and no tokenizer takes
             value = each_text(value, well_formed)
     except (ValueError, RecursionError):
@@ -91,6 +96,11 @@ def load_body(body: bytes) -> dict[str, Any]:
 
 def _no_number(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    return value if math.isfinite(value) else _no_number(digits)
 
 
 def read_chat(body: Mapping[str, Any], limits: Limits) -> Asked:
@@ -111,11 +121,16 @@ def read_chat(body: Mapping[str, Any], limits: Limits) -> Asked:
     asked.schema, asked.json_only = read_format(body.get("response_format"))
     options = body.get("stream_options")
     asked.stream_usage = isinstance(options, Mapping) and bool(options.get("include_usage"))
-    return read_sampling(asked, body)
+    return read_sampling(asked, body, limits)
 
 
-def read_sampling(asked: Asked, body: Mapping[str, Any]) -> Asked:
+def read_sampling(asked: Asked, body: Mapping[str, Any], limits: Limits) -> Asked:
     """The options that both forms have."""
+    size = len(asked.request) + (len(json.dumps(asked.tools, ensure_ascii=False)) if asked.tools else 0)
+    if size > limits.schema_bytes:
+        raise Refused(
+            413, f"tools and schema have {size} characters, more than the {limits.schema_bytes} that are taken", "schema_too_large"
+        )
     asked.temperature = number(body.get("temperature"), "temperature", 0, 1e6)
     asked.top_p = number(body.get("top_p"), "top_p", 0, 1)
     asked.min_p = number(body.get("min_p"), "min_p", 0, 1)
@@ -191,8 +206,6 @@ def read_tools(tools: Any, limits: Limits) -> list[dict[str, Any]]:
         function = tool.get("function") if isinstance(tool, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str) or not function["name"]:
             raise Refused(400, f"tools[{place}] must be a function with a name", param=f"tools[{place}]")
-        if depth(function) > DEEPEST:
-            raise Refused(400, f"tools[{place}] is nested too deeply", param=f"tools[{place}]")
         kept = {name: function[name] for name in ("name", "description", "parameters") if function.get(name) is not None}
         kept["description"] = kept["description"] if isinstance(kept.get("description"), str) else ""
         if not isinstance(kept.get("parameters"), Mapping):
@@ -234,8 +247,8 @@ def read_format(form: Any) -> tuple[dict[str, Any] | None, bool]:
         raise Refused(400, f"response_format takes text, json_object or json_schema, not {shown(kind)}", param="response_format")
     outer = form.get("json_schema", form)
     schema = outer.get("schema") if isinstance(outer, Mapping) else None
-    if not isinstance(schema, dict) or depth(schema) > DEEPEST:
-        raise Refused(400, "response_format.json_schema needs a schema, an object that is not nested too deeply", param="response_format")
+    if not isinstance(schema, dict):
+        raise Refused(400, "response_format.json_schema needs a schema, which is an object", param="response_format")
     return schema, False
 
 
@@ -244,8 +257,8 @@ def read_stop(stop: Any) -> tuple[str, ...]:
     if stop is None:
         return ()
     given = [stop] if isinstance(stop, str) else stop
-    if not isinstance(given, list) or not all(isinstance(one, str) for one in given) or len(given) > 64:
-        raise Refused(400, "stop takes a text or a list of at most 64 texts", param="stop")
+    if not isinstance(given, list) or len(given) > 64 or not all(isinstance(one, str) and len(one) <= LONGEST_STOP for one in given):
+        raise Refused(400, f"stop takes a text or a list of at most 64 texts, each of at most {LONGEST_STOP} characters", param="stop")
     return tuple(one for one in given if one)
 
 
@@ -279,11 +292,3 @@ def shown(value: Any) -> str:
         return repr(value)[:SHOWN]
     except (ValueError, RecursionError):  # an integer of many thousand digits
         return type(value).__name__
-
-
-def depth(value: Any, level: int = 0) -> int:
-    """How deeply a JSON value is nested; counting stops above the limit."""
-    if level > DEEPEST or not isinstance(value, (Mapping, list)):
-        return level
-    inner = value.values() if isinstance(value, Mapping) else value
-    return max((depth(one, level + 1) for one in inner), default=level + 1)

@@ -19,15 +19,16 @@ from turnwise.agent.tool_calls import OPENING, CallsRead, ToolCall, read_calls
 from turnwise.engines.base import COLDEST, Finish, Response, Sampling
 from turnwise.engines.serve.asked import Asked, Refused
 from turnwise.engines.serve.calls import Call, Recorder
-from turnwise.engines.serve.continuation import Conversations, Node, digests, extended, seed_of
+from turnwise.engines.serve.continuation import Conversations, Node, extended, seed_of
 from turnwise.engines.serve.driver import Driver, Ticket
-from turnwise.engines.serve.schema import mismatch
+from turnwise.engines.serve.schema import TooCostly, mismatch
+from turnwise.engines.serve.workers import Workers
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.notice import Once
 from turnwise.util.seeds import derive
 
 log = logging.getLogger("turnwise.endpoint")
-LONG = 20_000  # characters of a conversation from which on it is tokenised in another thread
+LONG, MANY = 20_000, 100  # characters and messages from which on what is new in a conversation is tokenised in another thread
 KEPT = 2000  # calls whose conversations an endpoint for use remembers
 LIMIT = "limit"
 
@@ -44,6 +45,7 @@ class Attempt:
     tickets: set[Ticket] = field(default_factory=set)
     made: int = 0
     answered: OrderedDict[str, Call] = field(default_factory=OrderedDict)  # of the Responses form, by id
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # to use a worker thread
 
 
 @dataclass(eq=False)
@@ -66,6 +68,7 @@ class Caller:
     dialogue: Dialogue
     driver: Driver
     sampling: Sampling
+    workers: Workers
     honour: bool = False
     say: Once = field(default_factory=lambda: Once(log.warning))
 
@@ -92,17 +95,16 @@ class Caller:
         self.admit(attempt, asked)
         calls = self._arrived(attempt, asked, anchor)
         try:
-            hashes = digests(asked.said, asked.tools, asked.request)
-            found, covered = attempt.conversations.find(hashes, asked.said)
+            found, covered = attempt.conversations.find(asked.digests, asked.said)
             forced = self._forced(asked)
             if found is not None:
                 share(asked.messages, found.messages)
-            prompt, parent = await self._prompt(asked, found, covered, forced)
+            prompt, parent = await self._prompt(attempt, asked, found, covered, forced)
             sampling = self._sampling(attempt.recorder, asked)
             running = []
             for choice, call in enumerate(calls):
                 call.prompt_ids, call.forced = prompt, len(self.dialogue.encode(forced)) if forced else 0
-                one = self._place(attempt, call, parent, hashes[-1], choice)
+                one = self._place(attempt, call, parent, asked.digests[-1], choice)
                 one.forced, one.ticket.sampling = forced, sampling
                 if self.honour and asked.seed is not None:
                     call.seed = one.ticket.seed = derive(asked.seed, choice)
@@ -132,7 +134,9 @@ class Caller:
             recorder.calls += calls
         return calls
 
-    async def _prompt(self, asked: Asked, parent: Node | None, covered: int, forced: str) -> tuple[list[int], Node | None]:
+    async def _prompt(
+        self, attempt: Attempt, asked: Asked, parent: Node | None, covered: int, forced: str
+    ) -> tuple[list[int], Node | None]:
         """The prompt's ids, and the call that they continue."""
 
         def build() -> tuple[list[int], Node | None]:
@@ -147,9 +151,9 @@ class Caller:
         end = self.dialogue.encode(forced) if forced else []
         try:
             fresh = asked.said[covered:]
-            if sum(len(one.content) + sum(len(call.arguments) for call in one.calls) for one in fresh) > LONG:
-                return await asyncio.to_thread(build)
-            return build()
+            size = sum(len(one.content) + sum(len(call.arguments) for call in one.calls) for one in fresh)
+            large = size > LONG or len(fresh) > MANY or (parent is None and asked.large)
+            return await self.workers.run(attempt.turn, build) if large else build()
         except TurnwiseError as error:
             raise Refused(400, str(error)) from None
 
@@ -253,14 +257,20 @@ class Caller:
         return call
 
     def read(self, asked: Asked, text: str) -> CallsRead:
-        """A response as content and calls, checked against the request."""
+        """A response as content and calls."""
         for stop in asked.stop:
             text = text.partition(stop)[0]
-        read = read_calls(text, asked.names)
-        if read.calls or not (asked.schema is not None or asked.json_only):
-            return read
-        problem = mismatch(read.content, asked.schema if asked.schema is not None else {"type": "object"})
-        return replace(read, problem=read.problem or problem)
+        return read_calls(text, asked.names)
+
+    async def check(self, attempt: Attempt, asked: Asked, call: Call) -> None:
+        """Note a response that is not the JSON that was asked for."""
+        if call.message.get("tool_calls") or call.problem or not (asked.schema is not None or asked.json_only):
+            return
+        schema = asked.schema if asked.schema is not None else {"type": "object"}
+        try:
+            call.problem = await self.workers.run(attempt.turn, partial(mismatch, call.message["content"], schema))
+        except (TooCostly, Refused) as error:
+            self.say(f"a response was not checked against its schema: {error}")
 
 
 def share(messages: list[dict[str, Any]], earlier: list[dict[str, Any]]) -> None:

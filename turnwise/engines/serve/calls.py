@@ -70,6 +70,7 @@ class Recorder:
     early_reward: float = 0.0
     rewards: int = 0  # how many were given
     early_notes: list[str] = field(default_factory=list)
+    note_bytes: int = 0
     next_anchor: str | None = None
     stop: str = ""
     faults: list[str] = field(default_factory=list)
@@ -104,6 +105,7 @@ class Recorder:
             if place is None:
                 return False
         self.rewards += 1
+        self.note_bytes += len(note.encode())
         if place is None:
             self.early_reward += value
             self.early_notes += [note] if note else []

@@ -20,6 +20,7 @@ from turnwise.engines.serve.calls import Recorder
 from turnwise.engines.serve.continuation import Conversations
 from turnwise.engines.serve.driver import Driver
 from turnwise.engines.serve.limits import Limits
+from turnwise.engines.serve.workers import Workers
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.notice import Once
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 START_SECONDS = 30.0
+CALL_SECONDS = 60.0  # what the event loop does for one call takes microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,8 @@ class Endpoint:
         self.driver = Driver(engine)
         self._socket = _listen(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])
-        caller = Caller(Dialogue(chat), self.driver, sampling, honour, say or Once(log.warning))
+        self._workers = Workers(self.limits.prepare_seconds)
+        caller = Caller(Dialogue(chat), self.driver, sampling, self._workers, honour, say or Once(log.warning))
         self._service = self._made(caller, model)
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -144,7 +147,10 @@ class Endpoint:
         if self._loop is not None and self._server is not None and self._thread.is_alive():
             with suppress(RuntimeError):  # it ends by itself just now
                 self._loop.call_soon_threadsafe(self._server.end)
-        self._thread.join()
+        self._workers.stop()
+        self._thread.join(CALL_SECONDS)
+        if self._thread.is_alive():
+            log.warning("the endpoint's event loop did not end within %g s, and is left behind", CALL_SECONDS)
         self._socket.close()
 
     def __enter__(self) -> Endpoint:
@@ -167,7 +173,12 @@ class Endpoint:
         async def run() -> T:
             return await work()
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+        result = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        try:
+            return result.result(CALL_SECONDS)
+        except TimeoutError:
+            result.cancel()
+            raise TurnwiseError(f"the endpoint's event loop did not answer within {CALL_SECONDS:g} s: something blocks it") from None
 
     def _serve(self) -> None:
         try:

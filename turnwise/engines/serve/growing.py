@@ -34,6 +34,9 @@ class Growing:
     _known: str = ""  # the text of the window that is in `text` already
     _answer: int = 0  # where the text after a closed thought begins
 
+    def __post_init__(self) -> None:
+        self._calls = bool(self.asked.names)
+
     def push(self, token: int) -> str:
         if token in self.chat.stop_ids:
             return ""
@@ -61,7 +64,7 @@ class Growing:
         """The length of the text that can no longer change."""
         text, end = self.text, len(self.text)
         watched = list(self.asked.stop)
-        if self.asked.names:
+        if self._calls:
             watched.append(OPENING)
             if not self._answer and (closed := THOUGHT_END.search(text, max(0, self.sent - 8))):
                 self._answer = closed.end()

@@ -70,7 +70,7 @@ class Live:
             refused: Refused | None = None
             for one, response in zip(self._running, responses, strict=True):
                 try:
-                    self.caller.finish(self.attempt, self.asked, one, response)
+                    await self.caller.check(self.attempt, self.asked, self.caller.finish(self.attempt, self.asked, one, response))
                 except Refused as error:
                     refused = error
             if refused is not None:

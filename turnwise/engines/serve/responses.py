@@ -47,8 +47,9 @@ def read_responses(body: Mapping[str, Any], limits: Limits, earlier: list[Json])
     if isinstance(body.get("instructions"), str) and body["instructions"]:
         rest = messages[1:] if messages and messages[0].get("role") == "system" else messages
         messages = [{"role": "system", "content": body["instructions"]}, *rest]
+    before: Any = None
     for place, item in enumerate(items):
-        _add(messages, item, f"input[{place}]")
+        before = _add(messages, item, f"input[{place}]", before)
     if not messages:
         raise Refused(400, "input is empty", param="input")
     tools = read_tools(_tools(body.get("tools")), limits)
@@ -60,18 +61,21 @@ def read_responses(body: Mapping[str, Any], limits: Limits, earlier: list[Json])
     asked.schema, asked.json_only = read_format(form.get("format") if isinstance(form, Mapping) else None)
     include = body.get("include")
     asked.logprobs = bool(body.get("top_logprobs")) or (isinstance(include, list) and SCORED in include)
-    return read_sampling(asked, body)
+    return read_sampling(asked, body, limits)
 
 
-def _add(messages: list[Json], item: Any, where: str) -> None:
-    """An item as a message, or as a part of the last one: the calls of a turn belong to its text."""
+def _add(messages: list[Json], item: Any, where: str, before: Any) -> Any:
+    """An item as a message, or as a part of the last one: the calls of a turn belong to its text. `before` is the kind of the item before
+    it; returns its own."""
     kind = item.get("type", "message") if isinstance(item, Mapping) else None
     if kind == "message" and isinstance(item.get("role"), str):
         messages.append({"role": item["role"], "content": read_content(item.get("content"), where)})
     elif kind == "function_call" and isinstance(item.get("name"), str):
         function = {"name": item["name"], "arguments": arguments_text(item.get("arguments"))}
         call = {"id": text(item.get("call_id")), "type": "function", "function": function}
-        if messages and messages[-1].get("role") == "assistant":
+        if before == kind:  # the message was made here
+            messages[-1]["tool_calls"].append(call)
+        elif messages and messages[-1].get("role") == "assistant":
             messages[-1] = {**messages[-1], "tool_calls": [*messages[-1].get("tool_calls", ()), call]}
         else:
             messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
@@ -80,6 +84,7 @@ def _add(messages: list[Json], item: Any, where: str) -> None:
         messages.append({"role": "tool", "tool_call_id": text(item.get("call_id")), "content": content})
     elif kind != "reasoning":
         raise Refused(400, f"{where}: messages, function calls and their outputs are taken, not {shown(kind)}", param=where)
+    return kind
 
 
 def _tools(tools: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Running attempts of a program: a function in a thread, a command in a process group, a request to a server.
+"""Running attempts of a program: a function in a thread, a command in a process, a request to a server.
 
 Each of them reports once, when it has ended, and can be ended before that. A thread cannot be killed: a function that hangs is left behind,
-its calls are refused, and what it returns later is dropped. A command is killed with all that it has started.
+its calls are refused, and what it returns later is dropped. A command is run by `guard.py`, which kills all that it has started.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import contextlib
 import inspect
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any, Protocol
 
 from turnwise.envs.blame import one_line, own_lines
@@ -26,6 +26,7 @@ from turnwise.util.transport import Failure, Transport
 
 TAIL = 200  # lines of a program's output that are kept
 LONGEST_LINE = 100_000
+GUARD = str(Path(__file__).with_name("guard.py"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,22 +90,30 @@ class CommandAttempt:
     def run(self) -> Ended:
         pipe = subprocess.PIPE
         words = [sys.executable if self._words[0] == "python" else self._words[0], *self._words[1:]]
+        reads, writes = os.pipe()
+        guarded = [sys.executable, "-I", "-S", GUARD, str(os.getpid()), str(writes), *words]
         try:
             process = subprocess.Popen(
-                *(words,), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, errors="replace",
-                env=self._environment, cwd=self._cwd, start_new_session=True,
+                guarded, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, errors="replace",
+                env=self._environment, cwd=self._cwd, start_new_session=True, pass_fds=(writes,),
             )  # fmt: skip
         except (OSError, ValueError) as error:
+            os.close(reads)
             return Ended(problem=f"the program {self._words[0]} cannot be started: {error}")
+        finally:
+            os.close(writes)
         self._process = process
         if self._killed:
             self.kill()
         printed, complained = _Tail(process.stdout), _Tail(process.stderr)
-        code = process.wait()
-        self.kill()  # what it has left running
+        with os.fdopen(reads, errors="replace") as status:
+            lines = status.read().splitlines()  # ends with the guard
+        process.wait()
         for tail in (printed, complained):
             tail.join(1.0)
-        return self._ended(code, printed.lines, complained.lines)
+        if len(lines) > 1:
+            return Ended(problem=f"the program {self._words[0]} {lines[0]}"[:500])
+        return self._ended(int(lines[0]) if lines else process.returncode, printed.lines, complained.lines)
 
     def _ended(self, code: int, printed: Sequence[str], complained: Sequence[str]) -> Ended:
         last = printed[-1] if printed else ""
@@ -123,8 +132,7 @@ class CommandAttempt:
         """End the process with all that it has started."""
         self._killed = True
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.terminate()
 
 
 class _Tail(threading.Thread):

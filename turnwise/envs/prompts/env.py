@@ -122,15 +122,32 @@ def worth(said: Any, task: str, success_at: float = 1.0) -> tuple[float, bool, d
     success from `success_at` on; a mapping names them, and its other numbers are reported as means."""
     fields = dict(said) if isinstance(said, Mapping) else {"reward": said}
     if "reward" not in fields:
-        raise TypeError(f'score gave {fields!r} for task {task}: a dictionary needs a "reward"')
-    given = fields.pop("reward")
-    if hasattr(given, "item") and getattr(given, "size", 2) == 1:
-        given = given.item()  # a number of numpy or torch
-    if isinstance(given, str | bytes) or not isinstance(given, int | float) or not math.isfinite(given):
-        raise TypeError(f"score gave {given!r} for task {task}: a finite number or a bool is needed")
+        raise TypeError(f'score gave {shown(fields)} for task {task}: a dictionary needs a "reward"')
+    raw = fields.pop("reward")
+    given = finite(raw)
+    if given is None:
+        raise TypeError(f"score gave {shown(raw)} for task {task}: a finite number or a bool is needed")
     success = bool(fields.pop("success", given if isinstance(given, bool) else given >= success_at))
-    numbers = {str(name): float(value) for name, value in fields.items() if isinstance(value, int | float) and math.isfinite(value)}
-    return float(given), success, numbers
+    numbers = {str(name): number for name, value in fields.items() if (number := finite(value)) is not None}
+    return float(given), success, {name: float(number) for name, number in numbers.items()}
+
+
+def finite(value: Any) -> int | float | None:
+    """A number or a bool that a float can hold, also one of numpy or torch; None for anything else."""
+    if hasattr(value, "item") and getattr(value, "size", 2) == 1:
+        value = value.item()
+    try:
+        return value if isinstance(value, int | float) and math.isfinite(value) else None
+    except OverflowError:  # an integer of many digits
+        return None
+
+
+def shown(value: Any) -> str:
+    """A wrong value, shortened for a message."""
+    try:
+        return repr(value)[:200]
+    except ValueError:  # an integer of many thousand digits
+        return type(value).__name__
 
 
 def _takes_history(score: Callable[..., Any]) -> bool:

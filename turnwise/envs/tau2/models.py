@@ -20,6 +20,7 @@ from turnwise.envs.blame import one_line
 from turnwise.envs.tau2.users import Reply
 from turnwise.envs.tau2.worlds import World
 from turnwise.envs.tools.calls import Call, Final, Mistake, read_call
+from turnwise.util.control_strings import for_server, neutral_deep
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.secret import redact
 from turnwise.util.seeds import derive
@@ -75,8 +76,8 @@ class UserServer:
         transport = Transport(self.url, key, self.timeout)
 
         def speak(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], seed: int) -> Any:
-            body = {"model": self.model, "messages": list(messages), "seed": seed % 2**31, "temperature": self.temperature}
-            body |= {"max_tokens": self.max_tokens} | ({"tools": list(tools)} if tools else {}) | dict(self.extra or {})
+            body = {"model": self.model, "messages": for_server(messages), "seed": seed % 2**31, "temperature": self.temperature}
+            body |= {"max_tokens": self.max_tokens} | ({"tools": neutral_deep(list(tools))} if tools else {}) | dict(self.extra or {})
             try:
                 return self._posted(transport, body)["choices"][0]["message"]
             except (LookupError, TypeError):

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from turnwise.envs.textarena.match import Match
 from turnwise.envs.textarena.moves import TALK
 from turnwise.envs.textarena.solvers import EXPERTS, RULES
+from turnwise.util.control_strings import for_server
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.seeds import derive
 from turnwise.util.transport import Failure, Transport
@@ -79,7 +80,7 @@ class Server:
 
     def move(self, match: Match, text: str, seed: int) -> str:
         self.messages.append({"role": "user", "content": text})
-        body = {"model": self.model, "messages": self.messages, "max_tokens": 512, "seed": seed % 2**31}
+        body = {"model": self.model, "messages": for_server(self.messages), "max_tokens": 512, "seed": seed % 2**31}
         said = self._asked(body)
         self.messages.append({"role": "assistant", "content": said})
         return said
