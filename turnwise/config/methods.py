@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from turnwise.config.checks import ask_settings
 from turnwise.config.learning import Credit, Objective, Plan, Schedule
-from turnwise.config.merging import merged, overridden
+from turnwise.config.merging import merged, overridden, without_none
 from turnwise.config.references import is_reference
 from turnwise.config.section import Named
 from turnwise.util.errors import TurnwiseError
@@ -95,7 +95,8 @@ def settings_of(section: Mapping[str, Any]) -> Settings:
         raise TurnwiseError(f'{given}: options of a method, and the recipe names none. Add method.name = "…"; `turnwise algos` lists them')
     if _unread and is_reference(name):
         return {}
-    return ask_settings(name, {key: value for key, value in section.items() if key != "name"})
+    settings: Settings = without_none(dict(ask_settings(name, {key: value for key, value in section.items() if key != "name"})))
+    return settings
 
 
 def _section(before: dict[str, Any], layer: Layer) -> dict[str, Any]:
