@@ -168,7 +168,7 @@ def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew_over_its_log(finishe
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     for changes in ({}, {"iterations": 5}):
         with pytest.raises(
-            TurnwiseError, match="has logged 2 iterations, and its checkpoints were deleted .*checkpoints is missing"
+            TurnwiseError, match=r"has logged 2 iterations, and its checkpoints were deleted .*checkpoints is missing"
         ) as told:
             tw.train(resume=folder, trust=True, **changes)
         assert "checkpoint_every" not in str(told.value)
@@ -185,5 +185,5 @@ def test_files_that_are_missing_in_every_checkpoint_are_named(finished: Path, tm
     shutil.rmtree(folder / "checkpoints")
     shutil.rmtree(folder / "model")
     (folder / "checkpoints").mkdir()
-    with pytest.raises(TurnwiseError, match="its checkpoints were deleted .*checkpoints is empty.*there is nothing to export"):
+    with pytest.raises(TurnwiseError, match=r"its checkpoints were deleted .*checkpoints is empty.*there is nothing to export"):
         tw.export(folder, tmp_path / "out")
