@@ -60,7 +60,7 @@ from turnwise.setup.state import restore
 from turnwise.util.files import write_text_atomically
 
 __all__ = ["CASES", "TINY", "find", "main", "random_model", "recipe"]
-loop: Any = import_module("turnwise.train")  # by this name the package has a function too
+loop: Any = import_module("turnwise.train")
 RECIPES = Path(__file__).parent.parent / "recipes"
 REHEARSAL = 60.0  # seconds that rehearsals may take
 GRACE = 30.0  # seconds after which a case that should have ended is ended

@@ -17,12 +17,10 @@ from typing import Any, ClassVar
 import torch
 from fake_vllm_transfers import (
     Factory,
-    Trainer,
     WeightTransferEngine,
     finalize_layerwise_reload,
     initialize_layerwise_reload,
     ipc_transfer,
-    nccl_transfer,
 )
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -375,14 +373,9 @@ def tokens_input(prompt_token_ids: list[int], *, prompt: str | None = None, cach
 def install(monkeypatch: Any, version: str = "0.26.0", gpus: int = 1) -> type[LLMEngine]:
     """Put the modules of this release where Python finds them; returns the engine's class, whose `made` lists the engines."""
     number = (int(version.split(".")[0]), int(version.split(".")[1]))
-    wire: list[Any] = []
-    nccl = nccl_transfer(number, wire)
-    factory = type("Factory", (Factory,), {"_registry": {
-        "ipc": lambda: ipc_transfer(number), "nccl": lambda: nccl["NCCLWeightTransferEngine"]}})  # fmt: skip
+    factory = type("Factory", (Factory,), {"_registry": {"ipc": lambda: ipc_transfer(number)}})
     engine = type("LLMEngine", (LLMEngine if number < (0, 27) else LabelledEngine,), {"number": number, "registry": factory._registry})
     LLMEngine.made = []
-    trainers = type("Trainers", (), {"trainer_init": staticmethod(lambda info, *, client, source: Trainer(info, client, source, wire))})
-    meta = lambda name, dtype, shape: SimpleNamespace(name=name, dtype=dtype, shape=shape)  # noqa: E731
     names = "vllm.distributed.weight_transfer"
     modules: dict[str, dict[str, Any]] = {
         "vllm": {"__version__": version, "EngineArgs": EngineArgs, "LLMEngine": engine, "SamplingParams": SamplingParams},
@@ -391,9 +384,8 @@ def install(monkeypatch: Any, version: str = "0.26.0", gpus: int = 1) -> type[LL
         "vllm.config": {"WeightTransferConfig": lambda backend: SimpleNamespace(backend=backend)},
         "vllm.distributed": {},
         names: {},
-        f"{names}.base": {"WeightTransferEngine": WeightTransferEngine, "WeightSource": object, "ParamMeta": meta},
-        f"{names}.factory": {"WeightTransferEngineFactory": factory, "WeightTransferTrainerFactory": trainers},
-        f"{names}.nccl_engine": nccl,
+        f"{names}.base": {"WeightTransferEngine": WeightTransferEngine},
+        f"{names}.factory": {"WeightTransferEngineFactory": factory},
         "vllm.model_executor": {},
         "vllm.model_executor.model_loader": {},
         "vllm.model_executor.model_loader.reload": {

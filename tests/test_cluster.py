@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -106,6 +107,57 @@ def test_an_address_that_does_not_answer_and_a_port_in_use_are_reported_at_once(
             free_port(port)
         with pytest.raises(TurnwiseError, match=f"cluster.port={port} is in use"):  # by `cluster check` and by a run
             check_recipe(Config.load(QUICKSTART, ["cluster.engines=1", f"cluster.port={port}"]))
+
+
+LOCAL = """
+import os, sys
+from pathlib import Path
+
+os.umask(0)
+from turnwise.cluster.start import connect, import_ray, leave
+
+started = connect(cpus=1)
+ray = import_ray()
+assert ray.get(ray.remote(lambda: 1).remote()) == 1
+
+def family(pid):
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            yield from family(child)
+    yield pid
+
+def sockets(pid):
+    for handle in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            name = os.readlink(handle)
+        except OSError:
+            continue
+        if name.startswith("socket:["):
+            yield name.removeprefix("socket:[").removesuffix("]")
+
+ours = {inode for pid in family(os.getpid()) for inode in sockets(pid)}
+rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+print("listening", *sorted({row[1].split(":")[0] for row in rows if row[3] == "0A" and row[9] in ours}))
+token = Path.home() / ".ray" / "auth_token"
+print("token", oct(token.stat().st_mode & 0o777), len(token.read_text()), len(list(token.parent.iterdir())))
+leave(started)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads the sockets of Linux")
+@pytest.mark.parametrize("token", ["", "an older token"])
+def test_ray_on_one_machine_listens_to_itself_alone_and_nobody_else_can_read_its_token(tmp_path: Path, token: str) -> None:
+    if token:
+        (tmp_path / ".ray").mkdir()
+        (tmp_path / ".ray" / "auth_token").write_text(token)
+        (tmp_path / ".ray" / "auth_token").chmod(0o644)
+    known = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    done = subprocess.run([sys.executable, "-c", LOCAL], env={**known, "HOME": str(tmp_path)}, capture_output=True, text=True, check=False)
+    lines = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+    assert done.returncode == 0, done.stderr
+    loopback = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+    assert lines["listening"] and set(lines["listening"].split()) <= loopback
+    assert lines["token"] == f"0o600 {len(token) or 64} 1"
 
 
 @pytest.mark.parametrize("says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])

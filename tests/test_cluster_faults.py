@@ -328,7 +328,7 @@ def test_an_engine_that_always_dies_costs_its_share_and_not_the_run(fake: None) 
     found, _ = trained(hire, retries=40)
     assert found.batches == alone().batches, "the other one does its work"
     alone_there, crew = trained(hire, engines=1, retries=1, batches=1)
-    assert alone_there.learned == [] and crew.counts["lost_engines"] == 2, "faults are left out by the plan"
+    assert alone_there.learned == [] and crew.counts["lost_engines"] == 2, "faults are left out by the source"
 
 
 def test_an_engine_that_hangs_is_lost_after_the_deadline(fake: None) -> None:

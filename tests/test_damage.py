@@ -166,6 +166,24 @@ def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew_over_its_log(finishe
     folder = Path(shutil.copytree(finished, tmp_path / "try"))
     shutil.rmtree(folder / "checkpoints")
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with pytest.raises(TurnwiseError, match="has logged 2 iterations and has no checkpoint any more"):
-        tw.train(resume=folder, trust=True)
+    for changes in ({}, {"iterations": 5}):
+        with pytest.raises(
+            TurnwiseError, match=r"has logged 2 iterations, and its checkpoints were deleted .*checkpoints is missing"
+        ) as told:
+            tw.train(resume=folder, trust=True, **changes)
+        assert "checkpoint_every" not in str(told.value)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_files_that_are_missing_in_every_checkpoint_are_named(finished: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(finished, tmp_path / "try"))
+    for path in (folder / "checkpoints").iterdir():
+        next(path.glob("*.safetensors")).unlink()
+    with pytest.raises(TurnwiseError, match=r"none of the \d checkpoints .* is intact \(checkpoint .*safetensors is missing") as told:
+        tw.train(resume=folder, trust=True)
+    assert "checkpoint_every" not in str(told.value)
+    shutil.rmtree(folder / "checkpoints")
+    shutil.rmtree(folder / "model")
+    (folder / "checkpoints").mkdir()
+    with pytest.raises(TurnwiseError, match=r"its checkpoints were deleted .*checkpoints is empty.*there is nothing to export"):
+        tw.export(folder, tmp_path / "out")

@@ -22,7 +22,6 @@ from turnwise.cluster.weights import Arriving, exchange, sender
 from turnwise.cluster.work import Spec, Work, portable
 from turnwise.engines.base import Request, Sampling
 from turnwise.engines.vllm import VllmEngine
-from turnwise.engines.vllm.sender import Client, make_sender
 from turnwise.util.deadlines import within
 
 CPU = torch.device("cpu")
@@ -205,53 +204,7 @@ def test_the_learner_does_not_wait_for_an_engine_that_never_comes() -> None:
         assert not thread.is_alive()
 
 
-# -- the learner's side of vLLM's own transfer --------------------------------------------------------------------------------------------
-
-
-class Engine:
-    """Takes weights; one of its calls never returns, or fails."""
-
-    def __init__(self, hangs: str = "", fails: str = ""):
-        self.hangs, self.fails, self.over = hangs, fails, threading.Event()
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*values: Any) -> None:
-            if name == self.hangs:
-                self.over.wait(60)
-            if name == self.fails:
-                raise ConnectionError("the engine's process is gone")
-
-        return call
-
-
-@pytest.mark.parametrize("release", ["0.26.0", "0.28.0"])
-@pytest.mark.parametrize("call", ["init_weight_transfer_engine", "start_weight_update", "update_weights", "finish_weight_update"])
-def test_an_engine_that_never_answers_a_sender_is_named(release: str, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_vllm.install(monkeypatch, release)
-    engines = [Engine(), Engine(hangs=call)]
-    with pytest.raises(TurnwiseError, match=r"within 0\.2 seconds: the engines and their sender have to be made again"):
-        make_sender(Client(engines, seconds=0.2), lambda: [("a", torch.zeros(2))], "127.0.0.1", 29500).send(1)  # type: ignore[list-item]
-    engines[1].over.set()
-
-
-def test_the_first_error_of_an_engine_is_raised_although_another_one_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    engines = [Engine(fails="start_weight_update"), Engine(hangs="start_weight_update")]
-    with pytest.raises(ConnectionError, match="process is gone"):
-        Client(engines, seconds=60.0).start_weight_update()  # type: ignore[list-item]
-    engines[1].over.set()
-    with pytest.raises(TurnwiseError, match="a deadline above 0 seconds"):
-        Client(engines, seconds=0.0)  # type: ignore[list-item]
-
-
-def test_a_sender_that_hangs_in_nccl_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_vllm.install(monkeypatch, "0.28.0")
-    client, over = Client([Engine()]), threading.Event()  # type: ignore[list-item]
-    made = make_sender(client, lambda: [("a", torch.zeros(2))], "127.0.0.1", 29500)
-    client.seconds = 0.2
-    monkeypatch.setattr(made._trainer, "send_weights", lambda: over.wait(60))  # type: ignore[attr-defined]
-    with pytest.raises(TurnwiseError, match=r"sending version 7 did not end within 0\.2 seconds"):
-        made.send(7)
-    over.set()
+# -- vLLM --------------------------------------------------------------------------------------------------------------------------------
 
 
 def test_an_engine_that_draws_nothing_does_not_wait_forever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,8 +26,6 @@ from turnwise.engines.base import Finish, Request, Response, Sampling
 from turnwise.engines.transformers import TransformersEngine
 from turnwise.engines.vllm import VllmEngine, transfer
 from turnwise.engines.vllm.compat import check, find
-from turnwise.engines.vllm.sender import Client, make_sender
-from turnwise.engines.vllm.weights import named_weights
 from turnwise.setup.build import engine_options
 from turnwise.setup.cluster import Recruit
 from turnwise.setup.system import System
@@ -234,35 +232,6 @@ def test_workers_in_other_processes_get_handles_as_their_release_wants_them(rele
     assert torch.equal(inner.worker.model.state_dict()["model.norm.weight"], weights["model.norm.weight"])
 
 
-def test_a_learner_elsewhere_sends_to_several_engines_that_get_ranks_of_their_own(release: Any) -> None:
-    model = make("qwen2")
-    engines = [VllmEngine(make("qwen2", seed=9), max_batch=8, max_length=64, transfer="nccl") for _ in range(2)]
-    inner = fake_vllm.LLMEngine.made
-    passes: list[int] = []
-
-    def weights() -> Any:
-        passes.append(1)
-        return named_weights(model)
-
-    client = Client(engines)
-    sender = make_sender(client, weights, "127.0.0.1", 29500)
-    assert [one.worker.transfer.info.rank_offset for one in inner] == [1, 2] and client.world_size == 3
-    for version in (1, 2):
-        sender.send(version)
-        for engine in engines:
-            engine.publish(version)
-    assert len(passes) == 3  # names and shapes once, then the weights of each version
-    for one, engine in zip(inner, engines, strict=True):
-        assert torch.equal(one.worker.model.state_dict()["lm_head.weight"], model.state_dict()["lm_head.weight"])
-        assert one.weight_version == ("default" if release.number < (0, 27) else "2") and engine.version == 2
-    other = make_sender(Client(engines), weights, "127.0.0.1", 29500, rank=1)  # gathers with the others, and sends nothing
-    calls = list(inner[0].calls)
-    other.send(3)
-    assert inner[0].calls == calls and len(passes) == 5
-    with pytest.raises(TurnwiseError, match="the learner sends"):
-        engines[0].publish(4, changed(model))
-
-
 def test_weights_reach_vllm_through_a_folder_too(engine: Make) -> None:
     made, inner = engine(transfer="reload", self_check=True)
     weights = changed(made.model)
@@ -389,7 +358,7 @@ def test_what_is_missing_is_said_before_a_model_is_loaded(monkeypatch: pytest.Mo
         with pytest.raises(TurnwiseError, match=words):
             engine_options(recipe(**changes))
     fake_vllm.install(monkeypatch, "0.32.0")
-    assert find().stateful and check().text == "0.32.0"
+    assert find().labels and check().text == "0.32.0"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     fake_vllm.install(monkeypatch, "0.26.0", 2)
     with pytest.raises(TurnwiseError, match="imports ray"):

@@ -295,22 +295,6 @@ def test_wrong_settings_of_an_update_are_refused_before_a_model_is_loaded() -> N
     assert "auto is keep where vLLM offers it" in texts["update"] and "old weights" in texts["keep_cache"]
 
 
-@pytest.mark.parametrize("way", ["keep", "abort"])
-def test_while_a_learner_elsewhere_sends_weights_nothing_is_drawn_and_requests_wait(way: str) -> None:
-    made, inner = engine(update=way, transfer="nccl")
-    made.submit([Request(0, PROMPT, Sampling(max_tokens=9), seed=0)])
-    made.poll(wait=False)
-    made.start_weight_update()
-    read = len(inner.read)
-    made.submit([Request(1, PROMPT, Sampling(max_tokens=3), seed=1)])
-    assert made.poll() == made.poll(wait=False) == [] and made.pending == 2 and len(inner.read) == read
-    made.finish_weight_update("4")
-    made.publish(4)
-    found = finished(made, [])
-    assert found[1].spans == ((4, 3),) and found[0].spans[-1][0] == 4 and sum(count for _, count in found[0].spans) == 9
-    assert inner.stale == 0
-
-
 @pytest.mark.parametrize(("way", "call"), [("keep", "sleep"), ("keep", "wake_up"), ("keep", "step"), ("abort", "abort_request")])
 def test_a_pause_that_fails_ends_the_engine(way: str, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made, inner, _ = under_way(way)

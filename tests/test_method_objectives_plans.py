@@ -100,7 +100,7 @@ def test_entropies_and_lengths_are_scores_too() -> None:
 def test_only_the_groups_with_the_largest_spread_are_learned_from() -> None:
     found = brought(Filtered(strategy="top_k", keep=0.5), ([0, 0, 0, 0], [0, 1, 0, 1], [0, 1, 0, 0], [1, 1, 1, 0.9]))
     assert [t.group for t in found.trajectories] == [1] * 4 + [2] * 4
-    assert found.counts == {"faults": 0.0, "groups_scored": 4.0, "groups_kept": 2.0, "empty_in_a_row": 0.0}
+    assert found.counts == {"groups_scored": 4.0, "groups_kept": 2.0, "empty_in_a_row": 0.0}
 
 
 def test_a_filter_goes_around_any_plan_and_asks_for_what_that_needs() -> None:
@@ -162,7 +162,7 @@ def test_gpg_collects_again_until_enough_groups_differ_and_fills_up_with_silent_
     plan = plans["gpg"].make({"least": 0.5}, "plan")
     one, two = ([0, 0], [0, 1], [1, 1], [1, 1]), ([0, 0], [1, 1], [0, 2], [1, 1])
     found = brought(plan, one, two)  # type: ignore[arg-type]
-    assert [t.group for t in found.trajectories] == [1, 1, 6, 6, 4, 4, 5, 5] and found.counts == {"faults": 0.0, "resampled": 1.0}
+    assert [t.group for t in found.trajectories] == [1, 1, 6, 6, 4, 4, 5, 5] and found.counts == {"resampled": 1.0}
     never = brought(plans["gpg"].make({"least": 0.5, "attempts": 1}, "plan"), one)  # type: ignore[arg-type]
     assert [t.group for t in never.trajectories] == [1, 1, 0, 0, 2, 2, 3, 3]
 

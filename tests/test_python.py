@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import linecache
@@ -267,10 +268,43 @@ def test_everything_public_is_listed_there_and_explained() -> None:
         assert getattr(tw, name) is not None
         assert name == "__version__" or (getattr(tw, name).__doc__ or "").strip(), f"tw.{name} has no explanation"
     for function in (tw.train, tw.evaluate):
-        said = function.__doc__.partition("\n\n")[2]
-        assert not [name for name in function.__annotations__ if name != "return" and name not in said]
+        said = (function.__doc__ or "").partition("\n\n")[2]
+        assert not [name for name in inspect.signature(function).parameters if name not in said]
     fresh = "import sys, turnwise as tw; assert 'train' in dir(tw) and 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", fresh], check=True)
+
+
+FIRST = [
+    "import turnwise.train",
+    "import turnwise.train as loop",
+    "from turnwise.train import run_iterations",
+    "import turnwise; turnwise.train",
+    "from turnwise import train",
+    "from turnwise.api import train",
+    "import turnwise.cli.train",
+]
+USES = """
+import inspect, pickle, sys
+import turnwise, turnwise as tw
+import turnwise.train as loop
+from turnwise import train
+from turnwise.api import train as function
+from turnwise.train import run_iterations
+assert tw.train is turnwise.train is train is loop is sys.modules["turnwise.train"] is pickle.loads(pickle.dumps(tw.train))
+assert loop.run_iterations is tw.train.run_iterations is run_iterations
+assert inspect.signature(tw.train) == inspect.signature(function) and tw.train.__doc__ == function.__doc__
+try:
+    tw.train(resume="no such run")
+except tw.TurnwiseError as error:
+    assert "no such run" in str(error)
+else:
+    raise AssertionError("the function was not called")
+"""
+
+
+@pytest.mark.parametrize("first", FIRST)
+def test_train_is_the_function_and_the_module_of_the_loop_whatever_is_imported_first(first: str) -> None:
+    subprocess.run([sys.executable, "-c", first + USES], check=True)
 
 
 def test_the_shell_knows_rewards_too(tmp_path: Path) -> None:

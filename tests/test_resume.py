@@ -70,8 +70,9 @@ def test_a_run_is_never_made_shorter_than_what_is_done(tmp_path: Path) -> None:
 
 def test_a_finished_run_without_checkpoints_is_not_started_over_by_lengthening(tmp_path: Path) -> None:
     folder = start(tmp_path, iterations=1, **{"run.checkpoint_every": 0}).folder
-    with pytest.raises(TurnwiseError, match="keeps no checkpoint"):
-        tw.train(resume=folder, iterations=2)
+    for changes in ({"iterations": 2}, {"run.checkpoint_every": 1}):
+        with pytest.raises(TurnwiseError, match="keeps no checkpoint"):
+            tw.train(resume=folder, **changes)
     assert weights(folder)
 
 

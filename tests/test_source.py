@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from turnwise.agent.base import Parsed
 from turnwise.collect.collector import Branch, Collector, Start
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.source import LocalSource
-from turnwise.data.rollouts import Trajectory
+from turnwise.data.rollouts import Stop, Trajectory
 from turnwise.engines.base import Sampling
 from turnwise.engines.native import NativeEngine
 from turnwise.envs.base import Observation
@@ -95,6 +96,29 @@ def test_a_plan_sees_finished_attempts_and_branches_from_them() -> None:
     branches = [t for t in batch.trajectories if t.parent is not None]
     assert len(branches) == 6 and all(t.group == by_id[t.parent or 0].group for t in branches)
     assert all(t.turns[: t.branch_t] == by_id[t.parent or 0].turns[: t.branch_t] for t in branches)
+
+
+def test_a_plan_never_sees_attempts_that_a_fault_has_ended_and_the_source_counts_them() -> None:
+    """`Once` and `Again` return whatever they get back."""
+    seen: list[Trajectory] = []
+
+    class Again:
+        def gather(self, places: Place, groups: int) -> Rounds:
+            seen.extend((yield places.groups(groups)))
+            seen.extend((yield places.groups(groups)))
+            return Gathered(seen, {"faults": -1.0})
+
+    with Pool(partial(Corridor, "raise"), 4) as pool:
+        setting = Setting(pool)
+        attempts: list[Trajectory] = []
+        setting.source.heard = lambda finished: attempts.extend(finished) or finished  # type: ignore[func-returns-value]
+        first, second = setting.source.collect(Once()), setting.source.collect(Again())
+    faulted = [one.id for one in attempts if one.stop is Stop.ENVIRONMENT_FAULT]
+    assert len(attempts) == 18 and 0 < len(faulted) < 18
+    learned = [one.id for one in (*first.trajectories, *second.trajectories)]
+    assert sorted([*learned, *faulted], key=int) == sorted((one.id for one in attempts), key=int)
+    assert [one.id for one in seen] == [one.id for one in second.trajectories]
+    assert first.counts["faults"] + second.counts["faults"] == len(faulted)
 
 
 def test_a_cancelled_batch_is_not_complete_and_ends_the_source() -> None:

@@ -1,5 +1,8 @@
 """Turnwise: reinforcement learning for multi-turn LLM agents, with credit for every turn."""
 
+import sys
+from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from turnwise.data.tasks import Task, TaskSet
@@ -72,7 +75,7 @@ _LATER = {
     "methods": ("turnwise.methods", ""),
     "objectives": ("turnwise.objectives", ""),
     "read_trajectories": ("turnwise.runs.exchange", "read_trajectories"),
-    "train": ("turnwise.api", "train"),
+    "train": ("turnwise.train", ""),
     "write_trajectories": ("turnwise.runs.exchange", "write_trajectories"),
 }
 
@@ -80,11 +83,41 @@ _LATER = {
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module 'turnwise' has no attribute {name!r}")
-    from importlib import import_module
-
     module, own = _LATER[name]
     return getattr(import_module(module), own) if own else import_module(module)
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+class _Loop(ModuleType):
+    """`turnwise.train` is the loop's module and the function that users call. Calling the module calls the function."""
+
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
+        return import_module("turnwise.api").train(*arguments, **settings)
+
+    @property
+    def __signature__(self) -> Any:
+        from inspect import signature
+
+        return signature(import_module("turnwise.api").train)
+
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]
+        return str(import_module("turnwise.api").train.__doc__)
+
+    def __reduce__(self) -> Any:
+        return import_module, (self.__name__,)  # the function may be sent to another process
+
+
+class _Package(ModuleType):
+    """This package. Python sets a submodule as an attribute here when it is first imported, whoever imports it."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "train" and type(value) is ModuleType:
+            value.__class__ = _Loop
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

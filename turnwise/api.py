@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from os import PathLike
@@ -283,7 +282,3 @@ def export(run_folder: str | Path, out: str | Path, *, merged: bool = True, best
         raise TurnwiseError(f"{run.folder} was trained without adapters ({place}.lora), so there are none to export: leave --adapters out")
     with run.locked("export") if folder.resolve().is_relative_to(run.folder.resolve()) else nullcontext():
         return write_weights(run, config, folder, merged, best, model)
-
-
-# The loop's module is called turnwise.train, and importing it above has put it there; what users call by that name is the function.
-setattr(sys.modules["turnwise"], "train", train)  # noqa: B010

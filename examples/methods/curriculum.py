@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import turnwise as tw
 from turnwise.config.options import Help
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds
 from turnwise.util.seeds import derive
 
 
@@ -44,14 +44,13 @@ class Curriculum(Plan):
     def gather(self, places: Places, groups: int) -> Rounds:
         chosen = self.choose(places, groups)
         found = yield [start for task in chosen for start in places.group(task)]
-        kept = sound(found)
         by_task = {task.id: difficulty(task) for task in chosen}
-        for group in dict.fromkeys(trajectory.group for trajectory in kept):
-            members = [trajectory for trajectory in kept if trajectory.group == group]
+        for group in dict.fromkeys(trajectory.group for trajectory in found):
+            members = [trajectory for trajectory in found if trajectory.group == group]
             self.see(by_task[members[0].task], sum(t.success for t in members) / len(members))
         # Counts appear in the log as collect/…
         tried = [int(difficulty(task)) for task in chosen]
-        return Gathered(kept, {"faults": float(len(found) - len(kept)), "difficulty": sum(tried) / len(tried)})
+        return Gathered(found, {"difficulty": sum(tried) / len(tried)})
 
     def choose(self, places: Places, groups: int) -> list[tw.Task]:
         """The tasks of the next groups. `places.used` grows by one per group and is restored on resume. A generator that is seeded with it

@@ -20,7 +20,7 @@ import numpy as np
 
 import turnwise as tw
 from turnwise.config.options import Help
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds
 
 
 # The plan reads what the engine reported about each turn, so it needs token.entropy as a credit function would. With env.snapshot, states
@@ -39,14 +39,12 @@ class EntropyBranching(Plan):
 
     def gather(self, places: Places, groups: int) -> Rounds:
         # A plan is a generator: yield attempts, get them back finished. The second round depends on how the first one went.
-        found = yield places.groups(groups)
-        roots = sound(found)  # without attempts that a fault of an environment or engine has ended
+        # Attempts that a fault of an environment or engine has ended do not come back; the source counts them (collect/faults).
+        roots = yield places.groups(groups)
         starts = [start for group in by_group(roots) for start in self.branches_of(group, places)]
-        more = (yield starts) if starts else []
-        branches = sound(more)
-        counts = {"faults": float(len(found) + len(more) - len(roots) - len(branches)), "roots": float(len(roots))}
+        branches = (yield starts) if starts else []
         # Branches that did not arrive in their parent's state are dropped and counted by the source, as lost_branches.
-        return Gathered([*roots, *branches], counts)
+        return Gathered([*roots, *branches], {"roots": float(len(roots))})
 
     def branches_of(self, group: list[tw.Trajectory], places: Places) -> list:
         """One attempt from each of the group's most uncertain turns."""

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from turnwise import Trajectory, methods
 from turnwise.config.options import Help
 from turnwise.data.rows import from_rows, to_rows
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds
 
 
 @methods.plan("past_successes")
@@ -33,7 +33,7 @@ class PastSuccesses(Plan):
 
     def gather(self, places: Places, groups: int) -> Rounds:
         # `yield` hands out attempts to make and gets them back finished. A plan may do so as often as it likes.
-        found = sound((yield places.groups(groups)))
+        found = yield places.groups(groups)
         by_group: dict[int | str, list[Trajectory]] = {}
         for trajectory in found:
             by_group.setdefault(trajectory.group, []).append(trajectory)

@@ -27,7 +27,7 @@ from turnwise.collect.branching import begun
 from turnwise.collect.seats import in_order, planned_group
 from turnwise.collect.source import Brought, Collected, Mark, distinct, mark_of
 from turnwise.data.attempts import Start
-from turnwise.data.rollouts import Stop, Trajectory
+from turnwise.data.rollouts import Stop, Trajectory, sound
 from turnwise.data.tasks import Task
 from turnwise.util.errors import TurnwiseError
 
@@ -270,7 +270,10 @@ class Ahead:
 
     def _advance(self, gather: Gather) -> None:
         if gather.brought is None and not gather.waiting:
-            self._send(gather, self.own.heard(in_order(gather.starts, gather.found)))
+            finished = self.own.heard(in_order(gather.starts, gather.found))
+            found = sound(finished)
+            gather.counts["faults"] = gather.counts.get("faults", 0.0) + len(finished) - len(found)
+            self._send(gather, found)
 
     def _form(self) -> None:
         """Pass on the batches that are complete, in order."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import signal
 import socket
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from turnwise.util.errors import MissingExtra, TurnwiseError
@@ -18,6 +20,7 @@ from turnwise.util.errors import MissingExtra, TurnwiseError
 ANSWERS = 5.0  # seconds for an address to accept a connection
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # of HTTP/2, with empty settings
 SETTINGS = 4  # the kind of the first frame that a server of HTTP/2 sends
+SEVERAL_MACHINES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_DEDUP_LOGS": "1"}
 
 
@@ -41,7 +44,8 @@ def connect(address: str | None = None, cpus: int | None = None) -> bool:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
     if address is None:
         try:
-            with own_signals():
+            protect_token()
+            with own_signals(), on_loopback(ray):
                 ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)  # otherwise Ray joins what runs here already
         except Exception as error:
             raise TurnwiseError(f"Ray could not be started on this machine: {one_line(error)}") from error
@@ -85,6 +89,52 @@ def aside() -> Iterator[Callable[[], str]]:
         finally:
             os.dup2(terminal, 2)
             os.close(terminal)
+
+
+@contextmanager
+def on_loopback(ray: Any) -> Iterator[None]:
+    """Ray on one machine listens at 127.0.0.1 alone. It uses that address wherever it knows no clusters of several machines, which this
+    variable decides, for the processes that it starts too. A user who has set the variable keeps its value."""
+    constants = ray._private.ray_constants
+    if SEVERAL_MACHINES in os.environ:
+        yield
+        return
+    before, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
+    os.environ[SEVERAL_MACHINES] = "0"
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
+        del os.environ[SEVERAL_MACHINES]
+
+
+def protect_token() -> None:
+    """Whoever reads Ray's token can run code in a cluster. Ray would write it readable for everybody: it is written here, for its owner
+    alone, and an existing one is made so."""
+    if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token" or {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
+        return
+    path = Path.home() / ".ray" / "auth_token"
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        write_secret(path, secrets.token_hex(32))
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            state = os.fstat(file.fileno())
+            if state.st_uid == os.getuid() and state.st_mode & 0o077:
+                os.fchmod(file.fileno(), 0o600)
+    except OSError:  # a home folder that cannot be written to, or a link: Ray says what it lacks
+        return
+
+
+def write_secret(path: Path, text: str) -> None:
+    """A new file that only its owner can read, from its first moment; one that exists is left as it is."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    try:
+        with suppress(FileExistsError):
+            path.hardlink_to(part)
+    finally:
+        part.unlink()
 
 
 @contextmanager

@@ -5,7 +5,8 @@
         …                                     # signals, credit, update
         source.publish(version)               # the engine forgets what it computed with the old weights
 
-A plan is a generator of attempts: it yields what to attempt next, gets the finished trajectories back, and returns those to learn from. All
+A plan is a generator of attempts: it yields what to attempt next, gets the finished trajectories back, and returns those to learn from. It
+never sees attempts that a fault has ended, or that have no turn: the source leaves them out and counts them (`faults`). All
 attempts of one batch are made by one collector, so the engine's cache and the snapshots of earlier attempts serve its branches.
 
 `LocalSource` collects in this process and on demand: nothing is collected ahead of the learner (staleness 0), so the same seed gives the
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
-from turnwise.data.rollouts import Trajectory
+from turnwise.data.rollouts import Trajectory, sound
 from turnwise.data.tasks import Task
 from turnwise.util.errors import TurnwiseError
 
@@ -140,7 +141,7 @@ class LocalSource:
         """The next batch of a plan."""
         collector, version = self.collector(), self.version
         tasks: dict[str, Task] = {}
-        branches = 0
+        branches = faults = 0
         if hasattr(self.places, "begin"):
             self.places.begin()
         rounds = plan.gather(self.places, self.groups)
@@ -153,11 +154,13 @@ class LocalSource:
                 break
             tasks |= {start.task.id: start.task for start in starts}
             branches += sum(start.branch is not None for start in starts)
-            found = self.heard(collector.run(starts))
+            finished = self.heard(collector.run(starts))
             if self.cancelled():
                 rounds.close()
-                return Collected(found, tasks, {}, version, complete=False)
-        counts = dict(brought.counts)
+                return Collected(finished, tasks, {}, version, complete=False)
+            found = sound(finished)
+            faults += len(finished) - len(found)
+        counts = {**brought.counts, "faults": float(faults)}
         counts |= dict(getattr(collector.policy, "counts", {}))
         counts |= {name: float(value) for name, value in collector.counts.items() if name != "lost_branches"}
         if branches:

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from turnwise.config.checks import check
 from turnwise.config.learning import Optimiser
-from turnwise.config.section import Section
+from turnwise.config.section import Options, Section
 from turnwise.config.sections import Lora
 
 RESERVED = ("policy", "reference")  # every run has these
@@ -45,7 +45,7 @@ class FurtherModel(Optimiser):
     """Whether it is trained; a frozen model never changes by itself."""
     kind: str = "causal"
     """Its heads and how it learns: causal, heads, reward, or your own class (path/to/file.py:Class, package.module:Class)."""
-    options: dict[str, Any] = Field({})
+    options: Options = Field({})
     """Options of the kind."""
     texts: bool = False
     """Let it read only texts, with its own tokenizer: for a model whose tokens are not the policy's."""

@@ -6,12 +6,12 @@ the registries whether a name is valid.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from turnwise.config.checks import check
-from turnwise.config.section import Named, Section
+from turnwise.config.section import Named, Options, Section
 
 CREDIT = "gigpo"  # the algorithm of a recipe that names none
 
@@ -47,7 +47,7 @@ class Objective(Named):
     """Coefficient of the entropy bonus."""
     importance: str = "none"
     """Correction for the difference between the engine's and the learner's log-probs: none or a name from docs/objectives.md."""
-    importance_options: dict[str, Any] = {}
+    importance_options: Options = {}
     """Options of the correction."""
 
     @model_validator(mode="after")

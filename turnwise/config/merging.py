@@ -18,6 +18,15 @@ def overridden(values: dict[str, Any], pairs: Iterable[tuple[str, Any]]) -> dict
     return values
 
 
+def without_none(value: Any) -> Any:
+    """TOML has no null: a recipe writes "none"."""
+    if isinstance(value, dict):
+        return {key: without_none(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_none(item) for item in value]
+    return "none" if value is None else value
+
+
 def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     """One table over another; tables in both are merged, anything else is replaced."""
     both = dict(below)

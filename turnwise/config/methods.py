@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from turnwise.config.checks import Brought, ask_carried, ask_settings
 from turnwise.config.learning import Credit, Method, Objective, Plan, Schedule
-from turnwise.config.merging import merged, overridden
+from turnwise.config.merging import merged, overridden, without_none
 from turnwise.config.references import is_reference
 from turnwise.config.section import Named
 from turnwise.util.errors import TurnwiseError
@@ -114,7 +114,8 @@ def brought_by(section: Mapping[str, Any]) -> Brought:
         raise TurnwiseError(f'{given}: options of a method, and the recipe names none. Add method.name = "…"; `turnwise algos` lists them')
     if _unread and is_reference(name):
         return {}, {}
-    return ask_settings(name, {key: value for key, value in section.items() if key not in Method.model_fields})
+    parts, authors = ask_settings(name, {key: value for key, value in section.items() if key not in Method.model_fields})
+    return without_none(dict(parts)), without_none(dict(authors))
 
 
 def _without_faithful(section: Mapping[str, Any]) -> dict[str, Any]:

@@ -81,8 +81,13 @@ class Option:
             word += f" ≤ {high:g}"
         return word + (" or none" if self.optional else "")
 
+    def read(self, value: Any) -> Any:
+        """A value of a recipe, which writes "none" for None: TOML has no null."""
+        return None if self.optional and isinstance(value, str) and value == "none" and "none" not in self.choices else value
+
     def check(self, value: Any, owner: str) -> Any:
         """The value, converted if that loses nothing; otherwise an error that says what is allowed."""
+        value = self.read(value)
         if value is None and self.optional:
             return None
         if self.choices:
@@ -160,7 +165,7 @@ class Entry(Generic[F]):
 
     def needed(self, given: Mapping[str, Any]) -> tuple[str, ...]:
         """What it needs with these options."""
-        values = {name: option.default for name, option in self.options.items()} | dict(given)
+        values = dict(given) | {name: option.read(given.get(name, option.default)) for name, option in self.options.items()}
         further = getattr(self.function, "needs_of", None)
         return tuple(need.format_map(values) for need in self.needs) + tuple(further(values) if further is not None else ())
 

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from turnwise.config.learning import CREDIT
-from turnwise.config.merging import overridden
+from turnwise.config.merging import overridden, without_none
 from turnwise.config.methods import Layer, Values, layers_of, resolved
 from turnwise.config.section import NAME
 from turnwise.config.trust import TOKEN
@@ -32,7 +32,7 @@ def read_values(recipe: str | PathLike[str] | Mapping[str, Any] | BaseModel | No
     if recipe is None:
         return {}, "the defaults"
     if isinstance(recipe, BaseModel):
-        return Values([Layer(recipe.model_dump(mode="json"), settled=True)]), "given as an object"
+        return Values([Layer(without_none(recipe.model_dump(mode="json")), settled=True)]), "given as an object"
     if not isinstance(recipe, Mapping):
         return read_recipe(Path(recipe)), str(recipe)
     values = dict(recipe)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator, model_validator
 
 from turnwise.config.options import mistaken
 from turnwise.util.errors import TurnwiseError
@@ -34,7 +34,32 @@ class Section(BaseModel):
         if not isinstance(given, dict):
             return given
         optional = {name for name, field in cls.model_fields.items() if _takes_none(field.annotation)}
-        return {key: None if value == "none" and key in optional else value for key, value in given.items()}
+        values = {key: None if isinstance(value, str) and value == "none" and key in optional else value for key, value in given.items()}
+        return values | option_table({key: value for key, value in values.items() if key not in cls.model_fields})
+
+
+def option_table(options: Any) -> Any:
+    """Options as a recipe stores them. None becomes "none"; the component's signature says where that is read as None."""
+    if not isinstance(options, Mapping):
+        return options
+    return {key: "none" if value is None else storable(value, str(key)) for key, value in options.items()}
+
+
+def storable(value: Any, key: str = "") -> Any:
+    """A value as TOML can hold it. None inside a list or a table is an error: it would be read back as a text."""
+    if isinstance(value, Mapping):
+        if wrong := [inner for inner in value if not isinstance(inner, str)]:
+            raise ValueError(f"{key}: the keys of a table are texts, not {wrong[0]!r}")
+        return {inner: storable(one, f"{key}.{inner}".strip(".")) for inner, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [storable(one, f"{key}.{number}".strip(".")) for number, one in enumerate(value)]
+    if value is None:
+        raise ValueError(f"{key} is None (null), which a recipe cannot store inside a list or a table: leave it out, or put it into a file")
+    return value
+
+
+Options = Annotated[dict[str, Any], BeforeValidator(option_table)]
+Stored = BeforeValidator(lambda value: None if value is None else storable(value))
 
 
 def _takes_none(annotation: Any) -> bool:

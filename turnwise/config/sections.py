@@ -6,12 +6,12 @@ whole recipe.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from turnwise.config.checks import check
-from turnwise.config.section import Section
+from turnwise.config.section import Options, Section, Stored
 
 
 class Env(Section):
@@ -19,7 +19,7 @@ class Env(Section):
 
     name: str = "household"
     """A name from `turnwise envs`, or your own class: path/to/my_env.py:MyEnv."""
-    options: dict[str, Any] = {}
+    options: Options = {}
     """Options of the environment, for example size = "tiny"."""
     split: str = "train"
     """The split of the training tasks."""
@@ -66,16 +66,16 @@ class Agent(Section):
     """A system message; empty: none."""
     instructions: str | None = None
     """Instructions at the start of a sequence; none: those of the environment, empty: nothing."""
-    tools: list[dict[str, Any]] | str | None = None
+    tools: Annotated[list[dict[str, Any]] | str | None, Stored] = None
     """With prompt=tool: JSON schemas of tools, or the path of a JSON file with a list of them; none: the `tools` of the
     environment or, if it has none, one tool `act` that takes the action as text. Calls of other tools reach the environment as JSON."""
     max_prompt_tokens: int = Field(2048, ge=8)
     """Longer prompts lose their oldest history; if even the shortest form is too long, the attempt ends."""
     images: bool = True
     """Show the environment's images to a vision-language model; false: leave them out. Text-only models never get images."""
-    template_options: dict[str, Any] = {}
+    template_options: Annotated[dict[str, Any], Stored] = {}
     """Options of the model's chat template, for example enable_thinking = false."""
-    options: dict[str, Any] = {}
+    options: Options = {}
     """Options of your own context."""
     max_invalid: int | None = Field(None, ge=1)
     """End an attempt after this many unparsable responses in a row; none: never."""
@@ -159,9 +159,14 @@ class Engine(Section):
     sleep: bool = False
     """With name=native on a GPU: release the cache memory while the weights are updated. Decode steps are then recorded again in every
     iteration, which takes time; turn it on if the update runs out of memory."""
-    options: dict[str, Any] = {}
+    options: Options = {}
     """Further options of the engine: `turnwise algos engine NAME` and docs/engines.md explain them. A server's API key is read from the
     environment variable that `key_variable` names (default: OPENAI_API_KEY, if it is set) and is never stored."""
+
+    def option(self, name: str) -> Any:
+        """The value of an option; None if it is unset or "none"."""
+        value = self.options.get(name)
+        return None if isinstance(value, str) and value == "none" else value
 
     @model_validator(mode="after")
     def _known(self) -> Engine:
@@ -212,7 +217,7 @@ class RewardTerm(Section):
     """path/to/file.py:function, package.module:function or a registered name: a function of (turn, transition, trajectory)."""
     weight: float = 1.0
     """Its factor."""
-    options: dict[str, Any] = {}
+    options: Options = {}
     """Options of the function: its keyword-only parameters."""
 
     @model_validator(mode="after")
@@ -234,7 +239,7 @@ class RunSection(Section):
     """Also keep the exact tokens, which `turnwise replay --update` needs."""
     trackers: list[str] = []
     """Where metrics go in addition to metrics.jsonl: tensorboard, wandb, trackio, or path/to/file.py:Class."""
-    tracker_options: dict[str, dict[str, Any]] = {}
+    tracker_options: dict[str, Options] = {}
     """Options of the trackers by name, for example wandb = {project = "mine", mode = "offline"}."""
 
     @model_validator(mode="after")

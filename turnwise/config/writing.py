@@ -8,12 +8,13 @@ from typing import Any, get_args
 
 import tomli_w
 
+from turnwise.config.merging import without_none
 from turnwise.config.schema import Config, fields
 
 
 def to_toml(config: Config) -> str:
     """The whole config as TOML, in the order of the schema; reading it gives the same config."""
-    return tomli_w.dumps(_writable(config.model_dump(mode="json")))
+    return tomli_w.dumps(without_none(config.model_dump(mode="json")))
 
 
 def toml_value(value: Any) -> str:
@@ -22,16 +23,7 @@ def toml_value(value: Any) -> str:
         return f"[{', '.join(map(toml_value, value))}]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{tomli_w.dumps({key: 0}).split(' = 0')[0]} = {toml_value(item)}" for key, item in value.items()) + "}"
-    return tomli_w.dumps({"value": _writable(value)}).removeprefix("value = ").removesuffix("\n")
-
-
-def _writable(value: Any) -> Any:
-    """TOML has no null: a recipe writes "none"."""
-    if isinstance(value, dict):
-        return {key: _writable(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_writable(item) for item in value]
-    return "none" if value is None else value
+    return tomli_w.dumps({"value": without_none(value)}).removeprefix("value = ").removesuffix("\n")
 
 
 def content_hash(config: Config) -> str:

@@ -55,6 +55,9 @@ class Stop(StrEnum):
     CANCELLED = "cancelled"
 
 
+FAULTS = (Stop.ENVIRONMENT_FAULT, Stop.ENVIRONMENT_TIMEOUT, Stop.ENGINE_FAULT, Stop.CANCELLED)
+
+
 @dataclass(slots=True)
 class Turn:
     """One prompt, one response, one action, one reward. Token ids are those that the engine sampled, never re-tokenised. `images` are the
@@ -356,6 +359,11 @@ DERIVED: dict[str, Callable[[Rollouts], NDArray[Any]]] = {
     "trajectory.turns": lambda rollouts: np.bincount(rollouts.trajectory, minlength=len(rollouts.trajectory_labels)),
     "trajectory.group": lambda rollouts: rollouts.per_trajectory(rollouts.group),
 }
+
+
+def sound(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    """Those that can be learned from: they have turns, and no fault ended them."""
+    return [trajectory for trajectory in trajectories if trajectory.stop not in FAULTS and trajectory.turns]
 
 
 def alike(values: Any) -> bool:

@@ -22,7 +22,7 @@ from typing import Any, TypeVar, cast
 
 from turnwise.config import objects, plugins
 from turnwise.config.loading import load_reference, load_registered
-from turnwise.config.options import mistaken
+from turnwise.config.options import mistaken, read_options
 from turnwise.config.references import is_reference
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import Env
@@ -212,7 +212,7 @@ def resolve(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
     entry = spec(name)
     factory = entry.load()
     parameters = _parameters(factory)
-    options, played = _played(objects.put_back({**entry.options, **options}), parameters)
+    options, played = _played(as_given(factory, {**entry.options, **options}), parameters)
     if parameters is not None:
         _check_options(name, parameters, options)
     return _wrapped(partial(factory, **options), played)
@@ -220,15 +220,22 @@ def resolve(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
 
 def portable(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
     """Like `resolve`, but for another process, where a name that was registered at run time is unknown."""
-    options = objects.put_back(options)
-    bound = resolve(name, options)
     entry = spec(name)
+    options = as_given(entry.load(), options)
+    bound = resolve(name, options)
     if not isinstance(entry.factory, str):
         return bound
     if is_reference(name):
         return partial(make, name, **options)
     options, played = _played({**entry.options, **options}, _parameters(entry.load()))
     return _wrapped(partial(make_registered, entry.factory, options, private_names(entry.needs)), played)
+
+
+def as_given(factory: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's options as the factory takes them: objects instead of their names, and None where "none" stands for it."""
+    known = read_options(factory, 0)
+    given = objects.put_back(options)
+    return {name: known[name].read(value) if name in known else value for name, value in given.items()}
 
 
 def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:

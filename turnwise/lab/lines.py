@@ -21,7 +21,7 @@ from turnwise.data.anchors import Ints
 from turnwise.data.rollouts import Floats, Rollouts
 from turnwise.lab.sample import Batch
 from turnwise.lab.signals import FROM_CRITIC, Signals, runs_here, wanted
-from turnwise.lab.spec import bind, parse
+from turnwise.lab.spec import parse
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 ORACLE = "oracle"
@@ -84,7 +84,7 @@ def read_line(text: str) -> Line:
     critic = options.pop("critic", "estimated")
     if critic not in CRITICS:
         raise unknown_name(f"critic of {text!r}:", str(critic), CRITICS)
-    return Line(text, name, bind(algorithms[name], options, algorithms.kind), critic)
+    return Line(text, name, algorithms[name].bind(options, algorithms.kind), critic)
 
 
 def choose(texts: list[str] | None) -> list[Line]:

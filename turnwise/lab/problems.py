@@ -14,7 +14,7 @@ import numpy as np
 
 from turnwise.config.options import Help, Registry
 from turnwise.lab.problem import Builder, Problem
-from turnwise.lab.spec import bind, parse
+from turnwise.lab.spec import parse
 from turnwise.util.errors import TurnwiseError
 
 Horizon = Annotated[int | None, Help("turns after which a trajectory is cut off", low=1)]
@@ -181,4 +181,4 @@ def make(text: str, **knobs: Any) -> Problem:
     """A problem from its name and knobs: make("grid", size=5) or make("grid:size=5:aliasing=2")."""
     name, given = parse(text)
     entry = problems[name]
-    return entry.function(**bind(entry, {**given, **knobs}, problems.kind)).check()
+    return entry.function(**entry.bind({**given, **knobs}, problems.kind)).check()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from turnwise.config.options import Entry
 from turnwise.util.errors import TurnwiseError
 
 WORDS = {"true": True, "false": False}
@@ -37,13 +35,6 @@ def read_value(text: str) -> Any:
         except ValueError:
             continue
     return text
-
-
-def bind(entry: Entry[Any], given: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """The entry's options, checked; `none` means None if an option may be empty, and is plain text everywhere else."""
-    options = entry.options
-    empty = {name for name, value in given.items() if value == "none" and name in options and options[name].optional}
-    return entry.bind({name: None if name in empty else value for name, value in given.items()}, kind)
 
 
 def split_names(text: str | None) -> list[str] | None:

@@ -175,7 +175,7 @@ def latest_good(folder: str | Path) -> Checkpoint | None:
 
 def newest_intact(folder: str | Path) -> Path | None:
     """Where that checkpoint is."""
-    found = checkpoints(folder)
+    found, newest = checkpoints(folder), ""
     for path in reversed(found):
         try:
             verify(path)
@@ -183,10 +183,11 @@ def newest_intact(folder: str | Path) -> Path | None:
         except (TurnwiseError, OSError, ValueError) as error:
             if not path.exists():  # removed in the meantime by the process that writes here
                 continue
+            newest = newest or str(error)
             warnings.warn(f"{error}; going back to the checkpoint before it", stacklevel=2)
     if found:
         raise TurnwiseError(
-            f"none of the {len(found)} checkpoints in {folder} is intact: start a new run, or restore the folder from a backup"
+            f"none of the {len(found)} checkpoints in {folder} is intact ({newest}). Restore the folder from a backup, or start a new run"
         )
     return None
 

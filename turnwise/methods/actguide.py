@@ -20,7 +20,7 @@ from turnwise.config.options import Help
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory
 from turnwise.methods.authors import kl_loss
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, by_group, sound
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds, by_group
 from turnwise.methods.registry import Brings, method, plan
 
 Threshold = Annotated[float, Help("an attempt succeeds if its return is above this")]
@@ -69,8 +69,7 @@ class ActGuide(Plan):
 
     def gather(self, places: Places, groups: int) -> Rounds:
         starts = places.groups(groups)
-        attempted = yield starts
-        found = by_group(sound(attempted))
+        found = by_group((yield starts))
         hard = [group for group, attempts in found.items() if not self.works(attempts)]
         searches = self.begin(places, {start.group: start for start in starts}, hard)
         for _ in range(self.searches):
@@ -78,11 +77,11 @@ class ActGuide(Plan):
                 break
             probed = by_group((yield [start for search in open_ones for start in self.guided(places, search, search.middle, self.probes)]))
             for search in open_ones:
-                tried = sound(probed.get(search.first.group, []))
+                tried = probed.get(search.first.group, [])
                 search.probed += tried
                 search.narrow(self.works(tried))
         guided = (yield [s for one in searches.values() for s in self.guided(places, one, one.low, places.group_size)]) if searches else []
-        again = by_group(sound(guided))
+        again = by_group(guided)
         for group, search in searches.items():
             before = [*found[group], *search.probed] if self.keep else []
             found[group] = before + again.get(group, []) or found[group]

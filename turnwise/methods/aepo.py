@@ -18,7 +18,7 @@ from turnwise.config.options import Help
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory
 from turnwise.methods.authors import kl_loss
-from turnwise.methods.planning import Places, sound
+from turnwise.methods.planning import Places
 from turnwise.methods.registry import Brings, method, plan
 from turnwise.methods.surprise import NEEDS, Beam, First, Initial, Measured, Over, Probability, Surprise, Tree, Weight
 from turnwise.util.seeds import derive
@@ -54,7 +54,7 @@ class Aepo(Surprise):
         if not self.pilot:
             return {}
         pilots = [replace(tree.spare[0], policy_seed=derive(places.seed, "pilot", tree.spare[0].group)) for tree in trees]
-        found = {trajectory.group: trajectory for trajectory in sound((yield pilots))}
+        found = {trajectory.group: trajectory for trajectory in (yield pilots)}
         for tree in trees:
             seen = found.get(tree.spare[0].group)
             entropies = [0.0] if seen is None else [self.entropy(turn, places.vocabulary) for turn in seen.turns]

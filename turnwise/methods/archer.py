@@ -21,7 +21,7 @@ from turnwise.credit.archer import BASELINE, CRITIC_ONLY, VALUES, Baseline
 from turnwise.credit.segments import TurnDiscount
 from turnwise.data.batch import Batch
 from turnwise.methods.buffer import REPLAYED, Buffer, Size, Warmup, counted, noted
-from turnwise.methods.planning import Gathered, Places, Rounds, sound
+from turnwise.methods.planning import Gathered, Places, Rounds
 from turnwise.methods.registry import Brings, method, plan, signal
 from turnwise.util.seeds import derive
 
@@ -39,12 +39,11 @@ class Replay(Buffer):
         super().__init__(size, replays, warmup)
 
     def gather(self, places: Places, groups: int) -> Rounds:
-        attempted = yield places.groups(groups)
-        found = sound(attempted)
+        found = yield places.groups(groups)
         old = [noted(one, 1.0, 1.0) for one in self.drawn(places, derive(places.seed, "archer", places.used))]
         new = [noted(one, 0.0, self.warming) for one in found]
         self.keep(found)
-        return Gathered([*new, *old], counted(attempted, found, old, len(self.kept)))
+        return Gathered([*new, *old], counted(found, old, len(self.kept)))
 
 
 @signal("archer_values", paper=PAPER, needs=("model.critic", "model.critic_target", REPLAYED), gives=(*VALUES, *TARGETS, BASELINE))

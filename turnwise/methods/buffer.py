@@ -55,9 +55,9 @@ def noted(trajectory: Trajectory, replayed: float, critic_only: float) -> Trajec
     return replace(trajectory, turns=[replace(turn, notes={**turn.notes, **notes}) for turn in trajectory.turns])
 
 
-def counted(attempted: Sequence[Trajectory], found: Sequence[Trajectory], old: Sequence[Trajectory], kept: int) -> dict[str, float]:
+def counted(found: Sequence[Trajectory], old: Sequence[Trajectory], kept: int) -> dict[str, float]:
     """Counts for the log. Success and reward are those of the new attempts, if there are any."""
-    n = max(len(found), 1)
-    counts = {"faults": len(attempted) - len(found), "replayed": len(old), "buffer": kept}
-    own = {"success": sum(one.success for one in found) / n, "reward": sum(one.reward for one in found) / n} if attempted else {}
+    n = len(found)
+    counts = {"replayed": len(old), "buffer": kept}
+    own = {"success": sum(one.success for one in found) / n, "reward": sum(one.reward for one in found) / n} if found else {}
     return {name: float(count) for name, count in (counts | own).items()}

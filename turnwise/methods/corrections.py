@@ -18,7 +18,7 @@ from turnwise.config.options import Help
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds
 from turnwise.methods.registry import plan
 from turnwise.methods.t_star import PAPER, Corrections, Gap, action_codes, pairs_of
 
@@ -50,11 +50,10 @@ class Corrected(Plan):
         self.corrections, self.gap, self.hint = corrections, gap, hint
 
     def gather(self, places: Places, groups: int) -> Rounds:
-        found = yield places.groups(groups)
-        roots = sound(found)
+        roots = yield places.groups(groups)
         forks = self.forks(roots)
         starts = {number: self.again(fork, number, places) for number, fork in enumerate(forks, 1) if fork.wide}
-        more = sound((yield list(starts.values())) if starts else [])
+        more = (yield list(starts.values())) if starts else []
         made = {one.id: one for one in more}
         corrected = []
         for number, fork in enumerate(forks, 1):
@@ -66,7 +65,7 @@ class Corrected(Plan):
             better.turns[t].notes = {**better.turns[t].notes, "fork": number}
             bad = fork.worse[0].turns[fork.worse[1]]
             bad.notes = {**bad.notes, "fork": -number}
-        counts = {"faults": float(len(found) - len(roots)), "forks": float(len(forks)), "corrections": float(len(corrected))}
+        counts = {"forks": float(len(forks)), "corrections": float(len(corrected))}
         n = max(len(roots), 1)  # what is logged of attempts is of whole ones alone
         counts |= {"success": sum(root.success for root in roots) / n, "reward": sum(root.reward for root in roots) / n}
         return Gathered([*roots, *corrected], counts)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from turnwise.config.options import Help
 from turnwise.credit.segments import Norm
 from turnwise.data.rollouts import Trajectory, alike
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds
 from turnwise.methods.registry import Brings, method, plan
 
 Least = Annotated[float, Help("share of groups with different returns below which another batch is collected; 0: never", low=0, high=1)]
@@ -38,17 +38,15 @@ class Resampled(Plan):
 
     def gather(self, places: Places, groups: int) -> Rounds:
         alive: list[list[Trajectory]] = []
-        counts = {"faults": 0.0, "resampled": -1.0}
+        counts = {"resampled": -1.0}
         while True:
             found = yield places.groups(groups)
-            usable = sound(found)
             by_group: dict[int | str, list[Trajectory]] = {}
-            for trajectory in usable:
+            for trajectory in found:
                 by_group.setdefault(trajectory.group, []).append(trajectory)
             dead: list[list[Trajectory]] = []
             for group in by_group.values():
                 (dead if alike([one.reward for one in group]) else alive).append(group)
-            counts["faults"] += len(found) - len(usable)
             counts["resampled"] += 1
             if len(alive) >= self.least * groups or counts["resampled"] + 1 >= self.attempts:
                 break

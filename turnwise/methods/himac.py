@@ -20,7 +20,7 @@ from turnwise.data.attempts import Hint, Start
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.methods.authors import kl_loss
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds
 from turnwise.methods.registry import Brings, method, plan
 from turnwise.methods.strategies import DONE, LONGEST, OneByOne, parts_of, shown, summary, writing, written
 from turnwise.util.seeds import derive
@@ -79,17 +79,16 @@ class Himac(Plan):
         planned = {start.number: start for own in starts for start in own}
         hints = {number: self.kept(turn) for number, turn in turn_of.items()}
         found = yield [replace(start, hint=self.told(hints[start.number]), temperature=self.temperature) for own in starts for start in own]
-        kept = sound(found)
         best: dict[int | str, Trajectory] = {}
-        for attempt in kept:
+        for attempt in found:
             if attempt.group not in best or attempt.reward > best[attempt.group].reward:
                 best[attempt.group] = attempt
         self.tasks += groups
         self.best = [Best((own := planned[int(one.id)]).task, own.env_seed, hints[int(one.id)]) for one in best.values()]
         learned = [
-            writing(places, planned[int(one.id)], turn_of[int(one.id)], [one]) for one in kept if len(turn_of[int(one.id)].response_ids)
+            writing(places, planned[int(one.id)], turn_of[int(one.id)], [one]) for one in found if len(turn_of[int(one.id)].response_ids)
         ]
-        return Gathered(learned, summary(kept) | {"faults": float(len(found) - len(kept)), "blueprints": float(len(learned))})
+        return Gathered(learned, summary(found) | {"blueprints": float(len(learned))})
 
     def actions(self, places: Places) -> Rounds:
         """Compare attempts with the best blueprint of each task of the last batch."""
@@ -97,8 +96,8 @@ class Himac(Plan):
             replace(start, hint=self.told(best.hint), env_seed=best.env_seed) for best in self.best for start in places.group(best.task)
         ]
         found = yield starts
-        kept, self.best = sound(found), []
-        return Gathered(kept, {"faults": float(len(found) - len(kept)), "blueprints": 0.0})
+        self.best = []
+        return Gathered(found, {"blueprints": 0.0})
 
     def evaluation(self, places: Places, starts: Sequence[Start]) -> list[Start]:
         """Every attempt with one blueprint of its own."""

@@ -23,7 +23,7 @@ from turnwise.config.loading import load_reference
 from turnwise.config.options import Help
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds
 from turnwise.methods.registry import method, plan
 from turnwise.util.seeds import derive
 
@@ -71,8 +71,7 @@ class Inspo(Plan):
         starts = places.groups(groups)
         chosen = {group: self.draw(places.seed, group) for group in dict.fromkeys(start.group for start in starts)}
         found = yield [replace(start, hint=chosen[start.group].text) for start in starts]
-        kept = sound(found)
-        for trajectory in kept:
+        for trajectory in found:
             chosen[trajectory.group].see(trajectory.reward)
             self.buffer.append(_record(trajectory, chosen[trajectory.group].text))
         self.buffer = self.buffer[-self.size :]
@@ -83,10 +82,10 @@ class Inspo(Plan):
             if text:
                 trials = [replace(start, hint=text) for start in places.more(starts[0], places.group_size)]
                 rivals = [replace(start, hint=worst.text) for start in places.more(starts[0], places.group_size)]
-                tried = sound((yield [*trials, *rivals]))
+                tried = yield [*trials, *rivals]
                 renewed = self.verified(worst, text, tried, {start.number for start in trials})
-        counts = {"faults": len(found) - len(kept), "instructions": len(self.population), "renewed": renewed}
-        return Gathered(kept, {**{k: float(v) for k, v in counts.items()}, "best_instruction": self.best().mean})
+        counts = {"instructions": len(self.population), "renewed": renewed}
+        return Gathered(found, {**{k: float(v) for k, v in counts.items()}, "best_instruction": self.best().mean})
 
     def draw(self, seed: int, group: int | str) -> Instruction:
         """The instruction of a group: by its place in the run, so the same after a resume."""

@@ -21,7 +21,7 @@ from turnwise.credit.ipa import Neutral
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory
 from turnwise.methods.authors import TurnDiscount
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, by_group, sound
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds, by_group
 from turnwise.methods.registry import Brings, method, plan
 
 PAPER = "IPA (ROME), arXiv 2512.24873"
@@ -53,12 +53,11 @@ class Rollback(Plan):
             members.setdefault(start.group, []).append(start)
         planned = [one for own in members.values() for one in self.begun(places, own, shown.get(own[0].task.id))]
         found = yield planned
-        kept = sound(found)
         given = [start.branch.t if start.branch is not None else 0 for start in planned]
         if self.order == "sequential":
-            self.move_back(by_group(kept))
-        counts = {"faults": float(len(found) - len(kept)), "given_turns": float(np.mean(given)) if given else 0.0}
-        return Gathered([imitated(one) for one in kept] if self.imitate else kept, counts)
+            self.move_back(by_group(found))
+        counts = {"given_turns": float(np.mean(given)) if given else 0.0}
+        return Gathered([imitated(one) for one in found] if self.imitate else found, counts)
 
     def begun(self, places: Places, starts: Sequence[Start], shown: Trajectory | None) -> list[Start]:
         """The attempts of a group, each from its own place; from the beginning where the expert failed."""

@@ -1,4 +1,5 @@
 """Which attempts are made next. A plan is a generator: it yields attempts, gets them back finished, and returns what to learn from.
+Attempts that a fault has ended, and those without a turn, never come back: whoever collects leaves them out and counts them.
 
     @turnwise.methods.plan("twice")
     class Twice(Plan):
@@ -22,13 +23,11 @@ from typing import Annotated, Any, Literal
 
 from turnwise.config.options import Help
 from turnwise.data.attempts import Branch, Start
-from turnwise.data.rollouts import Stop, Trajectory, Turn, alike
+from turnwise.data.rollouts import Trajectory, Turn, alike, sound
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.methods.registry import plan
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import Order, derive
-
-FAULTS = (Stop.ENVIRONMENT_FAULT, Stop.ENVIRONMENT_TIMEOUT, Stop.ENGINE_FAULT, Stop.CANCELLED)
 
 
 @dataclass
@@ -208,7 +207,7 @@ def gathered(plan: Plan, places: Places, groups: int, collect: Callable[[Sequenc
     try:
         starts = next(rounds)
         while True:
-            starts = rounds.send(collect(starts))
+            starts = rounds.send(sound(collect(starts)))
     except StopIteration as end:
         found: Gathered = end.value
         return found
@@ -216,14 +215,12 @@ def gathered(plan: Plan, places: Places, groups: int, collect: Callable[[Sequenc
 
 @plan("plain")
 class Plain(Plan):
-    """Collect every group once. Attempts that a fault of an environment or engine has ended are left out and counted."""
+    """Collect every group once."""
 
     overlaps = True
 
     def gather(self, places: Places, groups: int) -> Rounds:
-        found = yield places.groups(groups)
-        kept = sound(found)
-        return Gathered(kept, {"faults": float(len(found) - len(kept))})
+        return Gathered((yield places.groups(groups)))
 
 
 @plan("dynamic")
@@ -239,22 +236,20 @@ class Dynamic(Plan):
         self.refills, self.metric = refills, metric
 
     def gather(self, places: Places, groups: int) -> Rounds:
-        counts = {"faults": 0.0, "dropped_groups": 0.0, "refills": -1.0}
+        counts = {"dropped_groups": 0.0, "refills": -1.0}
         kept: list[Trajectory] = []
         kept_groups = 0
         while kept_groups < groups and counts["refills"] < self.refills:
             wanted = groups - kept_groups
             found = yield places.groups(wanted)
-            usable = sound(found)
             returns: dict[int | str, list[float]] = {}
-            for trajectory in usable:
+            for trajectory in found:
                 seen_of = returns.setdefault(trajectory.group, [])
                 seen_of.append(trajectory.reward if self.metric == "return" else float(trajectory.success))
             with_signal = {group for group, seen in returns.items() if not alike(seen)}
-            kept += [trajectory for trajectory in usable if trajectory.group in with_signal]
+            kept += [trajectory for trajectory in found if trajectory.group in with_signal]
             kept_groups += len(with_signal)
             counts["refills"] += 1
-            counts["faults"] += len(found) - len(usable)
             counts["dropped_groups"] += wanted - len(with_signal)
         return Gathered(kept, counts)
 
@@ -265,8 +260,3 @@ def by_group(trajectories: Sequence[Trajectory]) -> dict[int | str, list[Traject
     for trajectory in trajectories:
         groups.setdefault(trajectory.group, []).append(trajectory)
     return groups
-
-
-def sound(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    """Those that can be learned from: they have turns, and no fault ended them."""
-    return [trajectory for trajectory in trajectories if trajectory.stop not in FAULTS and trajectory.turns]

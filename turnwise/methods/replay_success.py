@@ -18,7 +18,7 @@ import numpy as np
 from turnwise.config.options import Help
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.rows import from_rows, to_rows
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, by_group, sound
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds, by_group
 from turnwise.methods.registry import Brings, method, plan
 from turnwise.util.seeds import derive
 
@@ -41,8 +41,7 @@ class ReplaySuccess(Plan):
         self.kept: dict[str, list[Trajectory]] = {}  # by task, the oldest first
 
     def gather(self, places: Places, groups: int) -> Rounds:
-        attempted = yield places.groups(groups)
-        found = sound(attempted)
+        found = yield places.groups(groups)
         chosen: list[Trajectory] = []
         replaced = 0
         for group, attempts in by_group(found).items():
@@ -52,7 +51,7 @@ class ReplaySuccess(Plan):
                 attempts, replaced = [places.adopt(drawn, group), *attempts[1:]], replaced + 1
             chosen += attempts
         self.store(found)
-        counts = {"faults": len(attempted) - len(found), "replaced": replaced, "buffer": sum(map(len, self.kept.values()))}
+        counts = {"replaced": replaced, "buffer": sum(map(len, self.kept.values()))}
         return Gathered(chosen, {name: float(count) for name, count in counts.items()})
 
     def fails(self, returns: Sequence[float]) -> bool:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from turnwise.config.options import Help
 from turnwise.methods.authors import kl_loss
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds
 from turnwise.methods.registry import Brings, method, plan
 from turnwise.util.errors import TurnwiseError
 
@@ -39,8 +39,7 @@ class ScalingInter(Plan):
         cap = self.cap if places.max_turns is None else min(self.cap, places.max_turns)
         found = yield [replace(start, max_turns=cap) for start in places.groups(groups)]
         self.step += 1
-        kept = sound(found)
-        return Gathered(kept, {"faults": float(len(found) - len(kept)), "max_turns": float(cap)})
+        return Gathered(found, {"max_turns": float(cap)})
 
     def state(self) -> dict[str, Any]:
         return {"step": self.step}

@@ -21,7 +21,7 @@ from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Stop, Trajectory
 from turnwise.methods.authors import VERL_AGENT
 from turnwise.methods.experience import Lesson, Library, shown, zone_of
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds
 from turnwise.methods.registry import Brings, method, plan
 from turnwise.util.errors import TurnwiseError
 
@@ -55,13 +55,13 @@ class Slea(Plan):
 
     def gather(self, places: Places, groups: int) -> Rounds:
         found = yield [self.evaluated(start) for start in places.groups(groups)]
-        kept, ready = sound(found), self.ready
+        ready = self.ready
         if ready:
-            self.library.see(turn.observation for trajectory in kept for turn in trajectory.turns)
-        added = self.learn(kept)
+            self.library.see(turn.observation for trajectory in found for turn in trajectory.turns)
+        added = self.learn(found)
         self.step += 1
-        counts = {"faults": len(found) - len(kept), "lessons": len(self.library.entries), "lessons_added": added, "lessons_shown": ready}
-        return Gathered(kept, {name: float(count) for name, count in counts.items()})
+        counts = {"lessons": len(self.library.entries), "lessons_added": added, "lessons_shown": ready}
+        return Gathered(found, {name: float(count) for name, count in counts.items()})
 
     @property
     def ready(self) -> bool:

@@ -22,7 +22,7 @@ from turnwise.credit.segments import TurnDiscount
 from turnwise.credit.step_hrl import Balance, Q, V
 from turnwise.data.batch import Batch
 from turnwise.methods.buffer import REPLAYED, Buffer, Size, Warmup, counted, noted
-from turnwise.methods.planning import Gathered, Places, Rounds, sound
+from turnwise.methods.planning import Gathered, Places, Rounds
 from turnwise.methods.registry import Brings, method, plan, signal
 from turnwise.methods.roles import ENDS, REWARD, ROLE, ROLES, Rewarded, subtasks_of
 from turnwise.util.seeds import derive
@@ -44,12 +44,11 @@ class Steps(Buffer):
 
     def gather(self, places: Places, groups: int) -> Rounds:
         collects = self.collects is None or self.batches < self.collects
-        attempted = (yield places.groups(groups)) if collects else []
-        found = sound(attempted)
+        found = (yield places.groups(groups)) if collects else []
         old = self.drawn(places, derive(places.seed, "step_hrl", self.batches))
         learned = [noted(one, 0.0, self.warming) for one in found] + [noted(one, 1.0, self.warming) for one in old]
         self.keep(found)
-        return Gathered(learned, counted(attempted, found, old, len(self.kept)) | {"subtasks": subtasks_of(found)})
+        return Gathered(learned, counted(found, old, len(self.kept)) | {"subtasks": subtasks_of(found)})
 
 
 @signal(

@@ -23,7 +23,7 @@ from turnwise.config.options import Help
 from turnwise.credit.strata import COLUMNS, PAPER, Delta, Kappa, Pool
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory, Turn
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds
 from turnwise.methods.registry import method, plan
 from turnwise.methods.strategies import farthest, grams, note, shown, summary, writing, written
 from turnwise.util.errors import TurnwiseError
@@ -69,10 +69,9 @@ class Strata(Plan):
         own = {start.number: (n // size, n % number) for n, start in enumerate(starts)}  # the task and the strategy of each attempt
         turn_of = {attempt: chosen[task][z] for attempt, (task, z) in own.items()}
         found = yield [replace(start, hint=shown(turn_of[start.number], self.show)) for start in starts]
-        kept = sound(found)
-        flagged = self.judged(places, kept, [turn_of[int(one.id)] for one in kept], derive(seed, "judge"))
+        flagged = self.judged(places, found, [turn_of[int(one.id)] for one in found], derive(seed, "judge"))
         attempts: dict[tuple[int, int], list[Trajectory]] = {}
-        for trajectory in kept:
+        for trajectory in found:
             place = own[int(trajectory.id)]
             note(trajectory.turns, {"strategy": place[1], "writes": 0.0, "flagged": 0.0})
             attempts.setdefault(place, []).append(trajectory)
@@ -82,8 +81,8 @@ class Strata(Plan):
             if len((turn := chosen[task][z]).response_ids):
                 note([turn], {"strategy": z, "writes": 1.0, "flagged": 0.0})
                 texts.append(writing(places, firsts[task], turn, tried))
-        counts = {"faults": len(found) - len(kept), "strategies": len(texts), "flagged": len(flagged)}
-        return Gathered([*kept, *texts], {**summary(kept), **{name: float(count) for name, count in counts.items()}})
+        counts = {"strategies": len(texts), "flagged": len(flagged)}
+        return Gathered([*found, *texts], {**summary(found), **{name: float(count) for name, count in counts.items()}})
 
     def different(self, turns: Sequence[Turn], number: int) -> list[int]:
         """Which of these texts are chosen."""

@@ -23,7 +23,7 @@ import numpy as np
 from turnwise.config.options import Help
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory, Turn
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds
 from turnwise.util.seeds import derive
 
 TOP = 10  # most likely tokens that an entropy is computed from
@@ -89,15 +89,12 @@ class Surprise(Plan, ABC):
         for start in places.groups(groups):
             of_group.setdefault(start.group, []).append(start)
         trees = {group: self._tree(starts, places) for group, starts in of_group.items()}
-        counts = {"faults": 0.0, "fresh": 0.0} | (yield from self.survey(list(trees.values()), places))
+        counts = {"fresh": 0.0} | (yield from self.survey(list(trees.values()), places))
         wanted = [start for tree in trees.values() for start in tree.fresh(tree.initial, 0)]
         rounds = 0
         while wanted or any(tree.made < tree.budget for tree in trees.values()):
-            found = (yield wanted) if wanted else []
-            kept = sound(found)
-            for trajectory in kept:
+            for trajectory in (yield wanted) if wanted else []:
                 trees[trajectory.group].members.append(trajectory)
-            counts["faults"] += len(found) - len(kept)
             rounds += 1
             wanted = [start for tree in trees.values() for start in self._grow(tree, rounds, places)]
             counts["fresh"] += sum(start.branch is None for start in wanted)

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from turnwise.config.options import Help
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds
 from turnwise.methods.registry import Brings, method, plan, signal
 
 Direction = Annotated[Literal["f2b", "b2f"], Help("the horizon grows from the first turn on, or from the last one back")]
@@ -46,10 +46,9 @@ class Horizon(Plan, ABC):
         starts = self.limited(places, places.groups(groups))
         found = yield starts
         self.step += 1
-        kept = sound(found)
         given = sum(start.branch.t for start in starts if start.branch is not None) / max(len(starts), 1)
         horizon = {"given_turns": given} if given else {"max_turns": float(starts[0].max_turns)} if starts and starts[0].max_turns else {}
-        return Gathered(kept, {"faults": float(len(found) - len(kept)), **horizon})
+        return Gathered(found, horizon)
 
     @abstractmethod
     def limited(self, places: Places, starts: Sequence[Start]) -> list[Start]:

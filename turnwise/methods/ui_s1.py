@@ -19,7 +19,7 @@ from turnwise.credit.ui_s1 import EpisodeWeight, Least, StepWeight
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.methods.authors import TurnDiscount, kl_loss
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds
 from turnwise.methods.registry import Brings, method, plan
 
 PAPER = "UI-S1, arXiv 2509.11543"
@@ -54,12 +54,12 @@ class SemiOnline(Plan):
         while going:
             planned = [(line, self.next(line, places)) for line in going]
             found = yield [start for _, start in planned]
-            played = {one.id: one for one in sound(found)}
+            played = {one.id: one for one in found}
             for line, start in planned:
                 line.lost = start.number not in played
             going = [line for line, start in planned if not line.lost and self.goes_on(line, played[start.number])]
         kept = [line for line in lines if not line.lost]
-        counts = {"faults": len(lines) - len(kept), "without_expert": len(starts) - len(lines), "patched": sum(one.patched for one in kept)}
+        counts = {"without_expert": len(starts) - len(lines), "patched": sum(one.patched for one in kept)}
         return Gathered([self.learned(line) for line in kept], {name: float(count) for name, count in counts.items()})
 
     def next(self, line: Line, places: Places) -> Start:

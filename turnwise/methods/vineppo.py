@@ -16,7 +16,7 @@ import numpy as np
 from turnwise.config.options import Help
 from turnwise.data.anchors import digest
 from turnwise.data.rollouts import Trajectory, Turn
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds
 from turnwise.methods.registry import Brings, method, plan
 
 Branches = Annotated[int, Help("fresh attempts per state", low=1)]
@@ -41,24 +41,19 @@ class Vine(Plan):
         self.branches, self.share, self.last, self.gamma, self.learn = branches, share, last, gamma, learn_branches
 
     def gather(self, places: Places, groups: int) -> Rounds:
-        found = yield places.groups(groups)
-        roots = sound(found)
+        roots = yield places.groups(groups)
         home = self.homes(roots)
         values: dict[Place, float] = {}
         learned: list[Trajectory] = []
-        faults = len(found) - len(roots)
         for t in range(max((len(root.turns) for root in roots), default=0)):  # turn by turn: what is not learned from is let go
             own = [root for root in roots if home.get((root.id, t)) == (root.id, t)]
             starts = [replace(start, branchable=False) for root in own for start in places.branch(root, t, self.branches)]
-            more = (yield starts) if starts else []
-            fresh = sound(more)
+            fresh = (yield starts) if starts else []
             values |= self.values(fresh)
             learned += fresh if self.learn else []
-            faults += len(more) - len(fresh)
         for root in roots:
             note(root.turns, [values.get(home.get((root.id, t), ("", -1)), np.nan) for t in range(len(root.turns))])
         counts = {
-            "faults": float(faults),
             "valued_states": float(len(values)),
             "shared_states": float(len(home) - len(set(home.values()))),
         }

@@ -20,7 +20,7 @@ from turnwise.config.loading import load_reference
 from turnwise.config.options import Help
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Stop, Trajectory, Turn
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, sound
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds
 from turnwise.methods.registry import method, plan
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
@@ -60,7 +60,7 @@ class Candidated(Plan):
     def gather(self, places: Places, groups: int) -> Rounds:
         starts = {start.number: start for start in places.groups(groups)}
         first = yield [replace(start, max_turns=1) for start in starts.values()]
-        lines = [Line(starts[int(one.id)], one, []) for one in sound(first)]
+        lines = [Line(starts[int(one.id)], one, []) for one in first]
         found = yield self.branches(lines, places, 0, self.candidates - 1)
         choices = self.commit(lines, found, places, 0, 0)
         t = 1
@@ -69,7 +69,7 @@ class Candidated(Plan):
             choices = self.commit(going, found, places, t, choices)
             t += 1
         lines = [replace(line, here=replace(line.here, parent=None, branch_t=0)) for line in lines]  # it begins at the start
-        return Gathered([one for line in lines for one in (line.here, *line.others)], self.counts(lines, len(starts)))
+        return Gathered([one for line in lines for one in (line.here, *line.others)], self.counts(lines))
 
     def branches(self, lines: Sequence[Line], places: Places, t: int, n: int) -> list[Start]:
         """n attempts per line that branch before turn t and end after it."""
@@ -78,7 +78,7 @@ class Candidated(Plan):
     def commit(self, lines: Sequence[Line], found: Sequence[Trajectory], places: Places, t: int, choices: int) -> int:
         """Score the candidates of each line and commit one of the best. Returns the number of the next state."""
         by_parent: dict[Any, list[Trajectory]] = {}
-        for one in sound(found):
+        for one in found:
             if len(one.turns) > t:  # an attempt that was at its limit has made no turn
                 by_parent.setdefault(one.parent, []).append(one)
         for line in lines:
@@ -103,12 +103,11 @@ class Candidated(Plan):
             raise TurnwiseError(f"the oracle of plan vpr gave {score} for turn {len(candidate.turns) - 1} of task {candidate.task!r}")
         return score
 
-    def counts(self, lines: Sequence[Line], wanted: int) -> dict[str, float]:
+    def counts(self, lines: Sequence[Line]) -> dict[str, float]:
         """Numbers for the log: those of attempts are of the committed lines alone."""
         n = max(len(lines), 1)
         noted = [turn.notes["score"] for line in lines for turn in line.here.turns if "score" in turn.notes]
         return {
-            "faults": float(wanted - len(lines)),
             "candidates": float(sum(len(line.others) + len(line.here.turns) for line in lines)),
             "committed_score": sum(noted) / max(len(noted), 1),
             "success": sum(line.here.success for line in lines) / n,

@@ -14,13 +14,13 @@ import torch
 
 from turnwise.agent import Agent, AgentSettings
 from turnwise.agent.vision import Vision
-from turnwise.config import objects
 from turnwise.config.learning import Optimiser
 from turnwise.config.schema import Config
 from turnwise.config.section import Section
 from turnwise.engines.base import Engine, Sampling
 from turnwise.engines.registry import checked, engines
 from turnwise.engines.registry import make as make_engine
+from turnwise.envs.registry import as_given
 from turnwise.learn.learner import Learner
 from turnwise.learn.models import choose_device, warn_of_slow_dtype
 from turnwise.learn.ranks.group import Ranks
@@ -45,7 +45,7 @@ def agent_settings(config: Config, environment: Any) -> AgentSettings:
 def _environment_tools(config: Config, environment: Any) -> Any:
     """The tools that an environment declares, or knows once it has its options. These are asked for only where prompts show them."""
     if config.agent.prompt == "tool" and callable(offered := getattr(environment, "offered_tools", None)):
-        return offered(**objects.put_back(config.env.options))
+        return offered(**as_given(environment, config.env.options))
     return getattr(environment, "tools", None) or ()
 
 
@@ -153,8 +153,8 @@ def build_server(config: Config, tokenizer: Any, agent: Agent) -> Engine:
 def engine_options(config: Config) -> dict[str, Any]:
     """The recipe's further options of an engine in this process, checked by its signature; names of precisions become torch dtypes."""
     options = checked(config.engine.name, config.engine.options)
-    for name, value in config.engine.options.items():
-        if name in ("dtype", "autocast"):
+    for name in ("dtype", "autocast"):
+        if (value := config.engine.option(name)) is not None:
             if value not in PRECISIONS:
                 raise unknown_name(f"precision (engine.options.{name}):", str(value), PRECISIONS)
             options[name] = getattr(torch, value)

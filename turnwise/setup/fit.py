@@ -141,7 +141,7 @@ def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
         place=own.optimiser_place,
         slots=engine.max_batch,
         longest=longest,
-        prefill=_prefill(engine.options, name, memory),
+        prefill=_prefill(engine.option("prefill_tokens"), name, memory),
         graphs=bool(engine.options.get("graphs", True)) and name == "native",
         sleeps=engine.sleep,
         tokens=own.tokens_per_batch or Demand.tokens,
@@ -156,9 +156,9 @@ def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
     return with_engine(demand, config, memory)
 
 
-def _prefill(options: Mapping[str, Any], engine: str, memory: int) -> int:
+def _prefill(given: int | None, engine: str, memory: int) -> int:
     """Prompt tokens per forward pass. The native engine decides by what torch can have of the GPU."""
-    return int(options.get("prefill_tokens") or (default_prefill(memory - CONTEXT) if engine == "native" else ON_A_SMALL_GPU))
+    return int(given or (default_prefill(memory - CONTEXT) if engine == "native" else ON_A_SMALL_GPU))
 
 
 def sampled_share(config: Config) -> float:
@@ -177,9 +177,9 @@ def with_engine(demand: Demand, config: Config, memory: int) -> Demand:
     engine, shape = config.engine, demand.shape
     name = engine_for(config, shape)
     if name == "native":
-        demand = replace(demand, cache_8bit=engine.options.get("cache_dtype") == "8bit")
-        given = engine.options.get("cache_memory")
-        copies = engine.options.get("dtype") not in (None, config.model.dtype)
+        demand = replace(demand, cache_8bit=engine.option("cache_dtype") == "8bit")
+        given = engine.option("cache_memory")
+        copies = engine.option("dtype") not in (None, config.model.dtype)
         size = float(given or 0.0)
         if 0 < size <= 1:
             size *= free_for_cache(demand, memory)
@@ -231,8 +231,8 @@ def freedom(config: Config, lora: bool = False, serving: str | None = None) -> F
         return name not in section.model_fields_set
 
     return Freedom(
-        prefill=native and not engine.options.get("prefill_tokens"),
-        cache=native and engine.options.get("cache_memory") is None,
+        prefill=native and not engine.option("prefill_tokens"),
+        cache=native and engine.option("cache_memory") is None,
         sleep=native and config.cluster is None and unset(engine, "sleep"),
         tokens=own.tokens_per_batch == 0,
         recompute=own.gradient_checkpointing is None,

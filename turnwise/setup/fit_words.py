@@ -93,7 +93,7 @@ def fixed_settings(found: Found) -> list[str]:
     """The settings that the recipe makes, that keep memory from being saved, and that are never changed."""
     own, engine, free = found.config.learner, found.config.engine, freedom(found.config, serving=found.engine)
     native, several = found.engine == "native", several_learners(found.config)
-    size, prefill = engine.options.get("cache_memory"), engine.options.get("prefill_tokens") or 0
+    size, prefill = engine.option("cache_memory"), engine.option("prefill_tokens") or 0
     demand = found.fit.demand
     small = demand.cache <= least_cache(demand, demand.slots // CACHE_PARTS[-1])  # no less would be chosen
     known = {

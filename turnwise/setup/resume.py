@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from shlex import quote
 from typing import Any
 
 from turnwise.config.schema import Config
@@ -42,8 +43,8 @@ def resumed_config(run: Run, changes: Mapping[str, Any]) -> Config:
             f"a resumed run keeps its recipe: {', '.join(wrong)} cannot change. What may: {', '.join(MAY_CHANGE)}. "
             f"For anything else start a new run from {run.folder / CONFIG}"
         )
-    if after.iterations != before.iterations:
-        _check_length(run, after.iterations)
+    if (after.iterations, bool(after.run.checkpoint_every)) != (before.iterations, bool(before.run.checkpoint_every)):
+        _check_length(run, before, after.iterations)
     return after
 
 
@@ -61,17 +62,28 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{key}", value
 
 
-def _check_length(run: Run, iterations: int) -> None:
+def _check_length(run: Run, before: Config, iterations: int) -> None:
     done = iterations_done(run)
-    if done is None and any(line.get("iteration", 0) > 0 for line in run.metrics()):
+    if done is None and (why := why_no_checkpoint(run, before)):
         raise TurnwiseError(
-            f"{run.folder} keeps no checkpoint (run.checkpoint_every=0), so it would start over instead of continuing. "
-            f"Start a new run: turnwise train {run.folder / CONFIG} iterations={iterations}"
+            f"{why}, so it would start over instead of continuing. "
+            f"Start a new run: turnwise train {quote(str(run.folder / CONFIG))} iterations={iterations}"
         )
     if done is not None and iterations < done:
         raise TurnwiseError(
             f"{run.folder} has done {done} iterations already: iterations={iterations} would undo some. Give {done} or more"
         )
+
+
+def why_no_checkpoint(run: Run, config: Config) -> str:
+    """Why a run that has logged iterations has no checkpoint; empty if it has logged none."""
+    logged = max((int(line.get("iteration", 0)) for line in run.metrics()), default=0)
+    if not logged:
+        return ""
+    if not config.run.checkpoint_every:
+        return f"{run.folder} keeps no checkpoint (run.checkpoint_every=0)"
+    state = "empty" if run.checkpoints.is_dir() else "missing"
+    return f"{run.folder} has logged {logged} iterations, and its checkpoints were deleted ({run.checkpoints} is {state})"
 
 
 def iterations_done(run: Run) -> int | None:

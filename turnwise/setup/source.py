@@ -16,6 +16,7 @@ from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.result import Result
 from turnwise.setup.arguments import Given, RecipeLike, as_recipe
 from turnwise.setup.further import build_models
+from turnwise.setup.resume import why_no_checkpoint
 from turnwise.setup.system import System
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.lock import Lock
@@ -81,7 +82,7 @@ def write_weights(run: Run, config: Config, out: Path, merged: bool = True, best
     found = checkpoint.load(path) if path is not None else checkpoint.latest_good(run.checkpoints)
     if found is None:
         trained = f"its trained model lies in {run.model}" if run.model.is_dir() else "there is nothing to export"
-        raise TurnwiseError(f"{run.folder} has no checkpoint: {trained}")
+        raise TurnwiseError(f"{why_no_checkpoint(run, config) or f'{run.folder} has no checkpoint'}: {trained}")
     if best and path is None:
         raise TurnwiseError(f"none of the checkpoints of {run.folder} was evaluated, so the best is not known: leave --best out")
     if model in config.models and is_reference(config.models[model].kind):

@@ -13,6 +13,7 @@ from turnwise.data.rollouts import Trajectory
 from turnwise.learn import checkpoint
 from turnwise.learn.saving import sweep
 from turnwise.runs.folder import CONFIG, METRICS, Run
+from turnwise.setup.resume import why_no_checkpoint
 from turnwise.setup.system import System
 from turnwise.util.errors import TurnwiseError
 
@@ -96,12 +97,10 @@ def state_of(kept: Mapping[str, Any]) -> State:
 
 def _from_scratch(run: Run, system: System, say: Callable[[str], None]) -> State:
     """No checkpoint: start from the beginning, unless the log shows that there was more."""
-    logged = [int(line.get("iteration", 0)) for line in run.metrics()]
-    if any(logged):
+    if why := why_no_checkpoint(run, system.config):
         if system.config.run.checkpoint_every:
             raise TurnwiseError(
-                f"{run.folder} has logged {max(logged)} iterations and has no checkpoint any more to resume from. Put its checkpoints "
-                f"back, or start a new run with the same recipe: turnwise train {quote(str(run.folder / CONFIG))}"
+                f"{why}. Put them back, or start a new run with the same recipe: turnwise train {quote(str(run.folder / CONFIG))}"
             )
         aside = run.set_aside(METRICS).name
         say(f"this run keeps no checkpoints (run.checkpoint_every=0), so it starts from scratch; its old log is now {aside}")

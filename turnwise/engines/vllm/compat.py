@@ -1,10 +1,9 @@
 """What differs between the releases of vLLM, in one place. No other file imports vLLM.
 
-| | 0.26 | 0.27 | 0.28 and later |
-|---|---|---|---|
-| ipc: where `packed` is agreed | with every update | when the transfer is set up | as 0.27 |
-| nccl: the sender | two static functions | two static functions | an object that calls a client |
-| `finish_weight_update` takes a label of the version | no | yes | yes |
+| | 0.26 | 0.27 and later |
+|---|---|---|
+| ipc: where `packed` is agreed | with every update | when the transfer is set up |
+| `finish_weight_update` takes a label of the version | no | yes |
 
 Constant since 0.26: a round is start, update (any number of times), finish; `LLMEngine` in the caller's process; token ids with a cache
 salt in, token ids with flat log-probs out; `LLMEngine.sleep(level=0, mode="keep")` is, in the caller's process, what
@@ -52,11 +51,6 @@ class Release(NamedTuple):
     def labels(self) -> bool:
         """Whether the engine keeps a label of the weights' version."""
         return self.number >= (0, 27)
-
-    @property
-    def stateful(self) -> bool:
-        """Whether the sender of an nccl transfer is an object."""
-        return self.number >= (0, 28)
 
     @property
     def ipc_setup(self) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class VllmEngine:
 
     `model` is the learner's module (or another with its config): the weights are taken from it at the start, by `refresh`, and by
     `publish` without weights. `memory` is the share of the GPU's memory that vLLM takes in all, its copy of the weights included.
-    `tensor_parallel` splits the model over that many GPUs. `transfer` is the route of the weights: local, ipc, reload, nccl, or auto.
+    `tensor_parallel` splits the model over that many GPUs. `transfer` is the route of the weights: local, ipc, reload, or auto.
     `update` and `keep_cache` say what happens to responses under way while weights are replaced.
     `eager` runs without compilation and CUDA graphs. `self_check` transfers the same weights twice at the start and compares.
     `arguments` are further arguments of vLLM's EngineArgs. The tokenizer is needed for stop strings. Not thread-safe."""
@@ -107,7 +107,7 @@ class VllmEngine:
         self._done: list[Response] = []
         self._count, self._epoch, self._paused, self._closed = 0, 0, False, False
         self._keep_cache = keep_cache
-        self._follows = self._route.backend != "nccl"  # the weights are those of `model`
+        self._follows = True  # the weights are those of `model`
         more: dict[str, Any] = {
             "gpu_memory_utilization": memory, "tensor_parallel_size": tensor_parallel, "enforce_eager": eager,
             "max_num_batched_tokens": max(prefill_tokens, max_batch),
@@ -117,7 +117,7 @@ class VllmEngine:
             made = engine_arguments(folder, name, max_batch, self.max_length, self._route.backend, more | (arguments or {}))
             self._core = Core(release, made)
         self._keeps = self._core.keeps if update == "auto" else update == "keep"
-        self._start(self_check and self._route.backend != "nccl")
+        self._start(self_check)
 
     @staticmethod
     def ready(sampling: Sampling, options: Mapping[str, Any]) -> None:
@@ -278,13 +278,9 @@ class VllmEngine:
     # Weights.
 
     def publish(self, version: int, weights: Mapping[str, Tensor] | Pairs | None = None) -> None:
-        """The weights have this version now. Without `weights` they are those of the learner's module; if the learner sends them itself
-        (transfer nccl), they are there already. A wrong name or shape is found before the round starts, and changes nothing."""
+        """The weights have this version now. Without `weights` they are those of the learner's module. A wrong name or shape is found
+        before the round starts, and changes nothing."""
         self._alive()
-        if weights is None and self._route.backend == "nccl":
-            self._pause()  # unless `start_weight_update` did
-            self._resume(version)
-            return
         if weights is None:
             self._replace(named_weights(self.model), version)
         else:
@@ -357,29 +353,6 @@ class VllmEngine:
         waiting, self._waiting = self._waiting, []
         for row in waiting:
             self._enter(row)
-
-    # vLLM's names for the parts of a round, for a sender that is elsewhere. A failure is final here too.
-
-    def init_weight_transfer_engine(self, init_info: Mapping[str, Any]) -> None:
-        self._call("init_weight_transfer_engine", init_info)
-
-    def start_weight_update(self) -> None:
-        self._alive()
-        self._pause()
-        self._call("start_weight_update")
-
-    def update_weights(self, update_info: Mapping[str, Any]) -> None:
-        self._call("update_weights", update_info)
-
-    def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self._call("finish_weight_update", weight_version)
-
-    def _call(self, name: str, *values: Any) -> None:
-        self._alive()
-        try:
-            getattr(self._core, name)(*values)
-        except BaseException as error:
-            raise self._die(f"{name} failed", error) from error
 
     # Its end.
 

@@ -5,7 +5,6 @@
 | `local` | workers in this process: tensors are passed on as they are, on any device |
 | `ipc` | workers in other processes of this machine (tensor parallelism): CUDA handles, a copy per GPU, some layers at a time |
 | `reload` | any workers: a checkpoint on disk. Slow; used as the reference for comparisons |
-| `nccl` | a learner on other GPUs sends them itself (`sender.py`) |
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from turnwise.engines.vllm.compat import LOCAL, Core
 from turnwise.engines.vllm.weights import save_for_reload
 from turnwise.util.errors import TurnwiseError
 
-ROUTES = ("auto", "local", "ipc", "reload", "nccl")
+ROUTES = ("auto", "local", "ipc", "reload")
 CHUNK = 1 << 30  # bytes that are shared at a time
 Pairs = Iterable[tuple[str, Tensor]]
 
@@ -96,20 +95,8 @@ class Reload:
             core.reload(folder)
 
 
-class Apart:
-    """The learner sends the weights; nothing is sent from here."""
-
-    backend: str | None = "nccl"
-
-    def begin(self, core: Core) -> None:
-        """The sender sets it up."""
-
-    def send(self, core: Core, pairs: Pairs, label: str) -> None:
-        raise TurnwiseError("engine.options.transfer=nccl: the learner sends the weights; publish the version without them")
-
-
 def choose(name: str, tensor_parallel: int, model: Any) -> Route:
-    """A route by its name; auto is the fastest one that does not need the learner's help."""
+    """A route by its name; auto is the fastest one."""
     if name not in ROUTES:
         raise TurnwiseError(f"engine.options.transfer takes {', '.join(ROUTES)}, not {name!r}")
     if name == "local" and tensor_parallel > 1:
@@ -118,7 +105,7 @@ def choose(name: str, tensor_parallel: int, model: Any) -> Route:
         raise TurnwiseError("engine.options.transfer=ipc is for tensor_parallel of 2 and more: one worker runs in this process (use auto)")
     if name == "auto":
         name = "local" if tensor_parallel == 1 else "ipc"
-    made: dict[str, Route] = {"local": Local(), "ipc": Ipc(tensor_parallel), "reload": Reload(model), "nccl": Apart()}
+    made: dict[str, Route] = {"local": Local(), "ipc": Ipc(tensor_parallel), "reload": Reload(model)}
     return made[name]
 
 
