@@ -415,7 +415,7 @@ def own_folder(tmp_path: Path) -> Path:
         (task / "files").mkdir(parents=True)
         (task / "task.md").write_text(f"Write {number} to out.\n")
         (task / "files" / "in.txt").write_text(f"{number}\n")
-        (task / "check.sh").write_text(f'[ "$(cat out)" = {number} ]\n')
+        (task / "check.sh").write_text(f'[ "$(cat /work/out)" = {number} ]\n')
         (task / "expert.sh").write_text("cp in.txt out\n")
     return tmp_path / "tasks"
 

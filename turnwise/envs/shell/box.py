@@ -25,7 +25,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -45,10 +45,11 @@ PROGRAMS = {
 NOBODY = 65534
 START = 20.0  # seconds for a sandbox to come up
 LOOK = 0.02  # seconds between two looks at the processes of a running command
+COUNT = 0.1  # and between two counts of their handles and mappings
 QUICKEST, FASTEST = 0.001, 2 << 30  # seconds between two looks if little is left, and bytes per second that a processor can take
-STOPPING = 1.0  # seconds for all processes to stop
+STOPPING = 0.02, 1.0  # seconds for processes to stop: those that wait for something, and all
 STOPPED = frozenset("TtZX")
-OWNED = re.compile(r"^(?:RssAnon|RssShmem|VmSwap|VmPTE|HugetlbPages):\s+(\d+) kB$", re.MULTILINE)
+OWNED = re.compile(rb"^(?:RssAnon|RssShmem|VmSwap|VmPTE|HugetlbPages):\s+(\d+) kB$", re.MULTILINE)
 PATH = "/usr/local/bin:/usr/bin:/bin"
 USERS = b"root:x:0:0:root:/:/bin/false\nagent:x:1000:1000:agent:/work:/bin/bash\n"
 GROUPS = b"root:x:0:\nagent:x:1000:\n"
@@ -70,8 +71,8 @@ PREPARE = (  # arguments: the size of /work and of /tmp in MB, the number of fil
     'mount -t tmpfs -o size=1m,nr_inodes=256,mode=1777 tmpfs shm && shift 2 && cd / && exec env -i "$@"'
 )
 GVISOR = 128 << 20  # bytes that gVisor itself may take
-HANDLE, SOCKET, CONNECTION, LOCK, MAPPING = 32 << 10, 416 << 10, 3 << 20, 256, 1 << 10  # bytes that the kernel may hold for one of them
-MAPPINGS = 1 << 16  # of a process at most
+HANDLE, SOCKET, CONNECTION = 32 << 10, 512 << 10, 3 << 20  # bytes that the kernel may hold for one of them
+MAPPED, MAPPINGS = 1 << 16, 16 << 20  # bytes of a long list of mappings, and those that the kernel holds for the longest
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,7 @@ class Box:
         self._closed = False
         self._group: cgroup.Group | None = None
         self._namespace = ""
+        self._counted, self._used = (0.0, 0), 0  # what was measured last
         self._halted: set[int] = set()  # the processes that wait for `go_on`
         self._gvisor = kind == "gvisor"
         self._secret = secrets.token_hex(16)
@@ -161,14 +163,14 @@ class Box:
             self._info = -1
             self._watch = os.pidfd_open(self.pid)
             self._namespace = os.readlink(f"/proc/{self.pid}/ns/pid")
-            self._group = cgroup.join(_most(self.limits, self._gvisor), [self._process.pid, *(pid for pid, _ in members(self.pid))])
+            self._group = cgroup.join(_most(self.limits, self._gvisor), [self._process.pid, *_below(self.pid)])
             for name in ("work", "tmp", "shm"):
                 self._stores.append(os.open(f"/proc/{self._process.pid}/root{STORES}/{name}", os.O_RDONLY | os.O_DIRECTORY))
             self._root = self._stores[0]
             if os.fstatvfs(self._root).f_files != _files(self.limits):
                 raise TurnwiseError("the sandbox's working folder cannot be reached from outside: nothing was run in it")
             if self._gvisor:
-                self.own = usage(self.pid)
+                self.own = len(_below(self.pid)), memory_of(_below(self.pid))
         except (OSError, ValueError, LookupError) as error:
             self.close()
             raise TurnwiseError(
@@ -186,6 +188,7 @@ class Box:
         while wanted not in heard:
             chunk = os.read(self.stdout.fileno(), 1 << 16) if readable(self.stdout.fileno(), deadline - time.monotonic()) else b""
             if not chunk:
+                self._process.kill()
                 raise OSError(heard.decode("utf-8", "replace").strip() or "it did not start")
             heard += chunk
 
@@ -209,21 +212,27 @@ class Box:
         if self._gvisor:
             return False
         try:
-            return len(members(self.pid)) <= 2 and not any(name for store in self._stores[1:] for name in os.listdir(store))
+            return len(_below(self.pid)) <= 2 and not any(name for store in self._stores[1:] for name in os.listdir(store))
         except OSError:
             return False
 
     def too_much(self) -> tuple[str, float]:
-        """Which limit the processes break together, empty if none; and the time after which to look again."""
-        processes, most = members(self.pid), self.limits.memory_mb << 20
+        """Which limit the processes break together, empty if none; and the time after which to look again. Without a cgroup, memory is
+        measured, and the sandbox ends when it would be above the limit at the next look if it went on growing as since the last one."""
+        processes, most = _below(self.pid), self.limits.memory_mb << 20
         if len(processes) - self.own[0] > self.limits.processes:
             return f"more than {self.limits.processes} processes were running", 0
         if self._group is not None:
-            return (self._memory() if self._group.broken() else ""), LOOK
-        used = usage(self.pid, processes)[1] - self.own[1]
+            return self.reason(), LOOK
+        now = time.monotonic()
+        if not self._gvisor and now > self._counted[0] + COUNT:
+            self._counted = now, _kernel(processes, most)
+        used = memory_of(processes) - self.own[1] + self._counted[1]
         if not self._gvisor:
-            used += sum(_stored(store) for store in self._stores) + _kernel(self.pid, processes)
-        return (self._memory() if used > most else ""), min(LOOK, max(QUICKEST, (most - used) / (FASTEST * len(os.sched_getaffinity(0)))))
+            used += sum(_stored(store) for store in self._stores) + _sockets(self.pid)
+        growth, self._used = max(0, used - self._used), used
+        left = most - used - growth
+        return (self._memory() if left < 0 else ""), min(LOOK, max(QUICKEST, left / (FASTEST * len(os.sched_getaffinity(0)))))
 
     def reason(self) -> str:
         """Why the sandbox ended, if the kernel ended it."""
@@ -237,18 +246,21 @@ class Box:
         that is alone if the kernel limits its memory: it waits for the next command, and what else it could do harms only itself."""
         if self._gvisor:
             return True
-        deadline = time.monotonic() + STOPPING
+        start = time.monotonic()
         while True:
             processes = members(self.pid)[1:]
             running = [pid for pid, states in processes if not states <= STOPPED]
             if not running or (self._group is not None and len(processes) == 1):
                 return True
-            if time.monotonic() > deadline:  # only those that wait for the disk, or for a child that has stopped, are left
-                return all(states <= STOPPED | {"D"} for _, states in processes)
+            passed = time.monotonic() - start
+            if passed > STOPPING[0] and all(states <= STOPPED | {"D"} for _, states in processes):
+                return True  # the others wait for the disk, or for a child that has stopped
+            if passed > STOPPING[1]:
+                return False
             self._halted |= set(running)
             for pid in running:
                 self._send(pid, signal.SIGSTOP)
-            os.sched_yield() if time.monotonic() < deadline - STOPPING + 0.002 else time.sleep(0.001)
+            time.sleep(0 if passed < 0.002 else 0.001)
 
     def go_on(self) -> None:
         """Let the processes go on, parents last: they have not seen their children stop."""
@@ -277,17 +289,16 @@ class Box:
         self._strike()
         if self._watch >= 0:
             readable(self._watch, 5)
-        else:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(5)
 
     def _strike(self) -> None:
-        """End the first process of the sandbox, or, if it is not known yet, bubblewrap, which takes it along."""
+        """End the first process of the sandbox, which ends all others; those that are known are ended at once, as the first may have to
+        wait for its turn. A sandbox that is not up yet is not killed, since bubblewrap would leave a process behind: its shell ends when
+        it finds nothing to read."""
         if self._watch >= 0:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._watch, signal.SIGKILL)
-        else:
-            self._process.kill()
+            for pid in _below(self.pid)[1:]:
+                self._send(pid, signal.SIGKILL)
 
     def close(self) -> None:
         """End the sandbox and forget its files. `reap` waits for the end."""
@@ -332,8 +343,8 @@ def _start(limits: Limits, kind: Kind, check: bool) -> tuple[subprocess.Popen[by
     """The process, and a handle from which the number of its first process inside can be read."""
     programs = require(kind)
     reap()
-    info_read, info_write = os.pipe()
-    handles = [info_write, _held(USERS), _held(GROUPS)]
+    info = _held(b"")  # not a pipe: bubblewrap would leave a process behind if nobody read it any more
+    handles = [info, _held(USERS), _held(GROUPS)]
     inside = "" if kind == "bubblewrap" else "/box"
     command = [
         programs["bubblewrap"], "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
@@ -345,11 +356,11 @@ def _start(limits: Limits, kind: Kind, check: bool) -> tuple[subprocess.Popen[by
         "--ro-bind-data", str(handles[1]), f"{inside}/etc/passwd", "--ro-bind-data", str(handles[2]), f"{inside}/etc/group",
     ]  # fmt: skip
     if kind == "bubblewrap":
-        if calls := call_filter():
+        if calls := call_filter(cgroup.available()):
             handles.append(_held(calls))
             command += ["--seccomp", str(handles[-1])]
         command += _no_namespaces(programs["bubblewrap"])
-    command += ["--info-fd", str(info_write)]
+    command += ["--info-fd", str(info)]
     folder = "/tmp" if check else "/work"
     command += _gvisor(programs["gvisor"], folder) if kind == "gvisor" else ["--chdir", folder, "--remount-ro", "/"]
     command += ["bash", "--noprofile", "--norc", "-s"]
@@ -369,12 +380,12 @@ def _start(limits: Limits, kind: Kind, check: bool) -> tuple[subprocess.Popen[by
             **identity,
         )
     except BaseException:
-        os.close(info_read)
+        os.close(info)
         raise
     finally:
-        for handle in handles:
+        for handle in handles[1:]:
             os.close(handle)
-    return process, info_read
+    return process, info
 
 
 def _files(limits: Limits) -> int:
@@ -449,67 +460,76 @@ def _held(data: bytes) -> int:
 
 
 def _child(info: int) -> int:
-    """The first process inside the sandbox, by its number outside."""
-    data = b""
-    while b"}" not in data:
-        chunk = os.read(info, 4096)
-        if not chunk:
-            raise OSError("it did not start")
-        data += chunk
-    return int(json.loads(data)["child-pid"])
+    """The number of the first process inside, which bubblewrap wrote before that process went on."""
+    return int(json.loads(os.pread(info, 1 << 16, 0))["child-pid"])
 
 
-Members = list[tuple[int, set[str]]]
-
-
-def members(pid: int) -> Members:
-    """The processes from this one down, parents first, and the states of their threads."""
-    found: Members = []
-    waiting = [pid]
+def _below(pid: int) -> list[int]:
+    """The processes from this one down, parents first."""
+    found, waiting = [], [pid]
     while waiting and len(found) < 10_000:
         one = waiting.pop()
+        with suppress(OSError):
+            for thread in os.listdir(f"/proc/{one}/task"):
+                with suppress(OSError):
+                    waiting += [int(child) for child in _start_of(f"/proc/{one}/task/{thread}/children", 1 << 20).split()]
+            found.append(one)
+    return found
+
+
+def members(pid: int) -> list[tuple[int, set[str]]]:
+    """The same, with the states of their threads."""
+    found = []
+    for one in _below(pid):
         states = set()
         with suppress(OSError):
-            for thread in Path(f"/proc/{one}/task").iterdir():
+            for thread in os.listdir(f"/proc/{one}/task"):
                 with suppress(OSError):
-                    states.add((thread / "stat").read_text().rpartition(")")[2][1:2])
-                    waiting += [int(child) for child in (thread / "children").read_text().split()]
+                    states.add(_start_of(f"/proc/{one}/task/{thread}/stat", 4096).rpartition(b")")[2][1:2].decode())
         if states:
             found.append((one, states))
     return found
 
 
-def usage(pid: int, processes: Members | None = None) -> tuple[int, int]:
-    """How many processes run below this one, and the memory that is theirs: pages, and the tables of pages."""
-    processes, memory = members(pid) if processes is None else processes, 0
-    for one, _ in processes:
+def memory_of(processes: Sequence[int]) -> int:
+    """The memory that these processes hold: pages, and the tables of pages."""
+    memory = 0
+    for one in processes:
         with suppress(OSError):
-            memory += sum(int(size) for size in OWNED.findall(Path(f"/proc/{one}/status").read_text())) << 10
-    return len(processes), memory
-
-
-def _kernel(pid: int, processes: Members) -> int:
-    """An estimate from above of what the kernel holds for these processes: behind their handles and sockets, and for their mappings."""
-    memory = -8 * HANDLE * len(processes)  # every process has some
-    for one, _ in processes:
-        with suppress(OSError):
-            memory += HANDLE * (os.stat(f"/proc/{one}/fd").st_size or len(os.listdir(f"/proc/{one}/fd")))
-            lines = _start_of(f"/proc/{one}/maps", 1 << 18)
-            memory += MAPPING * max(0, (MAPPINGS if len(lines) >= 1 << 18 else lines.count(b"\n")) - 256)
-    memory = max(0, memory)
-    with suppress(OSError, IndexError, ValueError):
-        sockets, _, rest = _start_of(f"/proc/{pid}/net/sockstat", 4096).partition(b"\n")
-        memory += SOCKET * max(0, int(sockets.split()[-1]) - 8) + CONNECTION * max(0, int(rest.split()[2]) - 8)
-        memory += LOCK * _start_of(f"/proc/{pid}/root/proc/locks", 32 << 20).count(b"\n")
+            memory += sum(int(size) for size in OWNED.findall(_start_of(f"/proc/{one}/status", 1 << 14))) << 10
     return memory
 
 
+def _kernel(processes: Sequence[int], most: int) -> int:
+    """An estimate from above of what the kernel holds for these processes: behind their handles, and for their mappings. Not more than
+    about `most` is counted."""
+    memory = 0
+    for one in processes:
+        with suppress(OSError):
+            memory += HANDLE * max(0, (os.stat(f"/proc/{one}/fd").st_size or len(os.listdir(f"/proc/{one}/fd"))) - 8)
+            memory += MAPPINGS * (len(_start_of(f"/proc/{one}/maps", MAPPED)) == MAPPED)
+        if memory > most:
+            break
+    return memory
+
+
+def _sockets(pid: int) -> int:
+    """The same for the sockets of the sandbox."""
+    with suppress(OSError, IndexError, ValueError):
+        sockets, _, rest = _start_of(f"/proc/{pid}/net/sockstat", 4096).partition(b"\n")
+        return SOCKET * max(0, int(sockets.split()[-1]) - 8) + CONNECTION * max(0, int(rest.split()[2]) - 8)
+    return 0
+
+
 def _start_of(path: str, most: int) -> bytes:
-    with open(path, "rb", buffering=0) as file:
-        parts = []
-        while most > 0 and (part := file.read(min(most, 1 << 16))):
+    """The first bytes of a file of /proc, of which one call gives a part."""
+    handle, parts = os.open(path, os.O_RDONLY), []
+    try:
+        while most > 0 and (part := os.read(handle, min(most, 1 << 16))):
             parts.append(part)
             most -= len(part)
+    finally:
+        os.close(handle)
     return b"".join(parts)
 
 

@@ -25,10 +25,13 @@ REFUSED = {  # (x86-64, 64-bit ARM)
     "inotify_init": (253, None), "inotify_init1": (294, 26), "fanotify_init": (300, 262), "vmsplice": (278, 75),
 }  # fmt: skip
 CLONE, CLONE3, UNSHARE, MMAP, FCNTL, SOCKETS = (56, 220), (435, 435), (272, 97), (9, 222), (72, 25), ((41, 198), (53, 199))
+SET_OPTION = (54, 208)
 NAMESPACES = 0x7E020000  # flags of clone that make a namespace
 TIME_NAMESPACE = 0x80  # for unshare alone: in clone these bits are a signal
 SHARED, ANONYMOUS = 0x01, 0x20  # memory that stays after it is unmapped, in no file
 SET_PIPE_SIZE = 1031
+SET_LOCKS = (6, 7, 37, 38)  # of a part of a file: one process may have millions
+SOCKET_LEVEL, BUFFER_SIZES = 1, (7, 8)
 FAMILIES = (1, 2, 10, 16)  # sockets: local, IPv4, IPv6, netlink
 X32 = 0x40000000  # a second set of numbers on x86-64
 
@@ -37,8 +40,9 @@ ALLOW, REFUSE = 0x7FFF0000, 0x00050000
 Step = tuple[int, int, int, int]  # code, how far to jump if true, if not, value
 
 
-def call_filter(machine: str | None = None) -> bytes:
-    """The filter for this machine; empty where it is not known."""
+def call_filter(grouped: bool, machine: str | None = None) -> bytes:
+    """The filter for this machine; empty where it is not known. Sizes of socket buffers are not set, though the program is told that they
+    are, and neither are locks of parts of files unless the kernel counts all memory of the sandbox (`grouped`)."""
     known = ARCHITECTURES.get(machine or platform.machine())
     if known is None:
         return b""
@@ -51,7 +55,10 @@ def call_filter(machine: str | None = None) -> bytes:
     steps += _when(CLONE[column], [_argument(0), (ANY_BIT, 0, 1, NAMESPACES), _refuse()])
     steps += _when(UNSHARE[column], [_argument(0), (ANY_BIT, 0, 1, NAMESPACES | TIME_NAMESPACE), _refuse()])
     steps += _when(MMAP[column], [_argument(3), (ANY_BIT, 0, 2, ANONYMOUS), (ANY_BIT, 0, 1, SHARED), _refuse()])
-    steps += _when(FCNTL[column], [_argument(1), (EQUAL, 0, 1, SET_PIPE_SIZE), _refuse()])
+    locks = [] if grouped else [step for command in SET_LOCKS for step in ((EQUAL, 0, 1, command), _refuse(0))]
+    steps += _when(FCNTL[column], [_argument(1), (EQUAL, 0, 1, SET_PIPE_SIZE), _refuse(), *locks])
+    sizes = [step for option in BUFFER_SIZES for step in ((EQUAL, 0, 1, option), _refuse(0))]
+    steps += _when(SET_OPTION[column], [_argument(1), (EQUAL, 0, 1 + len(sizes), SOCKET_LEVEL), _argument(2), *sizes])
     for socket in SOCKETS:
         allowed = [(EQUAL, len(FAMILIES) - at, 0, family) for at, family in enumerate(FAMILIES)]
         steps += _when(socket[column], [_argument(0), *allowed, _refuse(EAFNOSUPPORT)])

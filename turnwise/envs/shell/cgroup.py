@@ -1,7 +1,8 @@
 """A limit that the kernel itself keeps on all memory of a sandbox: processes, files, and what the kernel holds for them.
 
-    start = prefix(512 << 20) + command       # a user's systemd makes the group, if the files below cannot
-    group = join(512 << 20, [pid])            # None if no group can be had
+    available()                               # whether a group can be had; if not, it is said once
+    start = prefix(512 << 20) + command       # a user's systemd makes the group
+    group = join(512 << 20, [pid])            # or this process does
     group.broken()                            # whether the kernel had to end a process
     group.close()
 
@@ -26,7 +27,6 @@ ROOT = Path("/sys/fs/cgroup")
 LIMITS = (("memory.max", "memory.swap.max"), ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"))  # of version 2, of version 1
 EVENTS = ("memory.events", "memory.oom_control")
 _number = count()
-_none: set[int] = set()  # this process's number once no group could be had
 
 
 @dataclass(frozen=True)
@@ -57,27 +57,46 @@ class Group:
 
 
 def join(limit: int, pids: Sequence[int]) -> Group | None:
-    """Put processes into a group of their own. If that cannot be had, it is said once."""
-    if os.getpid() in _none:
+    """Put processes into a group of their own, or find the one that systemd made for them; None if none can be had."""
+    if not available():
         return None
-    if _by_systemd():
-        with suppress(OSError):
-            group = Group(ROOT / _own(f"/proc/{pids[0]}/cgroup", "").lstrip("/"), made=False)
-            if int((group.folder / "memory.max").read_text()) == limit:
-                return group
-    for parent in _parents():
-        try:
-            return _made(parent, limit, pids)
-        except ProcessLookupError:  # the sandbox has ended already
-            raise
-        except OSError:
-            continue
-    _none.add(os.getpid())
+    if (parent := _parent(os.getpid())) is not None:
+        return _made(parent, limit, pids)
+    group = Group(ROOT / _own(f"/proc/{pids[0]}/cgroup", "").lstrip("/"), made=False)
+    if (group.folder / "memory.max").read_text().strip() != str(limit):
+        raise OSError(f"systemd gave the group {group.folder} another limit than {limit} bytes")
+    return group
+
+
+def available() -> bool:
+    """Whether a group can be had. If not, it is said once."""
+    if _parent(os.getpid()) is None and not _by_systemd():
+        _said()
+        return False
+    return True
+
+
+@cache
+def _said() -> None:
     warnings.warn(
         "shell: no cgroup can be had here, so the kernel does not limit the memory of a sandbox as a whole; it is measured every few "
         "milliseconds instead. docs/shell.md says which limits hold, and how to allow a cgroup",
-        stacklevel=2,
+        stacklevel=3,
     )
+
+
+@cache
+def _parent(process: int) -> Path | None:
+    """The first folder in which this process can make a group and put another process into it."""
+    for parent in _parents():
+        with suppress(OSError), subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as other:
+            try:
+                group = _made(parent, 64 << 20, [other.pid])
+            finally:
+                other.kill()
+                other.wait()
+            group.close()
+            return parent
     return None
 
 
@@ -104,10 +123,9 @@ def _second(folder: Path) -> bool:
     return (folder / "cgroup.controllers").exists()
 
 
-@cache
-def _parents() -> tuple[Path, ...]:
-    """Where a group may be made. What a killed process left there is removed."""
-    found = []
+def _parents() -> list[Path]:
+    """Where a group might be made. What a killed process left there is removed."""
+    found: list[Path] = []
     for root, controller in ((ROOT, ""), (ROOT / "memory", "memory")):
         with suppress(OSError, LookupError):
             own = root / _own("/proc/self/cgroup", controller).lstrip("/")
@@ -118,7 +136,7 @@ def _parents() -> tuple[Path, ...]:
             if not Path("/proc", left.name.split("-")[1]).exists():
                 with suppress(OSError):
                     left.rmdir()
-    return tuple(found)
+    return found
 
 
 def _own(path: str, controller: str) -> str:

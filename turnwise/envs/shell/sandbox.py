@@ -178,6 +178,11 @@ def _shown(output: bytes | bytearray, most: int) -> str:
     if len(text) > most:
         half = most // 2
         text = f"{text[:half]}\n[… {len(text) - 2 * half:,} characters are not shown …]\n{text[-half:]}"
+    return printable(text)
+
+
+def printable(text: str) -> str:
+    """The text without what would act on a terminal."""
     return "".join(sign if sign in "\n\t" or sign.isprintable() else "�" for sign in text)
 
 
