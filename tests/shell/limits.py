@@ -5,9 +5,9 @@
 
 An attempt gives the command of a way, waits, gives another one and submits. Watched are private files of the user, with their
 permissions, before and after each attempt, and the system's settings in all. Measured are, per way, the largest memory, processes, disk,
-number of files, time and output, as a share of the limit, and how often the environment raised an error. Memory and processes are
+number of files, time and output, as a share of the limit, and how often the environment raised an error. Memory is
 measured by the kernel: by the cgroup of the sandbox, or, as root with `--user`, by one around it that limits nothing. Prints JSON;
-`--write NAME` keeps it next to this file.
+`--write` keeps it in limits.json. Exit code 1 if a file changed, the environment raised an error, or a limit was exceeded by over 10 %.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from turnwise.envs.shell.env import ShellEnv
 from turnwise.envs.shell.sandbox import Done, Shell
 from turnwise.util.files import write_text_atomically
 
+RESULT = Path(__file__).with_suffix(".json")
 GROUPS = Path("/sys/fs/cgroup")
 PEAK = ("memory.peak", "memory.max_usage_in_bytes")
 LIMITS = Limits(seconds=2.0, memory_mb=512, processes=64, disk_mb=16, printed_mb=16)
@@ -98,7 +99,7 @@ def private(paths: list[Path]) -> list[tuple[int, int, int, str]]:
     found = []
     for path in paths:
         status = path.stat()
-        text = path.read_text() if stat.S_ISREG(status.st_mode) else " ".join(sorted(os.listdir(path)))
+        text = path.read_text() if stat.S_ISREG(status.st_mode) else " ".join(sorted(one.name for one in path.iterdir()))
         found.append((status.st_mode, status.st_size, status.st_mtime_ns, text))
     return found
 
@@ -170,10 +171,11 @@ def attack(attempts: int, chosen: str) -> dict[str, Any]:
     after = fingerprint(watched_by_default())
     changed = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
     shutil.rmtree(home, ignore_errors=True)
-    largest = {what: max(one["largest"].get(what, 0.0) for one in results.values()) for what in sorted({w for r in results.values() for w in r["largest"]})}
+    measured = sorted({what for one in results.values() for what in one["largest"]})
+    largest = {what: max(one["largest"].get(what, 0.0) for one in results.values()) for what in measured}
     return {
         "date": datetime.date.today().isoformat(),
-        "machine": f"{platform.system()} {platform.release()}, {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "machine": f"{platform.system()} {platform.release()}, {platform.machine()}, {os.cpu_count()} cores",
         "bubblewrap": subprocess.run(["bwrap", "--version"], capture_output=True, text=True).stdout.strip(),
         "user": "root" if os.geteuid() == 0 else "an ordinary user",
         "cgroup": group,
@@ -197,8 +199,8 @@ def _has_group() -> bool:
     return has
 
 
-def as_user(name: str, delegate: bool, python: str, words: list[str]) -> int:
-    """Run this script as another user: in a cgroup of theirs, or around which one measures and limits nothing."""
+def as_user(name: str, delegate: bool, python: str, words: list[str]) -> dict[str, Any]:
+    """What this script finds as another user: with a cgroup of theirs, or inside one that only measures."""
     who = pwd.getpwnam(name)
     own = next(line.split(":")[2] for line in Path("/proc/self/cgroup").read_text().splitlines() if "memory" in line.split(":")[1])
     group = GROUPS / "memory" / own.lstrip("/") / f"attack-{os.getpid()}"
@@ -211,13 +213,14 @@ def as_user(name: str, delegate: bool, python: str, words: list[str]) -> int:
         else:
             handles = {"procs": os.open(group / "cgroup.procs", os.O_WRONLY), "peak": os.open(group / PEAK[1], os.O_RDWR)}
         outer_words = [f"{key}={handle}" for key, handle in handles.items()]
-        process = subprocess.Popen(
+        done = subprocess.run(
             [python, __file__, *words, *(["--outer", *outer_words] if outer_words else [])],
             user=who.pw_uid, group=who.pw_gid, extra_groups=(), pass_fds=tuple(handles.values()),
             env={"HOME": who.pw_dir, "PATH": "/usr/bin:/bin", "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"},
             preexec_fn=(lambda: (group / "cgroup.procs").write_text(str(os.getpid())) and None) if delegate else None,
+            stdout=subprocess.PIPE,
         )  # fmt: skip
-        return process.wait()
+        return dict(json.loads(done.stdout))
     finally:
         for left in group.glob("turnwise-*"):
             with suppress(OSError):
@@ -233,19 +236,23 @@ def main() -> int:
     parser.add_argument("--user", help="as this user; this process must be root")
     parser.add_argument("--delegate", action="store_true", help="and give them a cgroup")
     parser.add_argument("--python", default=sys.executable, help="a Python that this user may run")
-    parser.add_argument("--write", type=Path, help="keep the result in this file")
+    parser.add_argument("--write", action="store_true", help=f"keep the result in {RESULT.name}")
     parser.add_argument("--outer", nargs="*", default=[], help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.user:
-        words = ["--attempts", str(args.attempts), "--only", args.only, *(["--write", str(args.write)] if args.write else [])]
-        return as_user(args.user, args.delegate, args.python, words)
+        return report(as_user(args.user, args.delegate, args.python, ["--attempts", str(args.attempts), "--only", args.only]), args.write)
     outer.update({key: int(value) for key, _, value in (word.partition("=") for word in args.outer)})
-    result = attack(args.attempts, args.only)
-    text = json.dumps(result, indent=1) + "\n"
-    print(text, end="")
-    if args.write:
-        write_text_atomically(args.write, text)
-    return bool(result["host_files_changed"] or result["errors"] or max(result["largest"][name] for name in KEPT if name in result["largest"]) > 1.1)
+    return report(attack(args.attempts, args.only), args.write)
+
+
+def report(result: dict[str, Any], write: bool) -> int:
+    print(json.dumps(result, indent=1))
+    if write:
+        whole = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+        situation = f"{result['user']}, {'with' if result['cgroup'] else 'without'} a cgroup"
+        write_text_atomically(RESULT, json.dumps(whole | {situation: result}, indent=1) + "\n")
+    largest = max(share for name, share in result["largest"].items() if name in KEPT)
+    return bool(result["host_files_changed"] or result["errors"] or largest > 1.1)
 
 
 if __name__ == "__main__":

@@ -58,17 +58,20 @@ VARIABLES = {
     "PATH": PATH, "HOME": "/work", "LC_ALL": "C.UTF-8", "TZ": "UTC", "USER": "agent", "PAGER": "cat", "TERM": "dumb",
     "GIT_CONFIG_NOSYSTEM": "1", "GIT_AUTHOR_DATE": DATE, "GIT_COMMITTER_DATE": DATE,
 }  # fmt: skip
-CHECKING = {
+CHECKING = {  # a check of a repository runs no program that its settings name
     "HOME": "/tmp", "PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1", "GIT_OPTIONAL_LOCKS": "0", "GIT_ALLOW_PROTOCOL": "none",
     "GIT_NO_REPLACE_OBJECTS": "1", "GIT_CONFIG_COUNT": "4", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*",
     "GIT_CONFIG_KEY_1": "core.fsmonitor", "GIT_CONFIG_VALUE_1": "false", "GIT_CONFIG_KEY_2": "core.hooksPath",
     "GIT_CONFIG_VALUE_2": "/dev/null", "GIT_CONFIG_KEY_3": "log.showSignature", "GIT_CONFIG_VALUE_3": "false",
-}  # fmt: skip; a check of a repository runs no program that its settings name
-STORES = "/sys"  # where the file systems of a sandbox are mounted, in the namespace around bubblewrap: a folder that every system has
+}  # fmt: skip
+# The file systems of a sandbox, and where they are mounted in the namespace around bubblewrap: folders that every system has, which
+# nothing there needs.
+STORES = {"work": "/sys/fs", "tmp": "/sys/kernel", "shm": "/sys/bus"}
 PREPARE = (  # arguments: the size of /work and of /tmp in MB, the number of files in each, and the command
-    f"mount -t tmpfs -o size=64k,mode=755 tmpfs {STORES} && cd {STORES} && mkdir work tmp shm && "
-    "mount -t tmpfs -o size=$1m,nr_inodes=$2,mode=755 tmpfs work && mount -t tmpfs -o size=$1m,nr_inodes=$2,mode=1777 tmpfs tmp && "
-    'mount -t tmpfs -o size=1m,nr_inodes=256,mode=1777 tmpfs shm && shift 2 && cd / && exec env -i "$@"'
+    f"mount -t tmpfs -o size=$1m,nr_inodes=$2,mode=755 tmpfs {STORES['work']} && "
+    f"mount -t tmpfs -o size=$1m,nr_inodes=$2,mode=1777 tmpfs {STORES['tmp']} && "
+    f"mount -t tmpfs -o size=1m,nr_inodes=256,mode=1777 tmpfs {STORES['shm']} && "
+    'shift 2 && unset PATH PWD OLDPWD SHLVL && exec "$@"'
 )
 GVISOR = 128 << 20  # bytes that gVisor itself may take
 HANDLE, SOCKET, CONNECTION = 32 << 10, 512 << 10, 3 << 20  # bytes that the kernel may hold for one of them
@@ -137,7 +140,7 @@ class Box:
         self._stores: list[int] = []  # handles of /work, /tmp and /dev/shm
         self._closed = False
         self._group: cgroup.Group | None = None
-        self._namespace = ""
+        self._namespace = Path()
         self._counted, self._used = (0.0, 0), 0  # what was measured last
         self._halted: set[int] = set()  # the processes that wait for `go_on`
         self._gvisor = kind == "gvisor"
@@ -162,10 +165,10 @@ class Box:
             os.close(self._info)
             self._info = -1
             self._watch = os.pidfd_open(self.pid)
-            self._namespace = os.readlink(f"/proc/{self.pid}/ns/pid")
+            self._namespace = Path(f"/proc/{self.pid}/ns/pid").readlink()
             self._group = cgroup.join(_most(self.limits, self._gvisor), [self._process.pid, *_below(self.pid)])
-            for name in ("work", "tmp", "shm"):
-                self._stores.append(os.open(f"/proc/{self._process.pid}/root{STORES}/{name}", os.O_RDONLY | os.O_DIRECTORY))
+            for path in STORES.values():
+                self._stores.append(os.open(f"/proc/{self._process.pid}/root{path}", os.O_RDONLY | os.O_DIRECTORY))
             self._root = self._stores[0]
             if os.fstatvfs(self._root).f_files != _files(self.limits):
                 raise TurnwiseError("the sandbox's working folder cannot be reached from outside: nothing was run in it")
@@ -212,7 +215,7 @@ class Box:
         if self._gvisor:
             return False
         try:
-            return len(_below(self.pid)) <= 2 and not any(name for store in self._stores[1:] for name in os.listdir(store))
+            return len(_below(self.pid)) <= 2 and not any(_names(store) for store in self._stores[1:])
         except OSError:
             return False
 
@@ -275,7 +278,7 @@ class Box:
         with suppress(OSError):
             handle = os.pidfd_open(pid)
             try:
-                if os.readlink(f"/proc/{pid}/ns/pid") == self._namespace:
+                if Path(f"/proc/{pid}/ns/pid").readlink() == self._namespace:
                     signal.pidfd_send_signal(handle, number)
             finally:
                 os.close(handle)
@@ -351,8 +354,8 @@ def _start(limits: Limits, kind: Kind, check: bool) -> tuple[subprocess.Popen[by
         "--uid", "1000", "--gid", "1000", "--hostname", "box", "--clearenv",
         *(word for name, value in (VARIABLES | (CHECKING if check else {})).items() for word in ("--setenv", name, value)),
         *_system(inside), "--proc", "/proc", "--dev", "/dev", "--dev-bind", "/dev/full", "/dev/zero",  # zeros that cannot be mapped
-        "--bind", f"{STORES}/shm", "/dev/shm", "--remount-ro", "/dev", "--bind", f"{STORES}/tmp", f"{inside}/tmp",
-        "--ro-bind" if check else "--bind", f"{STORES}/work", f"{inside}/work",
+        "--bind", STORES["shm"], "/dev/shm", "--remount-ro", "/dev", "--bind", STORES["tmp"], f"{inside}/tmp",
+        "--ro-bind" if check else "--bind", STORES["work"], f"{inside}/work",
         "--ro-bind-data", str(handles[1]), f"{inside}/etc/passwd", "--ro-bind-data", str(handles[2]), f"{inside}/etc/group",
     ]  # fmt: skip
     if kind == "bubblewrap":
@@ -364,9 +367,10 @@ def _start(limits: Limits, kind: Kind, check: bool) -> tuple[subprocess.Popen[by
     folder = "/tmp" if check else "/work"
     command += _gvisor(programs["gvisor"], folder) if kind == "gvisor" else ["--chdir", folder, "--remount-ro", "/"]
     command += ["bash", "--noprofile", "--norc", "-s"]
-    around = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", PREPARE, "sh", str(limits.disk_mb), str(_files(limits))]
-    lowered, identity = _identity()
     grouped = cgroup.prefix(_most(limits, kind == "gvisor"))
+    around = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", PREPARE, "sh", str(limits.disk_mb), str(_files(limits))]
+    around += ["/usr/bin/env", "-i"] if grouped else []
+    lowered, identity = _identity()
     bus = {name: os.environ[name] for name in ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS") if grouped and name in os.environ}
     try:
         process = subprocess.Popen(
@@ -466,11 +470,12 @@ def _child(info: int) -> int:
 
 def _below(pid: int) -> list[int]:
     """The processes from this one down, parents first."""
-    found, waiting = [], [pid]
+    found: list[int] = []
+    waiting = [pid]
     while waiting and len(found) < 10_000:
         one = waiting.pop()
         with suppress(OSError):
-            for thread in os.listdir(f"/proc/{one}/task"):
+            for thread in _names(f"/proc/{one}/task"):
                 with suppress(OSError):
                     waiting += [int(child) for child in _start_of(f"/proc/{one}/task/{thread}/children", 1 << 20).split()]
             found.append(one)
@@ -483,7 +488,7 @@ def members(pid: int) -> list[tuple[int, set[str]]]:
     for one in _below(pid):
         states = set()
         with suppress(OSError):
-            for thread in os.listdir(f"/proc/{one}/task"):
+            for thread in _names(f"/proc/{one}/task"):
                 with suppress(OSError):
                     states.add(_start_of(f"/proc/{one}/task/{thread}/stat", 4096).rpartition(b")")[2][1:2].decode())
         if states:
@@ -506,7 +511,7 @@ def _kernel(processes: Sequence[int], most: int) -> int:
     memory = 0
     for one in processes:
         with suppress(OSError):
-            memory += HANDLE * max(0, (os.stat(f"/proc/{one}/fd").st_size or len(os.listdir(f"/proc/{one}/fd"))) - 8)
+            memory += HANDLE * max(0, (Path(f"/proc/{one}/fd").stat().st_size or len(_names(f"/proc/{one}/fd"))) - 8)
             memory += MAPPINGS * (len(_start_of(f"/proc/{one}/maps", MAPPED)) == MAPPED)
         if memory > most:
             break
@@ -519,6 +524,11 @@ def _sockets(pid: int) -> int:
         sockets, _, rest = _start_of(f"/proc/{pid}/net/sockstat", 4096).partition(b"\n")
         return SOCKET * max(0, int(sockets.split()[-1]) - 8) + CONNECTION * max(0, int(rest.split()[2]) - 8)
     return 0
+
+
+def _names(folder: str | int) -> list[str]:
+    with os.scandir(folder) as listing:
+        return [item.name for item in listing]
 
 
 def _start_of(path: str, most: int) -> bytes:

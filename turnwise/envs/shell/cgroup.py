@@ -170,5 +170,4 @@ def _scope(runs: str, limit: int) -> list[str]:
 
 def prefix(limit: int) -> list[str]:
     """Words before a command, so that systemd starts it in a group; none if this process makes the group itself."""
-    return _scope(str(shutil.which("systemd-run")), limit) if _by_systemd() else []
-
+    return _scope(str(shutil.which("systemd-run")), limit) if _parent(os.getpid()) is None and _by_systemd() else []

@@ -11,7 +11,8 @@ from turnwise.envs.shell.tree import read_folder
 from turnwise.util.errors import TurnwiseError
 
 GOAL, CHECK, FILES, EXPERT = "task.md", "check.sh", "files", "expert.sh"
-ISOLATED = 'python3() { command python3 -I "$@"; }; python() { command python -I "$@"; }; export -f python3 python'  # no module of the agent's
+# A check imports no module of the agent's, in whatever folder it is.
+ISOLATED = 'python3() { command python3 -I "$@"; }; python() { command python -I "$@"; }; export -f python3 python'
 
 
 def scene_of(task: Task) -> Scene:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b, sha1
+from pathlib import Path
 from typing import Any
 
 from turnwise.util.errors import TurnwiseError
@@ -235,11 +236,12 @@ class _Reader:
         if mode & bits == bits or self.trusted:
             yield
             return
-        os.chmod(f"/proc/self/fd/{handle}", mode | bits)
+        path = Path(f"/proc/self/fd/{handle}")
+        path.chmod(mode | bits)
         try:
             yield
         finally:
-            os.chmod(f"/proc/self/fd/{handle}", mode)
+            path.chmod(mode)
 
 
 @contextmanager
