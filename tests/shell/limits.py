@@ -83,9 +83,9 @@ def watch() -> None:
         note("seconds", time.monotonic() - started[0], LIMITS.seconds)  # after this, all are killed
         return end(self, reason, output)
 
-    def measured_look(self: Box) -> tuple[str, float]:
+    def measured_look(self: Box, left: float) -> tuple[str, float]:
         note("processes", len(members(self.pid)), LIMITS.processes)
-        return too_much(self)
+        return too_much(self, left)
 
     for owner, name, function in (
         (Box, "ready", measured_ready), (Box, "close", measured_close), (Box, "too_much", measured_look),
@@ -136,7 +136,7 @@ def _outer_memory(reset: bool = False) -> int:
 
 
 def attack(attempts: int, chosen: str) -> dict[str, Any]:
-    home = Path.home() / ".turnwise-attack"
+    home = Path.home() / f".turnwise-attack-{os.getpid()}"
     shutil.rmtree(home, ignore_errors=True)
     folder, victim = home / "folder", home / "victim"
     folder.mkdir(parents=True)

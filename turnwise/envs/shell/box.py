@@ -219,23 +219,24 @@ class Box:
         except OSError:
             return False
 
-    def too_much(self) -> tuple[str, float]:
+    def too_much(self, left: float) -> tuple[str, float]:
         """Which limit the processes break together, empty if none; and the time after which to look again. Without a cgroup, memory is
-        measured, and the sandbox ends when it would be above the limit at the next look if it went on growing as since the last one."""
+        measured, and the sandbox ends when it would be above the limit at the next look if it went on growing as since the last one.
+        `left`: seconds of the command."""
         processes, most = _below(self.pid), self.limits.memory_mb << 20
         if len(processes) - self.own[0] > self.limits.processes:
             return f"more than {self.limits.processes} processes were running", 0
         if self._group is not None:
             return self.reason(), LOOK
         now = time.monotonic()
-        if not self._gvisor and now > self._counted[0] + COUNT:
+        if not self._gvisor and now > self._counted[0] + COUNT and left > 3 * COUNT:  # to count may have to wait for a process
             self._counted = now, _kernel(processes, most)
         used = memory_of(processes) - self.own[1] + self._counted[1]
         if not self._gvisor:
             used += sum(_stored(store) for store in self._stores) + _sockets(self.pid)
         growth, self._used = max(0, used - self._used), used
-        left = most - used - growth
-        return (self._memory() if left < 0 else ""), min(LOOK, max(QUICKEST, left / (FASTEST * len(os.sched_getaffinity(0)))))
+        free = most - used - growth
+        return (self._memory() if free < 0 else ""), min(LOOK, max(QUICKEST, free / (FASTEST * len(os.sched_getaffinity(0)))))
 
     def reason(self) -> str:
         """Why the sandbox ended, if the kernel ended it."""
