@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 import re
 import resource
 import shutil
+import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shell.ways import ways
 
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Transition
@@ -23,6 +30,7 @@ from turnwise.envs.check import check
 from turnwise.envs.registry import describe
 from turnwise.envs.shell import spares
 from turnwise.envs.shell.box import Box, Limits, present
+from turnwise.envs.shell.calls import ARCHITECTURES, call_filter
 from turnwise.envs.shell.env import ShellEnv, _kept
 from turnwise.envs.shell.families import known_families
 from turnwise.envs.shell.own import scene_of
@@ -297,6 +305,223 @@ def test_without_gvisor_one_line_says_what_to_install(monkeypatch: pytest.Monkey
         ShellEnv(sandbox="docker")  # type: ignore[arg-type]
 
 
+def as_user(function: Callable[[], None]) -> None:
+    """Do it as an ordinary user: in another process if this one is root's."""
+    if os.geteuid() != 0:
+        function()
+        return
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            os.setgroups([])
+            os.setresgid(65534, 65534, 65534)
+            os.setresuid(65534, 65534, 65534)
+            ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: its own files in /proc are its own again
+            function()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0, "see the traceback above"
+
+
+def open_to_all(folder: Path) -> None:
+    """Whoever runs the sandbox must be able to find what is in this folder."""
+    for parent in (folder, *folder.parents[:3]):
+        with suppress(PermissionError):
+            parent.chmod(parent.stat().st_mode | 0o055)
+
+
+def private_file(folder: Path) -> Path:
+    """A file of an ordinary user's, in a folder that they can reach."""
+    open_to_all(folder)
+    (folder / "own").mkdir()
+    victim = folder / "own" / "private"
+    victim.write_text("keep")
+    victim.chmod(0o600)
+    if os.geteuid() == 0:
+        os.chown(folder / "own", 65534, 65534)
+        os.chown(victim, 65534, 65534)
+    return victim
+
+
+def test_reading_a_folder_changes_nothing_that_a_link_in_it_leads_to(tmp_path: Path) -> None:
+    """A process exchanges an unreadable file for a link to a private file all the time, while the folder is read."""
+    victim = private_file(tmp_path)
+
+    def race() -> None:
+        inside = victim.parent / "inside"
+        inside.mkdir()
+        (inside / "a").write_text("x")
+        (inside / "a").chmod(0o044)
+        (inside / "b").symlink_to(victim)
+        libc, number = ctypes.CDLL(None), {"x86_64": 316, "aarch64": 276}.get(platform.machine(), 276)
+        if (other := os.fork()) == 0:
+            while True:  # renameat2 with RENAME_EXCHANGE
+                libc.syscall(number, -100, bytes(inside / "a"), -100, bytes(inside / "b"), 2)
+        root = os.open(inside, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for _ in range(3000):
+                read_tree(root)
+                assert victim.stat().st_mode & 0o777 == 0o600
+        finally:
+            os.kill(other, signal.SIGKILL)
+            os.waitpid(other, 0)
+            os.close(root)
+
+    as_user(race)
+    assert victim.read_text() == "keep"
+
+
+@sandboxed
+def test_whatever_an_agent_does_to_its_files_is_an_outcome_and_no_fault_of_the_environment(tmp_path: Path) -> None:
+    victim = private_file(tmp_path)
+    commands = ways(str(victim), str(victim.parent))
+    chosen = [commands[name] for name in commands if name.startswith(("race", "trap")) or name.endswith(("that just fit", "hard link"))]
+
+    def play_all() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+        env = ShellEnv(families="rename", levels=1, seconds=5)
+        for command in chosen:
+            env.reset(env.tasks(n=1)[0])
+            step = env.step(command)
+            for other in ("ls", "submit"):
+                step = step if step.done else env.step(other)
+            assert step.done and not step.success, command
+            assert victim.stat().st_mode & 0o777 == 0o600 and victim.read_text() == "keep", command
+        env.close()
+
+    as_user(play_all)
+
+
+REFUSED = {
+    "memfd": "os.memfd_create('x')", "System V memory": "c(29, 194, 0, 4096, 0o1666)", "System V messages": "c(68, 186, 0, 0o1666)",
+    "System V semaphores": "c(64, 190, 0, 1, 0o1666)", "message queues": "c(240, 180, b'q', 0o102, 0o600, None)",
+    "shared memory without a file": "mmap.mmap(-1, 4096)", "a device of zeros": "mmap.mmap(os.open('/dev/zero', 2), 4096)",
+    "namespaces": "c(272, 97, 0x10000000)", "keys": "c(250, 219, 0, -3, 1)", "rings": "c(425, 425, 8, bytes(120))",
+    "faults handled by programs": "c(323, 282, 1)", "programs in the kernel": "c(321, 280, 0, bytes(128), 64)",
+    "watched files": "c(294, 26, 0)", "pages given to pipes": "c(278, 75, 1, None, 0, 0)", "sockets to the kernel": "socket.socket(38, 5)",
+    "larger pipes": "fcntl.fcntl(os.pipe()[1], 1031, 1 << 20)", "mounts": "c(165, 40, b't', b'/tmp', b'tmpfs', 0, None)",
+}  # fmt: skip
+needs_python = pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="needs a Python in /usr/bin")
+needs_filter = pytest.mark.skipif(platform.machine() not in ARCHITECTURES, reason="system calls are not filtered on this machine")
+
+
+@sandboxed
+@needs_python
+@needs_filter
+def test_system_calls_that_take_uncounted_memory_or_reach_the_kernel_are_refused() -> None:
+    head = (
+        "import ctypes, fcntl, mmap, os, platform, socket\n"
+        "def c(x, a, *v):\n"
+        " if ctypes.CDLL(None, use_errno=True).syscall(a if platform.machine() == 'aarch64' else x, *v) < 0:\n"
+        "  raise OSError(ctypes.get_errno(), '')\n"
+    )
+    tries = "".join(
+        f"try: {text}; print({name!r}, 'was possible')\nexcept OSError as e: print({name!r}, e.errno)\n" for name, text in REFUSED.items()
+    )
+    shell = Shell({"try.py": file(head + tries)}, Limits(seconds=30))
+    lines = dict(line.rsplit(" ", 1) for line in shell.run("python3 try.py").output.splitlines())
+    shell.close()
+    wanted = dict.fromkeys(REFUSED, "1") | {"a device of zeros": "19", "sockets to the kernel": "97"}
+    assert lines == wanted
+
+
+def decision(program: bytes, architecture: int, number: int, *arguments: int) -> int:
+    """What the kernel would answer, by the manual of classic BPF: 0x7FFF0000 allows, 0x00050000 | n is the error n."""
+    data = struct.pack("<IIQ6Q", number, architecture, 0, *(*arguments, *(0,) * (6 - len(arguments))))
+    steps, at, value = [struct.unpack_from("<HBBI", program, start) for start in range(0, len(program), 8)], 0, 0
+    while True:
+        code, yes, no, k = steps[at]
+        at += 1
+        if code == 0x06:
+            return int(k)
+        if code == 0x20:
+            value = struct.unpack_from("<I", data, k)[0]
+        else:
+            holds = {0x15: value == k, 0x35: value >= k, 0x45: value & k != 0}[code]
+            at += yes if holds else no
+
+
+@pytest.mark.parametrize(
+    ("machine", "architecture", "calls"),
+    [("x86_64", 0xC000003E, {"read": 0, "clone": 56, "mmap": 9, "fcntl": 72, "socket": 41, "setsockopt": 54, "memfd": 319, "clone3": 435}),
+     ("aarch64", 0xC00000B7, {"read": 63, "clone": 220, "mmap": 222, "fcntl": 25, "socket": 198, "setsockopt": 208, "memfd": 279,
+                              "clone3": 435})],
+)  # fmt: skip
+def test_the_filter_of_system_calls_decides_by_number_and_arguments(machine: str, architecture: int, calls: dict[str, int]) -> None:
+    program, allowed, refused = call_filter(grouped=True, machine=machine), 0x7FFF0000, 0x00050001
+
+    def ask(name: str, *arguments: int) -> int:
+        return decision(program, architecture, calls[name], *arguments)
+
+    assert ask("read") == allowed and ask("memfd") == refused and ask("clone3") == 0x00050026
+    assert ask("clone", 17) == allowed and ask("clone", 0x10000011) == refused and ask("clone", 0x003D0F00) == allowed
+    assert ask("mmap", 0, 1, 3, 0x22) == ask("mmap", 0, 1, 3, 0x01) == allowed and ask("mmap", 0, 1, 3, 0x21) == refused
+    assert ask("socket", 1) == ask("socket", 2) == ask("socket", 10) == ask("socket", 16) == allowed and ask("socket", 17) == 0x00050061
+    assert ask("setsockopt", 3, 1, 7) == ask("setsockopt", 3, 1, 8) == 0x00050000
+    assert ask("setsockopt", 3, 1, 2) == ask("setsockopt", 3, 6, 7) == allowed
+    assert ask("fcntl", 3, 1031) == refused and ask("fcntl", 3, 6) == ask("fcntl", 3, 1) == allowed
+    assert decision(call_filter(grouped=False, machine=machine), architecture, calls["fcntl"], 3, 6) == 0x00050000
+    assert decision(program, 0x40000003, calls["read"]) == 0x00050026, "programs of another architecture"
+    assert decision(program, architecture, 0x40000000 + calls["read"]) == 0x00050026
+    assert call_filter(grouped=True, machine="unknown") == b""
+
+
+@sandboxed
+def test_files_without_content_have_a_limit_too_and_nothing_of_the_host_is_in_the_environment() -> None:
+    shell = Shell({}, Limits(disk_mb=1, seconds=30))
+    assert not re.sub(r"_=\S*", "", shell.run("tr '\\0' '\\n' < /proc/1/environ").output)
+    for folder_name in ("/work", "/tmp", "/dev/shm"):
+        done = shell.run(f"cd {folder_name}; for i in $(seq 400); do : > f$i; done 2>&1 | tail -1; ls | wc -l")
+        assert "No space left" in done.output and int(done.output.split()[-1]) < 256, folder_name
+    shell.close()
+
+
+@sandboxed
+@needs_python
+def test_processes_in_the_background_stop_between_two_commands_and_go_on_with_the_next() -> None:
+    shell = Shell({}, Limits(seconds=30))
+    shell.run("(while :; do echo x >> log; done) & sleep 100 & kill -STOP $!; sleep 0.2")
+    first = shell.tree()
+    time.sleep(0.2)
+    assert shell.tree() == first and first["log"].data
+    shell.run("sleep 0.2")
+    assert len(shell.tree()["log"].data or b"") > len(first["log"].data)
+    assert "T" in shell.run("ps -o stat= -C sleep 2>/dev/null || grep -h State /proc/[0-9]*/status").output, (
+        "what the agent stopped stays so"
+    )
+    shell.close()
+
+
+TAKING = [
+    "eight processes",
+    "memfd written",
+    "System V segments",
+    "shared memory mostly unmapped",
+    "local sockets",
+    "memory taken after the command",
+]
+
+
+@sandboxed
+@needs_python
+@pytest.mark.parametrize("way", TAKING)
+def test_no_way_of_taking_memory_gets_more_than_the_limit(way: str) -> None:
+    shell = Shell({}, Limits(seconds=3, memory_mb=128))
+    shell.run(ways("/none", "/none")[f"memory: {way}"])
+    time.sleep(0.2)
+    shell.run("true")
+    group = shell._box._group
+    peaks = [] if group is None else [group.folder / name for name in ("memory.peak", "memory.max_usage_in_bytes")]
+    peak = next((int(path.read_text()) for path in peaks if path.exists()), None)
+    shell.close()
+    if peak is None:
+        pytest.skip("no cgroup can be had here that measures it")
+    assert peak <= 1.1 * (128 << 20)
+
+
 def sandboxes() -> int:
     """Processes of this process that run bubblewrap."""
     found = 0
@@ -415,7 +640,7 @@ def own_folder(tmp_path: Path) -> Path:
         (task / "files").mkdir(parents=True)
         (task / "task.md").write_text(f"Write {number} to out.\n")
         (task / "files" / "in.txt").write_text(f"{number}\n")
-        (task / "check.sh").write_text(f'[ "$(cat out)" = {number} ]\n')
+        (task / "check.sh").write_text(f'[ "$(cat /work/out)" = {number} ]\n')
         (task / "expert.sh").write_text("cp in.txt out\n")
     return tmp_path / "tasks"
 
@@ -428,6 +653,53 @@ def test_tasks_of_the_users_own_are_checked_by_their_script_in_a_fresh_sandbox(t
     assert play(env, train[1], env.expert(train[1])).success
     assert not play(env, train[1], ["cat() { echo 1; }; export -f cat; exit() { :; }", "submit"]).success, "a function of the agent's shell"
     assert not play(env, train[1], ["echo 7 > out", "submit"]).success
+    env.close()
+
+
+LEFT = {  # what an agent may leave so that a check that does not hold seems to
+    "a module in the working folder": "echo 'import os; os._exit(0)' > json.py",
+    "a module for all programs": 'for d in . .local/lib/python3.*/site-packages .local/lib/python3.11/site-packages; do mkdir -p "$d"; '
+    'echo \'import os; os._exit(0)\' > "$d/usercustomize.py"; cp "$d/usercustomize.py" "$d/sitecustomize.py"; done',
+    "programs in the working folder": "for p in cat grep test python3 git; do printf '#!/bin/sh\\nexit 0\\n' > $p; chmod +x $p; done",
+    "settings of a shell": "echo 'exit 0' | tee .bashrc .bash_profile .profile .bash_env .inputrc",
+    "settings of git": "git init -q .; git config core.fsmonitor 'kill -9 $PPID; true'; git config core.pager true",
+    "a program that prints the answer": "echo 'for p in /proc/[0-9]*/fd/1; do echo solved > $p; done; exit 1' > tool; chmod +x tool",
+    "a program that writes the answer": "printf '#!/bin/sh\\necho right > /work/out\\nexit 1\\n' > tool; chmod +x tool",
+}
+CHECKS = {
+    "python in its folder": 'python3 -c \'import json, sys; sys.exit(open("/work/out").read() != "right\\n")\'',
+    "python in the agent's folder": 'cd /work && python3 -c \'import json, sys; sys.exit(open("out").read() != "right\\n")\'',
+    "the agent's program, then its file": "/work/tool; grep -qx right /work/out",
+    "git and other programs": 'git -C /work status >/dev/null; cd /work; [ "$(cat out)" = right ]',
+}
+
+
+@sandboxed
+@needs_python
+@pytest.mark.parametrize("check_name", CHECKS)
+def test_nothing_that_an_agent_leaves_decides_the_check_of_an_own_task(tmp_path: Path, check_name: str) -> None:
+    task = tmp_path / "tasks" / "t"
+    (task / "files").mkdir(parents=True)
+    (task / "files" / "out").write_text("wrong\n")
+    (task / "task.md").write_text("Write right to out.\n")
+    (task / "check.sh").write_text(CHECKS[check_name])
+    env = ShellEnv(folder=str(tmp_path / "tasks"), seconds=20)
+    for name, command in LEFT.items():
+        assert not play(env, env.tasks()[0], [command, "submit"]).success, name
+    assert play(env, env.tasks()[0], ["echo right > out", "submit"]).success
+    env.close()
+
+
+@sandboxed
+def test_a_check_sees_the_files_but_cannot_change_them_and_its_home_is_elsewhere(tmp_path: Path) -> None:
+    task = tmp_path / "tasks" / "t"
+    task.mkdir(parents=True)
+    (task / "task.md").write_text("Nothing.\n")
+    (task / "check.sh").write_text(
+        "[ -e /work/f ] && ! touch /work/x && ! echo x >> /work/f && [ $HOME = $PWD ] && [ $PWD != /work ] && touch y"
+    )
+    env = ShellEnv(folder=str(tmp_path / "tasks"), seconds=20)
+    assert play(env, env.tasks()[0], ["touch f", "submit"]).success
     env.close()
 
 
@@ -456,8 +728,7 @@ def test_a_sandbox_that_cannot_be_made_says_why(monkeypatch: pytest.MonkeyPatch,
     fake = tmp_path / "bwrap"
     fake.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
     fake.chmod(0o755)
-    for parent in (tmp_path, *tmp_path.parents[:3]):  # whoever runs the sandbox must be able to find it
-        parent.chmod(parent.stat().st_mode | 0o055)
+    open_to_all(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(TurnwiseError, match="the sandbox could not be made: bwrap: No permissions"):
         Shell({"x": file("y")})

@@ -13,7 +13,7 @@ from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.shell.box import Kind, Limits, reap, require
 from turnwise.envs.shell.families import known_families
 from turnwise.envs.shell.own import EXPERT, own_tasks, scene_of
-from turnwise.envs.shell.sandbox import Shell
+from turnwise.envs.shell.sandbox import Shell, printable
 from turnwise.envs.shell.scene import LEVELS, NAMES, Probe, Scene
 from turnwise.envs.shell.spares import leave, take
 from turnwise.envs.shell.tree import TooLarge, Tree, as_json, digest, from_json, plain
@@ -171,15 +171,15 @@ class ShellEnv:
         return Transition(self._see(text or "[no output]", self._shell.cwd), info={"exit_code": done.code, "limit": done.ended})
 
     def _restart(self, cwd: str) -> None:
-        """A new sandbox with the same files. If they cannot be read back, the attempt is over by `_finish`."""
-        assert self._shell is not None
+        """A new sandbox with the same files, or with those of the task if they are too large to be read back or written again."""
+        assert self._shell is not None and self._task is not None and self._scene is not None
         old = self._shell
         try:
-            tree = old.tree()
+            self._shell = self._started(old.tree(), cwd)
         except TooLarge:
-            tree = dict(self._scene.tree) if self._scene is not None else {}
-        old.close()
-        self._shell = self._started(tree, cwd)
+            self._shell = self._started(self._prepared(self._task, self._scene))
+        finally:
+            old.close()
 
     def _finish(self, cwd: str, reason: str = "") -> Transition:
         """The end of the attempt: all processes are killed first, then the files are checked."""
@@ -207,17 +207,21 @@ class ShellEnv:
         return self._scene.probe is None or self._probed(self._scene.probe, tree)
 
     def _probed(self, probe: Probe, tree: Tree) -> bool:
-        """Run the probe in a fresh sandbox on a copy of the files, so that nothing of the agent's shell has a say."""
-        fresh = self._started(tree)
+        """Run the probe in a fresh sandbox over a copy of the files that cannot be changed, so that nothing of the agent's shell has a say,
+        nor what it left in its home or in the working folder."""
+        try:
+            fresh = Shell(tree, self.limits, box=take(self.limits, self.sandbox, self, check=True))
+        except TooLarge:
+            return False
         try:
             done = fresh.run(probe.script)
-            return not done.ended and done.output.strip() == probe.output.strip()
+            return not done.ended and (done.code == 0 if probe.output is None else done.output.strip() == probe.output.strip())
         finally:
             fresh.close()
 
     def _see(self, text: str, cwd: str) -> Observation:
         assert self._shell is not None
-        self._last = f"{text}\n{cwd}$"
+        self._last = f"{text}\n{printable(cwd)}$"
         anchor: Any = None
         if self.anchor != "observation":
             try:

@@ -11,6 +11,8 @@ from turnwise.envs.shell.tree import read_folder
 from turnwise.util.errors import TurnwiseError
 
 GOAL, CHECK, FILES, EXPERT = "task.md", "check.sh", "files", "expert.sh"
+# A check imports no module of the agent's, in whatever folder it is.
+ISOLATED = 'python3() { command python3 -I "$@"; }; python() { command python -I "$@"; }; export -f python3 python'
 
 
 def scene_of(task: Task) -> Scene:
@@ -48,5 +50,5 @@ def _own_scene(task: Task, path: Path) -> Scene:
         expert = (path / EXPERT).read_text("utf-8").strip() if (path / EXPERT).is_file() else ""
     except (OSError, UnicodeDecodeError) as error:
         raise TurnwiseError(f"task {task.id!r}: {path} cannot be read: {error}") from None
-    script = f"( {check}\n) >/dev/null 2>&1 </dev/null && echo solved"
-    return Scene(goal, tree, lambda found: "", (expert,) if expert else (), probe=Probe(script, "solved"))
+    script = f"{ISOLATED}\n( {check}\n) >/dev/null 2>&1"
+    return Scene(goal, tree, lambda found: "", (expert,) if expert else (), probe=Probe(script))

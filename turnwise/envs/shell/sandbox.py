@@ -6,7 +6,8 @@
     shell.close()
 
 One bash lives as long as the shell, so `cd`, variables and functions last. A command that breaks a limit ends the whole sandbox: all of its
-processes are killed, and `ended` says why. Without bubblewrap nothing is run at all.
+processes are killed, and `ended` says why. Between two commands all processes are stopped: those in the background go on with the next
+command, and nothing changes the files while they are read. Without bubblewrap nothing is run at all.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import select
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
-from turnwise.envs.shell.box import START, Box, Kind, Limits, readable, usage
+from turnwise.envs.shell.box import LOOK, START, Box, Kind, Limits, readable
 from turnwise.envs.shell.tree import Entry, read_exactly, read_tree
 
-LOOK = 0.02  # seconds between two looks at the processes of a running command
+PATH_MAX = 4096
 LINE_NUMBER = re.compile(r"^bash: (?:eval: )?line \d+: ", re.MULTILINE)  # counts the commands since the start, which says nothing
 
 ESCAPE = re.compile(r"\x1b(?:\[[0-9;:?<=>]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-Z\\^-~])")  # colours
@@ -75,12 +78,14 @@ class Shell:
             return Done("", 137, self.cwd, self.ended)
         mark = secrets.token_hex(16)
         line = f'eval {_quoted(command)} </dev/null 2>&1; printf "\\n%s %d %s\\n" {mark} "$?" "$PWD"\n'
+        seconds = seconds or self.limits.seconds
+        self._box.go_on()
         try:
-            self._box.stdin.write(line.encode("utf-8", "surrogatepass"))
-            self._box.stdin.flush()
+            if not _written(self._box.stdin.fileno(), line.encode("utf-8", "surrogatepass"), seconds):
+                return self._end("the shell does not read its commands", b"")
         except OSError:
             return self._end("the shell is gone", b"")
-        return self._read(mark.encode(), seconds or self.limits.seconds, shown or self.limits.shown)
+        return self._read(mark.encode(), seconds, shown or self.limits.shown)
 
     def _read(self, mark: bytes, seconds: float, shown: int) -> Done:
         """Output until the line with the mark."""
@@ -94,9 +99,10 @@ class Shell:
             if now > deadline:
                 return self._end(f"a command took longer than {seconds:g} seconds", output)
             if now >= look:
-                look = now + LOOK
-                if reason := self._too_much():
+                reason, pause = self._box.too_much(deadline - now)
+                if reason:
                     return self._end(reason, output)
+                look = time.monotonic() + pause
             if not ready:
                 continue
             chunk = os.read(stream.fileno(), 1 << 16)
@@ -104,24 +110,16 @@ class Shell:
                 return self._end("the shell exited", output)
             output += chunk
             if found := last.search(output, max(0, len(output) - len(chunk) - 8192)):  # the line may be cut between two chunks
-                self.cwd = os.fsdecode(found[2])
+                self.cwd = os.fsdecode(found[2][:PATH_MAX])
+                if not self._box.stop():
+                    return self._end("its processes could not be stopped", output[: found.start()])
                 return Done(_shown(output[: found.start()], shown), int(found[1]), self.cwd)
             if len(output) > limits.printed_mb << 20:
                 return self._end(f"a command printed more than {limits.printed_mb} MB", output)
 
-    def _too_much(self) -> str:
-        """Which limit the processes of the sandbox break together; empty if none. Those of an idle sandbox do not count."""
-        count, memory = usage(self._box.pid)
-        idle, held = self._box.own
-        if count - idle > self.limits.processes:
-            return f"more than {self.limits.processes} processes were running"
-        if memory - held > self.limits.memory_mb << 20:
-            return f"the processes used more than {self.limits.memory_mb} MB of memory"
-        return ""
-
     def _end(self, reason: str, output: bytes | bytearray) -> Done:
-        self.ended = reason
         self._box.kill()
+        self.ended = reason = self._box.reason() or reason
         return Done(_shown(output, self.limits.shown), 137, self.cwd, reason)
 
     def tree(self, largest: int | None = None) -> dict[str, Entry]:
@@ -180,7 +178,24 @@ def _shown(output: bytes | bytearray, most: int) -> str:
     if len(text) > most:
         half = most // 2
         text = f"{text[:half]}\n[… {len(text) - 2 * half:,} characters are not shown …]\n{text[-half:]}"
+    return printable(text)
+
+
+def printable(text: str) -> str:
+    """The text without what would act on a terminal."""
     return "".join(sign if sign in "\n\t" or sign.isprintable() else "�" for sign in text)
+
+
+def _written(handle: int, data: bytes, seconds: float) -> bool:
+    """Write to a pipe; False if its reader does not take it in time."""
+    waiting, deadline, left = select.poll(), time.monotonic() + seconds, memoryview(data)
+    waiting.register(handle, select.POLLOUT)
+    while left:
+        if not waiting.poll(max(0.0, 1000 * (deadline - time.monotonic()))):
+            return False
+        with suppress(BlockingIOError):
+            left = left[os.write(handle, left) :]
+    return True
 
 
 def _quoted(text: str) -> str:

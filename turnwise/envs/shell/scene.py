@@ -18,10 +18,11 @@ NAMES = (
 
 @dataclass(frozen=True)
 class Probe:
-    """A script that is run in a fresh sandbox on a copy of the resulting files, and the output that it must give."""
+    """A script that is run in a fresh sandbox, in which the resulting files are in /work and cannot be changed, and the output that it must
+    give; without one, its exit code must be 0."""
 
     script: str
-    output: str
+    output: str | None = None
 
 
 @dataclass(frozen=True)

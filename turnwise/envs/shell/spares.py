@@ -15,8 +15,8 @@ from typing import Any
 
 from turnwise.envs.shell.box import Box, Kind, Limits
 
-AHEAD = {"bubblewrap": 3, "gvisor": 1}  # how many wait: one of gVisor takes about 100 MB
-Key = tuple[Limits, Kind, int]
+AHEAD = {"bubblewrap": 3, "gvisor": 1}  # how many wait: one of gVisor takes about 100 MB; of those for a check, one
+Key = tuple[Limits, Kind, bool, int]
 
 _waiting: dict[Key, list[Box]] = {}
 _users: dict[Key, set[int]] = {}
@@ -34,9 +34,9 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-def take(limits: Limits, kind: Kind, user: Any) -> Box:
-    """A sandbox for `user`, which is forgotten by `leave`, or when nothing refers to it any more."""
-    key = (limits, kind, threading.get_ident())
+def take(limits: Limits, kind: Kind, user: Any, check: bool = False) -> Box:
+    """A sandbox for `user`, which is forgotten by `leave`, or when nothing refers to it any more; or one for a check."""
+    key = (limits, kind, check, threading.get_ident())
     with _lock:
         users = _users.setdefault(key, set())
         if id(user) not in users:
@@ -50,10 +50,10 @@ def take(limits: Limits, kind: Kind, user: Any) -> Box:
                 found = first
             else:
                 first.close()
-        found = found or Box(limits, kind)
+        found = found or Box(limits, kind, check)
         try:
-            while len(boxes) < AHEAD[kind]:
-                boxes.append(Box(limits, kind))
+            while len(boxes) < (1 if check else AHEAD[kind]):
+                boxes.append(Box(limits, kind, check))
         except OSError:  # no room for more processes or handles: this one is there
             pass
         return found

@@ -1,12 +1,14 @@
 """A folder as a value: its files, folders and links, read through a directory handle.
 
 Reading follows no symbolic link, at any level, and opens nothing but plain files: what a sandboxed command leaves behind (a link to
-/etc, a named pipe, a folder that is swapped for a link while it is read) cannot lead out of the folder or block the reader.
+/etc, a named pipe, a folder that is swapped for a link while it is read) cannot lead out of the folder or block the reader. A name is
+looked up once; everything else, a change of permissions too, is done through the handle that this gave.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import stat
 import struct
@@ -15,12 +17,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b, sha1
+from pathlib import Path
 from typing import Any
 
 from turnwise.util.errors import TurnwiseError
 
 TIME = 1_700_000_000 * 10**9  # of everything that a task starts from, so that listings are the same everywhere
 DEEPEST = 64  # levels of folders
+OURS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # errors that no entry of a folder can cause
 
 
 class TooLarge(TurnwiseError):
@@ -87,32 +91,43 @@ def write_tree(root: int, tree: Mapping[str, Entry], owner: int | None = None) -
     """Write a tree into the empty folder that `root` is a handle of, for the user `owner` if that is not this process's.
 
     Every entry is made anew in a folder that was made before it: no link is followed, and no path leads out of the folder."""
-    folders = {"": root}
-    try:
-        with _acting_as(owner):
-            for path, entry in with_folders(tree).items():
+    with _acting_as(owner):
+        open_folders = [("", root)]  # those on the way to the entry: as many handles as the tree is deep
+        try:
+            for path, entry in sorted(with_folders(tree).items(), key=lambda item: item[0].split("/")):
                 parent, _, name = path.rpartition("/")
-                if parent not in folders or name in ("", ".", "..") or "\0" in name:
+                while parent != open_folders[-1][0] and len(open_folders) > 1:
+                    _finish(*open_folders.pop(), tree)
+                if parent != open_folders[-1][0] or name in ("", ".", "..") or "\0" in name:
                     raise TurnwiseError(f"a tree cannot hold the path {path!r}: its folder is missing or is not a folder")
-                _write(folders, path, folders[parent], name, entry)
-            for path in sorted(folders, reverse=True):
-                made = tree.get(path, FOLDER)
-                if path:
-                    os.fchmod(folders[path], made.mode)
-                os.utime(folders[path], ns=(made.time, made.time))
-    finally:
-        for path, handle in folders.items():
-            if path:
+                if (handle := _write(open_folders[-1][1], name, entry)) is not None:
+                    open_folders.append((path, handle))
+            while len(open_folders) > 1:
+                _finish(*open_folders.pop(), tree)
+            os.utime(root, ns=(TIME, TIME))
+        finally:
+            for _, handle in open_folders[1:]:
                 os.close(handle)
 
 
-def _write(folders: dict[str, int], path: str, parent: int, name: str, entry: Entry) -> None:
+def _finish(path: str, handle: int, tree: Mapping[str, Entry]) -> None:
+    """Give a folder its permissions and its time, after everything in it was written."""
+    made = tree.get(path, FOLDER)
+    try:
+        os.fchmod(handle, made.mode)
+        os.utime(handle, ns=(made.time, made.time))
+    finally:
+        os.close(handle)
+
+
+def _write(parent: int, name: str, entry: Entry) -> int | None:
+    """Make an entry; a folder's handle is returned."""
     if entry.link is not None:
         os.symlink(entry.link, name, dir_fd=parent)
         os.utime(name, ns=(entry.time, entry.time), dir_fd=parent, follow_symlinks=False)
     elif entry.data is None:
         os.mkdir(name, 0o700, dir_fd=parent)
-        folders[path] = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
     else:
         handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=parent)
         try:
@@ -123,6 +138,7 @@ def _write(folders: dict[str, int], path: str, parent: int, name: str, entry: En
             os.utime(handle, ns=(entry.time, entry.time))
         finally:
             os.close(handle)
+    return None
 
 
 @contextmanager
@@ -160,39 +176,47 @@ def read_exactly(root: int, largest: int) -> dict[str, Entry] | None:
 class _Reader:
     """Reads a folder, entry by entry, within bounds."""
 
-    def __init__(self, largest: int, most: int):
+    def __init__(self, largest: int, most: int, trusted: bool = False):
         self.found: dict[str, Entry] = {}
+        self.trusted = trusted  # a folder of the user's: nothing of it is changed, and what cannot be read is an error
         self.largest, self.left, self.most = largest, largest, most
         self.more = False  # whether there is something that a tree does not hold
 
-    def walk(self, parent: int, prefix: str, depth: int) -> None:
+    def walk(self, folder: int, prefix: str, depth: int) -> None:
         if depth > DEEPEST:
             raise TooLarge(f"folders are nested deeper than {DEEPEST} levels")
-        with os.scandir(parent) as listing:
-            names = sorted(os.fsencode(item.name) for item in listing)
-        for name in names:
-            try:
-                self._entry(name, parent, prefix + os.fsdecode(name), depth)
-            except FileNotFoundError:  # removed in the meantime by a process of the sandbox
-                continue
+        with self._allowed(folder, 0o500), os.scandir(folder) as listing:
+            for name in sorted(os.fsencode(item.name) for item in self._bounded(listing)):
+                try:
+                    self._entry(name, folder, prefix + os.fsdecode(name), depth)
+                except OSError as error:  # removed or changed in the meantime by a process of the sandbox
+                    if self.trusted or error.errno in OURS:
+                        raise
+
+    def _bounded(self, listing: Iterator[os.DirEntry[str]]) -> Iterator[os.DirEntry[str]]:
+        for number, item in enumerate(listing):
+            if number > self.most:
+                raise TooLarge(f"the folder holds more than {self.most:,} entries")
+            yield item
 
     def _entry(self, name: bytes, parent: int, path: str, depth: int) -> None:
-        status = os.stat(name, dir_fd=parent, follow_symlinks=False)
-        mode = stat.S_IMODE(status.st_mode)
-        if stat.S_ISLNK(status.st_mode):
-            self._add(path, Entry(0o777, link=os.fsdecode(os.readlink(name, dir_fd=parent)), time=status.st_mtime_ns))
-        elif stat.S_ISREG(status.st_mode):
-            self.more |= status.st_nlink > 1
-            self._add(path, Entry(mode, self._content(name, parent, mode), time=status.st_mtime_ns))
-        elif stat.S_ISDIR(status.st_mode):
-            self._add(path, Entry(mode, time=status.st_mtime_ns))
-            handle = _opened(name, parent, os.O_DIRECTORY, mode)
-            try:
-                self.walk(handle, path + "/", depth + 1)
-            finally:
-                os.close(handle)
-        else:
-            self.more = True
+        handle = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=parent)
+        try:
+            status = os.fstat(handle)
+            mode = stat.S_IMODE(status.st_mode)
+            if stat.S_ISLNK(status.st_mode):
+                self._add(path, Entry(0o777, link=os.fsdecode(os.readlink("", dir_fd=handle)), time=status.st_mtime_ns))
+            elif stat.S_ISREG(status.st_mode):
+                self.more |= status.st_nlink > 1
+                self._add(path, Entry(mode, self._content(handle), time=status.st_mtime_ns))
+            elif stat.S_ISDIR(status.st_mode):
+                self._add(path, Entry(mode, time=status.st_mtime_ns))
+                with self._allowed(handle, 0o500), _reopened(handle) as folder:
+                    self.walk(folder, path + "/", depth + 1)
+            else:
+                self.more = True
+        finally:
+            os.close(handle)
 
     def _add(self, path: str, entry: Entry) -> None:
         self.left -= len(entry.data or b"") + 64
@@ -200,25 +224,34 @@ class _Reader:
             raise TooLarge(f"the folder holds more than {self.largest:,} bytes or {self.most:,} entries")
         self.found[path] = entry
 
-    def _content(self, name: bytes, parent: int, mode: int) -> bytes:
-        handle = _opened(name, parent, 0, mode)
-        with os.fdopen(handle, "rb") as opened:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                return b""
-            return opened.read(max(self.left, 0) + 1)
+    def _content(self, handle: int) -> bytes:
+        with self._allowed(handle, 0o400), _reopened(handle) as opened, os.fdopen(opened, "rb", closefd=False) as file:
+            return file.read(max(self.left, 0) + 1)
 
-
-def _opened(name: bytes, parent: int, flags: int, mode: int) -> int:
-    """A handle; an entry that forbids its owner to read it is opened by allowing that for a moment."""
-    flags |= os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-    try:
-        return os.open(name, flags, dir_fd=parent)
-    except PermissionError:
-        os.chmod(name, mode | 0o700, dir_fd=parent)
+    @contextmanager
+    def _allowed(self, handle: int, bits: int) -> Iterator[None]:
+        """Give the owner of a file or folder these permissions meanwhile. The path in /proc leads to what the handle is of, whatever has
+        its name by now."""
+        mode = stat.S_IMODE(os.fstat(handle).st_mode)
+        if mode & bits == bits or self.trusted:
+            yield
+            return
+        path = Path(f"/proc/self/fd/{handle}")
+        path.chmod(mode | bits)
         try:
-            return os.open(name, flags, dir_fd=parent)
+            yield
         finally:
-            os.chmod(name, mode, dir_fd=parent)
+            path.chmod(mode)
+
+
+@contextmanager
+def _reopened(handle: int) -> Iterator[int]:
+    """A handle to read with, of the plain file or folder that this handle of a path is of."""
+    opened = os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        yield opened
+    finally:
+        os.close(opened)
 
 
 INDEX = struct.Struct(">4sII")  # the head of git's index: its name, its version, how many entries it has
@@ -290,8 +323,9 @@ def from_json(values: Mapping[str, Any]) -> dict[str, Entry]:
 
 def read_folder(path: str | os.PathLike[str]) -> dict[str, Entry]:
     """The tree of a folder on disk."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    reader, handle = _Reader(8 << 20, 20_000, trusted=True), os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        return plain(read_tree(handle))
+        reader.walk(handle, "", 0)
+        return plain(reader.found)
     finally:
         os.close(handle)

@@ -74,7 +74,7 @@ def repair(rng: Random, level: int) -> Scene:
         visible = " ".join(map(str, trials[-1]))
         test = f'[ "$(bash {name} {visible})" = "{script.result(trials[-1])}" ]'
         tests.append(f'{test} || {{ echo "{name} {visible} is wrong"; failed=1; }}')
-        probe += [f"bash {name} {' '.join(map(str, trial))}" for trial in trials]
+        probe += [f"bash /work/{name} {' '.join(map(str, trial))}" for trial in trials]
         output += [str(script.result(trial)) for trial in trials]
         commands.append(f"cat > {name} <<'END'\n{script.text(script.right)}END")
     tests.append('[ "$failed" = 0 ] && echo "all tests pass"')
@@ -112,7 +112,7 @@ def git_commit(rng: Random, level: int) -> Scene:
         expert = (*([f"git switch -q -c {third}"] if level == 3 else []), f"git commit -q -m '{message}' {first}.txt")
         names = [first]
     where = third if level == 3 else "main"
-    probe = f"git -c safe.directory=/work log --format=%s {where}; git -c safe.directory=/work show --name-only --format= {where}"
+    probe = f"git -C /work log --format=%s {where}; git -C /work diff-tree -r --name-only --no-commit-id {where}"
     output = "\n".join([message, "start", *(f"{name}.txt" for name in names)])
     return Scene(goal, tree, Wanted(), expert, setup, Probe(probe, output))
 
@@ -133,7 +133,7 @@ def git_find(rng: Random, level: int) -> Scene:
         goal = "This folder is a git repository. One commit brought the word mistake. Write the first line of its message to answer.txt."
         return Scene(goal, {}, Wanted({"answer.txt": subject}, loose=True), (f"{ask} > answer.txt",), tuple(setup))
     goal = "This folder is a git repository. One commit brought the word mistake. Revert that commit with git revert, and keep all others."
-    script = "git -c safe.directory=/work log --format=%s | head -1; git -c safe.directory=/work status --porcelain; ls *.txt"
-    left = sorted(f"{name}.txt" for name in names if name != names[culprit])
-    probe = Probe(script, "\n".join([f'Revert "{subject}"', *left]))
-    return Scene(goal, {}, Wanted(gone=[path]), ("git revert --no-edit $(git log --format=%H -S mistake)",), tuple(setup), probe)
+    left = {f"{name}.txt": f"{name}\n" for name in names if name != names[culprit]}
+    script = "git -C /work log -1 --format=%s; git -C /work ls-tree -r --name-only HEAD"  # nothing that runs a filter of the repository
+    probe = Probe(script, "\n".join([f'Revert "{subject}"', *sorted(left)]))
+    return Scene(goal, {}, Wanted(left, [path]), ("git revert --no-edit $(git log --format=%H -S mistake)",), tuple(setup), probe)
