@@ -17,6 +17,8 @@ from turnwise import TurnwiseError
 from turnwise.config.recipes import is_override, parse_override
 from turnwise.config.schema import Config, fields
 from turnwise.config.writing import content_hash, help_config, to_toml
+from turnwise.setup.early import read_source
+from turnwise.setup.source import source_config
 from turnwise.util.errors import unknown_name
 
 RECIPES = ROOT / "recipes"
@@ -122,6 +124,50 @@ def test_another_environment_starts_without_the_options_of_the_one_before() -> N
 def test_the_recipes_that_ship_are_right(path: Path) -> None:
     config = Config.load(path)
     assert config.name != "run" and path.read_text().startswith("# ")
+
+
+@pytest.mark.parametrize("name", ["quickstart", "quickstart.toml", "recipes/quickstart.toml", "recipes/quickstart"])
+def test_a_recipe_that_ships_is_known_by_its_name_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    shipped = Config.load(RECIPES / "quickstart.toml")
+    assert Config.load(name) == shipped
+    assert Config.load({"extends": name, "seed": 3}).seed == 3
+    deep = tmp_path / "deep"
+    deep.mkdir()
+    assert Config.load(write(deep / "mine.toml", f'extends = "{name}"')) == shipped
+    assert read_source(name, None, {}).config == shipped and source_config(name, None, {})[0] == shipped
+
+
+def test_a_file_of_the_user_comes_before_a_recipe_that_ships(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "quickstart.toml", 'extends = "own-env"\nname = "mine"')
+    write(tmp_path / "above.toml", 'extends = "quickstart"')
+    assert [Config.load(name).name for name in ("quickstart", "quickstart.toml", "above")] == ["mine"] * 3
+    (tmp_path / "own-env").mkdir()
+    assert Config.load("own-env").name == "own-env"  # a folder is not a recipe
+    with pytest.raises(TurnwiseError, match="neither a run"):  # but it may be what is evaluated
+        read_source("own-env", None, {})
+
+
+def test_an_unknown_recipe_lists_those_that_ship(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TurnwiseError, match=r"no recipe quikstart: .*Did you mean quickstart\?") as told:
+        Config.load("quikstart")
+    with pytest.raises(TurnwiseError, match="no recipe .*elsewhere/own-env.toml") as below:
+        Config.load(write(tmp_path / "mine.toml", 'extends = "elsewhere/own-env.toml"'))
+    with pytest.raises(TurnwiseError, match="no such folder") as source:
+        read_source("quikstart", None, {})
+    for path in RECIPES.glob("*.toml"):
+        assert all(path.stem in str(error.value) for error in (told, below, source))
+
+
+def test_the_built_package_has_every_recipe(tmp_path: Path) -> None:
+    build = "from setuptools import setup; setup()"
+    arguments = ["--quiet", "egg_info", "--egg-base", str(tmp_path), "build_py", "-d", str(tmp_path / "built")]
+    subprocess.run([sys.executable, "-c", build, *arguments], cwd=RECIPES.parent, check=True, capture_output=True)
+    recipes = tmp_path / "built" / "turnwise" / "recipes"
+    assert not recipes.is_symlink()
+    assert {path.name: path.read_text() for path in recipes.iterdir()} == {path.name: path.read_text() for path in RECIPES.glob("*.toml")}
 
 
 def test_a_recipe_that_cannot_be_read_says_where(tmp_path: Path) -> None:

@@ -20,7 +20,9 @@ PROMPTED = ("plain", "react", "reflexion")  # agents of turnwise.evaluation.base
 
 
 def evaluate(
-    source: Annotated[str | None, typer.Argument(help="A run, a model folder or a recipe. Not needed with --agent and --url.")] = None,
+    source: Annotated[
+        str | None, typer.Argument(help="A run, a model folder or a recipe (a file or a name). Not needed with --agent and --url.")
+    ] = None,
     overrides: Overrides = None,
     agent: Annotated[
         str | None, typer.Option(help="random, scripted or expert: no model. plain, react or reflexion: a model with prompting only.")

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 def train(
     recipe: Annotated[
-        str | None, typer.Argument(help="A recipe (TOML). Default: the quickstart, a tiny model on generated households.")
+        str | None,
+        typer.Argument(
+            help="A recipe: a TOML file, or the name of one that comes with Turnwise. Default: the quickstart, a tiny model on generated households."
+        ),
     ] = None,
     overrides: Overrides = None,
     env: Annotated[str | None, typer.Option(help="Train on this environment; your own class: path/to/my_env.py:MyEnv.")] = None,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from turnwise.collect.player_policy import PLAYERS
+from turnwise.config.recipes import is_recipe, shipped_recipes
 from turnwise.config.references import is_reference
 from turnwise.config.schema import Config
 from turnwise.envs import registry
@@ -38,13 +39,16 @@ def read_source(source: str | Path | None, env: str | None, overrides: Mapping[s
             raise TurnwiseError("say which environment the server's model should play (env=…)")
         return Source(Config.load(None, changes))
     path = Path(source)
-    if path.suffix == ".toml":
+    if is_recipe(path):
         return Source(Config.load(path, changes))
     if (path / CONFIG).is_file():
         return Source(Config.load(path / CONFIG, changes), run=Run.open(path))
     if not (path / "config.json").is_file():
         what = "there is no such folder" if not path.exists() else f"it is neither a run (no {CONFIG}) nor a model folder (no config.json)"
-        raise TurnwiseError(f"{path}: {what}. What can play: a run's folder, a model's folder, a recipe, or `random` and `expert`")
+        raise TurnwiseError(
+            f"{path}: {what}. What can play: a run's folder, a model's folder, a recipe, or `random` and `expert`. "
+            f"Recipes that come with Turnwise: {', '.join(shipped_recipes())}"
+        )
     if env is None:
         raise TurnwiseError(f"{path} is a model: say which environment it should play (env=…)")
     return Source(Config.load(None, {"model.path": str(path), **changes}))
