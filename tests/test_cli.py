@@ -105,7 +105,7 @@ def summary_of(metrics: Sequence[dict[str, Any]], iteration: int, planned: int, 
     from turnwise.setup.state import State
 
     config = Config.load(None, TINY | {"iterations": planned})
-    return summarise_run(metrics, State(iteration=iteration, prepared=True), config, Run(tmp_path))
+    return summarise_run(metrics, State(iteration=iteration, prepared=True), config, Run(tmp_path), 2)
 
 
 def line(iteration: int, success: float | None = None) -> dict[str, Any]:
@@ -261,6 +261,46 @@ class Few(Bandit):
     def tasks(self, split):
         return TaskSet([Task(f"{{split}} {{number}}", split) for number in range(8)])
 """
+
+
+SPLITS = f"""{(ROOT / "tests" / "bandit_env.py").read_text()}
+
+from pathlib import Path
+
+from turnwise import Task, TaskSet, TurnwiseError
+
+
+class Splits(Bandit):
+    def __init__(self, data):
+        super().__init__()
+        self.data = Path(data)
+
+    def tasks(self, split):
+        if not (self.data / split).is_file():
+            raise TurnwiseError(f"unknown split {{split!r}}")
+        return TaskSet([Task(f"{{split}} {{number}}", split) for number in range(int((self.data / split).read_text()))])
+"""
+
+
+def test_an_evaluation_needs_only_the_split_that_it_is_asked_for(tmp_path: Path) -> None:
+    source, data = tmp_path / "splits.py", tmp_path / "data"
+    source.write_text(SPLITS)
+    data.mkdir()
+    for split, size in (("train", 8), ("valid_seen", 7), ("valid_unseen", 6)):
+        (data / split).write_text(str(size))
+    asked = {"env.name": f"{source}:Splits", "env.options.data": str(data), "eval.split": "valid_seen", "eval.n": 7}
+    run = start(tmp_path, iterations=1, **asked)
+    (data / "train").unlink()
+    (data / "valid_seen").unlink()
+    reporter = Told()
+    assert tw.evaluate(run.folder, split="valid_unseen", reporter=reporter).panel_size == 6
+    assert reporter.title.endswith("not the panel of valid_seen that training measures on")
+    assert tw.evaluate(run.folder, quiet=True, **{"eval.split": "valid_unseen"}).panel_size == 6
+    assert tw.evaluate(run.folder, split="valid_unseen", quiet=True, **{"eval.split": "valid_unseen"}).panel_size == 6
+    with pytest.raises(TurnwiseError, match="unknown split 'valid_seen'"):
+        tw.evaluate(run.folder, quiet=True)
+    with pytest.raises(TurnwiseError, match="has 6 tasks in its split 'valid_unseen', not 8"):
+        tw.evaluate(run.folder, split="valid_unseen", n=8, quiet=True)
 
 
 def test_an_evaluation_takes_the_panel_of_training_or_says_that_it_does_not(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def _train(config: Config, run: Run, reporter: Reporter) -> Result:
             trackers.close()
             system.close()
     metrics = run.metrics()
-    summary = summarise_run(metrics, state, config, run) | {"config_hash": content_hash(config), "finished": finished}
+    summary = summarise_run(metrics, state, config, run, len(system.panel)) | {"config_hash": content_hash(config), "finished": finished}
     run.write_summary(summary)
     return Result(run.folder, summary, not finished, metrics)
 
@@ -252,7 +252,7 @@ def evaluate_given(
     system = System(config, model_folder=folder, **shown)
     try:
         system.check_engine()
-        chosen = choose_panel(system, says_how(source, given, overrides), split, n, seed, repeats)
+        chosen = choose_panel(system, says_how(source, given, overrides), split, n, seed, repeats, overrides)
         system.look(chosen.panel)
         warmth = config.eval.temperature if temperature is None else temperature
         reporter.begin(chosen.words, 0, 0)

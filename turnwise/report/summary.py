@@ -12,7 +12,7 @@ from turnwise.setup.state import State
 from turnwise.util.printable import printable
 
 
-def summarise_run(metrics: Sequence[Mapping[str, Any]], state: State, config: Config, run: Run) -> dict[str, Any]:
+def summarise_run(metrics: Sequence[Mapping[str, Any]], state: State, config: Config, run: Run, panel: int) -> dict[str, Any]:
     """What summary.json holds. "After" means: after the last update that the run has made. If no evaluation was made there, it is empty,
     and `last_evaluation` says when the last one was."""
     measured = {int(line.get("iteration", 0)): line for line in metrics if "eval/success" in line}
@@ -33,7 +33,7 @@ def summarise_run(metrics: Sequence[Mapping[str, Any]], state: State, config: Co
         "turns_before": before.get("eval/turns"),
         "turns_after": after.get("eval/turns"),
         "last_evaluation": {"iteration": last.get("iteration"), "success": last.get("eval/success")},
-        "panel_size": config.eval.n,
+        "panel_size": panel,
         "train_seconds": round(state.seconds, 1),
         "turns": state.turns,
     }

@@ -57,6 +57,7 @@ from turnwise.util.errors import TurnwiseError
 from turnwise.util.notice import Once, told_after
 
 DEFAULT_MAX_TURNS = 50
+PANEL = 128  # tasks of an evaluation, if a recipe gives no number
 MOST_AHEAD = 64  # tasks for which an environment loads something before they are played
 PATIENCE = 15.0  # seconds before a start that seems to hang is explained
 
@@ -127,20 +128,27 @@ class System:
     @cached_property
     def panel(self) -> TaskSet:
         """The evaluation's tasks: none of them is a training task, which is checked."""
-        return self.panel_of(self.config.eval.split, self.config.eval.n, self.config.eval.seed, check=True)
+        panel = self.own_panel
+        check_disjoint(self.tasks, panel, warn=self.say)
+        return panel
 
-    def panel_of(self, split: str, n: int | None, seed: int, check: bool = False) -> TaskSet:
-        """`n` tasks of a split (None: all of it), the same ones on every machine."""
+    @cached_property
+    def own_panel(self) -> TaskSet:
+        """The tasks that the recipe evaluates on."""
+        own = self.config.eval
+        return self.panel_of(own.split, own.n, own.seed, most=PANEL)
+
+    def panel_of(self, split: str, n: int | None, seed: int, most: int | None = None) -> TaskSet:
+        """`n` tasks of a split, the same ones on every machine. None: all of it, or `most` of them."""
         env = self.config.env
         found = registry.tasks(env.name, split, n=None, **env.options)
         if n is not None and n > len(found):
             raise TurnwiseError(
                 f"{env.name} has {len(found)} tasks in its split {split!r}, not {n}: ask for fewer (eval.n, or --n of eval)"
             )
-        panel = found.distinct() if n is None else found.panel(n, seed)
-        if check:
-            check_disjoint(self.tasks, panel, warn=self.say)
-        return panel
+        if n is None and most is not None:
+            n = min(most, len(found.distinct()))
+        return found.distinct() if n is None else found.panel(n, seed)
 
     @cached_property
     def max_turns(self) -> int:
