@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from typer.testing import CliRunner
 import turnwise as tw
 from turnwise.cli.app import app
 from turnwise.config.schema import Config
-from turnwise.report.summary import closing_words, measured_words
+from turnwise.report.summary import closing_words, in_words, measured_words
 from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter
 
@@ -297,9 +299,9 @@ def test_an_evaluation_needs_only_the_split_that_it_is_asked_for(tmp_path: Path)
     assert reporter.title.endswith("not the panel of valid_seen that training measures on")
     assert tw.evaluate(run.folder, quiet=True, **{"eval.split": "valid_unseen"}).panel_size == 6
     assert tw.evaluate(run.folder, split="valid_unseen", quiet=True, **{"eval.split": "valid_unseen"}).panel_size == 6
-    with pytest.raises(TurnwiseError, match="unknown split 'valid_seen'"):
+    with pytest.raises(tw.TurnwiseError, match="unknown split 'valid_seen'"):
         tw.evaluate(run.folder, quiet=True)
-    with pytest.raises(TurnwiseError, match="has 6 tasks in its split 'valid_unseen', not 8"):
+    with pytest.raises(tw.TurnwiseError, match="has 6 tasks in its split 'valid_unseen', not 8"):
         tw.evaluate(run.folder, split="valid_unseen", n=8, quiet=True)
 
 
@@ -322,3 +324,20 @@ def test_an_evaluation_takes_the_panel_of_training_or_says_that_it_does_not(tmp_
         assert other.panel_hash != own["panel_hash"]
         assert f"not the 3 tasks of valid that training measures on (panel {own['panel_hash']})" in words
     assert told(n=3, seed=5, split="valid")[1].endswith("the panel that training measures on")
+
+
+def test_the_version_is_known_in_a_source_tree_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    said = CliRunner().invoke(app, ["--version"])
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert said.exit_code == 0 and said.stdout.strip() == f"turnwise {declared}"
+
+
+def test_one_turn_is_not_turns() -> None:
+    turn = {"observation": "a", "action": "b", "valid": True}
+    found = {"task": "t", "success": True, "stop": "done"}
+    assert in_words(found | {"turns": [turn]})[0] == "t: solved in 1 turn"
+    assert in_words(found | {"turns": [turn] * 2})[0] == "t: solved in 2 turns"

@@ -153,7 +153,7 @@ def test_an_unknown_recipe_lists_those_that_ship(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TurnwiseError, match=r"no recipe quikstart: .*Did you mean quickstart\?") as told:
         Config.load("quikstart")
-    with pytest.raises(TurnwiseError, match="no recipe .*elsewhere/own-env.toml") as below:
+    with pytest.raises(TurnwiseError, match=r"no recipe .*elsewhere/own-env\.toml") as below:
         Config.load(write(tmp_path / "mine.toml", 'extends = "elsewhere/own-env.toml"'))
     with pytest.raises(TurnwiseError, match="no such folder") as source:
         read_source("quikstart", None, {})

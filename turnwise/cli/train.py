@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 def train(
     recipe: Annotated[
         str | None,
-        typer.Argument(
-            help="A recipe: a TOML file, or the name of one that comes with Turnwise. Default: the quickstart, a tiny model on generated households."
-        ),
+        typer.Argument(help="A recipe: a TOML file, or the name of one that comes with Turnwise. Default: the quickstart."),
     ] = None,
     overrides: Overrides = None,
     env: Annotated[str | None, typer.Option(help="Train on this environment; your own class: path/to/my_env.py:MyEnv.")] = None,
@@ -84,7 +82,7 @@ def start(
     from turnwise import api
     from turnwise.report.closing import finish
     from turnwise.report.progress import reporter
-    from turnwise.report.summary import measured_words
+    from turnwise.report.summary import success_words
     from turnwise.util.console import Console
     from turnwise.util.errors import Stopped
 
@@ -96,8 +94,7 @@ def start(
         return INTERRUPTED
     run = Run.open(result.folder)
     if result.interrupted:
-        words = f"Success on {result.summary['panel_size']} held-out tasks: {measured_words(result.summary)}."
-        console.print(Text(words), soft_wrap=True)
+        console.print(Text(success_words(result.summary)), soft_wrap=True)
         console.print(
             Text(f"Stopped after iteration {result.summary['iterations']}. Resume with: {command('train', '--resume', str(run.folder))}"),
             soft_wrap=True,

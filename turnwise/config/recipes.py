@@ -22,6 +22,7 @@ from turnwise.config.trust import TOKEN
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside
 
+FROM_SCRATCH = "own-env"  # the recipe below one that names no model
 _PACKAGE = Path(__file__).parent.parent
 # In a checkout, the package has a link to the folder beside it; Windows may have checked out a file instead.
 SHIPPED = next((folder for folder in (_PACKAGE / "recipes", _PACKAGE.parent / "recipes") if folder.is_dir()), _PACKAGE / "recipes")
@@ -43,8 +44,18 @@ def read_values(recipe: str | PathLike[str] | Mapping[str, Any] | BaseModel | No
 
 
 def changed(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe's plain values with dotted overrides."""
-    now = resolved([*layers_of(values), Layer(changes, typed=True)])
+    """A recipe's plain values with dotted overrides. A recipe that says nothing about the model builds on own-env.toml, as
+    `turnwise train --env` does: the tiny model needs other settings than a pretrained one, and a warm start."""
+    layers = [*layers_of(values), Layer(changes, typed=True)]
+    now = resolved(layers)
+    if (
+        isinstance(values, Values)
+        and not values.layers[0].settled
+        and "model" not in now
+        and _section(now, "engine").get("name") != "openai"
+    ):
+        below = read_recipe(SHIPPED / f"{FROM_SCRATCH}.toml")
+        now = resolved([Layer({key: value for key, value in below.items() if key not in ("name", "env")}), *layers])
     if "name" not in changes:
         _rename(now, values)
     return now
@@ -141,6 +152,11 @@ def beside(values: Any, folder: Path) -> Any:
     place = (folder / found[1]).resolve()
     here = Path.cwd().resolve()
     return f"{place.relative_to(here) if place.is_relative_to(here) else place}{found[2] or ''}"
+
+
+def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = values.get(name)
+    return section if isinstance(section, Mapping) else {}
 
 
 def _trained(values: Mapping[str, Any], section: str = "credit", default: str = CREDIT) -> str:

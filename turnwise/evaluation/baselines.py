@@ -85,7 +85,9 @@ def evaluate(
     system = System(config, model_folder=folder, **shown)
     try:
         system.check_engine()
-        panel, split, seed, repeats, words = choose_panel(system, says_how(source, Given(env), overrides), split, n, seed, repeats, overrides)
+        panel, split, seed, repeats, words = choose_panel(
+            system, says_how(source, Given(env), overrides), split, n, seed, repeats, overrides
+        )
         system.look(panel)
         settings = settings_of(config, split, seed, system.max_turns)
         reporter.begin(words, 0, 0)
