@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 import turnwise as tw
 from turnwise.cli.app import app
 from turnwise.config.schema import Config
+from turnwise.config.writing import to_toml
 from turnwise.report.summary import closing_words, in_words, measured_words
 from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter
@@ -173,6 +174,10 @@ MISTAKES = {
     "train env.name=housold": "Did you mean 'household'?",
     "train env.options.siez=tiny": "Did you mean 'size'?",
     "train --resume nowhere": "nowhere is not a folder",
+    "train method.name=grop": "Did you mean 'grpo'?",
+    "train quikstart": "Did you mean quickstart?",
+    "train --resume {free} collect.groups=3": "a resumed run keeps its recipe: collect.groups cannot change",
+    "train --resume {held}": "is in use: process",
     "sft leaner.lr=1": "Did you mean learner",
     "sweep seed=0..2 credit.name=gigpo,grop": "Did you mean 'grpo'?",
     "eval nowhere": "nowhere: there is no such folder",
@@ -217,9 +222,12 @@ def typed_without_torch(tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
     torch.mkdir()
     (torch / "__init__.py").write_text("raise RuntimeError('torch was imported')")
     folders = {typed: tmp_path_factory.mktemp("typed") for typed in MISTAKES}
-    given = json.dumps({typed: str(folder) for typed, folder in folders.items()})
+    runs = {name: Run.create(tmp_path_factory.mktemp(name), "run", to_toml(Config.load("quickstart"))) for name in ("free", "held")}
+    words = {typed: typed.format(**{name: run.folder for name, run in runs.items()}) for typed in MISTAKES}
+    given = json.dumps({words[typed]: str(folder) for typed, folder in folders.items()})
     environment = {**os.environ, "PYTHONPATH": f"{torch.parent}{os.pathsep}{ROOT}", "COLUMNS": "80"}
-    subprocess.run([sys.executable, "-c", TYPED, given], check=True, timeout=120, env=environment, stdout=subprocess.DEVNULL)
+    with runs["held"].locked("train"):
+        subprocess.run([sys.executable, "-c", TYPED, given], check=True, timeout=120, env=environment, stdout=subprocess.DEVNULL)
     return folders
 
 
@@ -229,6 +237,16 @@ def test_a_wrong_word_is_reported_before_torch_is_imported(typed: str, typed_wit
     said = Path(f"{folder}.stderr").read_text()
     assert Path(f"{folder}.code").read_text() == "2" and MISTAKES[typed] in said, said
     assert not list(folder.iterdir())
+
+
+def test_something_is_printed_before_torch_is_imported_and_while_it_is(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("print('torch is imported', flush=True)\nraise SystemExit(7)")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    call = [sys.executable, "-m", "turnwise", "train", "quickstart"]
+    done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [f"turnwise {tw.__version__}", "  loading torch …", "torch is imported"], done.stderr
+    assert done.returncode == 7
 
 
 def test_several_mistakes_are_several_lines(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import signal
 import threading
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -328,6 +330,43 @@ def test_an_environment_that_takes_its_time_at_the_start_is_named(tmp_path: Path
     monkeypatch.setattr("turnwise.learn.tiny.build_tiny_for", slow_words)
     start(tmp_path, reporter=Notes(), **{"iterations": 1, "eval.n": 1})
     assert "still playing environment" in said[0] and "does its reset or step return?" in said[0]
+
+
+@pytest.mark.parametrize(("name", "asked"), [(BANDIT, True), ("numberline", False)])
+def test_only_code_of_ones_own_is_asked_whether_it_returns(monkeypatch: pytest.MonkeyPatch, name: str, asked: bool) -> None:
+    said: list[str] = []
+
+    @contextmanager
+    def at_once(seconds: float, say: Any, text: str) -> Iterator[None]:
+        say(text)
+        yield
+
+    monkeypatch.setattr("turnwise.setup.system.told_after", at_once)
+    system = System(Config.load(None, {"env.name": name, "model.tiny.vocabulary_tasks": 2}), say=said.append)
+    system.look(system.tasks)
+    assert system.tokenizer is not None
+    assert sum("does its reset or step return?" in text for text in said) == 2 * asked
+
+
+def test_everything_that_may_take_long_is_a_phase(tmp_path: Path) -> None:
+    names: list[str] = []
+
+    class Phases(Reporter):
+        def phase(self, name: str, total: int | None = None) -> None:
+            names.append(name)
+
+    start(tmp_path, reporter=Phases(), **{**WARM, "iterations": 1})
+    parts = [
+        "playing a few turns",
+        "for the vocabulary",
+        "warm start",
+        "warm start: learning",
+        "evaluation",
+        "collecting",
+        "learning",
+        "evaluation",
+    ]
+    assert len(names) == len(parts) and all(part in name for part, name in zip(parts, names, strict=True)), names
 
 
 @pytest.mark.parametrize(("dtype", "in_hardware", "warned"), [("bfloat16", False, 1), ("bfloat16", True, 0), ("float32", False, 0)])

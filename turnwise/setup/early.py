@@ -15,9 +15,11 @@ from turnwise.envs import registry
 from turnwise.methods.registry import model_kinds
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.trackers import make_trackers
+from turnwise.setup.resume import resumed_config
 from turnwise.setup.unread import look_at
 from turnwise.util.errors import MissingExtra, TurnwiseError
 from turnwise.util.hub import at_hand, find_model
+from turnwise.util.lock import in_use, is_held
 
 OWN_ENGINES = ("native", "transformers")  # those that compute in this process, with torch
 
@@ -65,6 +67,13 @@ def look(config: Config, hub: bool = True) -> Config:
     return config
 
 
+def check_resumable(run: Run, changes: Mapping[str, Any]) -> None:
+    """Reject a resume that cannot be: another process writes in the run's folder, or a change is not allowed."""
+    if is_held(run.folder):
+        raise TurnwiseError(in_use(run.folder))
+    resumed_config(run, changes)
+
+
 def look_at_player(agent: str, env: str | None, options: Mapping[str, Any]) -> None:
     """The same for the player: a run or a model, or `random`, `scripted` and `expert`, which need an environment."""
     changes = {f"env.options.{key}": value for key, value in options.items()}
@@ -73,7 +82,7 @@ def look_at_player(agent: str, env: str | None, options: Mapping[str, Any]) -> N
         if found.run is None:  # a run contains what it names
             look(found.config)
     elif env is not None:
-        look(Config.load(None, {"agent.max_prompt_tokens": 500, **changes, "env.name": env}))
+        look(Config.load(None, {**changes, "env.name": env}))
 
 
 def check_trainable(config: Config, runs: bool = True) -> None:

@@ -18,9 +18,7 @@ from typing import Any
 from turnwise.config.schema import Config
 from turnwise.config.trust import remember, unknown_code
 from turnwise.config.writing import to_toml
-from turnwise.learn.checkpoint import by_step
 from turnwise.runs.folder import CONFIG, SUMMARY, Run
-from turnwise.setup.build import learner_settings
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
 
@@ -76,6 +74,8 @@ def _check_length(run: Run, iterations: int) -> None:
 
 def iterations_done(run: Run) -> int | None:
     """How many iterations the newest checkpoint has seen; None if there is no checkpoint."""
+    from turnwise.learn.checkpoint import by_step  # loads torch, and most refusals need none
+
     found = by_step(run.folder / "checkpoints")
     return max(found, default=None)
 
@@ -104,6 +104,8 @@ def apply_changes(run: Run, after: Config, say: Callable[[str], None]) -> None:
 
 def rate_words(before: Config, after: Config, done: int) -> str:
     """What a longer or shorter run means for a learning rate that depends on its length."""
+    from turnwise.setup.build import learner_settings
+
     settings = learner_settings(after).optimiser
     long_warm = settings.warmup + 1  # after the warm-up: only the schedule counts here
     old, new = (

@@ -6,6 +6,7 @@ Only this file knows both the recipe's sections and the parts' constructors; the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,7 @@ from turnwise.collect.programs import ProgramCollector
 from turnwise.collect.rewards import Rewards, find_term
 from turnwise.collect.source import LocalSource
 from turnwise.collect.warmstart import has_expert
+from turnwise.config.references import is_reference
 from turnwise.config.schema import Config
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
@@ -71,6 +73,7 @@ class System:
     say: Callable[[str], None] = lambda text: None
     cancelled: Callable[[], bool] = lambda: False
     on_start: Callable[[int], None] = lambda count: None  # called with the number of additional attempts that will be made
+    on_phase: Callable[[str], None] = lambda name: None  # called when something begins that may take long
     on_end: Callable[[Trajectory], None] = lambda trajectory: None  # called when one of them is over
     words: Path | None = None  # a folder with the tiny model's tokenizer, if its environment should not be played for it
     plays: bool = True  # whether the environment may be made; otherwise no user code is imported
@@ -105,9 +108,16 @@ class System:
         """Play a few turns of two tasks: an environment that cannot be played raises an error here, with the lines of its file."""
         if is_program(self.config):
             return  # it plays by itself, and needs the model for that
-        words = f"still waiting for environment {self.config.env.name!r}; if this does not end, does its reset or step return?"
-        with told_after(PATIENCE, self.say, words):
+        self.on_phase(f"playing a few turns of environment {self.config.env.name!r}")
+        with self.patience("still waiting for"):
             first_look(self.pool, self.config.env.name, tasks, self.say, self.cancelled)
+
+    def patience(self, doing: str) -> AbstractContextManager[None]:
+        """Inside, code of the user's own is asked about if it takes long: it may never return."""
+        if not is_reference(self.config.env.name):
+            return nullcontext()
+        words = f"{doing} environment {self.config.env.name!r}; if this does not end, does its reset or step return?"
+        return told_after(PATIENCE, self.say, words)
 
     @cached_property
     def once(self) -> Once:
@@ -170,14 +180,12 @@ class System:
 
     def _load(self) -> tuple[Any, Any]:
         if self.model_folder is not None or self.config.model.path is not None:
+            self.on_phase("loading the model")
             return loading.load(self.config, self.model_folder)
         if self.words is not None:
             return loading.load_tiny(self.config, self.words)
-        words = (
-            f"still playing environment {self.config.env.name!r} for the vocabulary of the tiny model (model.tiny.vocabulary_tasks); "
-            "if this does not end, does its reset or step return?"
-        )
-        with told_after(PATIENCE, self.say, words):
+        self.on_phase(f"playing environment {self.config.env.name!r} for the vocabulary of the tiny model (model.tiny.vocabulary_tasks)")
+        with self.patience("still playing"):
             return loading.load(self.config, limits=self.limits)
 
     @cached_property
@@ -426,6 +434,7 @@ class System:
         examples = examples_of(self, own, on_task)
         if examples is None or self.cancelled():
             return {}
+        self.on_phase(f"warm start: learning from {len(examples)} attempts")
         metrics = imitate(self, own, examples)
         if self.config.model.lora is not None and self.config.objective.kl != "off":
             self.say("KL is measured against the model without its adapters, as it was before the warm start")
