@@ -592,7 +592,7 @@ def test_a_dry_run_shows_the_recipe_and_what_would_happen(tmp_path: Path, here: 
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line_and_exit_code_two(tmp_path: Path, arguments: list[str], words: str, here: Cli) -> None:
-    (tmp_path / "recipe.toml").write_text("iterations = 3\n[agent]\nmax_prompt_tokens = 500\n")
+    (tmp_path / "recipe.toml").write_text("iterations = 3\n[model.tiny]\nlayers = 2\n")
     done = here(*arguments)
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
 
