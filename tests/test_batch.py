@@ -129,3 +129,16 @@ def test_a_part_of_a_batch_keeps_its_columns() -> None:
 def test_nothing_is_no_batch() -> None:
     with pytest.raises(TurnwiseError, match="at least one trajectory"):
         Batch.of([Trajectory(0, 0)])
+
+
+def test_an_unknown_column_lists_every_column_that_can_be_read() -> None:
+    branch = attempt(9, 1, [1], parent=7, branch_t=0)
+    batch = batch_of(attempt(7, 1, [2, 1]), branch).with_columns({"group.mine": [1.0]})
+    with pytest.raises(TurnwiseError) as told:
+        batch.column("turn.zzz")
+    known = str(told.value).split("Known: ")[1].split(", ")
+    assert {"trajectory.turns", "trajectory.return", "trajectory.parent", "group.mine", "turn.reward", "token.logprob"} <= set(known)
+    for name in known:
+        assert len(batch.column(name)) == batch.rollouts.size(name.split(".")[0])  # type: ignore[arg-type]
+    with pytest.raises(TurnwiseError, match=r"mine needs the column 'zzz'.*trajectory\.return"):
+        batch.need("zzz", "mine")

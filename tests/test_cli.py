@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,8 @@ from typer.testing import CliRunner
 import turnwise as tw
 from turnwise.cli.app import app
 from turnwise.config.schema import Config
-from turnwise.report.summary import closing_words, measured_words
+from turnwise.config.writing import to_toml
+from turnwise.report.summary import closing_words, in_words, measured_words
 from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter
 
@@ -105,7 +108,7 @@ def summary_of(metrics: Sequence[dict[str, Any]], iteration: int, planned: int, 
     from turnwise.setup.state import State
 
     config = Config.load(None, TINY | {"iterations": planned})
-    return summarise_run(metrics, State(iteration=iteration, prepared=True), config, Run(tmp_path))
+    return summarise_run(metrics, State(iteration=iteration, prepared=True), config, Run(tmp_path), 2)
 
 
 def line(iteration: int, success: float | None = None) -> dict[str, Any]:
@@ -171,6 +174,10 @@ MISTAKES = {
     "train env.name=housold": "Did you mean 'household'?",
     "train env.options.siez=tiny": "Did you mean 'size'?",
     "train --resume nowhere": "nowhere is not a folder",
+    "train method.name=grop": "Did you mean 'grpo'?",
+    "train quikstart": "Did you mean quickstart?",
+    "train --resume {free} collect.groups=3": "a resumed run keeps its recipe: collect.groups cannot change",
+    "train --resume {held}": "is in use: process",
     "sft leaner.lr=1": "Did you mean learner",
     "sweep seed=0..2 credit.name=gigpo,grop": "Did you mean 'grpo'?",
     "eval nowhere": "nowhere: there is no such folder",
@@ -215,9 +222,12 @@ def typed_without_torch(tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
     torch.mkdir()
     (torch / "__init__.py").write_text("raise RuntimeError('torch was imported')")
     folders = {typed: tmp_path_factory.mktemp("typed") for typed in MISTAKES}
-    given = json.dumps({typed: str(folder) for typed, folder in folders.items()})
+    runs = {name: Run.create(tmp_path_factory.mktemp(name), "run", to_toml(Config.load("quickstart"))) for name in ("free", "held")}
+    words = {typed: typed.format(**{name: run.folder for name, run in runs.items()}) for typed in MISTAKES}
+    given = json.dumps({words[typed]: str(folder) for typed, folder in folders.items()})
     environment = {**os.environ, "PYTHONPATH": f"{torch.parent}{os.pathsep}{ROOT}", "COLUMNS": "80"}
-    subprocess.run([sys.executable, "-c", TYPED, given], check=True, timeout=120, env=environment, stdout=subprocess.DEVNULL)
+    with runs["held"].locked("train"):
+        subprocess.run([sys.executable, "-c", TYPED, given], check=True, timeout=120, env=environment, stdout=subprocess.DEVNULL)
     return folders
 
 
@@ -227,6 +237,16 @@ def test_a_wrong_word_is_reported_before_torch_is_imported(typed: str, typed_wit
     said = Path(f"{folder}.stderr").read_text()
     assert Path(f"{folder}.code").read_text() == "2" and MISTAKES[typed] in said, said
     assert not list(folder.iterdir())
+
+
+def test_something_is_printed_before_torch_is_imported_and_while_it_is(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("print('torch is imported', flush=True)\nraise SystemExit(7)")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    call = [sys.executable, "-m", "turnwise", "train", "quickstart"]
+    done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [f"turnwise {tw.__version__}", "  loading torch …", "torch is imported"], done.stderr
+    assert done.returncode == 7
 
 
 def test_several_mistakes_are_several_lines(tmp_path: Path) -> None:
@@ -263,6 +283,46 @@ class Few(Bandit):
 """
 
 
+SPLITS = f"""{(ROOT / "tests" / "bandit_env.py").read_text()}
+
+from pathlib import Path
+
+from turnwise import Task, TaskSet, TurnwiseError
+
+
+class Splits(Bandit):
+    def __init__(self, data):
+        super().__init__()
+        self.data = Path(data)
+
+    def tasks(self, split):
+        if not (self.data / split).is_file():
+            raise TurnwiseError(f"unknown split {{split!r}}")
+        return TaskSet([Task(f"{{split}} {{number}}", split) for number in range(int((self.data / split).read_text()))])
+"""
+
+
+def test_an_evaluation_needs_only_the_split_that_it_is_asked_for(tmp_path: Path) -> None:
+    source, data = tmp_path / "splits.py", tmp_path / "data"
+    source.write_text(SPLITS)
+    data.mkdir()
+    for split, size in (("train", 8), ("valid_seen", 7), ("valid_unseen", 6)):
+        (data / split).write_text(str(size))
+    asked = {"env.name": f"{source}:Splits", "env.options.data": str(data), "eval.split": "valid_seen", "eval.n": 7}
+    run = start(tmp_path, iterations=1, **asked)
+    (data / "train").unlink()
+    (data / "valid_seen").unlink()
+    reporter = Told()
+    assert tw.evaluate(run.folder, split="valid_unseen", reporter=reporter).panel_size == 6
+    assert reporter.title.endswith("not the panel of valid_seen that training measures on")
+    assert tw.evaluate(run.folder, quiet=True, **{"eval.split": "valid_unseen"}).panel_size == 6
+    assert tw.evaluate(run.folder, split="valid_unseen", quiet=True, **{"eval.split": "valid_unseen"}).panel_size == 6
+    with pytest.raises(tw.TurnwiseError, match="unknown split 'valid_seen'"):
+        tw.evaluate(run.folder, quiet=True)
+    with pytest.raises(tw.TurnwiseError, match="has 6 tasks in its split 'valid_unseen', not 8"):
+        tw.evaluate(run.folder, split="valid_unseen", n=8, quiet=True)
+
+
 def test_an_evaluation_takes_the_panel_of_training_or_says_that_it_does_not(tmp_path: Path) -> None:
     source = tmp_path / "few.py"
     source.write_text(FEW)
@@ -282,3 +342,20 @@ def test_an_evaluation_takes_the_panel_of_training_or_says_that_it_does_not(tmp_
         assert other.panel_hash != own["panel_hash"]
         assert f"not the 3 tasks of valid that training measures on (panel {own['panel_hash']})" in words
     assert told(n=3, seed=5, split="valid")[1].endswith("the panel that training measures on")
+
+
+def test_the_version_is_known_in_a_source_tree_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    said = CliRunner().invoke(app, ["--version"])
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert said.exit_code == 0 and said.stdout.strip() == f"turnwise {declared}"
+
+
+def test_one_turn_is_not_turns() -> None:
+    turn = {"observation": "a", "action": "b", "valid": True}
+    found = {"task": "t", "success": True, "stop": "done"}
+    assert in_words(found | {"turns": [turn]})[0] == "t: solved in 1 turn"
+    assert in_words(found | {"turns": [turn] * 2})[0] == "t: solved in 2 turns"

@@ -17,6 +17,8 @@ from turnwise import TurnwiseError
 from turnwise.config.recipes import is_override, parse_override
 from turnwise.config.schema import Config, fields
 from turnwise.config.writing import content_hash, help_config, to_toml
+from turnwise.setup.early import read_source
+from turnwise.setup.source import source_config
 from turnwise.util.errors import unknown_name
 
 RECIPES = ROOT / "recipes"
@@ -77,7 +79,7 @@ def test_none_unsets_what_may_be_empty() -> None:
         (["credit.name=gae"], ["needs a critic", "learner.value.level"]),
         (["eval.split=train"], ["eval.split and env.split"]),
         (["objective.kl=loss", "objective.kl_coef=0"], ["kl_coef=0"]),
-        (["agent.max_prompt_tokens=5000"], ["5100", "model.tiny.max_length=1024"]),
+        (["agent.max_prompt_tokens=5000", "model.tiny.max_length=1024"], ["5100", "model.tiny.max_length=1024"]),
         (["learner.lr=-1", "seed=-2", "nonsense=1"], ["learner.lr", "seed", "nonsense"]),
         (["seed"], ["key=value"]),
         (["seed=1", "seed.deep=1"], ["seed is 1, not a section"]),
@@ -101,7 +103,7 @@ def write(path: Path, text: str) -> Path:
 def test_a_recipe_extends_another_and_another_algorithm_starts_with_its_own_options(tmp_path: Path) -> None:
     write(
         tmp_path / "base.toml",
-        'seed = 5\n[credit]\nname = "gigpo"\nomega = 0.5\n[agent]\nmax_prompt_tokens = 300\n[engine]\nmax_tokens = 9\n',
+        'seed = 5\n[credit]\nname = "gigpo"\nomega = 0.5\n[agent]\nmax_prompt_tokens = 300\n[model.tiny]\nlayers = 2\n',
     )
     (tmp_path / "deep").mkdir()
     child = write(tmp_path / "deep" / "child.toml", 'extends = "../base.toml"\n[credit]\nname = "grpo"\nnorm = "none"\n')
@@ -122,6 +124,99 @@ def test_another_environment_starts_without_the_options_of_the_one_before() -> N
 def test_the_recipes_that_ship_are_right(path: Path) -> None:
     config = Config.load(path)
     assert config.name != "run" and path.read_text().startswith("# ")
+
+
+@pytest.mark.parametrize("name", ["quickstart", "quickstart.toml", "recipes/quickstart.toml", "recipes/quickstart"])
+def test_a_recipe_that_ships_is_known_by_its_name_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    shipped = Config.load(RECIPES / "quickstart.toml")
+    assert Config.load(name) == shipped
+    assert Config.load({"extends": name, "seed": 3}).seed == 3
+    deep = tmp_path / "deep"
+    deep.mkdir()
+    assert Config.load(write(deep / "mine.toml", f'extends = "{name}"')) == shipped
+    assert read_source(name, None, {}).config == shipped and source_config(name, None, {})[0] == shipped
+
+
+def test_a_file_of_the_user_comes_before_a_recipe_that_ships(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "quickstart.toml", 'extends = "own-env"\nname = "mine"')
+    write(tmp_path / "above.toml", 'extends = "quickstart"')
+    assert [Config.load(name).name for name in ("quickstart", "quickstart.toml", "above")] == ["mine"] * 3
+    (tmp_path / "own-env").mkdir()
+    assert Config.load("own-env").name == "own-env"  # a folder is not a recipe
+    with pytest.raises(TurnwiseError, match="neither a run"):  # but it may be what is evaluated
+        read_source("own-env", None, {})
+
+
+def test_an_unknown_recipe_lists_those_that_ship(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TurnwiseError, match=r"no recipe quikstart: .*Did you mean quickstart\?") as told:
+        Config.load("quikstart")
+    with pytest.raises(TurnwiseError, match=r"no recipe .*elsewhere/own-env\.toml") as below:
+        Config.load(write(tmp_path / "mine.toml", 'extends = "elsewhere/own-env.toml"'))
+    with pytest.raises(TurnwiseError, match="no such folder") as source:
+        read_source("quikstart", None, {})
+    for path in RECIPES.glob("*.toml"):
+        assert all(path.stem in str(error.value) for error in (told, below, source))
+
+
+def test_the_built_package_has_every_recipe(tmp_path: Path) -> None:
+    build = "from setuptools import setup; setup()"
+    arguments = ["--quiet", "egg_info", "--egg-base", str(tmp_path), "build_py", "-d", str(tmp_path / "built")]
+    subprocess.run([sys.executable, "-c", build, *arguments], cwd=RECIPES.parent, check=True, capture_output=True)
+    recipes = tmp_path / "built" / "turnwise" / "recipes"
+    assert not recipes.is_symlink()
+    assert {path.name: path.read_text() for path in recipes.iterdir()} == {path.name: path.read_text() for path in RECIPES.glob("*.toml")}
+
+
+LIMITS = ("agent.max_prompt_tokens", "engine.max_tokens", "model.tiny.max_length")
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    return config.model_dump(mode="json")
+
+
+def limits(config: Config) -> tuple[int, int, int]:
+    return config.agent.max_prompt_tokens, config.engine.max_tokens, config.model.tiny.max_length
+
+
+@given(st.fixed_dictionaries({}, optional={name: st.integers(64, 5000) for name in LIMITS}))
+def test_limits_that_are_left_open_leave_room_for_each_other(given: dict[str, int]) -> None:
+    room = given.get(LIMITS[2])
+    if room is not None and given.get(LIMITS[0], 8) + given.get(LIMITS[1], 1) > room:
+        with pytest.raises(TurnwiseError, match=r"more than model\.tiny\.max_length"):
+            Config.load(None, given)
+        return
+    config = Config.load(None, given)
+    prompt, response, length = limits(config)
+    assert prompt + response <= length
+    assert all(limits(config)[place] == given[name] for place, name in enumerate(LIMITS) if name in given)
+    assert limits(Config.load(None, {**dict.fromkeys(LIMITS, "none"), **given})) == (prompt, response, length)
+    assert limits(Config.load(config)) == (prompt, response, length)  # what was resolved is taken at its word
+
+
+def test_the_limits_of_a_pretrained_model_are_those_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 1024}')
+    assert limits(Config.load(None, {"model.path": str(tmp_path)}))[:2] == (768, 256)
+    assert limits(Config.load(None, {"model.path": str(tmp_path), "agent.max_prompt_tokens": 1000}))[:2] == (1000, 24)
+    (tmp_path / "config.json").write_text('{"text_config": {"max_position_embeddings": 32768}}')
+    assert limits(Config.load(None, {"model.path": str(tmp_path)}))[:2] == (2048, 512)
+    for text in ("[]", '{"max_position_embeddings": "many"}', "not JSON"):
+        (tmp_path / "config.json").write_text(text)
+        assert limits(Config.load(None, {"model.path": str(tmp_path)}))[:2] == (2048, 512)
+
+
+def test_a_recipe_without_a_model_is_for_the_tiny_model_and_has_a_warm_start(tmp_path: Path) -> None:
+    recipe = write(tmp_path / "least.toml", '[env]\nname = "household"\n')
+    least, shipped = Config.load(recipe), Config.load("own-env")
+    assert least.sft == shipped.sft is not None and least.learner == shipped.learner and least.model == shipped.model
+    assert least.env.options == {} and least.env.max_turns is None and least.name == "run"  # the environment is as the recipe says
+    assert Config.load({"env": {"name": "household"}}) == least == Config.load(to_dict(least))
+    assert Config.load(recipe, ["learner.lr=0.1", "sft=none"]).sft is None
+    pretrained = Config.load(recipe, ["model.path=somewhere"])
+    assert pretrained.sft is None and pretrained.learner == Config.load(None).learner
+    assert Config.load(recipe, ["method.name=grpo"]).method is not None
 
 
 def test_a_recipe_that_cannot_be_read_says_where(tmp_path: Path) -> None:

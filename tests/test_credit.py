@@ -100,6 +100,21 @@ def test_per_token_credit_of_uneven_turns_is_not_mistaken_for_per_turn_credit() 
     assert tw.credit.compute("gae", r, level="token", lam=0.0, norm="none").tolist() == [-0.5, 1.0]
 
 
+def test_a_function_is_credit_wherever_a_name_is() -> None:
+    def half(rollouts: Rollouts, *, share: float = 0.5) -> Any:
+        return rollouts.reward * share
+
+    r = make([2], [1.0])
+    assert tw.credit.compute(half, r).tolist() == (r.reward / 2).tolist()
+    assert tw.credit.compute(half, r, share=2).tolist() == (r.reward * 2).tolist()
+    assert tw.credit.compute(tw.credit.algorithms["gigpo"].function, r).tolist() == tw.credit.compute("gigpo", r).tolist()
+    assert tw.credit.split(half, r) == {}
+    with pytest.raises(TurnwiseError, match=r"unknown option 'shar' .*half.*Did you mean 'share'"):
+        tw.credit.compute(half, r, shar=2)
+    with pytest.raises(TurnwiseError, match="a credit algorithm is a name or a function, not int"):
+        tw.credit.compute(3, r)  # type: ignore[arg-type]
+
+
 def test_a_missing_column_is_named() -> None:
     with pytest.raises(TurnwiseError, match=r"gae with level=turn needs the column 'value'"):
         tw.credit.compute("gae", make([2], [1.0]))

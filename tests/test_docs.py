@@ -16,6 +16,7 @@ from conftest import ROOT
 import turnwise as tw
 from turnwise import objectives
 from turnwise.config.options import Entry, Option, Registry
+from turnwise.data.batch import Batch
 
 METHODS = ROOT / "docs" / "methods"  # one page per method; a credit function or an objective of that name is described there
 PAGES = sorted((ROOT / "docs").glob("*.md")) + sorted(METHODS.glob("*.md"))
@@ -207,6 +208,18 @@ def test_the_column_table_names_every_column() -> None:
 
     assert [row["column"].strip("`") for row in tables(section(ROLLOUTS, "The columns"))[0]] == list(BY_TURN)
     assert f"`turnwise.rollouts`, and the version, {VERSION}." in " ".join(section(ROLLOUTS, "Saving and loading").split())
+
+
+def test_the_tables_of_named_columns_have_every_column() -> None:
+    from turnwise.data.rollouts import BUILT_IN, DERIVED
+
+    own, of_runs = tables(section(ROLLOUTS, "Columns by name"))
+    assert [row["column"].strip("`") for row in own] == [*BUILT_IN, *DERIVED]
+    turns = [tw.Turn("s", response_ids=(1,), logprobs=(-1.0,), version=1, learned=t > 0) for t in range(2)]
+    both = [tw.Trajectory(0, 0, turns=turns), tw.Trajectory(0, 1, turns=turns, parent=0, branch_t=1)]
+    batch = tw.credit.give(Batch.of(both), "gigpo")
+    named = set(re.findall(r"`([a-z]+\.\w+)`", "\n".join(row["column"] for row in (*own, *of_runs))))
+    assert {re.sub("credit_.*", "credit_PART", name) for name in batch.rollouts.names()} <= named
 
 
 def examples() -> Iterator[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -343,3 +344,16 @@ def test_algos_shows_one_piece_with_options_and_needs_also_from_a_file(home: Pat
     assert plan["needs"] == ["env.snapshot"]
     wrong = CliRunner().invoke(app, ["algos", "gigop"])
     assert wrong.exit_code != 0 and "Did you mean 'gigpo'" in str(wrong.exception or wrong.output)
+
+
+def test_a_credit_function_in_a_file_is_shown_without_torch(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text('def mine(rollouts):\n    """Rewards."""\n    return rollouts.reward\n')
+    (tmp_path / "registered.py").write_text(
+        'import turnwise as tw\n@tw.methods.signal(\'seen\', gives=(\'turn.seen\',))\ndef seen(rollouts):\n    """Ones."""\n    return {}\n'
+    )
+    code = (
+        "import sys\nfrom turnwise.setup.catalogue import find\n"
+        "print(find('own.py:mine')[0][0], find('registered.py:seen')[0][0], 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["credit", "signal", "False"], done.stderr

@@ -57,6 +57,18 @@ def test_a_curve_is_read_by_mouse_and_by_keyboard(page: Any, url: str) -> None:
     assert "iteration=3" in page.url
 
 
+def test_the_values_of_an_axis_are_told_apart(page: Any, runs: Path, url: str) -> None:
+    run = Run.open(runs / "good")
+    for iteration in (4, 5):
+        log(run, iteration, **{"learner/clip_low": 0.0006 * (iteration - 3), "learner/kl_old_k3": 1e-7 * iteration})
+    open_page(page, f"{url}#/run?run=good")
+    for chart in page.locator(".chart").all():
+        labels = chart.locator("text.tick[text-anchor=end]").all_inner_texts()
+        assert len(set(labels)) == len(labels), (chart.locator("h3").inner_text(), labels)
+    clipped = page.locator(".chart", has_text="Clipped tokens").locator("text.tick[text-anchor=end]").all_inner_texts()
+    assert len(clipped) > 2 and clipped[0] == "0.00 %"
+
+
 def test_anchor_groups_and_phases_are_drawn(page: Any, url: str) -> None:
     open_page(page, f"{url}#/run?run=good")
     chart = page.locator(".chart", has_text="Turns by the size of their anchor group")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from io import StringIO
 
 import pytest
@@ -9,7 +10,7 @@ from rich.console import Console
 
 from turnwise.report import progress
 from turnwise.report.progress import LineReporter, Panelled, reporter, sparkline
-from turnwise.runs.reporter import Reporter
+from turnwise.runs.reporter import Reporter, heartbeat
 
 METRICS = {
     "collect/success": 0.5,
@@ -82,3 +83,45 @@ def test_a_resumed_run_counts_only_its_own_iterations(clock: list[float]) -> Non
     shown.iteration(5, METRICS)
     first, second = console.file.getvalue().splitlines()[1:]  # type: ignore[attr-defined]
     assert first.endswith("? left") and second.endswith("50 s left")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_what_takes_long_says_so_every_ten_seconds(clock: list[float], terminal: bool) -> None:
+    console = Console(file=StringIO(), width=100, force_terminal=terminal)
+    shown = reporter(console)
+
+    def seconds(count: int) -> list[str]:
+        """The lines of so many seconds, in each of which the heartbeat comes once."""
+        before = len(console.file.getvalue())  # type: ignore[attr-defined]
+        for _ in range(count):
+            clock[0] += 1
+            shown.beat()
+        return console.file.getvalue()[before:].splitlines()  # type: ignore[attr-defined]
+
+    assert seconds(60) == []  # nothing has begun
+    shown.phase("loading torch")
+    assert seconds(20) == ["  loading torch …  9 s", "  loading torch …  18 s"]
+    shown.phase("warm start", 1200)
+    shown.advance(300)
+    assert seconds(9) == ["  warm start …  300 of 1200 attempts  9 s"]
+    shown.note("told")
+    assert seconds(8) == [] and len(seconds(1)) == 1
+    shown.begin("mine", 3, 0)
+    shown.phase("collecting")
+    shown.expect(64)
+    assert seconds(9) == ([] if terminal else ["  collecting …  0 of 64 attempts  9 s"])  # a panel shows it anyway
+    shown.end()
+    if not terminal:
+        assert seconds(60) == []
+
+
+def test_the_heartbeat_comes_while_the_process_is_busy_and_ends_with_it() -> None:
+    came = threading.Event()
+
+    class Hears(Reporter):
+        def beat(self) -> None:
+            came.set()
+
+    with heartbeat(Hears()):
+        assert came.wait(60)
+    assert "heartbeat" not in [thread.name for thread in threading.enumerate()]

@@ -10,6 +10,8 @@ import signal
 import threading
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -330,6 +332,43 @@ def test_an_environment_that_takes_its_time_at_the_start_is_named(tmp_path: Path
     assert "still playing environment" in said[0] and "does its reset or step return?" in said[0]
 
 
+@pytest.mark.parametrize(("name", "asked"), [(BANDIT, True), ("numberline", False)])
+def test_only_code_of_ones_own_is_asked_whether_it_returns(monkeypatch: pytest.MonkeyPatch, name: str, asked: bool) -> None:
+    said: list[str] = []
+
+    @contextmanager
+    def at_once(seconds: float, say: Any, text: str) -> Iterator[None]:
+        say(text)
+        yield
+
+    monkeypatch.setattr("turnwise.setup.system.told_after", at_once)
+    system = System(Config.load(None, {"env.name": name, "model.tiny.vocabulary_tasks": 2}), say=said.append)
+    system.look(system.tasks)
+    assert system.tokenizer is not None
+    assert sum("does its reset or step return?" in text for text in said) == 2 * asked
+
+
+def test_everything_that_may_take_long_is_a_phase(tmp_path: Path) -> None:
+    names: list[str] = []
+
+    class Phases(Reporter):
+        def phase(self, name: str, total: int | None = None) -> None:
+            names.append(name)
+
+    start(tmp_path, reporter=Phases(), **{**WARM, "iterations": 1})
+    parts = [
+        "playing a few turns",
+        "for the vocabulary",
+        "warm start",
+        "warm start: learning",
+        "evaluation",
+        "collecting",
+        "learning",
+        "evaluation",
+    ]
+    assert len(names) == len(parts) and all(part in name for part, name in zip(parts, names, strict=True)), names
+
+
 @pytest.mark.parametrize(("dtype", "in_hardware", "warned"), [("bfloat16", False, 1), ("bfloat16", True, 0), ("float32", False, 0)])
 def test_a_recipe_whose_numbers_this_processor_must_emulate_says_what_to_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, in_hardware: bool, warned: int
@@ -553,7 +592,7 @@ def test_a_dry_run_shows_the_recipe_and_what_would_happen(tmp_path: Path, here: 
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line_and_exit_code_two(tmp_path: Path, arguments: list[str], words: str, here: Cli) -> None:
-    (tmp_path / "recipe.toml").write_text("iterations = 3\n[agent]\nmax_prompt_tokens = 500\n")
+    (tmp_path / "recipe.toml").write_text("iterations = 3\n[model.tiny]\nlayers = 2\n")
     done = here(*arguments)
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
 

@@ -20,7 +20,7 @@ from turnwise.learn.saving import write_folder
 from turnwise.report.progress import default_reporter
 from turnwise.report.summary import summarise_run
 from turnwise.runs.folder import CONFIG, Run
-from turnwise.runs.reporter import Reporter
+from turnwise.runs.reporter import Reporter, heartbeat, shown_by
 from turnwise.runs.result import Result
 from turnwise.runs.trackers import Trackers, make_trackers
 from turnwise.setup.arguments import CreditLike, EnvLike, Given, PromptsLike, RecipeLike, ReplyFunction, RewardLike, as_recipe
@@ -140,10 +140,9 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
 
 def _train(config: Config, run: Run, reporter: Reporter) -> Result:
     trackers = Trackers(run.folder, make_trackers(config.run.trackers, config.run.tracker_options), reporter.note)
-    with Interrupt(reporter.note) as interrupted:
-        shown: dict[str, Any] = {"say": reporter.note, "on_start": reporter.expect, "on_end": lambda trajectory: reporter.advance()}
+    with Interrupt(reporter.note) as interrupted, heartbeat(reporter):
         prepare_allocator(config)
-        system = make_system(config, cancelled=interrupted, **shown)
+        system = make_system(config, cancelled=interrupted, **shown_by(reporter))
         try:
             system.check()
             keep_tokenizer(run, system)
@@ -163,7 +162,7 @@ def _train(config: Config, run: Run, reporter: Reporter) -> Result:
             trackers.close()
             system.close()
     metrics = run.metrics()
-    summary = summarise_run(metrics, state, config, run) | {"config_hash": content_hash(config), "finished": finished}
+    summary = summarise_run(metrics, state, config, run, len(system.panel)) | {"config_hash": content_hash(config), "finished": finished}
     run.write_summary(summary)
     return Result(run.folder, summary, not finished, metrics)
 
@@ -247,24 +246,24 @@ def evaluate_given(
     """What `evaluate` does, in the same form."""
     reporter = reporter or Reporter()
     config, folder = source_config(source, given, overrides, trust, reporter.note)
-    shown: dict[str, Any] = {"say": reporter.note, "on_start": reporter.expect, "on_end": lambda trajectory: reporter.advance()}
-    system = System(config, model_folder=folder, **shown)
-    try:
-        system.check_engine()
-        chosen = choose_panel(system, says_how(source, given, overrides), split, n, seed, repeats)
-        system.look(chosen.panel)
-        warmth = config.eval.temperature if temperature is None else temperature
-        reporter.begin(chosen.words, 0, 0)
-        reporter.phase("evaluation")
-        collector = system.collector(warmth)
-        result = run_panel(collector, chosen.panel, chosen.seed, chosen.repeats)
-        reporter.end()
-        report_faults(result, reporter.note, system.faults)
-        result.settings = settings_of(config, chosen.split, chosen.seed, collector.max_turns) | {"temperature": warmth}
-        return result
-    finally:
-        reporter.end()
-        system.close()
+    system = System(config, model_folder=folder, **shown_by(reporter))
+    with heartbeat(reporter):
+        try:
+            system.check_engine()
+            chosen = choose_panel(system, says_how(source, given, overrides), split, n, seed, repeats, overrides)
+            system.look(chosen.panel)
+            warmth = config.eval.temperature if temperature is None else temperature
+            reporter.begin(chosen.words, 0, 0)
+            reporter.phase("evaluation")
+            collector = system.collector(warmth)
+            result = run_panel(collector, chosen.panel, chosen.seed, chosen.repeats)
+            reporter.end()
+            report_faults(result, reporter.note, system.faults)
+            result.settings = settings_of(config, chosen.split, chosen.seed, collector.max_turns) | {"temperature": warmth}
+            return result
+        finally:
+            reporter.end()
+            system.close()
 
 
 def export(run_folder: str | Path, out: str | Path, *, merged: bool = True, best: bool = False, model: str | None = None) -> Path:

@@ -36,6 +36,7 @@ from turnwise.util.errors import TurnwiseError
 from turnwise.util.printable import printable
 from turnwise.util.secret import redact
 from turnwise.util.terminal import command, guard, say
+from turnwise.util.version import VERSION
 
 HELP = """Train language-model agents on multi-turn tasks, with credit for every turn.
 
@@ -48,9 +49,7 @@ app = typer.Typer(
 
 def _show_version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
-
-        say(f"turnwise {version('turnwise')}")
+        say(f"turnwise {VERSION}")
         raise typer.Exit
 
 

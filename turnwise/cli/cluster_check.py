@@ -10,7 +10,9 @@ from turnwise.cli.shared import Overrides
 
 
 def check(
-    recipe: Annotated[str | None, typer.Argument(help="A recipe (TOML). Default: the quickstart.")] = None,
+    recipe: Annotated[
+        str | None, typer.Argument(help="A recipe: a TOML file, or the name of one that comes with Turnwise. Default: the quickstart.")
+    ] = None,
     overrides: Overrides = None,
 ) -> None:
     """Show what each node of a cluster has, and where each part of a recipe would be placed. Nothing is trained and no model is loaded. The

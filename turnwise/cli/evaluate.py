@@ -20,7 +20,9 @@ PROMPTED = ("plain", "react", "reflexion")  # agents of turnwise.evaluation.base
 
 
 def evaluate(
-    source: Annotated[str | None, typer.Argument(help="A run, a model folder or a recipe. Not needed with --agent and --url.")] = None,
+    source: Annotated[
+        str | None, typer.Argument(help="A run, a model folder or a recipe (a file or a name). Not needed with --agent and --url.")
+    ] = None,
     overrides: Overrides = None,
     agent: Annotated[
         str | None, typer.Option(help="random, scripted or expert: no model. plain, react or reflexion: a model with prompting only.")
@@ -114,8 +116,12 @@ def measure(
                 "or a server with --engine openai --url URL --model NAME --env NAME"
             )
         else:
-            from turnwise import api
+            from turnwise.runs.reporter import heartbeat
             from turnwise.setup.arguments import Given
+
+            common["reporter"].phase("loading torch")
+            with heartbeat(common["reporter"]):
+                from turnwise import api
 
             given = Given(env, reward, None, prompts, reply)
             result = api.evaluate_given(source, given, changes, split, size, seed, temperature, repeats, common["reporter"])
@@ -132,7 +138,7 @@ def player_config(agent: str, source: str | None, env: str | None, changes: Mapp
         raise unknown_name("agent", agent, [*PLAYERS, *PROMPTED])
     if source is not None:
         raise TurnwiseError(f"--agent {agent} plays without a model: omit the run or model, and name an environment with --env")
-    return look(Config.load(None, {"agent.max_prompt_tokens": 500, **changes, **({"env.name": env} if env else {})}))
+    return look(Config.load(None, {**changes, **({"env.name": env} if env else {})}))
 
 
 def hand_out(result: Evaluation, save: str | None, as_json: bool) -> None:

@@ -12,7 +12,9 @@ CARDS = (12, 16, 24, 40, 48, 80, 141)
 
 
 def fit(
-    recipe: Annotated[str | None, typer.Argument(help="A recipe (TOML). Default: the quickstart.")] = None,
+    recipe: Annotated[
+        str | None, typer.Argument(help="A recipe: a TOML file, or the name of one that comes with Turnwise. Default: the quickstart.")
+    ] = None,
     overrides: Overrides = None,
     memory: Annotated[float | None, typer.Option(help="Gigabytes (10^9 bytes) of the GPU. Default: one line for each of several.")] = None,
     model: Annotated[

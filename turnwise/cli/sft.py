@@ -11,7 +11,7 @@ from turnwise.util.errors import TurnwiseError
 
 
 def sft(
-    recipe: Annotated[str | None, typer.Argument(help="A recipe with an [sft] section. Default: the quickstart.")] = None,
+    recipe: Annotated[str | None, typer.Argument(help="A recipe with an [sft] section: a file or a name. Default: the quickstart.")] = None,
     overrides: Overrides = None,
     trust: Trust = False,
 ) -> None:

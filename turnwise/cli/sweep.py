@@ -8,7 +8,9 @@ import typer
 
 
 def sweep(
-    recipe: Annotated[str | None, typer.Argument(help="A recipe (TOML). Default: the quickstart.")] = None,
+    recipe: Annotated[
+        str | None, typer.Argument(help="A recipe: a TOML file, or the name of one that comes with Turnwise. Default: the quickstart.")
+    ] = None,
     values: Annotated[
         list[str] | None,
         typer.Argument(

@@ -12,6 +12,7 @@ import typer
 from turnwise.cli.shared import INTERRUPTED, Overrides, Prompts, Reply, RewardName, Trust
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.terminal import command, say
+from turnwise.util.version import VERSION
 
 if TYPE_CHECKING:
     from turnwise.config.schema import Config
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 def train(
     recipe: Annotated[
-        str | None, typer.Argument(help="A recipe (TOML). Default: the quickstart, a tiny model on generated households.")
+        str | None,
+        typer.Argument(help="A recipe: a TOML file, or the name of one that comes with Turnwise. Default: the quickstart."),
     ] = None,
     overrides: Overrides = None,
     env: Annotated[str | None, typer.Option(help="Train on this environment; your own class: path/to/my_env.py:MyEnv.")] = None,
@@ -56,12 +58,14 @@ def start(
     memory: float | None = None,
 ) -> int:
     """`turnwise train`. Returns the exit code: 0, or 130 if it was interrupted."""
+    if not dry_run:
+        say(f"turnwise {VERSION}")  # before anything that takes time
     from turnwise.config.methods import unread
     from turnwise.config.recipes import is_override, parse_override, shipped_recipe
     from turnwise.config.schema import overridden
     from turnwise.runs.folder import CONFIG, Run
     from turnwise.setup.arguments import Given, as_recipe
-    from turnwise.setup.early import look
+    from turnwise.setup.early import check_resumable, look
 
     if recipe is not None and is_override(recipe):  # the first override is in the position of a recipe
         overrides, recipe = [recipe, *overrides], None
@@ -74,27 +78,33 @@ def start(
         config = overridden(values, changes, name)  # report mistakes before torch is imported
     if not resume:  # a run has its own environment
         look(config, hub=not dry_run)
+    elif not dry_run:
+        check_resumable(Run.open(resume), changes)
     if dry_run:
         return show(config, Run.open(resume) if resume else None, changes, memory)
     from rich.text import Text
 
-    from turnwise import api
-    from turnwise.report.closing import finish
     from turnwise.report.progress import reporter
-    from turnwise.report.summary import measured_words
+    from turnwise.runs.reporter import heartbeat
     from turnwise.util.console import Console
     from turnwise.util.errors import Stopped
 
     console = Console()
+    shown = reporter(console)
+    shown.phase("loading torch")
+    with heartbeat(shown):
+        from turnwise import api
+        from turnwise.report.closing import finish
+        from turnwise.report.summary import success_words
+
     try:
-        result = api.train_given(source, given, typed, resume, reporter(console), memory=memory)
+        result = api.train_given(source, given, typed, resume, shown, memory=memory)
     except Stopped as error:
         console.print(Text(str(error)), soft_wrap=True)
         return INTERRUPTED
     run = Run.open(result.folder)
     if result.interrupted:
-        words = f"Success on {result.summary['panel_size']} held-out tasks: {measured_words(result.summary)}."
-        console.print(Text(words), soft_wrap=True)
+        console.print(Text(success_words(result.summary)), soft_wrap=True)
         console.print(
             Text(f"Stopped after iteration {result.summary['iterations']}. Resume with: {command('train', '--resume', str(run.folder))}"),
             soft_wrap=True,

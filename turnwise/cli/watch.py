@@ -92,7 +92,7 @@ def _system(agent: str, env: str | None, changes: dict[str, Any], trust: bool = 
         return system
     if env is None:
         raise TurnwiseError(f"the {agent} agent needs an environment: turnwise play ENV --agent {agent}")
-    config = Config.load(None, {"agent.max_prompt_tokens": 500, **changes, "env.name": env})
+    config = Config.load(None, {**changes, "env.name": env})
     return System(config)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from turnwise.data.rollouts import Stop, Trajectory
 from turnwise.envs.blame import EnvironmentFault
 from turnwise.envs.pool import EnvResult
+from turnwise.util.printable import counted
 
 NEARLY_ALL = 0.9
 ENOUGH_ATTEMPTS, ENOUGH_TASKS = 8, 3
@@ -72,7 +73,7 @@ class FaultWatch:
         why = f": {first.stop_detail}" if first.stop_detail else ""
         return EnvironmentFault(
             f"{len(bad)} of {of} attempts were ended by {WHOSE[stop]}{where}: nothing can be learned from them or measured. "
-            f"The first, at task {first.task!r} after {len(first.turns)} turns{why}",
+            f"The first, at task {first.task!r} after {counted(len(first.turns), 'turn')}{why}",
             self._lines.get(stop, ""),
         )
 

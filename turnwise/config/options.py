@@ -227,15 +227,27 @@ class Registry(Generic[F]):
         if not is_reference(name) or self.code is None:
             return self[name]
         self._ready()
-        target = load_reference(name, self.code)
-        registered = next((entry for entry in self._entries.values() if entry.function is target), None)
-        if registered is not None:  # it declares itself what it needs, gives and is the sum of
-            found = replace(registered, name=name)
-        else:
-            found = self._entry(name, target, needs=getattr(target, "needs", ()), gives=getattr(target, "gives", ()))
-            found = found if found.summary else replace(found, summary=f"a {self.kind} of your own ({name})")
-        self._own[name] = found
+        self._own[name] = found = self._declared(name, load_reference(name, self.code))
         return found
+
+    def of(self, named: str | F) -> Entry[F]:
+        """The entry of a name, or of a function that is given itself."""
+        if isinstance(named, str):
+            return self[named]
+        if not callable(named):
+            raise TurnwiseError(f"a {self.kind} is a name or a function, not {type(named).__name__}")
+        return self._declared(getattr(named, "__qualname__", type(named).__name__), named)
+
+    def registered(self, function: Any) -> Entry[F] | None:
+        """The entry of a function, if it has been registered; nothing is imported for it."""
+        return next((entry for entry in self._entries.values() if entry.function is function), None)
+
+    def _declared(self, name: str, target: F) -> Entry[F]:
+        registered = self.registered(target)
+        if registered is not None:  # it declares itself what it needs, gives and is the sum of
+            return replace(registered, name=name)
+        found = self._entry(name, target, needs=getattr(target, "needs", ()), gives=getattr(target, "gives", ()))
+        return found if found.summary else replace(found, summary=f"a {self.kind} of your own ({name})")
 
     def known(self, name: str) -> Entry[F] | None:
         """The entry of a name if it is already known; nothing is imported for it."""

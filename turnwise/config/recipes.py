@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -23,6 +22,10 @@ from turnwise.config.trust import TOKEN
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside
 
+FROM_SCRATCH = "own-env"  # the recipe below one that names no model
+_PACKAGE = Path(__file__).parent.parent
+# In a checkout, the package has a link to the folder beside it; Windows may have checked out a file instead.
+SHIPPED = next((folder for folder in (_PACKAGE / "recipes", _PACKAGE.parent / "recipes") if folder.is_dir()), _PACKAGE / "recipes")
 FILE = re.compile(r"([^:\n]+\.py)(:[A-Za-z_][\w.]*)?")
 
 
@@ -41,19 +44,63 @@ def read_values(recipe: str | PathLike[str] | Mapping[str, Any] | BaseModel | No
 
 
 def changed(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe's plain values with dotted overrides."""
-    now = resolved([*layers_of(values), Layer(changes, typed=True)])
+    """A recipe's plain values with dotted overrides. A recipe that says nothing about the model builds on own-env.toml, as
+    `turnwise train --env` does: the tiny model needs other settings than a pretrained one, and a warm start."""
+    layers = [*layers_of(values), Layer(changes, typed=True)]
+    now = resolved(layers)
+    if (
+        isinstance(values, Values)
+        and not values.layers[0].settled
+        and "model" not in now
+        and _section(now, "engine").get("name") != "openai"
+    ):
+        below = read_recipe(SHIPPED / f"{FROM_SCRATCH}.toml")
+        now = resolved([Layer({key: value for key, value in below.items() if key not in ("name", "env")}), *layers])
     if "name" not in changes:
         _rename(now, values)
     return now
 
 
+def shipped_recipes() -> dict[str, Path]:
+    """The recipes that come with Turnwise, by name."""
+    return {path.stem: path for path in sorted(SHIPPED.glob("*.toml"))}
+
+
 def shipped_recipe(name: str) -> Path:
-    """A recipe that comes with Turnwise: next to the package in a checkout, under the environment's share/ if it was installed."""
-    for folder in (Path(__file__).parent.parent.parent / "recipes", Path(sys.prefix) / "share" / "turnwise" / "recipes"):
-        if (folder / f"{name}.toml").is_file():
-            return folder / f"{name}.toml"
-    raise TurnwiseError(f"the recipe {name}.toml that comes with Turnwise was not found; give the path of a recipe")
+    """A recipe that comes with Turnwise, by name."""
+    return find_recipe(SHIPPED / f"{name}.toml")
+
+
+def is_recipe(source: str | PathLike[str]) -> bool:
+    """Whether a source is a recipe: a TOML file, or a name that `find_recipe` knows. A folder of that name comes first."""
+    path = Path(source)
+    return path.suffix == ".toml" or (not path.exists() and _located(path, Path()) is not None)
+
+
+def find_recipe(path: Path, folder: Path = Path()) -> Path:
+    """The file of a recipe: a path, seen from `folder`, or the name of a recipe that comes with Turnwise, as quickstart, quickstart.toml
+    or recipes/quickstart.toml. The ending may be left out. A file of the user's comes first."""
+    if (located := _located(path, folder)) is not None:
+        return located
+    place = (folder / path).resolve()
+    if place.is_dir():
+        of_run = place / "config.toml"
+        run = f". It is a run: continue it with --resume {place}, or start a new one from {of_run}" if of_run.is_file() else ""
+        raise TurnwiseError(f"{place} is a folder, not a recipe{run}")
+    shipped = shipped_recipes()
+    files = {file.name: str(file) for file in place.parent.glob("*.toml")} if place.parent.is_dir() else {}
+    near = [files[name] for name in get_close_matches(place.name, files, n=1)] or get_close_matches(place.stem, shipped, n=1, cutoff=0.5)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    raise TurnwiseError(
+        f"no recipe {folder / path}: there is no such file, and none of that name comes with Turnwise.{hint} These do: {', '.join(shipped)}"
+    )
+
+
+def _located(path: Path, folder: Path) -> Path | None:
+    place = folder / path
+    files = (place, place.parent / f"{place.name}.toml")
+    shipped = shipped_recipes().get(path.name.removesuffix(".toml")) if path.parent in (Path(), Path("recipes")) else None
+    return next((file for file in files if file.is_file()), shipped)
 
 
 def run_of(recipe: Path) -> Path | None:
@@ -62,24 +109,17 @@ def run_of(recipe: Path) -> Path | None:
     return recipe.parent if recipe.name == "config.toml" and any((recipe.parent / name).exists() for name in beside) else None
 
 
-def read_recipe(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+def read_recipe(recipe: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The values of a recipe file, on top of those of the recipe it extends."""
+    path = find_recipe(recipe, seen[-1].parent if seen else Path())
     alone = run_of(path)
     if alone is not None:
         inside(alone, path)
     path = path.resolve()
     if path in seen:
         raise TurnwiseError(f"recipe {path} extends itself, by way of {' → '.join(p.name for p in seen)}")
-    if path.is_dir():
-        of_run = path / "config.toml"
-        run = f". It is a run: continue it with --resume {path}, or start a new one from {of_run}" if of_run.is_file() else ""
-        raise TurnwiseError(f"{path} is a folder, not a recipe{run}")
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        near = get_close_matches(path.name, [p.name for p in path.parent.glob("*.toml")], n=1) if path.parent.is_dir() else []
-        hint = f" Did you mean {path.parent / near[0]}?" if near else ""
-        raise TurnwiseError(f"no recipe {path}: there is no such file.{hint}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise TurnwiseError(f"recipe {path}: {error}") from None
     if alone is None:
@@ -90,8 +130,8 @@ def read_recipe(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     if alone is not None:
         raise TurnwiseError(f"recipe {path}: the record of a run stands alone, and this one says extends = {base!r}: it was changed since")
     if not isinstance(base, str):
-        raise TurnwiseError(f"recipe {path}: extends takes the path of another recipe, not {base!r}")
-    below = read_recipe(path.parent / base, (*seen, path))
+        raise TurnwiseError(f"recipe {path}: extends takes the path or the name of another recipe, not {base!r}")
+    below = read_recipe(Path(base), (*seen, path))
     both = resolved([*layers_of(below), Layer(values)])
     if "name" not in values:
         _rename(both, below)
@@ -112,6 +152,11 @@ def beside(values: Any, folder: Path) -> Any:
     place = (folder / found[1]).resolve()
     here = Path.cwd().resolve()
     return f"{place.relative_to(here) if place.is_relative_to(here) else place}{found[2] or ''}"
+
+
+def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = values.get(name)
+    return section if isinstance(section, Mapping) else {}
 
 
 def _trained(values: Mapping[str, Any], section: str = "credit", default: str = CREDIT) -> str:

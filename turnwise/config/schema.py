@@ -20,6 +20,7 @@ from turnwise.config.checks import check as ask
 from turnwise.config.cluster import Cluster
 from turnwise.config.further import FurtherModel, check_model_names
 from turnwise.config.learning import Credit, Learner, Method, Objective, Plan, Schedule, Sft, Signal
+from turnwise.config.limits import with_limits
 from turnwise.config.recipes import changed, parse_override, read_values, run_of
 from turnwise.config.references import code_in
 from turnwise.config.section import NAME, Section
@@ -75,6 +76,11 @@ class Config(Section):
         if (place := folder or self._folder) is not None:
             trusting.require(place, self.model_dump(mode="json"), self._typed, trust)
         return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _limits(cls, given: Any) -> Any:
+        return with_limits(given)
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:

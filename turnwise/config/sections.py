@@ -70,7 +70,8 @@ class Agent(Section):
     """With prompt=tool: JSON schemas of tools, or the path of a JSON file with a list of them; none: the `tools` of the
     environment or, if it has none, one tool `act` that takes the action as text. Calls of other tools reach the environment as JSON."""
     max_prompt_tokens: int = Field(2048, ge=8)
-    """Longer prompts lose their oldest history; if even the shortest form is too long, the attempt ends."""
+    """Longer prompts lose their oldest history; if even the shortest form is too long, the attempt ends. Unless given, less if the model
+    has no room for it next to a response."""
     images: bool = True
     """Show the environment's images to a vision-language model; false: leave them out. Text-only models never get images."""
     template_options: Annotated[dict[str, Any], Stored] = {}
@@ -112,7 +113,7 @@ class Tiny(Section):
     heads: int = Field(4, ge=1)
     """Attention heads."""
     max_length: int = Field(1024, ge=16)
-    """Maximum sequence length."""
+    """Maximum sequence length. Unless given, more if the longest prompt and response need it."""
     vocabulary_tasks: int = Field(400, ge=1)
     """Number of training tasks that are played to collect the vocabulary."""
     names: bool = False
@@ -151,7 +152,7 @@ class Engine(Section):
     min_p: float = Field(0.0, ge=0, le=1)
     """Only tokens at least this likely, relative to the most likely one."""
     max_tokens: int = Field(512, ge=1)
-    """Maximum response length in tokens."""
+    """Maximum response length in tokens. Unless given, 64 for the tiny model, and less if the model has no room for it next to a prompt."""
     stop: list[str] = []
     """Stop strings that end a response."""
     max_batch: int = Field(128, ge=1)
@@ -196,8 +197,8 @@ class Eval(Section):
 
     split: str = "valid"
     """The split of the panel."""
-    n: int = Field(128, ge=1)
-    """Number of tasks in the panel."""
+    n: int | None = Field(None, ge=1)
+    """Number of tasks in the panel; none: all of the split, but at most 128."""
     seed: int = 0
     """Selects the tasks of the panel and seeds the environments."""
     every: int = Field(0, ge=0)

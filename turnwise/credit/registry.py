@@ -53,14 +53,15 @@ def stands_alone(entry: Entry[CreditFunction], given: Collection[str] = ()) -> b
     return all(need in BUILT_IN or need in DERIVED or need == "group.peers" or need in given for need in entry.needed({}))
 
 
-def compute(name: str, rollouts: Rollouts, **options: Any) -> NDArray[np.float32]:
-    """The credit of every turn, float32[turns], in the order of the rows (per-token algorithms: float32[tokens], flat)."""
+def compute(name: str | CreditFunction, rollouts: Rollouts, **options: Any) -> NDArray[np.float32]:
+    """The credit of every turn, float32[turns], in the order of the rows (per-token algorithms: float32[tokens], flat). `name` may be a
+    function itself."""
     return assign(name, rollouts, **options).values
 
 
-def assign(name: str, rollouts: Rollouts, **options: Any) -> Credit:
+def assign(name: str | CreditFunction, rollouts: Rollouts, **options: Any) -> Credit:
     """As `compute`, with the level of the values and, for algorithms that use a critic, its targets."""
-    entry = algorithms[name]
+    entry = algorithms.of(name)
     return apply(entry, rollouts, entry.bind(options, algorithms.kind))
 
 
@@ -71,9 +72,9 @@ def parts(name: str) -> tuple[str, ...]:
     return tuple(known.parts) if known is not None else ()
 
 
-def split(name: str, rollouts: Rollouts, **options: Any) -> dict[str, tuple[Floats, float]]:
+def split(name: str | CreditFunction, rollouts: Rollouts, **options: Any) -> dict[str, tuple[Floats, float]]:
     """The parts of a credit, per turn: each by itself, with a weight of 1, and its weight in the sum."""
-    entry = algorithms[name]
+    entry = algorithms.of(name)
     bound = entry.bind(options, algorithms.kind)
     weighers = [option for option in entry.parts.values() if option is not None]
     found = {}

@@ -265,13 +265,17 @@ class Rollouts:
         `trajectory` and `group` are in the order of `trajectory_labels` and `group_labels`."""
         found = self._find(name)
         if found is None:
-            raise unknown_name("column", name, self.names())
+            raise unknown_name("column", name, self._all_names())
         return found
 
     def names(self) -> list[str]:
-        """Every column there is, by level and name."""
+        """Every column that is kept, by level and name; others follow from these (`DERIVED`)."""
         own = [name for name in BUILT_IN if self._find(name) is not None]
         return own + [f"{level}.{name}" for level, kept in EXTRA.items() for name in getattr(self, kept)]
+
+    def _all_names(self) -> list[str]:
+        """Every column, those that follow from others included."""
+        return self.names() + [name for name in DERIVED if self._find(name) is not None]
 
     def _find(self, name: str) -> NDArray[Any] | None:
         level, own = split_name(name)
@@ -330,7 +334,9 @@ class Rollouts:
         plain = further[column] if column in further else getattr(self, column, None)
         found = self._find(column) if "." in column else plain
         if found is None:
-            raise TurnwiseError(f"{why} needs the column {column!r}, which these rollouts do not have")
+            raise TurnwiseError(
+                f"{why} needs the column {column!r}, which these rollouts do not have. They have: {', '.join(self._all_names())}"
+            )
         return found
 
     def save(self, path: str | Path) -> Path:

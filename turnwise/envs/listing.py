@@ -10,7 +10,7 @@ from rich.text import Text
 from turnwise.envs.agents import AGENTS
 from turnwise.envs.findings import Report
 from turnwise.util.console import Console
-from turnwise.util.printable import printable
+from turnwise.util.printable import counted, printable
 
 
 def print_environments(rows: list[dict[str, Any]], console: Console) -> None:
@@ -79,7 +79,7 @@ def _score(score: dict[str, float] | None) -> str:
 
 def print_report(report: Report, console: Console) -> None:
     """What the checker found, one problem a line."""
-    played = f"{report.episodes} episodes, {report.turns} turns of random actions, {report.won} won"
+    played = f"{counted(report.episodes, 'episode')}, {counted(report.turns, 'turn')} of random actions, {report.won} won"
     for problem in report.problems:
         console.print(Text.assemble(("broken rule: ", "red"), (printable(problem.rule), "bold"), f"\n    {printable(problem.seen)}"))
         if problem.lines:

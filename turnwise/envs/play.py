@@ -19,7 +19,7 @@ from turnwise.envs.base import Env, Observation, Transition
 from turnwise.envs.blame import EnvironmentFault, one_line, own_lines
 from turnwise.envs.registry import NUMBERED_SPLITS, close, make, split_sizes, tasks, turn_limit
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.printable import printable
+from turnwise.util.printable import counted, printable
 
 HELP = "quit: leave   hint: what the expert would do   actions: what is possible here   (:quit, :hint, :actions always mean these)"
 EXPERT_LIMIT = 1000
@@ -197,7 +197,7 @@ def _loop(game: Game, say: Callable[[str], None], read: Read) -> None:
             game.act(line.strip())
             _show(game.observation, say)
     if game.out_of_turns and not game.done:
-        say(f"That was the last of {game.max_turns} turns.")
+        say(f"That was the last of {counted(game.max_turns, 'turn')}.")
 
 
 def _own_word(line: str, observation: Observation) -> str | None:

@@ -36,7 +36,7 @@ from turnwise.envs import registry
 from turnwise.envs.base import Observation
 from turnwise.envs.registry import portable
 from turnwise.envs.scripts import Play, Reset, play_all
-from turnwise.runs.reporter import Reporter
+from turnwise.runs.reporter import Reporter, heartbeat, shown_by
 from turnwise.setup.arguments import Given
 from turnwise.setup.build import agent_settings
 from turnwise.setup.measure import choose_panel, report_faults, says_how, settings_of
@@ -81,32 +81,36 @@ def evaluate(
     config = with_examples(config, examples) if examples else config
     reporter = reporter or Reporter()
     warmth = config.eval.temperature if temperature is None else temperature
-    shown: dict[str, Any] = {"say": reporter.note, "on_start": reporter.expect, "on_end": lambda trajectory: reporter.advance()}
-    system = System(config, model_folder=folder, **shown)
-    try:
-        system.check_engine()
-        panel, split, seed, repeats, words = choose_panel(system, says_how(source, Given(env), overrides), split, n, seed, repeats)
-        system.look(panel)
-        settings = settings_of(config, split, seed, system.max_turns)
-        reporter.begin(words, 0, 0)
-        reporter.phase("evaluation")
-        settings |= {"temperature": warmth, "player": agent, "examples": examples, "model": str(source or config.engine.model)}
-        if agent == "reflexion":
-            collector = system.collector(warmth)
-            if isinstance(collector, ProgramCollector):
-                raise TurnwiseError("reflexion writes into the prompts of an agent, and a program makes its own prompts")
-            tried, shares = Reflexion(system, collector, trials).run(panel_starts(panel, seed))
-            result = evaluation_of(tried, panel, 1)
-            settings["trials"] = [{"trial": k, "success": s.rate, "n": s.n, "interval": list(s.interval)} for k, s in enumerate(shares, 1)]
-        else:
-            result = run_panel(system.collector(warmth), panel, seed, repeats)
-        reporter.end()
-        report_faults(result, reporter.note, system.faults)
-        result.settings = settings
-        return result
-    finally:
-        reporter.end()
-        system.close()
+    system = System(config, model_folder=folder, **shown_by(reporter))
+    with heartbeat(reporter):
+        try:
+            system.check_engine()
+            panel, split, seed, repeats, words = choose_panel(
+                system, says_how(source, Given(env), overrides), split, n, seed, repeats, overrides
+            )
+            system.look(panel)
+            settings = settings_of(config, split, seed, system.max_turns)
+            reporter.begin(words, 0, 0)
+            reporter.phase("evaluation")
+            settings |= {"temperature": warmth, "player": agent, "examples": examples, "model": str(source or config.engine.model)}
+            if agent == "reflexion":
+                collector = system.collector(warmth)
+                if isinstance(collector, ProgramCollector):
+                    raise TurnwiseError("reflexion writes into the prompts of an agent, and a program makes its own prompts")
+                tried, shares = Reflexion(system, collector, trials).run(panel_starts(panel, seed))
+                result = evaluation_of(tried, panel, 1)
+                settings["trials"] = [
+                    {"trial": k, "success": s.rate, "n": s.n, "interval": list(s.interval)} for k, s in enumerate(shares, 1)
+                ]
+            else:
+                result = run_panel(system.collector(warmth), panel, seed, repeats)
+            reporter.end()
+            report_faults(result, reporter.note, system.faults)
+            result.settings = settings
+            return result
+        finally:
+            reporter.end()
+            system.close()
 
 
 # -- examples -------------------------------------------------------------------------------------------------------------------------

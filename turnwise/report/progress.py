@@ -23,6 +23,8 @@ from turnwise.runs.reporter import Reporter
 from turnwise.util.console import Console
 from turnwise.util.printable import printable
 
+OF_EVERY_ITERATION = ("collecting", "learning")  # the line of the iteration tells of these
+QUIET = 9.0  # seconds without a line, after which one tells what is being done; asked every second
 BARS = " ▁▂▃▄▅▆▇█"
 
 
@@ -41,12 +43,15 @@ def duration(seconds: float) -> str:
 
 
 class LineReporter(Reporter):
-    """One line per iteration."""
+    """One line per iteration, and one every ten seconds in between."""
 
     def __init__(self, console: Console | None = None):
         self.console = console or Console()
         self._iterations, self._done_before = 0, 0
         self._started: float | None = None  # when the first iteration began: earlier time does not predict later iterations
+        self._phase, self._count = "", 0
+        self._total: int | None = None
+        self._phase_began = self._told_at = time.monotonic()
 
     def begin(self, title: str, iterations: int, done: int) -> None:
         self._iterations, self._done_before, self._started = iterations, done, None
@@ -54,8 +59,31 @@ class LineReporter(Reporter):
 
     def phase(self, name: str, total: int | None = None) -> None:
         self._start_clock(name)
-        if name in ("warm start", "evaluation"):
+        self._phase, self._total, self._count, self._phase_began = name, total, 0, time.monotonic()
+        if name not in OF_EVERY_ITERATION and not self._shows_phases:
             self._say(f"  {name} …")
+
+    def expect(self, amount: int) -> None:
+        self._total = (self._total or 0) + amount
+
+    def advance(self, amount: int = 1) -> None:
+        self._count += amount
+
+    def beat(self) -> None:
+        now = time.monotonic()
+        if self._phase and not self._shows_phases and now - self._told_at >= QUIET:
+            self._say(f"  {self._phase} …{self._progress()}  {duration(now - self._phase_began)}")
+
+    @property
+    def _shows_phases(self) -> bool:
+        """Whether a display that is updated shows the phase: lines about it are not needed then."""
+        return False
+
+    def _progress(self) -> str:
+        """One unit everywhere: finished attempts, of those that the phase has announced."""
+        if not self._total:
+            return f"  {self._count} attempts" if self._count else ""
+        return f"  {self._count} of {max(self._total, self._count)} attempts"
 
     def iteration(self, number: int, metrics: Mapping[str, Any]) -> None:
         left = self._left(number)
@@ -80,7 +108,11 @@ class LineReporter(Reporter):
         self._say(text)
 
     def _say(self, text: str) -> None:
+        self._told_at = time.monotonic()
         self.console.print(Text(printable(text)), soft_wrap=True)
+
+    def end(self) -> None:
+        self._phase = ""
 
 
 class Panelled(LineReporter):
@@ -88,8 +120,7 @@ class Panelled(LineReporter):
 
     def __init__(self, console: Console | None = None):
         super().__init__(console)
-        self._title, self._phase, self._count, self._number = "", "", 0, 0
-        self._total: int | None = None
+        self._title, self._number = "", 0
         self._metrics: dict[str, Any] = {}
         self._success: list[float] = []
         self._held_out: list[float] = []
@@ -104,15 +135,9 @@ class Panelled(LineReporter):
         self._live = Live(console=self.console, refresh_per_second=4, get_renderable=self._render, transient=not iterations)
         self._live.start()
 
-    def phase(self, name: str, total: int | None = None) -> None:
-        self._start_clock(name)
-        self._phase, self._total, self._count = name, total, 0
-
-    def expect(self, amount: int) -> None:
-        self._total = (self._total or 0) + amount
-
-    def advance(self, amount: int = 1) -> None:
-        self._count += amount
+    @property
+    def _shows_phases(self) -> bool:
+        return self._live is not None
 
     def iteration(self, number: int, metrics: Mapping[str, Any]) -> None:
         self._number, self._metrics = number, dict(metrics)
@@ -139,15 +164,10 @@ class Panelled(LineReporter):
         place = [Text(f"iteration {self._number} of {self._iterations}")] if self._iterations else []
         return Panel(Group(*place, bar, table), title=Text(self._title), title_align="left")
 
-    def _progress(self) -> str:
-        """One unit everywhere: finished attempts, of those that the phase has announced."""
-        if not self._total:
-            return f"  {self._count} attempts" if self._count else ""
-        return f"  {self._count} of {max(self._total, self._count)} attempts"
-
     def end(self) -> None:
         if self._live is not None:
-            self._live.stop()
+            self._live.stop()  # shows the last phase
+        super().end()
 
 
 class Notebook(Panelled):
@@ -164,9 +184,17 @@ class Notebook(Panelled):
         self._iterations, self._done_before, self._started = iterations, done, None
         self._refresh(now=True)
 
+    @property
+    def _shows_phases(self) -> bool:
+        return True
+
     def phase(self, name: str, total: int | None = None) -> None:
         super().phase(name, total)
         self._refresh()
+
+    def beat(self) -> None:
+        if self._handle is not None:
+            self._refresh()
 
     def advance(self, amount: int = 1) -> None:
         super().advance(amount)

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from turnwise.util.console import Console
-from turnwise.util.printable import printable
+from turnwise.util.printable import counted, printable
 
 SHOWN = ("loss", "grad_norm", "kl_old_k3", "kl_ref_k3", "entropy", "steps", "kl_after", "weights_moved")
 
@@ -20,7 +20,7 @@ def show(console: Console, found: Mapping[str, Any]) -> None:
     def say(text: str) -> None:
         console.print(Text(text), soft_wrap=True)
 
-    say(f"Iteration {found['iteration']} of {found['run']}: {found['turns']} turns.")
+    say(f"Iteration {found['iteration']} of {found['run']}: {counted(found['turns'], 'turn')}.")
     for each in found["credits"]:
         say(f"  {each['name']}: mean |credit| {each['size']:.3f}, {each['zero_share']:.0%} of turns 0, {each['positive_share']:.0%} above")
     for pair in found["comparisons"]:

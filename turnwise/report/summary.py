@@ -9,10 +9,10 @@ from turnwise.config.schema import Config
 from turnwise.report.progress import duration
 from turnwise.runs.folder import Run
 from turnwise.setup.state import State
-from turnwise.util.printable import printable
+from turnwise.util.printable import counted, printable
 
 
-def summarise_run(metrics: Sequence[Mapping[str, Any]], state: State, config: Config, run: Run) -> dict[str, Any]:
+def summarise_run(metrics: Sequence[Mapping[str, Any]], state: State, config: Config, run: Run, panel: int) -> dict[str, Any]:
     """What summary.json holds. "After" means: after the last update that the run has made. If no evaluation was made there, it is empty,
     and `last_evaluation` says when the last one was."""
     measured = {int(line.get("iteration", 0)): line for line in metrics if "eval/success" in line}
@@ -33,7 +33,7 @@ def summarise_run(metrics: Sequence[Mapping[str, Any]], state: State, config: Co
         "turns_before": before.get("eval/turns"),
         "turns_after": after.get("eval/turns"),
         "last_evaluation": {"iteration": last.get("iteration"), "success": last.get("eval/success")},
-        "panel_size": config.eval.n,
+        "panel_size": panel,
         "train_seconds": round(state.seconds, 1),
         "turns": state.turns,
     }
@@ -42,10 +42,16 @@ def summarise_run(metrics: Sequence[Mapping[str, Any]], state: State, config: Co
 def closing_words(summary: Mapping[str, Any], run: Run) -> list[str]:
     """The lines that the terminal shows at the end."""
     return [
-        f"Success on {summary['panel_size']} held-out tasks: {measured_words(summary)}.",
-        f"{summary['iterations']} iterations, {summary['turns']} turns, {duration(summary['train_seconds'])} of training.",
+        success_words(summary),
+        f"{counted(summary['iterations'], 'iteration')}, {counted(summary['turns'], 'turn')}, "
+        f"{duration(summary['train_seconds'])} of training.",
         f"Everything is in {run.folder}: model/ (the trained model), metrics.jsonl, rollouts/, summary.json.",
     ]
+
+
+def success_words(summary: Mapping[str, Any]) -> str:
+    """The line about success."""
+    return f"Success on {counted(summary['panel_size'], 'held-out task')}: {measured_words(summary)}."
 
 
 def measured_words(summary: Mapping[str, Any]) -> str:
@@ -70,7 +76,7 @@ def measured_words(summary: Mapping[str, Any]) -> str:
 def in_words(trajectory: Mapping[str, Any], width: int = 200) -> list[str]:
     """A trajectory as lines of printable text, whatever a model or an environment put into it."""
     word = "solved" if trajectory["success"] else f"not solved ({trajectory['stop']})"
-    lines = [f"{trajectory['task']}: {word} in {len(trajectory['turns'])} turns"]
+    lines = [f"{trajectory['task']}: {word} in {counted(len(trajectory['turns']), 'turn')}"]
     for turn in trajectory["turns"]:
         seen, did = (" ".join(printable(str(turn[part])).split()) for part in ("observation", "action"))
         lines.append(f"    {seen[:width]}{'…' if len(seen) > width else ''}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -22,4 +24,30 @@ class Reporter:
 
     def note(self, text: str) -> None: ...
 
+    def beat(self) -> None: ...  # called every second while something runs that may take long: see `heartbeat`
+
     def end(self) -> None: ...
+
+
+def shown_by(reporter: Reporter) -> dict[str, Any]:
+    """How a `System` tells this reporter what it does."""
+    phase, advance = reporter.phase, reporter.advance
+    return {"say": reporter.note, "on_phase": phase, "on_start": reporter.expect, "on_end": lambda trajectory: advance()}
+
+
+@contextmanager
+def heartbeat(shown: Reporter) -> Iterator[None]:
+    """Inside, the reporter is told every second that time passes, whatever this process does meanwhile."""
+    over = threading.Event()
+
+    def tell() -> None:
+        while not over.wait(1.0):
+            shown.beat()
+
+    thread = threading.Thread(target=tell, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

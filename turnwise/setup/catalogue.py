@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,8 @@ def _family_of(reference: str) -> str:
             target = load_reference(reference, kind)
         except TurnwiseError:
             continue
-        if family in REGISTRIES and any(entry.function is target for entry in registry(family)):
+        known = family in REGISTRIES and REGISTRIES[family].partition(":")[0] in sys.modules  # whoever registers there has imported it
+        if known and registry(family).registered(target) is not None:
             return family
         fits.append((_likeness(target, kind), family))
     best = [family for rank, family in fits if rank == max(fits)[0]]

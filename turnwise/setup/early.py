@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from turnwise.collect.player_policy import PLAYERS
+from turnwise.config.recipes import is_recipe, shipped_recipes
 from turnwise.config.references import is_reference
 from turnwise.config.schema import Config
 from turnwise.envs import registry
 from turnwise.methods.registry import model_kinds
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.trackers import make_trackers
+from turnwise.setup.resume import resumed_config
 from turnwise.setup.unread import look_at
 from turnwise.util.errors import MissingExtra, TurnwiseError
 from turnwise.util.hub import at_hand, find_model
+from turnwise.util.lock import in_use, is_held
 
 OWN_ENGINES = ("native", "transformers")  # those that compute in this process, with torch
 
@@ -38,13 +41,16 @@ def read_source(source: str | Path | None, env: str | None, overrides: Mapping[s
             raise TurnwiseError("say which environment the server's model should play (env=…)")
         return Source(Config.load(None, changes))
     path = Path(source)
-    if path.suffix == ".toml":
+    if is_recipe(path):
         return Source(Config.load(path, changes))
     if (path / CONFIG).is_file():
         return Source(Config.load(path / CONFIG, changes), run=Run.open(path))
     if not (path / "config.json").is_file():
         what = "there is no such folder" if not path.exists() else f"it is neither a run (no {CONFIG}) nor a model folder (no config.json)"
-        raise TurnwiseError(f"{path}: {what}. What can play: a run's folder, a model's folder, a recipe, or `random` and `expert`")
+        raise TurnwiseError(
+            f"{path}: {what}. What can play: a run's folder, a model's folder, a recipe, or `random` and `expert`. "
+            f"Recipes that come with Turnwise: {', '.join(shipped_recipes())}"
+        )
     if env is None:
         raise TurnwiseError(f"{path} is a model: say which environment it should play (env=…)")
     return Source(Config.load(None, {"model.path": str(path), **changes}))
@@ -61,6 +67,13 @@ def look(config: Config, hub: bool = True) -> Config:
     return config
 
 
+def check_resumable(run: Run, changes: Mapping[str, Any]) -> None:
+    """Reject a resume that cannot be: another process writes in the run's folder, or a change is not allowed."""
+    if is_held(run.folder):
+        raise TurnwiseError(in_use(run.folder))
+    resumed_config(run, changes)
+
+
 def look_at_player(agent: str, env: str | None, options: Mapping[str, Any]) -> None:
     """The same for the player: a run or a model, or `random`, `scripted` and `expert`, which need an environment."""
     changes = {f"env.options.{key}": value for key, value in options.items()}
@@ -69,7 +82,7 @@ def look_at_player(agent: str, env: str | None, options: Mapping[str, Any]) -> N
         if found.run is None:  # a run contains what it names
             look(found.config)
     elif env is not None:
-        look(Config.load(None, {"agent.max_prompt_tokens": 500, **changes, "env.name": env}))
+        look(Config.load(None, {**changes, "env.name": env}))
 
 
 def check_trainable(config: Config, runs: bool = True) -> None:

@@ -76,7 +76,7 @@ def what_is_played(config: Config, known: bool) -> list[str]:
     from turnwise.setup.system import System
 
     own, env, system = config.collect, config.env, System(config, plays=known)
-    held_out = f"{config.eval.n} held out ({config.eval.split})"
+    held_out = f"{config.eval.n or 'some'} held out ({config.eval.split})"
     tasks = f"tasks: {env.tasks or 'those'} for training ({env.name}, {env.split}), {held_out}; the exact number is known when it runs"
     if known:
         panel = f"{len(system.panel)} held out ({config.eval.split}; panel {system.panel.hash})"

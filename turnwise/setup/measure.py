@@ -12,7 +12,8 @@ from turnwise.config.writing import content_hash
 from turnwise.data.rollouts import Stop
 from turnwise.data.tasks import TaskSet
 from turnwise.setup.arguments import Given
-from turnwise.setup.system import System
+from turnwise.setup.system import PANEL, System
+from turnwise.util.errors import TurnwiseError
 
 
 class Chosen(NamedTuple):
@@ -32,19 +33,32 @@ def says_how(source: Any, given: Given, overrides: Mapping[str, Any]) -> bool:
 
 
 def choose_panel(
-    system: System, measured: bool, split: str | None, n: int | Literal["all"] | None, seed: int | None, repeats: int | None
+    system: System,
+    measured: bool,
+    split: str | None,
+    n: int | Literal["all"] | None,
+    seed: int | None,
+    repeats: int | None,
+    overrides: Mapping[str, Any] | None = None,
 ) -> Chosen:
-    """The selected panel; it is always reported whether training measured on it."""
-    own, env = system.config.eval, system.config.env.name
-    size = own.n if n is None and split is None and measured else None if n is None or n == "all" else n
+    """The selected panel; it is always reported whether training measured on it. Only the split that is asked for needs to exist, and where
+    an override names it, its size need not be that of the recipe's panel."""
+    own, env, changed = system.config.eval, system.config.env.name, overrides or {}
     chosen, chance = split or own.split, own.seed if seed is None else seed
-    panel = system.panel_of(chosen, size, chance)
+    if measured and n is None and split is None:
+        at_most = "eval.split" in changed and "eval.n" not in changed
+        panel = system.panel_of(chosen, None if at_most else own.n, chance, most=own.n or PANEL)
+    else:
+        panel = system.panel_of(chosen, None if n == "all" else n, chance)
     words = f"evaluating on {env}: {len(panel)} tasks of {chosen} (panel {panel.hash})"
-    if measured:
-        same = size == own.n and (chosen, chance) == (own.split, own.seed)
-        of_run = panel if same else system.panel_of(own.split, own.n, own.seed)
-        other = f"not the {len(of_run)} tasks of {own.split} that training measures on (panel {of_run.hash})"
-        words += ", the panel that training measures on" if panel.hash == of_run.hash else f", {other}"
+    if measured and "eval.split" not in changed:
+        try:
+            of_run = system.own_panel
+        except TurnwiseError:  # its split is not here, or has fewer tasks
+            words += f", not the panel of {own.split} that training measures on"
+        else:
+            other = f"not the {len(of_run)} tasks of {own.split} that training measures on (panel {of_run.hash})"
+            words += ", the panel that training measures on" if panel.hash == of_run.hash else f", {other}"
     return Chosen(panel, chosen, chance, (own.repeats if measured else 1) if repeats is None else repeats, words)
 
 

@@ -19,9 +19,7 @@ from typing import Any
 from turnwise.config.schema import Config
 from turnwise.config.trust import remember, unknown_code
 from turnwise.config.writing import to_toml
-from turnwise.learn.checkpoint import by_step
 from turnwise.runs.folder import CONFIG, SUMMARY, Run
-from turnwise.setup.build import learner_settings
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
 
@@ -88,6 +86,8 @@ def why_no_checkpoint(run: Run, config: Config) -> str:
 
 def iterations_done(run: Run) -> int | None:
     """How many iterations the newest checkpoint has seen; None if there is no checkpoint."""
+    from turnwise.learn.checkpoint import by_step  # loads torch, and most refusals need none
+
     found = by_step(run.folder / "checkpoints")
     return max(found, default=None)
 
@@ -116,6 +116,8 @@ def apply_changes(run: Run, after: Config, say: Callable[[str], None]) -> None:
 
 def rate_words(before: Config, after: Config, done: int) -> str:
     """What a longer or shorter run means for a learning rate that depends on its length."""
+    from turnwise.setup.build import learner_settings
+
     settings = learner_settings(after).optimiser
     long_warm = settings.warmup + 1  # after the warm-up: only the schedule counts here
     old, new = (

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.config import objects
+from turnwise.config.recipes import is_recipe
 from turnwise.config.references import is_reference
 from turnwise.config.schema import Config, overridden
 from turnwise.config.sources import keep_files
@@ -48,7 +49,7 @@ def source_config(
     if isinstance(source, Mapping | Config):
         return resolved(source), None
     path = source.folder if isinstance(source, Result) else Path(source)
-    if path.suffix == ".toml":
+    if is_recipe(path):
         return resolved(path).trusted(trust), None
     if (path / CONFIG).is_file():
         run = Run.open(path)

@@ -6,6 +6,7 @@ Only this file knows both the recipe's sections and the parts' constructors; the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,7 @@ from turnwise.collect.programs import ProgramCollector
 from turnwise.collect.rewards import Rewards, find_term
 from turnwise.collect.source import LocalSource
 from turnwise.collect.warmstart import has_expert
+from turnwise.config.references import is_reference
 from turnwise.config.schema import Config
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
@@ -57,6 +59,7 @@ from turnwise.util.errors import TurnwiseError
 from turnwise.util.notice import Once, told_after
 
 DEFAULT_MAX_TURNS = 50
+PANEL = 128  # tasks of an evaluation, if a recipe gives no number
 MOST_AHEAD = 64  # tasks for which an environment loads something before they are played
 PATIENCE = 15.0  # seconds before a start that seems to hang is explained
 
@@ -70,6 +73,7 @@ class System:
     say: Callable[[str], None] = lambda text: None
     cancelled: Callable[[], bool] = lambda: False
     on_start: Callable[[int], None] = lambda count: None  # called with the number of additional attempts that will be made
+    on_phase: Callable[[str], None] = lambda name: None  # called when something begins that may take long
     on_end: Callable[[Trajectory], None] = lambda trajectory: None  # called when one of them is over
     words: Path | None = None  # a folder with the tiny model's tokenizer, if its environment should not be played for it
     plays: bool = True  # whether the environment may be made; otherwise no user code is imported
@@ -104,9 +108,16 @@ class System:
         """Play a few turns of two tasks: an environment that cannot be played raises an error here, with the lines of its file."""
         if is_program(self.config):
             return  # it plays by itself, and needs the model for that
-        words = f"still waiting for environment {self.config.env.name!r}; if this does not end, does its reset or step return?"
-        with told_after(PATIENCE, self.say, words):
+        self.on_phase(f"playing a few turns of environment {self.config.env.name!r}")
+        with self.patience("still waiting for"):
             first_look(self.pool, self.config.env.name, tasks, self.say, self.cancelled)
+
+    def patience(self, doing: str) -> AbstractContextManager[None]:
+        """Inside, code of the user's own is asked about if it takes long: it may never return."""
+        if not is_reference(self.config.env.name):
+            return nullcontext()
+        words = f"{doing} environment {self.config.env.name!r}; if this does not end, does its reset or step return?"
+        return told_after(PATIENCE, self.say, words)
 
     @cached_property
     def once(self) -> Once:
@@ -127,20 +138,27 @@ class System:
     @cached_property
     def panel(self) -> TaskSet:
         """The evaluation's tasks: none of them is a training task, which is checked."""
-        return self.panel_of(self.config.eval.split, self.config.eval.n, self.config.eval.seed, check=True)
+        panel = self.own_panel
+        check_disjoint(self.tasks, panel, warn=self.say)
+        return panel
 
-    def panel_of(self, split: str, n: int | None, seed: int, check: bool = False) -> TaskSet:
-        """`n` tasks of a split (None: all of it), the same ones on every machine."""
+    @cached_property
+    def own_panel(self) -> TaskSet:
+        """The tasks that the recipe evaluates on."""
+        own = self.config.eval
+        return self.panel_of(own.split, own.n, own.seed, most=PANEL)
+
+    def panel_of(self, split: str, n: int | None, seed: int, most: int | None = None) -> TaskSet:
+        """`n` tasks of a split, the same ones on every machine. None: all of it, or `most` of them."""
         env = self.config.env
         found = registry.tasks(env.name, split, n=None, **env.options)
         if n is not None and n > len(found):
             raise TurnwiseError(
                 f"{env.name} has {len(found)} tasks in its split {split!r}, not {n}: ask for fewer (eval.n, or --n of eval)"
             )
-        panel = found.distinct() if n is None else found.panel(n, seed)
-        if check:
-            check_disjoint(self.tasks, panel, warn=self.say)
-        return panel
+        if n is None and most is not None:
+            n = min(most, len(found.distinct()))
+        return found.distinct() if n is None else found.panel(n, seed)
 
     @cached_property
     def max_turns(self) -> int:
@@ -162,14 +180,12 @@ class System:
 
     def _load(self) -> tuple[Any, Any]:
         if self.model_folder is not None or self.config.model.path is not None:
+            self.on_phase("loading the model")
             return loading.load(self.config, self.model_folder)
         if self.words is not None:
             return loading.load_tiny(self.config, self.words)
-        words = (
-            f"still playing environment {self.config.env.name!r} for the vocabulary of the tiny model (model.tiny.vocabulary_tasks); "
-            "if this does not end, does its reset or step return?"
-        )
-        with told_after(PATIENCE, self.say, words):
+        self.on_phase(f"playing environment {self.config.env.name!r} for the vocabulary of the tiny model (model.tiny.vocabulary_tasks)")
+        with self.patience("still playing"):
             return loading.load(self.config, limits=self.limits)
 
     @cached_property
@@ -418,6 +434,7 @@ class System:
         examples = examples_of(self, own, on_task)
         if examples is None or self.cancelled():
             return {}
+        self.on_phase(f"warm start: learning from {len(examples)} attempts")
         metrics = imitate(self, own, examples)
         if self.config.model.lora is not None and self.config.objective.kl != "off":
             self.say("KL is measured against the model without its adapters, as it was before the warm start")

@@ -10,6 +10,11 @@ TERMINAL_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\
 UNSEEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")  # control, invisible and bidirectional characters, lone surrogates, private-use characters
 
 
+def counted(number: int, word: str) -> str:
+    """A number of things in words: 1 turn, 2 turns, 1,000 turns."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
 def printable(text: str) -> str:
     """Text that is safe to print: no terminal sequences, and no control, invisible or bidirectional characters except newline and tab."""
     if text.isascii() and text.isprintable():

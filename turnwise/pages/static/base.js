@@ -76,16 +76,16 @@
     const size = Math.abs(value);
     return (value < 0 ? "−" : "+") + (size >= 0.005 ? size.toFixed(2) : size.toPrecision(1));
   };
-  T.number = (value) => {
+  T.number = (value, more = 0) => {
     if (value === null || value === undefined) return "–";
     const size = Math.abs(value);
     if (value === 0) return "0";
-    if (value < 0) return `−${T.number(size)}`;
-    if (size >= 10000) return Math.round(value).toLocaleString("en");
-    if (size >= 100) return value.toFixed(0);
-    if (size >= 1) return String(+value.toFixed(2));
-    if (size >= 0.001) return String(+value.toPrecision(3));
-    return value.toExponential(1);
+    if (value < 0) return `−${T.number(size, more)}`;
+    if (size >= 10000) return value.toLocaleString("en", { minimumFractionDigits: more, maximumFractionDigits: more });
+    if (size >= 100) return value.toFixed(more);
+    if (size >= 1) return String(+value.toFixed(2 + more));
+    if (size >= 0.001) return String(+value.toPrecision(3 + more));
+    return value.toExponential(1 + more);
   };
   T.duration = (seconds) => {
     if (seconds === null || seconds === undefined) return "–";

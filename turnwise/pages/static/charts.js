@@ -118,11 +118,20 @@
     py(y) {
       return HEIGHT - SPACE.bottom - ((y - this.bottom) / (this.top - this.bottom || 1)) * (HEIGHT - SPACE.top - SPACE.bottom);
     }
+    // The texts of an axis, with as many more digits as it takes to tell its values apart.
+    labels(values) {
+      for (let more = 0; ; more++) {
+        const found = values.map((value) => this.format(value, more));
+        if (more === 6 || new Set(found).size === found.length) return found;
+      }
+    }
     frame() {
       const right = this.width - SPACE.right;
-      const parts = ticks(this.bottom, this.top, 4).map((value) => [
+      const values = ticks(this.bottom, this.top, 4);
+      const labels = this.labels(values);
+      const parts = values.map((value, index) => [
         svg("line", { class: "grid", x1: SPACE.left, x2: right, y1: this.py(value), y2: this.py(value) }),
-        svg("text", { class: "tick", x: SPACE.left - 6, y: this.py(value) + 3.5, "text-anchor": "end" }, this.format(value)),
+        svg("text", { class: "tick", x: SPACE.left - 6, y: this.py(value) + 3.5, "text-anchor": "end" }, labels[index]),
       ]);
       for (const value of ticks(this.low, this.high, Math.max(2, Math.floor(this.width / 90)))) {
         if (!Number.isInteger(value)) continue;

@@ -5,7 +5,7 @@
   const { el } = T;
   const SIZES = ["1", "2-3", "4-7", "8-15", "16-31", "32-63", "64+"];
   const PHASES = ["sft", "collect", "credit", "update", "eval"];
-  const whole = (value) => T.percent(value);
+  const whole = (value, more = 0) => T.percent(value, more);
 
   // title, what it means, [[metric, name, look, more]], settings
   T.CHARTS = [
@@ -59,7 +59,7 @@
         ["eval/invalid", "evaluation", "c1", { dots: true }],
         ["collect/invalid", "training", "c2"],
       ],
-      { format: (v) => T.percent(v, 1), zero: true, y: "share of turns (%)" },
+      { format: (v, more = 0) => T.percent(v, 1 + more), zero: true, y: "share of turns (%)" },
     ],
     ["Entropy", "Mean entropy of the tokens' distribution, in nats.", [["learner/entropy", "entropy", "c3"]], { zero: true, y: "nats per token" }],
     [
@@ -78,7 +78,7 @@
         ["learner/clip_low", "below", "c5"],
         ["learner/clip_high", "above", "c1"],
       ],
-      { format: (v) => T.percent(v, 1), zero: true, y: "share of tokens (%)" },
+      { format: (v, more = 0) => T.percent(v, 1 + more), zero: true, y: "share of tokens (%)" },
     ],
     [
       "Engine and learner",
