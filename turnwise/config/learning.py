@@ -6,7 +6,7 @@ the registries whether a name is valid.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
