@@ -449,3 +449,12 @@ def test_algos_shows_what_the_authors_took() -> None:
     [entry] = json.loads(CliRunner().invoke(app, ["algos", "method", "arpo", "--json"]).output)
     assert entry["authors"]["objective.aggregation"] == "token"
     assert "objective.aggregation" not in entry["settings"]
+
+
+def test_the_code_of_a_method_is_not_run_when_its_record_is_read(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def mine():\n    return {'learner.epochs': 2}\n")
+    (tmp_path / "metrics.jsonl").touch()
+    written = recipe(tmp_path, to_toml(load(None, {"method.name": f"{tmp_path}/mine.py:mine"})), "config.toml")
+    (tmp_path / "mine.py").write_text("raise SystemExit('was run')\n")
+    config = load(written, {"learner.lr": 0.1})
+    assert (config.learner.epochs, config.learner.lr) == (2, 0.1)

@@ -72,7 +72,10 @@ def resolved(layers: Sequence[Layer]) -> dict[str, Any]:
         sections.append(_section(sections[-1] if sections else {}, layer))
     last = sections[-1] if sections else {}
     if sections and not last.get("faithful"):  # then nothing of it is applied on the way
-        sections = [section if layer.settled else _without_faithful(section) for section, layer in zip(sections, layers, strict=True)]
+        sections = [
+            section if layer.settled and section.get("faithful") else {key: value for key, value in section.items() if key != "faithful"}
+            for section, layer in zip(sections, layers, strict=True)
+        ]
         last = sections[-1]
     start = next((k + 1 for k in reversed(range(len(layers))) if sections[k].get("name") != last.get("name")), 0)
     if start == 0 and sections and sections[0].get("faithful") and not last.get("faithful"):
@@ -116,10 +119,6 @@ def brought_by(section: Mapping[str, Any]) -> Brought:
         return {}, {}
     parts, authors = ask_settings(name, {key: value for key, value in section.items() if key not in Method.model_fields})
     return without_none(dict(parts)), without_none(dict(authors))
-
-
-def _without_faithful(section: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in section.items() if key != "faithful"}
 
 
 def _section(before: dict[str, Any], layer: Layer) -> dict[str, Any]:
