@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from shlex import quote
@@ -16,6 +17,7 @@ from turnwise.config.sources import keep_files
 from turnwise.config.writing import content_hash, to_toml
 from turnwise.envs import registry
 from turnwise.envs.blame import EnvironmentFault
+from turnwise.envs.playing import last_call, playing
 from turnwise.learn.saving import write_folder
 from turnwise.report.progress import default_reporter
 from turnwise.report.summary import summarise_run
@@ -30,12 +32,12 @@ from turnwise.setup.measure import choose_panel, report_faults, says_how, settin
 from turnwise.setup.resume import apply_changes, resumed_config
 from turnwise.setup.small_gpu import for_this_gpu, keep_choice, limited, prepare_allocator
 from turnwise.setup.source import source_config, write_weights
-from turnwise.setup.state import restore
+from turnwise.setup.state import restore, save
 from turnwise.setup.system import System
 from turnwise.train import run_iterations
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.garbage import loaded_set_apart
-from turnwise.util.interrupt import Interrupt
+from turnwise.util.interrupt import Abandoned, Interrupt
 
 
 def train(
@@ -140,7 +142,10 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
 
 def _train(config: Config, run: Run, reporter: Reporter) -> Result:
     trackers = Trackers(run.folder, make_trackers(config.run.trackers, config.run.tracker_options), reporter.note)
-    with Interrupt(reporter.note) as interrupted, heartbeat(reporter):
+    if told := last_call(run.folder):
+        reporter.note(f"warning: {told}")
+    watched = playing.kept(run.folder, config.env.name)
+    with Interrupt(reporter.note, lambda: playing.call) as interrupted, heartbeat(reporter), watched:
         prepare_allocator(config)
         system = make_system(config, cancelled=interrupted, **shown_by(reporter))
         try:
@@ -150,8 +155,13 @@ def _train(config: Config, run: Run, reporter: Reporter) -> Result:
             state = restore(run, system, reporter.note)
             trackers.open(config.model_dump(mode="json"), run.metrics())
             run.on_log = trackers.log
+            interrupted.last = partial(save, run, system, state)
             with loaded_set_apart():
-                state = run_iterations(run, system, state, reporter, system.over)
+                try:
+                    run_iterations(run, system, state, reporter, system.over)
+                except Abandoned:
+                    reporter.note("a call of the environment did not return: it was abandoned, and what was learned before is kept")
+                    save(run, system, state)
             if system.broken is not None:
                 raise with_way_on(system.broken, run)
             finished = state.finished(config.iterations)

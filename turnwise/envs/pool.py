@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.guarded import Answer, GuardedEnvs, Kept
+from turnwise.envs.playing import playing
 from turnwise.envs.registry import portable
-from turnwise.envs.worker import Request, perform
+from turnwise.envs.worker import Request, method_of, perform
 from turnwise.envs.workers import WorkerSeats
 from turnwise.util.errors import TurnwiseError
 
@@ -129,6 +130,7 @@ class Pool:
         self._waiting: set[int] = set()
         self._done: list[EnvResult] = []
         self._open = True
+        self._at = [("", 0)] * size  # the task and the number of turns of each slot in this process
         self._busy = 0.0  # seconds that environments of this process have played
 
     @property
@@ -239,7 +241,12 @@ class Pool:
 
     def _play(self, here: GuardedEnvs, request: Request) -> Answer:
         began = time.perf_counter()
-        answer = perform(here, request)
+        task, turn = self._at[request.slot]
+        if request.task is not None:
+            task, turn = request.task.id, 0
+        self._at[request.slot] = task, turn + (request.action is not None)
+        with playing.inside(method_of(request), task, turn):
+            answer = perform(here, request)
         self._busy += time.perf_counter() - began
         return answer
 
@@ -275,7 +282,8 @@ class Pool:
             return
         self._open = False
         if self._here is not None:
-            self._here.close()
+            with playing.inside("close"):
+                self._here.close()
         if self._away is not None:
             self._away.close()
 

@@ -108,6 +108,11 @@ def perform(seats: GuardedEnvs, request: Request) -> Answer:
     return seats.reset(request.slot, request.task, request.seed)
 
 
+def method_of(request: Request) -> str:
+    """The environment's method that a request calls."""
+    return "step" if request.action is not None else "snapshot" if request.task is None else "restore" if request.state else "reset"
+
+
 def _explained(answer: Answer, memory_mb: int | None) -> Answer:
     if memory_mb is not None and isinstance(answer, Failure) and answer.message.startswith("MemoryError"):
         return Failure(f"{answer.message} (the memory limit of a worker is {memory_mb} MB)", answer.traceback, answer.own_lines)
