@@ -273,6 +273,7 @@ PARTS: dict[str, set[str]] = {
     "dr_grpo": {"objective.aggregation", "objective.constant", "credit.norm"},
     "eapo": {"credit.gamma"},
     "epo": {"objective.entropy_coef"},
+    "epo_hinge": {"objective.entropy_coef"},
     "gpg": {"objective.kl", "credit.norm", "learner.epochs", "learner.minibatches"},
     "graph_gpo": {"credit.gamma"},
     "icepop": {"objective.importance", "objective.importance_options", "learner.old_logprobs"},
@@ -313,7 +314,7 @@ def shared_settings(config: Config) -> dict[str, Any]:
     credit = algorithms[config.credit.name]
     known = credit.bind(config.credit.options, "credit")
     found |= {f"credit.{key}": known[key] for key in PER_TURN if key in known}
-    if config.objective.name in ("clip", "epo", "serl", "t_star"):  # whose clip is that of PPO
+    if config.objective.name in ("clip", "epo", "epo_hinge", "serl", "t_star"):  # whose clip is that of PPO
         found |= {f"objective.{key}": config.objective.options.get(key, 0.2) for key in ("clip_low", "clip_high")}
     return found
 
@@ -398,7 +399,7 @@ def test_words_of_the_user_win_over_authors_and_the_last_word_on_faithful_counts
     path = recipe(tmp_path, '[method]\nname = "arpo"\nfaithful = true\n[objective]\nkl = "loss"\n')
     config = load(path)
     assert (config.objective.kl, config.objective.aggregation) == ("loss", "token")
-    assert load(path, ["method.faithful=false"]).objective.aggregation == "turn"
+    assert load(path, ["method.faithful=false"]).objective.aggregation == load({}).objective.aggregation != "token"
     assert load(path, ["method.name=archer"]).objective.aggregation == "turn_sum", "faithful stays when another method is named"
     plain = recipe(tmp_path, '[method]\nname = "arpo"\n[objective]\naggregation = "trajectory"\n', "plain.toml")
     assert load(plain, ["method.faithful=true"]).objective.aggregation == "token", "said on the command line, above the file"

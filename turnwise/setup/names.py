@@ -189,19 +189,20 @@ def carried(family: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> d
     for name, option in entry.options.items():
         same = [(one, given) for one, given in sources if one is not None and meaning(name, one, given) == meaning(name, entry, now)]
         value = same[0][1].get(name, same[0][0].options[name].usual) if same else option.usual
-        values |= {name: value} if value != option.usual else {}
+        taken = not option.choices or value in option.choices
+        values |= {name: value} if taken and value != option.usual else {}
     return values
 
 
-def meaning(name: str, entry: Entry[Any], given: Mapping[str, Any]) -> tuple[str, str] | None:
-    """What options of one name must share to be one setting: what they take, and their text up to a semicolon, in which an option's name in
-    braces stands for its value (`discount per {level}`). None if there is no such option."""
+def meaning(name: str, entry: Entry[Any], given: Mapping[str, Any]) -> str | None:
+    """What options of one name must share to be one setting: their text up to a semicolon, in which an option's name in braces stands for
+    its value (`discount per {level}`). None if there is no such option."""
     if name not in entry.options:
         return None
     text = entry.options[name].help.text.partition(";")[0]
     for other in entry.options.values():
         text = text.replace(f"{{{other.name}}}", str(given.get(other.name, other.usual)))
-    return text, entry.options[name].kind
+    return text
 
 
 def check_model(section: FurtherModel) -> None:
