@@ -434,6 +434,9 @@ class System:
         examples = examples_of(self, own, on_task)
         if examples is None or self.cancelled():
             return {}
+        longest, limit = max(len(turn.response_ids) for example in examples for turn in example.turns), self.config.engine.max_tokens
+        if longest > limit:
+            self.say(f"warning: a response of the warm start has {longest} tokens, and engine.max_tokens={limit} cuts it off: raise that")
         self.on_phase(f"warm start: learning from {len(examples)} attempts")
         metrics = imitate(self, own, examples)
         if self.config.model.lora is not None and self.config.objective.kl != "off":
