@@ -29,12 +29,13 @@ from turnwise.envs.base import EpisodeOver, Transition
 from turnwise.envs.check import check
 from turnwise.envs.registry import describe
 from turnwise.envs.shell import spares
-from turnwise.envs.shell.box import Box, Limits, present
+from turnwise.envs.shell.box import Box
 from turnwise.envs.shell.calls import ARCHITECTURES, call_filter
 from turnwise.envs.shell.env import ShellEnv, _kept
 from turnwise.envs.shell.families import known_families
 from turnwise.envs.shell.own import scene_of
 from turnwise.envs.shell.sandbox import Shell
+from turnwise.envs.shell.start import Limits, present
 from turnwise.envs.shell.tree import Entry, TooLarge, as_json, digest, file, folder, from_json, link, read_tree, write_tree
 from turnwise.util.errors import TurnwiseError
 

@@ -24,9 +24,9 @@ import time
 from hashlib import blake2b
 from pathlib import Path
 
-from turnwise.envs.shell.box import Limits
 from turnwise.envs.shell.sandbox import Shell
 from turnwise.envs.shell.spares import leave, take
+from turnwise.envs.shell.start import Limits
 from turnwise.envs.shell.tree import file, folder
 from turnwise.util.files import write_text_atomically
 

@@ -31,9 +31,11 @@ from typing import Any
 from attack import fingerprint, watched_by_default
 from ways import ways
 
-from turnwise.envs.shell.box import Box, Limits, members
+from turnwise.envs.shell.box import Box
 from turnwise.envs.shell.env import ShellEnv
+from turnwise.envs.shell.measure import members
 from turnwise.envs.shell.sandbox import Done, Shell
+from turnwise.envs.shell.start import Limits
 from turnwise.util.files import write_text_atomically
 
 RESULT = Path(__file__).with_suffix(".json")

@@ -6,7 +6,7 @@ from turnwise.envs.registry import Need, register
 
 
 def _present() -> bool:
-    from turnwise.envs.shell.box import present
+    from turnwise.envs.shell.start import present
 
     return present()
 

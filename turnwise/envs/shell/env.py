@@ -10,12 +10,13 @@ from typing import Any, Literal
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.shell.box import Kind, Limits, reap, require
+from turnwise.envs.shell.box import reap
 from turnwise.envs.shell.families import known_families
 from turnwise.envs.shell.own import EXPERT, own_tasks, scene_of
 from turnwise.envs.shell.sandbox import Shell, printable
 from turnwise.envs.shell.scene import LEVELS, NAMES, Probe, Scene
 from turnwise.envs.shell.spares import leave, take
+from turnwise.envs.shell.start import Kind, Limits, require
 from turnwise.envs.shell.tree import TooLarge, Tree, as_json, digest, from_json, plain
 from turnwise.envs.snapshots import pack, restoring, unpack
 from turnwise.util.errors import TurnwiseError, unknown_name

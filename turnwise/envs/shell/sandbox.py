@@ -21,7 +21,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from turnwise.envs.shell.box import LOOK, START, Box, Kind, Limits, readable
+from turnwise.envs.shell.box import LOOK, Box, readable
+from turnwise.envs.shell.start import START, Kind, Limits
 from turnwise.envs.shell.tree import Entry, read_exactly, read_tree
 
 PATH_MAX = 4096
