@@ -85,9 +85,9 @@ def watch() -> None:
         note("seconds", time.monotonic() - started[0], LIMITS.seconds)  # after this, all are killed
         return end(self, reason, output)
 
-    def measured_look(self: Box, left: float) -> tuple[str, float]:
+    def measured_look(self: Box) -> tuple[str, float]:
         note("processes", len(members(self.pid)), LIMITS.processes)
-        return too_much(self, left)
+        return too_much(self)
 
     for owner, name, function in (
         (Box, "ready", measured_ready), (Box, "close", measured_close), (Box, "too_much", measured_look),
