@@ -28,7 +28,7 @@ from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Transition
 from turnwise.envs.check import check
 from turnwise.envs.registry import describe
-from turnwise.envs.shell import spares
+from turnwise.envs.shell import cgroup, spares
 from turnwise.envs.shell.box import Box
 from turnwise.envs.shell.calls import ARCHITECTURES, call_filter
 from turnwise.envs.shell.env import ShellEnv, _kept
@@ -494,6 +494,16 @@ def test_processes_in_the_background_stop_between_two_commands_and_go_on_with_th
         "what the agent stopped stays so"
     )
     shell.close()
+
+
+def test_a_machine_without_cgroups_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroup, "available", lambda: False)
+    cgroup.say_if_missing.cache_clear()
+    with pytest.warns(UserWarning, match=r"no cgroup can be had here.*docs/shell\.md") as said:
+        cgroup.say_if_missing()
+        cgroup.say_if_missing()
+    cgroup.say_if_missing.cache_clear()
+    assert len(said) == 1
 
 
 TAKING = [

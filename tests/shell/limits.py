@@ -23,7 +23,6 @@ import stat
 import subprocess
 import sys
 import time
-import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from attack import fingerprint, watched_by_default
 from ways import ways
 
 from turnwise.envs.shell.box import Box
+from turnwise.envs.shell.cgroup import available
 from turnwise.envs.shell.env import ShellEnv
 from turnwise.envs.shell.measure import members
 from turnwise.envs.shell.sandbox import Done, Shell
@@ -85,9 +85,9 @@ def watch() -> None:
         note("seconds", time.monotonic() - started[0], LIMITS.seconds)  # after this, all are killed
         return end(self, reason, output)
 
-    def measured_look(self: Box, left: float) -> tuple[str, float]:
+    def measured_look(self: Box) -> tuple[str, float]:
         note("processes", len(members(self.pid)), LIMITS.processes)
-        return too_much(self, left)
+        return too_much(self)
 
     for owner, name, function in (
         (Box, "ready", measured_ready), (Box, "close", measured_close), (Box, "too_much", measured_look),
@@ -168,7 +168,6 @@ def attack(attempts: int, chosen: str) -> dict[str, Any]:
                 result["largest"][what] = round(max(share, result["largest"].get(what, 0.0)), 3)
         results[name] = result
         print(f"{name}: {json.dumps(result)}", file=sys.stderr, flush=True)
-    group = env._shell is None and _has_group()
     env.close()
     after = fingerprint(watched_by_default())
     changed = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
@@ -180,7 +179,7 @@ def attack(attempts: int, chosen: str) -> dict[str, Any]:
         "machine": f"{platform.system()} {platform.release()}, {platform.machine()}, {os.cpu_count()} cores",
         "bubblewrap": subprocess.run(["bwrap", "--version"], capture_output=True, text=True).stdout.strip(),
         "user": "root" if os.geteuid() == 0 else "an ordinary user",
-        "cgroup": group,
+        "cgroup": available(),
         "limits": {name: getattr(LIMITS, name) for name in ("seconds", "memory_mb", "processes", "disk_mb", "printed_mb")},
         "attempts": sum(one["attempts"] for one in results.values()),
         "host_files_changed": sum(one["host_files_changed"] for one in results.values()) + len(changed),
@@ -189,16 +188,6 @@ def attack(attempts: int, chosen: str) -> dict[str, Any]:
         "changed": changed[:20],
         "ways": results,
     }  # fmt: skip
-
-
-def _has_group() -> bool:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        box = Box(LIMITS)
-        box.ready()
-        has = box._group is not None
-        box.close()
-    return has
 
 
 def as_user(name: str, delegate: bool, python: str, words: list[str]) -> dict[str, Any]:

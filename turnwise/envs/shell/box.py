@@ -15,6 +15,7 @@ read-only, and HOME and the working folder are elsewhere.
 
 from __future__ import annotations
 
+import atexit
 import errno
 import json
 import os
@@ -22,6 +23,7 @@ import secrets
 import select
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -65,6 +67,7 @@ class Box:
         self._group: cgroup.Group | None = None
         self._namespace = Path()
         self._counted, self._used = (0.0, 0), 0  # what was measured last
+        self._counter: threading.Thread | None = None
         self._halted: set[int] = set()  # the processes that wait for `go_on`
         self._gvisor = kind == "gvisor"
         self._secret = secrets.token_hex(16)
@@ -143,24 +146,28 @@ class Box:
         except OSError:
             return False
 
-    def too_much(self, left: float) -> tuple[str, float]:
+    def too_much(self) -> tuple[str, float]:
         """Which limit the processes break together, empty if none; and the time after which to look again. Without a cgroup, memory is
-        measured, and the sandbox ends when it would be above the limit at the next look if it went on growing as since the last one.
-        `left`: seconds of the command."""
+        measured, and the sandbox ends when it would be above the limit at the next look if it went on growing as since the last one."""
         processes, most = below(self.pid), self.limits.memory_mb << 20
         if len(processes) - self.own[0] > self.limits.processes:
             return f"more than {self.limits.processes} processes were running", 0
         if self._group is not None:
             return self.reason(), LOOK
-        now = time.monotonic()
-        if not self._gvisor and now > self._counted[0] + COUNT and left > 3 * COUNT:  # to count may have to wait for a process
-            self._counted = now, kernel_memory(processes, most)
+        if not self._gvisor and time.monotonic() > self._counted[0] + COUNT and not (self._counter and self._counter.is_alive()):
+            self._counter = threading.Thread(target=self._count, args=(processes,), daemon=True)
+            self._counter.start()
         used = memory_of(processes) - self.own[1] + self._counted[1]
         if not self._gvisor:
             used += sum(stored(store) for store in self._stores) + socket_memory(self.pid)
         growth, self._used = max(0, used - self._used), used
         free = most - used - growth
         return (self._memory() if free < 0 else ""), min(LOOK, max(QUICKEST, free / (FASTEST * len(os.sched_getaffinity(0)))))
+
+    def _count(self, processes: list[int]) -> None:
+        """In a thread of its own: it may have to wait for a process that waits for its turn."""
+        memory = kernel_memory(processes)
+        self._counted = time.monotonic(), memory
 
     def reason(self) -> str:
         """Why the sandbox ended, if the kernel ended it."""
@@ -258,6 +265,9 @@ def reap(seconds: float = 0.0) -> None:
                 time.sleep(0.001)
             if group is None or group.close():
                 _ending.remove((process, group))
+
+
+atexit.register(reap, 2.0)
 
 
 def readable(handle: int, seconds: float) -> bool:

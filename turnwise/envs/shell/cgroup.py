@@ -1,6 +1,6 @@
 """A limit that the kernel itself keeps on all memory of a sandbox: processes, files, and what the kernel holds for them.
 
-    available()                               # whether a group can be had; if not, it is said once
+    available()                               # whether a group can be had
     start = prefix(512 << 20) + command       # a user's systemd makes the group
     group = join(512 << 20, [pid])            # or this process does
     group.broken()                            # whether the kernel had to end a process
@@ -69,20 +69,19 @@ def join(limit: int, pids: Sequence[int]) -> Group | None:
 
 
 def available() -> bool:
-    """Whether a group can be had. If not, it is said once."""
-    if _parent(os.getpid()) is None and not _by_systemd():
-        _said()
-        return False
-    return True
+    """Whether a group can be had."""
+    return _parent(os.getpid()) is not None or _by_systemd()
 
 
 @cache
-def _said() -> None:
-    warnings.warn(
-        "shell: no cgroup can be had here, so the kernel does not limit the memory of a sandbox as a whole; it is measured every few "
-        "milliseconds instead. docs/shell.md says which limits hold, and how to allow a cgroup",
-        stacklevel=3,
-    )
+def say_if_missing() -> None:
+    """Warn, once, if none can be had."""
+    if not available():
+        warnings.warn(
+            "shell: no cgroup can be had here, so the kernel does not limit the memory of a sandbox as a whole; it is measured every few "
+            "milliseconds instead. docs/shell.md says which limits hold, and how to allow a cgroup",
+            stacklevel=3,
+        )
 
 
 @cache

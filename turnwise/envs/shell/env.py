@@ -11,6 +11,7 @@ from typing import Any, Literal
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.shell.box import reap
+from turnwise.envs.shell.cgroup import say_if_missing
 from turnwise.envs.shell.families import known_families
 from turnwise.envs.shell.own import EXPERT, own_tasks, scene_of
 from turnwise.envs.shell.sandbox import Shell, printable
@@ -81,6 +82,7 @@ class ShellEnv:
         sandbox: Kind = "bubblewrap",
     ):
         require(sandbox)
+        say_if_missing()
         for what, value, known in (("end", ends, ("submit", "solved")), ("anchor", anchor, ("both", "state", "observation"))):
             if value not in known:
                 raise unknown_name(f"{what} of the shell environment:", str(value), known)

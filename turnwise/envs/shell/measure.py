@@ -53,16 +53,13 @@ def memory_of(processes: Sequence[int]) -> int:
     return memory
 
 
-def kernel_memory(processes: Sequence[int], most: int) -> int:
-    """An estimate from above of what the kernel holds for these processes: behind their handles, and for their mappings. Not more than
-    about `most` is counted."""
+def kernel_memory(processes: Sequence[int]) -> int:
+    """An estimate from above of what the kernel holds for these processes: behind their handles, and for their mappings."""
     memory = 0
     for one in processes:
         with suppress(OSError):
             memory += HANDLE * max(0, (Path(f"/proc/{one}/fd").stat().st_size or len(names(f"/proc/{one}/fd"))) - 8)
             memory += MAPPINGS * (len(_start_of(f"/proc/{one}/maps", MAPPED)) == MAPPED)
-        if memory > most:
-            break
     return memory
 
 

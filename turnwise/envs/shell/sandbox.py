@@ -100,7 +100,7 @@ class Shell:
             if now > deadline:
                 return self._end(f"a command took longer than {seconds:g} seconds", output)
             if now >= look:
-                reason, pause = self._box.too_much(deadline - now)
+                reason, pause = self._box.too_much()
                 if reason:
                     return self._end(reason, output)
                 look = time.monotonic() + pause
