@@ -23,7 +23,7 @@ SMALL = {"size": "tiny", "task_types": ["pick_and_place_simple"]}
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return start(tmp_path_factory.mktemp("runs"), iterations=1).folder
+    return start(tmp_path_factory.mktemp("runs"), iterations=1, **{"model.tiny.max_length": 512}).folder
 
 
 def told(*arguments: Any, **settings: Any) -> tuple[str, list[Any]]:
