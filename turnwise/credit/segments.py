@@ -21,11 +21,11 @@ EPSILON = 1e-6  # added to a standard deviation before dividing by it
 Norm = Annotated[Literal["std", "none"], Help("divide by the sample standard deviation + 1e-6, or do not divide")]
 Weighting = Annotated[
     Literal["trajectory", "step"],
-    Help("what counts once in the statistics of returns; each trajectory (the papers) or each turn (the public code: long ones weigh more)"),
+    Help("what counts once in the statistics; each trajectory (the papers) or each turn (the public code: long ones weigh more)"),
 ]
 BatchWeighting = Annotated[
     Literal["trajectory", "step", "token"],
-    Help("what counts once in the statistics of returns; each trajectory, each turn, or each token (the public code: long ones weigh more)"),
+    Help("what counts once in the statistics; each trajectory, each turn, or each token (the public code: long ones weigh more)"),
 ]
 Penalty = Annotated[float, Help("subtracted for a turn whose response could not be parsed", low=0)]
 PER_TURN = Help("discount per turn", low=0, high=1)
