@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Compiled files are kept, whatever the environment says: the tests start hundreds of processes, and each would compile everything again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help quickstart test debian browser sandbox bfcl compiled lint check bench test-oracle test-agents test-cluster test-envs bench-envs programs clean
+.PHONY: help quickstart test debian browser sandbox bfcl compiled lint check bench test-oracle test-agents test-cluster test-resume test-envs bench-envs programs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -71,6 +71,9 @@ bfcl: $(VENV)/.dev  ## the package for the tests of the environment bfcl, where 
 
 test-cluster: $(VENV)/.dev  ## kill engines, environments, ranks, nodes and the driver of small runs at ten moments each; OUT=FILE keeps the result
 	$(BIN)/python tests/cluster/kills.py $(if $(OUT),--out $(OUT))
+
+test-resume: $(VENV)/.dev  ## kill and resume a small run of every method, and compare weights and logs; ONLY=a,b for some
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python tests/resume_methods.py $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 
 lint: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -54,8 +54,15 @@ SETTINGS: dict[str, Any] = {
     "run.checkpoint_every": 1,
 }
 MODEL = {"tiny": {"layers": 1, "hidden": 16, "heads": 2, "max_length": 1024}}
-BELIEFS = f"{ROOT / 'tests' / 'belief_env.py'}"
-FURTHER: dict[str, dict[str, Any]] = {}  # what a method needs in addition
+DRAWERS = {"env.name": f"{ROOT / 'examples' / 'methods' / 'gold_gain.py'}:Drawers", "env.options": {}, "env.max_turns": 4}
+ANSWERS = {**DRAWERS, "method.key": "answer", "method.form": "{}", "sft.tasks": 16, "sft.steps": 6}
+LIFT = ROOT / "tests" / "belief_env.py"
+TAUGHT = {"sft.tasks": 12, "sft.steps": 60, "engine.max_tokens": 32, "model.tiny.hidden": 64, "env.max_turns": 4}
+FURTHER: dict[str, dict[str, Any]] = {  # for methods that need more than the quickstart has
+    "a2tgpo": ANSWERS,
+    "igpo": ANSWERS,
+    "rebel": {"env.name": f"{LIFT}:Lift", "env.options": {}, "method.tracker": f"{LIFT}:tracker", **TAUGHT},
+}
 
 
 class Fuse(Reporter):
@@ -103,7 +110,8 @@ def settings(name: str) -> dict[str, Any]:
     entry = methods[name]
     needs = {need.rstrip("?").partition(".")[2] for found in needs_of(entry).values() for need in found if need.startswith("model.")}
     brought = {key.split(".")[1] for key in settings_of(entry) if key.startswith("models.")} | {"policy", "reference"}
-    return {**SETTINGS, **{f"models.{model}": MODEL for model in sorted(needs - brought)}, **FURTHER.get(name, {})}
+    own = {**SETTINGS, "method.name": name, **{f"models.{model}": MODEL for model in sorted(needs - brought)}, **FURTHER.get(name, {})}
+    return {key: value for key, value in own.items() if key != "sft" or "sft.steps" not in own}
 
 
 def perform(name: str, folder: Path, at: int | None) -> int:
@@ -115,7 +123,8 @@ def perform(name: str, folder: Path, at: int | None) -> int:
         if (run / "config.toml").is_file():
             tw.train(resume=run, reporter=fuse)
         else:
-            tw.train(ROOT / "recipes" / "quickstart.toml", method=name, out=str(folder), reporter=fuse, **settings(name))
+            recipe = "numberline-tiny.toml" if name in FURTHER else "quickstart.toml"
+            tw.train(ROOT / "recipes" / recipe, out=str(folder), reporter=fuse, **settings(name))
         (folder / "events").write_text(str(fuse.count))
 
     folder.mkdir(parents=True, exist_ok=True)
