@@ -197,7 +197,7 @@ def _loop(game: Game, say: Callable[[str], None], read: Read) -> None:
             game.act(line.strip())
             _show(game.observation, say)
     if game.out_of_turns and not game.done:
-        say(f"That was the last of {counted(game.max_turns, 'turn')}.")
+        say(f"That was the last of {counted(game.max_turns or 0, 'turn')}.")
 
 
 def _own_word(line: str, observation: Observation) -> str | None:
