@@ -264,8 +264,8 @@ def evaluate_given(
             system.look(chosen.panel)
             warmth = config.eval.temperature if temperature is None else temperature
             reporter.begin(chosen.words, 0, 0)
-            reporter.phase("evaluation")
             collector = system.collector(warmth)
+            reporter.phase("evaluation")
             result = run_panel(collector, chosen.panel, chosen.seed, chosen.repeats)
             reporter.end()
             report_faults(result, reporter.note, system.faults)

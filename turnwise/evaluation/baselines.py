@@ -91,10 +91,10 @@ def evaluate(
             system.look(panel)
             settings = settings_of(config, split, seed, system.max_turns)
             reporter.begin(words, 0, 0)
+            collector = system.collector(warmth)
             reporter.phase("evaluation")
             settings |= {"temperature": warmth, "player": agent, "examples": examples, "model": str(source or config.engine.model)}
             if agent == "reflexion":
-                collector = system.collector(warmth)
                 if isinstance(collector, ProgramCollector):
                     raise TurnwiseError("reflexion writes into the prompts of an agent, and a program makes its own prompts")
                 tried, shares = Reflexion(system, collector, trials).run(panel_starts(panel, seed))
@@ -103,7 +103,7 @@ def evaluate(
                     {"trial": k, "success": s.rate, "n": s.n, "interval": list(s.interval)} for k, s in enumerate(shares, 1)
                 ]
             else:
-                result = run_panel(system.collector(warmth), panel, seed, repeats)
+                result = run_panel(collector, panel, seed, repeats)
             reporter.end()
             report_faults(result, reporter.note, system.faults)
             result.settings = settings
