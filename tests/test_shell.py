@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import resource
+import runpy
 import shutil
 import signal
 import socket
@@ -22,7 +23,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shell.ways import ways
 
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Transition
@@ -38,6 +38,8 @@ from turnwise.envs.shell.sandbox import Shell
 from turnwise.envs.shell.start import Limits, present
 from turnwise.envs.shell.tree import Entry, TooLarge, as_json, digest, file, folder, from_json, link, read_tree, write_tree
 from turnwise.util.errors import TurnwiseError
+
+ways = runpy.run_path(str(Path(__file__).parent / "shell" / "ways.py"))["ways"]  # a script's folder, not a package
 
 
 def works() -> bool:
