@@ -18,6 +18,7 @@ import json
 import os
 import platform
 import pwd
+import re
 import shutil
 import stat
 import subprocess
@@ -241,7 +242,8 @@ def report(result: dict[str, Any], write: bool) -> int:
     if write:
         whole = json.loads(RESULT.read_text()) if RESULT.exists() else {}
         situation = f"{result['user']}, {'with' if result['cgroup'] else 'without'} a cgroup"
-        write_text_atomically(RESULT, json.dumps(whole | {situation: result}, indent=1) + "\n")
+        text = json.dumps(whole | {situation: result}, indent=1)
+        write_text_atomically(RESULT, re.sub(r"\n {4,}", " ", text) + "\n")  # a way on a line
     largest = max(share for name, share in result["largest"].items() if name in KEPT)
     return bool(result["host_files_changed"] or result["errors"] or largest > 1.1)
 
