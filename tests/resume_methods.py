@@ -162,6 +162,8 @@ def tried(name: str, folder: Path, kills: int) -> dict[str, Any]:
         return row | {"problem": (folder / "killed" / "output.txt").read_text().strip().splitlines()[-1]}
     wanted, found = left(folder / "whole" / "run"), left(folder / "killed" / "run")
     differs = [part for part in wanted if wanted[part] != found[part]]
+    if "files" in differs:
+        row["files"] = sorted(set(wanted["files"]) ^ set(found["files"]))
     iterations = wanted["log"][-1].get("iteration")
     good = not differs and iterations == ITERATIONS and bool(row["killed_at"])
     return row | {"events": events, "differs": differs, "good": good, "seconds": round(time.monotonic() - began, 1)}
