@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from small_runs import Killed, Kills
 from test_train import start, weights, without_times
 from typer.testing import CliRunner
 
@@ -96,3 +97,15 @@ def test_a_checkpoint_of_an_older_turnwise_is_read() -> None:
     from turnwise.setup.state import state_of
 
     assert state_of({"iteration": 3, "place": 12, "plan": {}}).groups_used == 12 == state_of({"groups_used": 12}).groups_used
+
+
+@pytest.mark.parametrize("plan", ["scaling_inter", "replay_success", "filtered"])
+def test_a_run_that_was_killed_in_its_first_iteration_resumes_with_a_plan_that_has_a_state(plan: str, tmp_path: Path) -> None:
+    changes = {"iterations": 2, "plan.name": plan, **({"plan.zero": True} if plan == "filtered" else {})}
+    whole = start(tmp_path / "whole", **changes)
+    with pytest.raises(Killed):
+        start(tmp_path, reporter=Kills(1), **changes)
+    again = tw.train(resume=tmp_path / "try")
+    assert without_times(again.metrics) == without_times(whole.metrics)
+    one, two = weights(whole.folder), weights(again.folder)
+    assert all((one[name] == two[name]).all() for name in one)

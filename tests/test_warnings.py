@@ -182,6 +182,14 @@ def test_a_watch_made_in_the_middle_knows_the_lines_before(tmp_path: Path) -> No
     assert len(heard) == 1 and json.loads((run.folder / "warnings.jsonl").read_text())["iteration"] == 5
 
 
+def test_a_resumed_run_warns_as_one_that_was_not_killed(tmp_path: Path) -> None:
+    """The line before the first iteration is in the log, and the loop does not show it to the rules."""
+    run, heard = Run(tmp_path), list[str]()
+    run.log({"iteration": 0, "eval/success": 1.0})
+    Watch(run)({**HEALTHY, "iteration": 1, "eval/success": 1.0}, "gigpo", heard.append)
+    assert heard == [] and run.warnings() == []
+
+
 def test_reward_terms_are_metrics_of_their_own(tmp_path: Path) -> None:
     term = tmp_path / "terms.py"
     term.write_text("def brief(turn, transition, trajectory):\n    return -0.5\n")

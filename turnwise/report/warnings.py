@@ -344,7 +344,7 @@ class Watch:
 
     def __init__(self, run: Run):
         self._run = run
-        self._lines = [narrow(line) for line in run.metrics()]
+        self._lines = [narrow(line) for line in run.metrics() if line["iteration"] > 0]  # the loop does not show it the warm start's
         self._said = {str(record.get("name")): int(record["iteration"]) for record in run.warnings()}
 
     def __call__(self, metrics: Line, credit: str, say: Callable[[str], None]) -> None:

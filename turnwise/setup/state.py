@@ -75,7 +75,7 @@ def restore(run: Run, system: System, say: Callable[[str], None]) -> State:
         state = state_of(found["run"])
         logs = {name: str(text) for name, text in found["logs"].items()} if "logs" in found else None
         system.places.load_state(state.groups_used, state.branches)
-        if state.plan:  # empty before the first batch, and for a plan that keeps nothing
+        if state.plan:  # nothing before the first iteration: the plan is as it was made
             system.plan.load_state(state.plan)
         system.source.publish(state.iteration)
     except (KeyError, TypeError, AttributeError):
