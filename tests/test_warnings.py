@@ -184,7 +184,7 @@ def test_a_watch_made_in_the_middle_knows_the_lines_before(tmp_path: Path) -> No
 
 def test_a_resumed_run_warns_as_one_that_was_not_killed(tmp_path: Path) -> None:
     """The line before the first iteration is in the log, and the loop does not show it to the rules."""
-    run, heard = Run(tmp_path), list[str]()
+    run, heard = Run.create(tmp_path, "try", ""), list[str]()
     run.log({"iteration": 0, "eval/success": 1.0})
     Watch(run)({**HEALTHY, "iteration": 1, "eval/success": 1.0}, "gigpo", heard.append)
     assert heard == [] and run.warnings() == []

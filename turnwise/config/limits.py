@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 PROMPT, RESPONSE = 2048, 512  # tokens, where the model has room for them
-TINY_LENGTH = 1024  # at least
+TINY_LENGTH = 1024  # at least; its positions are rotations, so that it also takes more than it was made for
 TINY_RESPONSE = 64  # a model that starts from scratch says what its warm start shows: an action, or a call of a tool
 LONGEST_FILE = 2**20  # bytes of a model's config.json
 
@@ -25,11 +25,12 @@ def with_limits(values: Any) -> Any:
     path, tiny = _given(model, "path"), model.get("tiny", {})
     if not isinstance(tiny, Mapping):
         return values
-    scratch = path is None and engine.get("name") != "openai"
+    served = engine.get("name") == "openai"  # by a server with limits of its own
+    scratch = path is None and not served
     prompt, response, length = _given(agent, "max_prompt_tokens"), _given(engine, "max_tokens"), _given(tiny, "max_length")
     if not all(limit is None or isinstance(limit, int) for limit in (prompt, response, length)):
         return values  # whoever reads the recipe says what is wrong with it
-    room = length if scratch else _positions(path)
+    room = length if scratch else None if served else _positions(path)
     if response is None:
         response = TINY_RESPONSE if scratch else RESPONSE
         response = response if room is None else max(1, min(response, room // 4 if prompt is None else room - prompt))
@@ -59,4 +60,4 @@ def _positions(path: Any) -> int | None:
         positions = own.get("max_position_embeddings", own.get("n_positions"))
     except (OSError, ValueError, AttributeError, RecursionError):
         return None
-    return positions if isinstance(positions, int) and positions > 1 else None
+    return max(positions, TINY_LENGTH) if isinstance(positions, int) else None  # the short ones are tiny models, which take more
