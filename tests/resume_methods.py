@@ -61,8 +61,14 @@ TAUGHT = {"sft.tasks": 12, "sft.steps": 60, "engine.max_tokens": 32, "model.tiny
 FURTHER: dict[str, dict[str, Any]] = {  # for methods that need more than the quickstart has
     "a2tgpo": ANSWERS,
     "igpo": ANSWERS,
+    "mica": {"env.options": {}, "method.judge": f"{ROOT / 'tests' / 'resume_methods.py'}:progress"},
     "rebel": {"env.name": f"{LIFT}:Lift", "env.options": {}, "method.tracker": f"{LIFT}:tracker", **TAUGHT},
 }
+
+
+def progress(task: Any, turns: Any) -> float:
+    """A judge for a method that needs one: how much of an attempt is done."""
+    return len(turns) / 10
 
 
 class Fuse(Reporter):
