@@ -63,9 +63,9 @@ def test_the_values_of_an_axis_are_told_apart(page: Any, runs: Path, url: str) -
         log(run, iteration, **{"learner/clip_low": 0.0006 * (iteration - 3), "learner/kl_old_k3": 1e-7 * iteration})
     open_page(page, f"{url}#/run?run=good")
     for chart in page.locator(".chart").all():
-        labels = chart.locator("text.tick[text-anchor=end]").all_inner_texts()
+        labels = chart.locator("text.tick[text-anchor=end]").all_text_contents()
         assert len(set(labels)) == len(labels), (chart.locator("h3").inner_text(), labels)
-    clipped = page.locator(".chart", has_text="Clipped tokens").locator("text.tick[text-anchor=end]").all_inner_texts()
+    clipped = page.locator(".chart", has_text="Clipped tokens").locator("text.tick[text-anchor=end]").all_text_contents()
     assert len(clipped) > 2 and clipped[0] == "0.00 %"
 
 

@@ -236,7 +236,7 @@ class Registry(Generic[F]):
             return self[named]
         if not callable(named):
             raise TurnwiseError(f"a {self.kind} is a name or a function, not {type(named).__name__}")
-        return self._declared(getattr(named, "__qualname__", type(named).__name__), named)
+        return self._declared(getattr(named, "__name__", type(named).__name__), named)
 
     def registered(self, function: Any) -> Entry[F] | None:
         """The entry of a function, if it has been registered; nothing is imported for it."""
