@@ -348,8 +348,10 @@ def test_algos_shows_one_piece_with_options_and_needs_also_from_a_file(home: Pat
 
 def test_a_credit_function_in_a_file_is_shown_without_torch(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text('def mine(rollouts):\n    """Rewards."""\n    return rollouts.reward\n')
-    signal = "@tw.methods.signal('seen', gives=('turn.seen',))\ndef seen(batch, models):\n    '''Ones.'''\n    return {}\n"
-    (tmp_path / "registered.py").write_text(f"import turnwise as tw\n{signal}")
+    (tmp_path / "registered.py").write_text(
+        "import turnwise as tw\n@tw.methods.signal('seen', gives=('turn.seen',))\n"
+        'def seen(batch, models):\n    """Ones."""\n    return {}\n'
+    )
     code = (
         "import sys\nfrom turnwise.setup.catalogue import find\n"
         "print(find('own.py:mine')[0][0], find('registered.py:seen')[0][0], 'torch' in sys.modules)"
