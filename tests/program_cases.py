@@ -96,3 +96,10 @@ def walk(task: dict[str, Any], client: Client) -> Outcome:
             return Outcome(success=moved.success)
         talk.append(user(moved.observation.text))
     return Outcome(success=False)
+
+
+def said_length(task: dict[str, Any], client: Client) -> float:
+    """A planner and a sub-agent; worth the length of what they write."""
+    plan = ask(client, [{"role": "system", "content": "You plan."}, user(task["prompt"])])
+    report = ask(client, [{"role": "system", "content": "You act."}, user("go on")])
+    return (len(str(plan["content"])) + len(str(report["content"]))) / 100
