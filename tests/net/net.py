@@ -57,7 +57,8 @@ BABBLING = TINY | {  # no warm start: what the model says wins or loses
 }
 PROMPTS = [{"prompt": f"say {number}", "split": "valid" if number < 4 else "train"} for number in range(16)]
 PROGRAM = TINY | {
-    "env": {"name": "program", "options": {"function": f"{TESTS / 'program_cases.py'}:said_length", "file": PROMPTS}},
+    # one program at a time: which calls share a batch would depend on the clock, and floats on the batch
+    "env": {"name": "program", "options": {"function": f"{TESTS / 'program_cases.py'}:said_length", "file": PROMPTS, "at_once": 1}},
     "agent.max_prompt_tokens": 400,
     "model.tiny.max_length": 512,
     "engine.max_tokens": 6,
