@@ -27,6 +27,11 @@ $(VENV)/.%: $(VENV)/.made pyproject.toml
 	$(PIP) install --quiet --quiet --no-compile --editable '.[$*]'
 	@touch $@
 
+# What `make test` needs: both distributions.
+$(VENV)/.dev: $(VENV)/.made pyproject.toml packages/turnwise-envs/pyproject.toml
+	$(PIP) install --quiet --quiet --no-compile --editable '.[dev]' --editable 'packages/turnwise-envs[dev]'
+	@touch $@
+
 quickstart: $(VENV)/.quickstart  ## set up and train the tiny agent of recipes/quickstart.toml
 	$(BIN)/turnwise train
 
@@ -115,7 +120,7 @@ test-agents: $(VENV)/.dev $(AGENTS)/.made  ## let five real clients use a tool a
 # where this is root, and is otherwise reported as missing.
 ENVS := $(VENV)/envs
 ENVS_PIP := $(ENVS)/bin/python -m pip --disable-pip-version-check --quiet install
-ENVS_RUN := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE PYTHONPATH=$(CURDIR) TURNWISE_ENVS=all OPENENV_PYTHON=$(abspath $(VENV)/openenv)/bin/python TURNWISE_CACHE=$(abspath $(ENVS))/cache $(ENVS)/bin/python
+ENVS_RUN := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE PYTHONPATH=$(CURDIR):$(CURDIR)/packages/turnwise-envs/src TURNWISE_ENVS=all OPENENV_PYTHON=$(abspath $(VENV)/openenv)/bin/python TURNWISE_CACHE=$(abspath $(ENVS))/cache $(ENVS)/bin/python
 
 $(ENVS)/.made: $(VENV)/.dev
 	$(PYTHON) -m venv $(ENVS)
@@ -140,7 +145,7 @@ programs:  ## Chromium with its driver, Java and bubblewrap for the tests of the
 	fi; for name in chromium chromedriver java bwrap; do command -v $$name >/dev/null || echo "no $$name: what needs it is skipped"; done
 
 test-envs: $(ENVS)/.made $(VENV)/openenv/.made programs  ## every environment on its real package; the result is kept in benchmarks/environments-check.json
-	$(ENVS_RUN) tests/envs/run.py --install $(if $(ONLY),--only $(ONLY)) --write
+	$(ENVS_RUN) tests/envs_package/run.py --install $(if $(ONLY),--only $(ONLY)) --write
 
 bench-envs: $(ENVS)/.made programs  ## the speeds of every environment that `make test-envs` has installed, into benchmarks/ and the tables of docs/
 	$(ENVS_RUN) benchmarks/environments.py --only speeds --write $(ONLY) >/dev/null
@@ -151,4 +156,4 @@ bench: $(VENV)/.dev  ## run the benchmarks and write their results beside them
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/credit.py --write
 
 clean:  ## remove the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info packages/*/build packages/*/src/*.egg-info

@@ -19,8 +19,8 @@ from typing import Any
 from results import publish
 
 from turnwise.data.tasks import Task
-from turnwise.envs.miniwob.env import MiniWobEnv
-from turnwise.envs.miniwob.experts import known
+from turnwise_envs.miniwob.env import MiniWobEnv
+from turnwise_envs.miniwob.experts import known
 
 RESULT = Path(__file__).with_suffix(".json")
 PAGES, FIRST, AGAIN = 8, 200, 400

@@ -21,7 +21,7 @@ from typing import Any
 
 from results import publish
 
-from turnwise.envs.shell.env import ShellEnv
+from turnwise_envs.shell.env import ShellEnv
 
 RESULT = Path(__file__).with_suffix(".json")
 COMMANDS = {"builtin": "cd /work", "program": "ls"}

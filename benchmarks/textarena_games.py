@@ -18,10 +18,10 @@ import sys
 import time
 from typing import Any
 
-from turnwise.envs.textarena.match import COUNTERS, Match, canonical
-from turnwise.envs.textarena.moves import TALK
-from turnwise.envs.textarena.table import TABLE, Game
 from turnwise.util.files import write_text_atomically
+from turnwise_envs.textarena.match import COUNTERS, Match, canonical
+from turnwise_envs.textarena.moves import TALK
+from turnwise_envs.textarena.table import TABLE, Game
 
 MOST_MOVES, SEEDS = 200, (1, 2)
 AT_LEAST = {"QuantumTicTacToe": 2, "SpiteAndMalice": 2, "PublicGoodsGame": 3, "MarketEntryGame": 3}

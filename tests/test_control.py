@@ -25,13 +25,13 @@ from turnwise.engines.base import Request, Sampling
 from turnwise.engines.openai import OpenAIEngine, Server
 from turnwise.engines.speaker import Speaker
 from turnwise.envs.base import Observation
-from turnwise.envs.tau2 import models as tau2_models
-from turnwise.envs.textarena import opponents
 from turnwise.evaluation.baselines import Reflexion
 from turnwise.learn.tiny import build_tokenizer
 from turnwise.setup.build import build_server
 from turnwise.util.control_strings import CUT, neutral, neutral_deep, unbordered
 from turnwise.util.errors import TurnwiseError
+from turnwise_envs.tau2 import models as tau2_models
+from turnwise_envs.textarena import opponents
 
 REAL = "qwen2.5-coder-0.5b"
 # as Qwen has them: borders that are special, tags that are not

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.adapters.spaces import words_of
-from turnwise.adapters.toytext import drawing
 from turnwise.data.tasks import Task
 from turnwise.envs import EpisodeOver
 from turnwise.envs.check import check
+from turnwise.envs.gymnasium.spaces import words_of
+from turnwise.envs.gymnasium.toytext import drawing
 from turnwise.envs.pool import Pool
 from turnwise.util.errors import MissingExtra, TurnwiseError
 

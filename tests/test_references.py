@@ -64,7 +64,7 @@ def own(tmp_path: Path) -> str:
         ("builtins:exec", {}),
         ("shutil:copyfile", {"src": "/etc/hostname", "dst": "{mark}"}),
         ("runpy:run_path", {"path_name": "{mark}"}),
-        ("turnwise.adapters.appworld:subprocess.Popen", {"args": ["touch", "{mark}"]}),
+        ("turnwise_envs.appworld.env:subprocess.Popen", {"args": ["touch", "{mark}"]}),
         ("turnwise.util.files:write_text_atomically", {"path": "{mark}", "text": "x"}),
         ("numpy:savetxt", {"fname": "{mark}", "X": [1]}),
         ("pip.__main__:main", {}),

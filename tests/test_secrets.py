@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from turnwise.adapters.openenv_wire import Lost, Requests, Session, action_schema
 from turnwise.config.schema import Config
 from turnwise.engines.base import Request, Sampling
 from turnwise.engines.openai import OpenAIEngine
@@ -22,6 +21,7 @@ from turnwise.retrieval.remote import Remote
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.secret import redact, redacted, secrets_in
 from turnwise.util.transport import Failure, Transport
+from turnwise_envs.openenv.wire import Lost, Requests, Session, action_schema
 
 KEY = "sk-very-secret-1234567890"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import Env, EpisodeOver, Observation, Transition
-from turnwise.envs.registry import look_in, make, tasks
+from turnwise.envs.registry import make, tasks
 from turnwise.setup.names import check_when_read
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.threads import wait_quietly
@@ -15,7 +15,6 @@ from turnwise.util.version import VERSION
 
 wait_quietly()
 check_when_read()
-look_in("turnwise.adapters")
 
 if TYPE_CHECKING:
     from turnwise import credit, methods, objectives

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from turnwise.envs.base import Transition
-from turnwise.envs.shell.env import ShellEnv
+from turnwise_envs.shell.env import ShellEnv
 
 COMMANDS = (
     ":(){ :|:& };: ; sleep 30",

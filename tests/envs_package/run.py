@@ -1,6 +1,6 @@
 """Every environment on its real package: `make test-envs`.
 
-    python tests/envs/run.py [--install] [--only NAME,NAME] [--write]
+    python tests/envs_package/run.py [--install] [--only NAME,NAME] [--write]
 
 One environment after another: installs what pip can bring, runs the checker, and runs its tests in full. A package that cannot be installed
 costs only its own environment. Prints JSON with one row per environment: the date, the versions of its packages, what the checker says, how
@@ -34,7 +34,8 @@ from turnwise.util.files import write_text_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULT = ROOT / "benchmarks" / "environments-check.json"
-MORE_TESTS = {"gymnasium": ("tests/test_adapters_gymnasium.py",), "shell": ("tests/test_shell.py", "tests/test_shell_training.py")}
+MORE_TESTS = {"gymnasium": ("tests/test_gymnasium.py",), "shell": ("tests/envs_package/test_shell_training.py",)}
+DISTRIBUTIONS = {"turnwise": ROOT, "turnwise-envs": ROOT / "packages" / "turnwise-envs"}
 GIVEN = {  # what the adapters play that play anything
     "gymnasium": "id=MiniGrid-DoorKey-5x5-v0",
     "verifiers": f"environment={Path(__file__).with_name('verifiers_letters.py')}:load_environment",
@@ -108,7 +109,8 @@ def openenv_server() -> Iterator[str]:
         yield ""
         return
     keep = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    with subprocess.Popen([python, str(ROOT / "tests/envs/openenv_server.py")], stdout=subprocess.PIPE, text=True, env=keep) as server:
+    command = [python, str(ROOT / "tests/envs_package/openenv_server.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=keep) as server:
         assert server.stdout is not None
         yield f"http://127.0.0.1:{int(server.stdout.readline())}"
         server.terminate()
@@ -143,14 +145,17 @@ def problems(told: str, aside: str) -> list[str]:
 
 def versions(entry: Spec) -> dict[str, str]:
     """The installed packages that the needs of an environment name."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = {
+        f"{name}[{extra}]": requirements
+        for name, folder in DISTRIBUTIONS.items()
+        for extra, requirements in tomllib.loads((folder / "pyproject.toml").read_text())["project"]["optional-dependencies"].items()
+    }
     found = {}
     for need in entry.needs:
         if need.install is None:
             continue
         for requirement in need.install.requirements:
-            extra = requirement.removeprefix("turnwise[").removesuffix("]")
-            for wanted in extras.get(extra, []) if requirement.startswith("turnwise[") else [requirement]:
+            for wanted in extras.get(requirement, [requirement]):
                 package = wanted.partition("[")[0].split("=")[0].split(">")[0].split("<")[0].strip()
                 if version := version_of(package, need.install.private):
                     found[package] = version
@@ -164,7 +169,8 @@ def version_of(package: str, private: str) -> str:
 
 def tests_of(name: str) -> list[Path]:
     """The test files of an environment on its real package."""
-    wanted = [ROOT / "tests" / "envs" / f"test_{name.replace('-', '_')}.py", *(ROOT / path for path in MORE_TESTS.get(name, ()))]
+    own = ROOT / "tests" / "envs_package" / f"test_{name.replace('-', '_')}.py"
+    wanted = [own, *(ROOT / path for path in MORE_TESTS.get(name, ()))]
     return [path for path in wanted if path.is_file()]
 
 

@@ -11,11 +11,11 @@ import pytest
 
 import turnwise as tw
 from turnwise.data.tasks import Task
-from turnwise.envs.babyai import levels, words
-from turnwise.envs.babyai.scripted import Wish, wishes
 from turnwise.envs.base import EpisodeOver
 from turnwise.envs.check import check
 from turnwise.util.errors import MissingExtra, TurnwiseError
+from turnwise_envs.babyai import levels, words
+from turnwise_envs.babyai.scripted import Wish, wishes
 
 package = pytest.mark.skipif(find_spec("minigrid") is None, reason="needs minigrid: pip install 'turnwise[babyai]'")
 EMPTY, WALL, DOOR, KEY, BALL = 1, 2, 4, 5, 6
@@ -239,8 +239,7 @@ def test_minigrid_keeps_the_contract_through_the_adapter() -> None:
 def test_wrapped_views_are_also_described() -> None:
     gymnasium = pytest.importorskip("gymnasium")
     from minigrid.wrappers import FullyObsWrapper, ImgObsWrapper
-
-    from turnwise.adapters.gridwords import recognised
+    from turnwise.envs.gymnasium.gridwords import recognised
 
     bare = gymnasium.make("MiniGrid-Empty-5x5-v0")
     for wrapped, walls in ((FullyObsWrapper(bare), 4), (ImgObsWrapper(bare), 3)):

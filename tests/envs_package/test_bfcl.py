@@ -13,16 +13,16 @@ from needing import ready
 import turnwise as tw
 from turnwise.data.tasks import Task
 from turnwise.envs.base import Transition
-from turnwise.envs.bfcl import benchmark, state
-from turnwise.envs.bfcl.benchmark import CATEGORIES, Entry, entries, held_out, scenarios, simulator
-from turnwise.envs.bfcl.calls import DONE, Calls, read_action, written
-from turnwise.envs.bfcl.env import BfclEnv
-from turnwise.envs.bfcl.players import Heard, random_call
-from turnwise.envs.bfcl.scoring import Judge, digest, solution
-from turnwise.envs.bfcl.world import World, fit, offered
 from turnwise.envs.check import check
 from turnwise.envs.tools.calls import Call
 from turnwise.util.errors import TurnwiseError
+from turnwise_envs.bfcl import benchmark, state
+from turnwise_envs.bfcl.benchmark import CATEGORIES, Entry, entries, held_out, scenarios, simulator
+from turnwise_envs.bfcl.calls import DONE, Calls, read_action, written
+from turnwise_envs.bfcl.env import BfclEnv
+from turnwise_envs.bfcl.players import Heard, random_call
+from turnwise_envs.bfcl.scoring import Judge, digest, solution
+from turnwise_envs.bfcl.world import World, fit, offered
 
 ready("bfcl")
 

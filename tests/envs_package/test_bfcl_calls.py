@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from turnwise.envs.bfcl.calls import Calls, read_action, written
 from turnwise.envs.tools.calls import LONGEST, Final, Mistake
+from turnwise_envs.bfcl.calls import Calls, read_action, written
 
 
 def calls_of(text: str) -> list[tuple[str, dict[str, Any]]]:

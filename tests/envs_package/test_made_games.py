@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from turnwise.adapters.curious import Curious
-from turnwise.adapters.java_wire import BETWEEN, JavaError, Ref, Wire, part, value
-from turnwise.adapters.scienceworld_java import ordered
-from turnwise.adapters.textworld import chosen, generated
-from turnwise.adapters.textworld_games import Cache, Wanted, wanted
-from turnwise.adapters.textworld_words import view
 from turnwise.data.tasks import Task
 from turnwise.util.errors import TurnwiseError
+from turnwise_envs.scienceworld.simulator import ordered
+from turnwise_envs.shared.curious import Curious
+from turnwise_envs.shared.java_wire import BETWEEN, JavaError, Ref, Wire, part, value
+from turnwise_envs.textworld.env import chosen, generated
+from turnwise_envs.textworld.games import Cache, Wanted, wanted
+from turnwise_envs.textworld.words import view
 
 GAME = Wanted("coin", 5, 17)
 

@@ -14,9 +14,9 @@ import pytest
 import turnwise as tw
 from turnwise.data.tasks import Task
 from turnwise.envs.check import check
-from turnwise.envs.minihack import tasks, words
-from turnwise.envs.minihack.explore import Explorer, wander
 from turnwise.util.errors import MissingExtra, TurnwiseError
+from turnwise_envs.minihack import tasks, words
+from turnwise_envs.minihack.explore import Explorer, wander
 
 packages = pytest.mark.skipif(
     find_spec("nle") is None or find_spec("minihack") is None, reason="needs nle and minihack: pip install 'turnwise[minihack]'"

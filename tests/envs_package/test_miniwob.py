@@ -24,14 +24,14 @@ from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.envs.base import Transition
 from turnwise.envs.check import check
-from turnwise.envs.miniwob.browser import BrowserGone
-from turnwise.envs.miniwob.env import MiniWobEnv
-from turnwise.envs.miniwob.experts import known
-from turnwise.envs.miniwob.kinds import kinds
 from turnwise.envs.pool import Pool
 from turnwise.pages.run_list import RunList
 from turnwise.pages.server import Server
 from turnwise.runs.folder import Run
+from turnwise_envs.miniwob.browser import BrowserGone
+from turnwise_envs.miniwob.env import MiniWobEnv
+from turnwise_envs.miniwob.experts import known
+from turnwise_envs.miniwob.kinds import kinds
 
 pytest_plugins = ["page_browser"]
 ready("miniwob")
@@ -219,7 +219,7 @@ def test_the_pool_goes_on_after_the_browser_was_killed() -> None:
 
 def test_nothing_survives_a_process_that_was_killed(tmp_path: Path) -> None:
     code = (
-        "from turnwise.envs.miniwob.env import MiniWobEnv; from turnwise.data.tasks import Task; import time; env = MiniWobEnv();"
+        "from turnwise_envs.miniwob.env import MiniWobEnv; from turnwise.data.tasks import Task; import time; env = MiniWobEnv();"
         "env.reset(Task('click-test-0', 'train', {'kind': 'click-test', 'seed': 0})); print('ready', flush=True); time.sleep(600)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)})
@@ -233,7 +233,7 @@ def test_nothing_survives_a_process_that_was_killed(tmp_path: Path) -> None:
 
 def test_closing_the_last_page_ends_the_browser() -> None:
     code = (
-        "from turnwise.envs.miniwob.env import MiniWobEnv; from turnwise.data.tasks import Task; import pathlib, os\n"
+        "from turnwise_envs.miniwob.env import MiniWobEnv; from turnwise.data.tasks import Task; import pathlib, os\n"
         "envs = [MiniWobEnv(), MiniWobEnv()]\n"
         "for env in envs: env.reset(Task('click-test-0', 'train', {'kind': 'click-test', 'seed': 0}))\n"
         "children = lambda: pathlib.Path(f'/proc/self/task/{os.getpid()}/children').read_text().split()\n"

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import turnwise as tw
-from turnwise.envs.miniwob import browser, kinds
-from turnwise.envs.miniwob.actions import Malformed, Move, read_action
-from turnwise.envs.miniwob.experts import advise, known
-from turnwise.envs.miniwob.rule import simple_rule
-from turnwise.envs.miniwob.view import Item, Look, describe, line_of, plausible, read_look
 from turnwise.pages.screenshots import LARGEST, take_screenshots
+from turnwise_envs.miniwob import browser, kinds
+from turnwise_envs.miniwob.actions import Malformed, Move, read_action
+from turnwise_envs.miniwob.experts import advise, known
+from turnwise_envs.miniwob.rule import simple_rule
+from turnwise_envs.miniwob.view import Item, Look, describe, line_of, plausible, read_look
 
 FORM = Look(
     'Enter "Ann" into the text field and press Submit.',

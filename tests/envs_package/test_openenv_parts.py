@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 import turnwise as tw
-from turnwise.adapters.openenv_wire import http_url
 from turnwise.data.tasks import Task
 from turnwise.envs import EpisodeOver
 from turnwise.envs.check import check
 from turnwise.envs.pool import Fault, Pool
 from turnwise.util.errors import MissingExtra, TurnwiseError
 from turnwise.util.transport import Failure
+from turnwise_envs.openenv.wire import http_url
 
 pytest.importorskip("websockets", reason="needs websockets: pip install 'turnwise[openenv]'")
 from websockets.http11 import Request, Response
@@ -147,7 +147,7 @@ class Lists:
 
 def with_lists(env: Any, monkeypatch: pytest.MonkeyPatch, pages: dict[str, Any]) -> Lists:
     lists = Lists(**pages)
-    monkeypatch.setattr("turnwise.adapters.openenv_wire.Transport", lambda *known: lists)
+    monkeypatch.setattr("turnwise_envs.openenv.wire.Transport", lambda *known: lists)
     return lists
 
 

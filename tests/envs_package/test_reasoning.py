@@ -16,9 +16,9 @@ from needing import ready
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver
 from turnwise.envs.check import check
-from turnwise.envs.reasoning.guards import FUNCTIONS, expression
 from turnwise.envs.registry import make, tasks
 from turnwise.util.errors import TurnwiseError
+from turnwise_envs.reasoning.guards import FUNCTIONS, expression
 
 HOSTILE = (
     "__import__('os').system('touch HERE')", "open('HERE', 'w')", "(lambda: open('HERE', 'w'))()", "[open('HERE', 'w')]",
@@ -42,8 +42,8 @@ def test_an_expression_is_written_again_from_its_tree() -> None:
 
 ready("reasoning")
 
-from turnwise.envs.reasoning import generators, guards  # noqa: E402
-from turnwise.envs.reasoning.env import ReasoningEnv, extract  # noqa: E402
+from turnwise_envs.reasoning import generators, guards  # noqa: E402
+from turnwise_envs.reasoning.env import ReasoningEnv, extract  # noqa: E402
 
 QUICK = (
     "chain_sum",
@@ -135,7 +135,7 @@ def test_answers_that_would_cheat_or_hang_score_nothing() -> None:
 
 def test_the_same_seed_is_the_same_question_in_every_process() -> None:
     program = (
-        "import sys; from turnwise.envs.reasoning import generators as g\n"
+        "import sys; from turnwise_envs.reasoning import generators as g\n"
         f"for name in {QUICK!r}: print(repr(g.entry(name, None, {{}}, 17)['question']), repr(g.entry(name, None, {{}}, 17)['answer']))"
     )
     both = set()

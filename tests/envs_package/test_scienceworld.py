@@ -14,11 +14,11 @@ from conftest import ROOT
 from java_cases import gone, kill, orphan
 from needing import ready
 
-from turnwise.adapters.java import JavaLost
-from turnwise.adapters.scienceworld import ScienceWorldEnv
 from turnwise.data.tasks import Task
 from turnwise.envs.check import check
 from turnwise.envs.findings import essence
+from turnwise_envs.scienceworld.env import ScienceWorldEnv
+from turnwise_envs.shared.java import JavaLost
 
 ready("scienceworld")
 
@@ -59,7 +59,7 @@ def episode(env: ScienceWorldEnv, kind: str, number: int, turns: int) -> Iterato
 
 def elsewhere(places: list[tuple[str, int]]) -> dict[str, list[str]]:
     """Episodes in a fresh process with a fresh Java process, in this order."""
-    path = os.pathsep.join(map(str, (ROOT, ROOT / "tests", ROOT / "tests" / "envs")))
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "tests", ROOT / "tests" / "envs_package")))
     command = [sys.executable, "-c", EPISODES, json.dumps(places)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, timeout=250)
     assert done.returncode == 0, done.stderr

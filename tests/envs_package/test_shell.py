@@ -28,16 +28,16 @@ from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Transition
 from turnwise.envs.check import check
 from turnwise.envs.registry import describe
-from turnwise.envs.shell import cgroup, spares
-from turnwise.envs.shell.box import Box
-from turnwise.envs.shell.calls import ARCHITECTURES, call_filter
-from turnwise.envs.shell.env import ShellEnv, _kept
-from turnwise.envs.shell.families import known_families
-from turnwise.envs.shell.own import scene_of
-from turnwise.envs.shell.sandbox import Shell
-from turnwise.envs.shell.start import Limits, present
-from turnwise.envs.shell.tree import Entry, TooLarge, as_json, digest, file, folder, from_json, link, read_tree, write_tree
 from turnwise.util.errors import TurnwiseError
+from turnwise_envs.shell import cgroup, spares
+from turnwise_envs.shell.box import Box
+from turnwise_envs.shell.calls import ARCHITECTURES, call_filter
+from turnwise_envs.shell.env import ShellEnv, _kept
+from turnwise_envs.shell.families import known_families
+from turnwise_envs.shell.own import scene_of
+from turnwise_envs.shell.sandbox import Shell
+from turnwise_envs.shell.start import Limits, present
+from turnwise_envs.shell.tree import Entry, TooLarge, as_json, digest, file, folder, from_json, link, read_tree, write_tree
 
 ways = runpy.run_path(str(Path(__file__).parent / "shell" / "ways.py"))["ways"]  # a script's folder, not a package
 
@@ -103,7 +103,7 @@ def test_there_are_at_least_twelve_families_and_the_splits_share_no_task() -> No
 def test_scenes_are_the_same_in_every_process() -> None:
     task = Task("gather-2-7", "train", {"family": "gather", "level": 2, "number": 7})
     script = (
-        "from turnwise.data.tasks import Task; from turnwise.envs.shell.own import scene_of; from turnwise.envs.shell.tree import digest; "
+        "from turnwise.data.tasks import Task; from turnwise_envs.shell.own import scene_of; from turnwise_envs.shell.tree import digest; "
         f"s = scene_of(Task({task.id!r}, 'train', {dict(task.data)!r})); print(digest(s.tree, s.goal, *s.expert).hex())"
     )
     own = scene_of(task)
@@ -244,8 +244,8 @@ def test_more_handles_than_select_can_take_are_no_problem() -> None:
 @sandboxed
 def test_sandboxes_end_with_a_process_that_is_killed() -> None:
     script = (
-        "from turnwise.envs.shell.env import ShellEnv; env = ShellEnv(); env.reset(env.tasks(n=1)[0]); "
-        "from turnwise.envs.shell import spares; ahead = [box for boxes in spares._waiting.values() for box in boxes]; "
+        "from turnwise_envs.shell.env import ShellEnv; env = ShellEnv(); env.reset(env.tasks(n=1)[0]); "
+        "from turnwise_envs.shell import spares; ahead = [box for boxes in spares._waiting.values() for box in boxes]; "
         "[box.ready() for box in ahead]; print(env._shell._box.pid, *(box.pid for box in ahead), flush=True); env.step('sleep 100')"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as other:

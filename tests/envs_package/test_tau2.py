@@ -9,7 +9,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from envs.needing import ready
+from needing import ready
 
 import turnwise as tw
 from turnwise.data.tasks import Task
@@ -20,10 +20,10 @@ from turnwise.util.errors import TurnwiseError
 
 ready("tau2")
 
-from turnwise.envs.tau2.agents import call  # noqa: E402
-from turnwise.envs.tau2.package import modules  # noqa: E402
-from turnwise.envs.tau2.scoring import gold_of, score, side_of  # noqa: E402
-from turnwise.envs.tau2.worlds import DOMAINS, World, domain_of  # noqa: E402
+from turnwise_envs.tau2.agents import call  # noqa: E402
+from turnwise_envs.tau2.package import modules  # noqa: E402
+from turnwise_envs.tau2.scoring import gold_of, score, side_of  # noqa: E402
+from turnwise_envs.tau2.worlds import DOMAINS, World, domain_of  # noqa: E402
 
 BARE = {"policy": "none", "show_tools": "none"}
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from turnwise.envs.tau2.models import UserServer, read_user
-from turnwise.envs.tau2.phone import ASKS, ask_for, requests
-from turnwise.envs.tau2.scoring import matches, same
-from turnwise.envs.tau2.users import first_person, sentences
-from turnwise.envs.tau2.worlds import Done, Overlay
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.transport import Failure
+from turnwise_envs.tau2.models import UserServer, read_user
+from turnwise_envs.tau2.phone import ASKS, ask_for, requests
+from turnwise_envs.tau2.scoring import matches, same
+from turnwise_envs.tau2.users import first_person, sentences
+from turnwise_envs.tau2.worlds import Done, Overlay
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,16 @@ import pytest
 from conftest import ROOT
 
 import turnwise as tw
-from turnwise.adapters import java, scienceworld
-from turnwise.adapters.appworld import code_of
 from turnwise.data.tasks import Task
 from turnwise.envs import EpisodeOver
 from turnwise.envs.check import check
 from turnwise.envs.registry import describe
 from turnwise.util.errors import MissingExtra, TurnwiseError
+from turnwise_envs.appworld.env import code_of
+from turnwise_envs.scienceworld import env as scienceworld
+from turnwise_envs.shared import java
 
-STAND_INS = str(ROOT / "tests" / "standins")
+STAND_INS = str(ROOT / "tests" / "envs_package" / "standins")
 ADAPTERS = ("appworld", "gymnasium", "openenv", "scienceworld", "textworld", "textworld-express")
 
 

@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from needing import ready
 
 import turnwise as tw
-from tests.envs.needing import ready
 
 ready("textarena")
 
@@ -30,12 +30,12 @@ from turnwise.envs.base import EpisodeOver, Share
 from turnwise.envs.check import check
 from turnwise.envs.findings import essence
 from turnwise.envs.pool import Pool
-from turnwise.envs.textarena.env import TextArenaEnv
-from turnwise.envs.textarena.moves import TALK
-from turnwise.envs.textarena.solvers import EXPERTS
-from turnwise.envs.textarena.table import games
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
+from turnwise_envs.textarena.env import TextArenaEnv
+from turnwise_envs.textarena.moves import TALK
+from turnwise_envs.textarena.solvers import EXPERTS
+from turnwise_envs.textarena.table import games
 
 OLD_PYTHON = pytest.mark.skipif(sys.version_info >= (3, 12), reason="Python 3.12 is enough")
 RUNS = [name for name, game in games().items() if game.runs and not game.needs]

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from turnwise.envs.textarena.dice import Dice
-from turnwise.envs.textarena.match import Match, canonical, shown
-from turnwise.envs.textarena.moves import MOST, at_most, listed
-from turnwise.envs.textarena.opponents import check_kind
-from turnwise.envs.textarena.solvers import EXPERTS, RULES
-from turnwise.envs.textarena.table import find, games
 from turnwise.util.errors import TurnwiseError
+from turnwise_envs.textarena.dice import Dice
+from turnwise_envs.textarena.match import Match, canonical, shown
+from turnwise_envs.textarena.moves import MOST, at_most, listed
+from turnwise_envs.textarena.opponents import check_kind
+from turnwise_envs.textarena.solvers import EXPERTS, RULES
+from turnwise_envs.textarena.table import find, games
 
 
 def at(player: int = 0, **fields: Any) -> Any:

@@ -17,10 +17,10 @@ from conftest import ROOT
 from needing import ready
 
 import turnwise as tw
-from turnwise.adapters import textworld_games
-from turnwise.adapters.textworld import TextWorldEnv
-from turnwise.adapters.textworld_games import Cache, Wanted, make, make_ahead
 from turnwise.envs.check import check
+from turnwise_envs.textworld import games as textworld_games
+from turnwise_envs.textworld.env import TextWorldEnv
+from turnwise_envs.textworld.games import Cache, Wanted, make, make_ahead
 
 ready("textworld")
 
@@ -50,7 +50,7 @@ def test_a_game_is_the_same_in_every_process_and_global_generators_are_left_alon
     here = [digest(game) for game in KINDS]
     assert before == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index]  # noqa: NPY002
     environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", DIGESTS, str(ROOT / "tests"), str(ROOT / "tests" / "envs")]
+    command = [sys.executable, "-c", DIGESTS, str(ROOT / "tests"), str(ROOT / "tests" / "envs_package")]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200)
     assert done.stdout.split() == here, done.stderr
 

@@ -12,13 +12,13 @@ from java_cases import children, gone, kill, orphan, runs
 from needing import ready
 
 import turnwise as tw
-from turnwise.adapters.java import JavaLost
-from turnwise.adapters.textworld_express import FOLDS, GAMES, SEEDS, TextWorldExpressEnv
 from turnwise.data.tasks import Task
 from turnwise.envs.check import check
 from turnwise.envs.findings import essence
 from turnwise.envs.pool import Fault, Pool
 from turnwise.util.errors import TurnwiseError
+from turnwise_envs.shared.java import JavaLost
+from turnwise_envs.textworld.express import FOLDS, GAMES, SEEDS, TextWorldExpressEnv
 
 ready("textworld-express")
 

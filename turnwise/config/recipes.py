@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from turnwise.config.addons import install_command, plugin_recipes, recipe_environment
 from turnwise.config.learning import CREDIT
 from turnwise.config.merging import overridden, without_none
 from turnwise.config.methods import Layer, Values, layers_of, resolved
@@ -62,8 +63,12 @@ def changed(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
 
 
 def shipped_recipes() -> dict[str, Path]:
-    """The recipes that come with Turnwise, by name."""
-    return {path.stem: path for path in sorted(SHIPPED.glob("*.toml"))}
+    """The recipes that come with Turnwise and with installed plugins, by name."""
+    return dict(sorted({**plugin_recipes(), **_own_recipes()}.items()))
+
+
+def _own_recipes() -> dict[str, Path]:
+    return {path.stem: path for path in SHIPPED.glob("*.toml")}
 
 
 def shipped_recipe(name: str) -> Path:
@@ -87,6 +92,8 @@ def find_recipe(path: Path, folder: Path = Path()) -> Path:
         of_run = place / "config.toml"
         run = f". It is a run: continue it with --resume {place}, or start a new one from {of_run}" if of_run.is_file() else ""
         raise TurnwiseError(f"{place} is a folder, not a recipe{run}")
+    if (env := recipe_environment(_short_name(path))) is not None:
+        raise TurnwiseError(f"the recipe {_short_name(path)} comes with another package. Install it with: {install_command(env)}")
     shipped = shipped_recipes()
     files = {file.name: str(file) for file in place.parent.glob("*.toml")} if place.parent.is_dir() else {}
     near = [files[name] for name in get_close_matches(place.name, files, n=1)] or get_close_matches(place.stem, shipped, n=1, cutoff=0.5)
@@ -98,9 +105,17 @@ def find_recipe(path: Path, folder: Path = Path()) -> Path:
 
 def _located(path: Path, folder: Path) -> Path | None:
     place = folder / path
-    files = (place, place.parent / f"{place.name}.toml")
-    shipped = shipped_recipes().get(path.name.removesuffix(".toml")) if path.parent in (Path(), Path("recipes")) else None
-    return next((file for file in files if file.is_file()), shipped)
+    for file in (place, place.parent / f"{place.name}.toml"):
+        if file.is_file():
+            return file
+    name = _short_name(path)
+    return _own_recipes().get(name) or plugin_recipes().get(name)
+
+
+def _short_name(path: Path) -> str:
+    """The name by which a path means a recipe of Turnwise or of a plugin: quickstart, quickstart.toml, recipes/quickstart; empty if it
+    cannot mean one."""
+    return path.name.removesuffix(".toml") if path.parent in (Path(), Path("recipes")) else ""
 
 
 def run_of(recipe: Path) -> Path | None:

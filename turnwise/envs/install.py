@@ -10,8 +10,9 @@ from importlib import invalidate_caches
 from importlib.util import find_spec
 from pathlib import Path
 
+from turnwise.config import addons
 from turnwise.envs.needs import Install, Need, private_folder
-from turnwise.envs.registry import Spec, spec
+from turnwise.envs.registry import Spec, discover_again, not_installed, spec
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import folder_beside
 from turnwise.util.terminal import say
@@ -24,6 +25,11 @@ Tell = Callable[[str], None]
 
 def install(name: str, tell: Tell) -> list[str]:
     """Install what pip can bring for an environment. Returns what is still missing, one line each."""
+    if not_installed(name):
+        requirement = f"{addons.DISTRIBUTION}[{name}]"
+        tell(f"package {addons.DISTRIBUTION}: installing {requirement}")
+        _run(Install("turnwise_envs", (requirement,)))
+        discover_again()
     entry = spec(name)
     for need in entry.needs:
         if need.install is None:

@@ -47,10 +47,11 @@ class Need:
             return False
 
 
-def needs_package(module: str, extra: str) -> Need:
-    """The requirement of an optional package, installed with `turnwise[extra]`."""
-    install = Install(module, (f"turnwise[{extra}]",))
-    return Need(f"package {module}", lambda: find_spec(module) is not None, f"pip install 'turnwise[{extra}]'", install)
+def needs_package(module: str, extra: str, distribution: str = "turnwise") -> Need:
+    """The requirement of an optional package, installed with an extra of Turnwise or of another distribution."""
+    requirement = f"{distribution}[{extra}]"
+    install = Install(module, (requirement,))
+    return Need(f"package {module}", lambda: find_spec(module) is not None, f"pip install '{requirement}'", install)
 
 
 def needs_private(module: str, name: str, *requirements: str) -> Need:
@@ -92,11 +93,11 @@ def explain_missing(error: ModuleNotFoundError, name: str, needs: Iterable[Need]
     return None
 
 
-def load(package: str, feature: str, extra: str) -> Any:
+def load(package: str, feature: str, extra: str, distribution: str = "turnwise") -> Any:
     """The package, or the error that names the extra. A package that is there but fails to load keeps its own error."""
     try:
         return import_module(package)
     except ModuleNotFoundError as error:
         if error.name is None or package.split(".")[0] != error.name.split(".")[0]:
             raise
-        raise MissingExtra(feature, extra) from None
+        raise MissingExtra(feature, extra, distribution) from None

@@ -1,9 +1,9 @@
 """The registry: environments by name, their tasks, and what each of them needs.
 
 A new environment is one new folder here: its `__init__.py` calls `register`, with the factory given as text (`"module:Class"`) so
-that listing the environments imports none of their code. The adapters to third-party environments register in the same way, from a
-separate package. Other packages register theirs as plugins (`turnwise.plugins`), or name a class under the entry point group
-`turnwise.envs`. A user's file needs neither: `"path/to/my_env.py:MyEnv"` works wherever a name does.
+that listing the environments imports none of their code. Other packages, such as `turnwise-envs`, register theirs as plugins
+(`turnwise.plugins`), or name a class under the entry point group `turnwise.envs`. A user's file needs neither:
+`"path/to/my_env.py:MyEnv"` works wherever a name does.
 
 A folder or a package that cannot be imported does not affect the others: its error is kept, listed, and raised when it is requested.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, TypeVar, cast
 
-from turnwise.config import objects, plugins
+from turnwise.config import addons, objects, plugins
 from turnwise.config.loading import load_reference, load_registered
 from turnwise.config.options import mistaken, read_options
 from turnwise.config.references import is_reference
@@ -78,7 +78,6 @@ class Spec:
 
 _specs: dict[str, Spec] = {}
 _broken: dict[str, str] = {}
-_rooms: list[str] = []  # packages that register theirs in addition to the folders of this one
 _discovered = False
 
 
@@ -127,12 +126,6 @@ def _identity(factory: Callable[..., Any] | str) -> str:
     return f"{getattr(factory, '__module__', '?')}:{getattr(factory, '__qualname__', repr(factory))}"
 
 
-def look_in(room: str) -> None:
-    """Let another package register its environments on first use: the adapters, which depend on this package."""
-    if room not in _rooms:
-        _rooms.append(room)
-
-
 def discover() -> None:
     """Import the environment folders and read the entry points, once."""
     global _discovered
@@ -142,8 +135,6 @@ def discover() -> None:
     for module in iter_modules([str(Path(__file__).parent)]):
         if module.ispkg:
             _import_folder(f"turnwise.envs.{module.name}")
-    for room in _rooms:
-        _import_folder(room)
     plugins.load()
     from importlib.metadata import entry_points  # slow to import
 
@@ -153,6 +144,18 @@ def discover() -> None:
             continue
         package_name = point.dist.name if point.dist else point.module
         register(point.name, point.value, source=package_name)
+
+
+def discover_again() -> None:
+    """Look for plugins and entry points again, after a package was installed."""
+    global _discovered
+    _discovered = False
+    plugins.again()
+
+
+def not_installed(name: str) -> bool:
+    """Whether an environment is one of `turnwise-envs`, which is not installed."""
+    return name in addons.ENVIRONMENTS and name not in names()
 
 
 def _import_folder(folder: str) -> None:
@@ -186,6 +189,8 @@ def spec(name: str) -> Spec:
         return Spec(name, name, source="your own file")
     if name in _broken:
         raise TurnwiseError(f"environment {name!r} cannot be imported: {_broken[name]}")
+    if not_installed(name):
+        raise TurnwiseError(f"environment {name!r} comes with another package. Install it with: {addons.install_command(name)}")
     raise unknown_name("environment", name, _specs)
 
 
@@ -343,10 +348,16 @@ def split_sizes(name: str) -> dict[str, int | None]:
 def describe(name: str | None = None) -> list[dict[str, Any]]:
     """What a listing says of each environment, as plain JSON values; of one where a name is given. Never raises for an
     environment that cannot run here: what it lacks is part of the answer."""
-    rows = [_describe(spec(known)) for known in ([name] if name is not None else names())]
-    if name is None:
-        rows += [_row(folder, error=error) for folder, error in broken().items()]
-    return rows
+    if name is not None:
+        return [_describe_missing(name) if not_installed(name) else _describe(spec(name))]
+    rows = [_describe(spec(registered)) for registered in names()]
+    rows += [_row(folder, error=error) for folder, error in broken().items()]
+    return rows + [_describe_missing(offered) for offered in addons.ENVIRONMENTS if not_installed(offered)]
+
+
+def _describe_missing(name: str) -> dict[str, Any]:
+    need = {"what": f"package {addons.DISTRIBUTION}", "present": False, "remedy": addons.install_command(name)}
+    return _row(name, summary=addons.ENVIRONMENTS[name], needs=[need], source=addons.DISTRIBUTION) | {"ready": False}
 
 
 def _describe(entry: Spec) -> dict[str, Any]:

@@ -1,15 +1,11 @@
-"""What the adapters share: packages that may be missing, text that a third-party program can take, and when an episode counts as a
-success."""
+"""What adapters to third-party environments share: text that another program can take, and when an episode counts as a success."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from turnwise.envs.needs import load
 from turnwise.util.errors import TurnwiseError
-
-__all__ = ["Success", "load", "plain_values", "turn_limit", "well_formed"]
 
 
 def turn_limit(value: Any, where: str) -> int:

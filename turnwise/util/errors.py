@@ -17,10 +17,10 @@ class Stopped(TurnwiseError):
 
 
 class MissingExtra(TurnwiseError, ImportError):
-    """A feature needs an optional package that is not installed."""
+    """A feature needs an optional package that is not installed: an extra of Turnwise or of another distribution."""
 
-    def __init__(self, feature: str, extra: str):
-        super().__init__(f"{feature} needs an optional package. Install it with: pip install 'turnwise[{extra}]'")
+    def __init__(self, feature: str, extra: str, distribution: str = "turnwise"):
+        super().__init__(f"{feature} needs an optional package. Install it with: pip install '{distribution}[{extra}]'")
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> TurnwiseError:

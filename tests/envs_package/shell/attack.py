@@ -1,6 +1,6 @@
 """Random and hostile commands in the shell environment: does any file outside the sandbox change?
 
-    python tests/shell/attack.py --commands 100000
+    python tests/envs_package/shell/attack.py --commands 100000
 
 Commands are random texts, random words of a shell, and attacks with random targets. Before and after, every file of a set of folders
 outside is compared by name, size, time and content: a canary folder with open permissions, the folders of the system's settings and
@@ -24,11 +24,11 @@ import time
 from hashlib import blake2b
 from pathlib import Path
 
-from turnwise.envs.shell.sandbox import Shell
-from turnwise.envs.shell.spares import leave, take
-from turnwise.envs.shell.start import Limits
-from turnwise.envs.shell.tree import file, folder
 from turnwise.util.files import write_text_atomically
+from turnwise_envs.shell.sandbox import Shell
+from turnwise_envs.shell.spares import leave, take
+from turnwise_envs.shell.start import Limits
+from turnwise_envs.shell.tree import file, folder
 
 RESULT = Path(__file__).with_suffix(".json")
 PR_SET_CHILD_SUBREAPER = 36

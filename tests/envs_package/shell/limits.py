@@ -1,7 +1,7 @@
-"""Every way of tests/shell/ways.py against the shell environment, many times: does a file of the host change, is a limit exceeded?
+"""Every way of ways.py against the shell environment, many times: does a file of the host change, is a limit exceeded?
 
-    python tests/shell/limits.py --attempts 10                                    # as this user
-    sudo python tests/shell/limits.py --attempts 10 --user name [--delegate]      # as another user, with a cgroup or without
+    python tests/envs_package/shell/limits.py --attempts 10                                    # as this user
+    sudo python tests/envs_package/shell/limits.py --attempts 10 --user name [--delegate]      # as another user, with a cgroup or without
 
 An attempt gives the command of a way, waits, gives another one and submits. Watched are private files of the user, with their
 permissions, before and after each attempt, and the system's settings in all. Measured are, per way, the largest memory, processes, disk,
@@ -31,13 +31,13 @@ from typing import Any
 from attack import fingerprint, watched_by_default
 from ways import ways
 
-from turnwise.envs.shell.box import Box
-from turnwise.envs.shell.cgroup import available
-from turnwise.envs.shell.env import ShellEnv
-from turnwise.envs.shell.measure import members
-from turnwise.envs.shell.sandbox import Done, Shell
-from turnwise.envs.shell.start import Limits
 from turnwise.util.files import write_text_atomically
+from turnwise_envs.shell.box import Box
+from turnwise_envs.shell.cgroup import available
+from turnwise_envs.shell.env import ShellEnv
+from turnwise_envs.shell.measure import members
+from turnwise_envs.shell.sandbox import Done, Shell
+from turnwise_envs.shell.start import Limits
 
 RESULT = Path(__file__).with_suffix(".json")
 GROUPS = Path("/sys/fs/cgroup")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from turnwise.adapters.scienceworld_java import Seen
+from turnwise_envs.scienceworld.simulator import Seen
 
 VARIATIONS = {"boil": 8, "melt": 4}
 

@@ -15,16 +15,17 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from turnwise.adapters.base import Success, load, plain_values, turn_limit, well_formed
-from turnwise.adapters.gridwords import described_by, recognised, register_home
-from turnwise.adapters.spaces import Named, actions_of, has_words, is_picture, too_large, words_of
-from turnwise.adapters.toystates import as_json, board, is_small_classic, remember, remembered
-from turnwise.adapters.toytext import Words, drawing, words_for
 from turnwise.config.kinds import GYM
 from turnwise.config.loading import load_reference
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.gymnasium.families import described_by, prepare, recognised
+from turnwise.envs.gymnasium.spaces import Named, actions_of, has_words, is_picture, too_large, words_of
+from turnwise.envs.gymnasium.toystates import as_json, board, is_small_classic, remember, remembered
+from turnwise.envs.gymnasium.toytext import Words, drawing, words_for
+from turnwise.envs.needs import load
 from turnwise.envs.snapshots import pack, restoring, unpack
+from turnwise.envs.third_party import Success, plain_values, turn_limit, well_formed
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
@@ -79,7 +80,7 @@ class GymnasiumEnv:
             try:
                 if ".py" in id:
                     return load_reference(id, GYM)(**kwargs, **more)
-                return gymnasium.make(id, disable_env_checker=True, **{**register_home(id), **kwargs}, **more)
+                return gymnasium.make(id, disable_env_checker=True, **{**prepare(id), **kwargs}, **more)
             except TurnwiseError:
                 raise
             except Exception as error:  # any error that its author raises for wrong arguments

@@ -25,12 +25,12 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from turnwise.adapters import appworld_process
-from turnwise.adapters.base import turn_limit, well_formed
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.third_party import turn_limit, well_formed
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.seeds import derive
+from turnwise_envs.appworld import process
 
 SPLITS = ("train", "dev", "test_normal", "test_challenge")
 MAX_TURNS = 40
@@ -68,7 +68,7 @@ class Process:
 
     def __init__(self, python: str, root: Path, timeout: float, memory_mb: int | None):
         self._timeout, self._memory_mb = timeout, memory_mb
-        command = [python, appworld_process.__file__, str(memory_mb or 0)]
+        command = [python, process.__file__, str(memory_mb or 0)]
         environment = {**os.environ, "APPWORLD_ROOT": str(root)}
         pipe = subprocess.PIPE
         try:

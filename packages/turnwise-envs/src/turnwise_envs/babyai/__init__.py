@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from turnwise.envs.registry import needs_package, register
+from turnwise.config.addons import ENVIRONMENTS
+from turnwise.envs.registry import register
+from turnwise_envs.shared.packages import needs_package
 
 register(
     "babyai",
-    "turnwise.envs.babyai.env:BabyAIEnv",
-    summary="BabyAI's levels as text: go to, pick up, open and move objects in rooms of which the agent sees a part",
+    "turnwise_envs.babyai.env:BabyAIEnv",
+    summary=ENVIRONMENTS["babyai"],
     splits={"train": None, "valid": None, "test": None},
     max_turns=64,
     needs=[needs_package("minigrid", "babyai")],

@@ -8,15 +8,15 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from turnwise.data.tasks import Task, TaskSet
-from turnwise.envs.babyai import levels as known
-from turnwise.envs.babyai.bot import Guide
-from turnwise.envs.babyai.scripted import Walker
-from turnwise.envs.babyai.state import World
-from turnwise.envs.babyai.words import ACTIONS, FORWARD, Place, Scene, cell_at, described, partial_view, scene, seen_from, thing
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.in_turn import in_turn
 from turnwise.envs.snapshots import pack, restoring, unpack
 from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise_envs.babyai import levels as known
+from turnwise_envs.babyai.bot import Guide
+from turnwise_envs.babyai.scripted import Walker
+from turnwise_envs.babyai.state import World
+from turnwise_envs.babyai.words import ACTIONS, FORWARD, Place, Scene, cell_at, described, partial_view, scene, seen_from, thing
+from turnwise_envs.shared.task_cycle import in_turn
 
 WAIT = 6  # the package's action "done", which changes nothing
 NAMES = {**{name: number for number, name in enumerate(ACTIONS)}, "left": 0, "right": 1, "forward": 2, "pickup": 3}

@@ -8,6 +8,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+from turnwise.config.addons import DISTRIBUTION
 from turnwise.util.errors import MissingExtra, TurnwiseError, unknown_name
 
 EASY = (
@@ -89,7 +90,7 @@ def load() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "minigrid":
             raise
-        raise MissingExtra("the environment babyai", "babyai") from None
+        raise MissingExtra("the environment babyai", "babyai", DISTRIBUTION) from None
     import_module("minigrid.envs.babyai.core.roomgrid_level").print = lambda *words: None  # type: ignore[attr-defined]
     import_module("minigrid.envs.babyai.core.verifier").use_done_actions = False  # type: ignore[attr-defined]
     return package

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from turnwise.envs.babyai.words import Place, Scene, Thing
 from turnwise.util.seeds import derive
+from turnwise_envs.babyai.words import Place, Scene, Thing
 
 LEFT, RIGHT, FORWARD, PICK_UP, DROP, TOGGLE = range(6)
 WISH = re.compile(r"(go to|pick up|open|put) (.+?)(?: next to (.+))?$")

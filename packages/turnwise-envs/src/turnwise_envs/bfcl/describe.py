@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from turnwise.envs.bfcl.benchmark import Function
+from turnwise_envs.bfcl.benchmark import Function
 
 Style = Literal["short", "signatures", "schemas", "none"]
 STYLES: tuple[str, ...] = get_args(Style)

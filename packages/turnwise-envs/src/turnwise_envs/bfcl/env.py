@@ -10,16 +10,16 @@ from typing import Any, Literal
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.bfcl.benchmark import CATEGORIES, CLASSES, Entry, Function, entries, entry, held_out, require, scenarios
-from turnwise.envs.bfcl.calls import DONE, Calls, read_action, written
-from turnwise.envs.bfcl.describe import STYLES, Style, described
-from turnwise.envs.bfcl.players import Heard, plain_call, random_call
-from turnwise.envs.bfcl.scoring import Judge, digest, solution
-from turnwise.envs.bfcl.state import Unknown, overgrown, rebuild, table
-from turnwise.envs.bfcl.world import World, fit
 from turnwise.envs.snapshots import pack, restoring, unpack
 from turnwise.envs.tools.calls import Call, Final
 from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise_envs.bfcl.benchmark import CATEGORIES, CLASSES, Entry, Function, entries, entry, held_out, require, scenarios
+from turnwise_envs.bfcl.calls import DONE, Calls, read_action, written
+from turnwise_envs.bfcl.describe import STYLES, Style, described
+from turnwise_envs.bfcl.players import Heard, plain_call, random_call
+from turnwise_envs.bfcl.scoring import Judge, digest, solution
+from turnwise_envs.bfcl.state import Unknown, overgrown, rebuild, table
+from turnwise_envs.bfcl.world import World, fit
 
 SPLITS = ("train", "valid")
 REWARDS = ("success", "requests")

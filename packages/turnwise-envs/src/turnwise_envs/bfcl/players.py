@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnwise.envs.bfcl.benchmark import Function
-from turnwise.envs.bfcl.calls import DONE, written
+from turnwise_envs.bfcl.benchmark import Function
+from turnwise_envs.bfcl.calls import DONE, written
 
 QUOTED = re.compile(r"['\"]([^'\"\n]{1,200})['\"]")
 FILES = re.compile(r"\b[\w-]+\.\w{1,5}\b")

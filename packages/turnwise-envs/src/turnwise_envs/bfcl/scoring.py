@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from functools import cache
 from hashlib import blake2b
 
-from turnwise.envs.bfcl.benchmark import Entry, checkers, entry
-from turnwise.envs.bfcl.calls import Calls, read_action
-from turnwise.envs.bfcl.world import World, fit, offered
 from turnwise.envs.tools.calls import Call
 from turnwise.util.errors import TurnwiseError
+from turnwise_envs.bfcl.benchmark import Entry, checkers, entry
+from turnwise_envs.bfcl.calls import Calls, read_action
+from turnwise_envs.bfcl.world import World, fit, offered
 
 
 @cache

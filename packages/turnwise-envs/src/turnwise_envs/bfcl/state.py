@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from turnwise.envs.bfcl.benchmark import simulator
+from turnwise_envs.bfcl.benchmark import simulator
 
 MOST_ENTRIES = 20_000  # of a file system, as a walk through it counts them
 DEEPEST = 100

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from turnwise.envs.bfcl.benchmark import STATELESS, Entry, Function, functions, simulator
 from turnwise.envs.tools.calls import Call, Mistake
 from turnwise.envs.tools.schemas import fitted
 from turnwise.util.errors import unknown_name
+from turnwise_envs.bfcl.benchmark import STATELESS, Entry, Function, functions, simulator
 
 LIMITS = {"exponent": 1000, "precision": 1000, "decimal_places": 1000}  # larger ones would compute for hours
 DIGITS = 15  # mpmath's precision unless a function sets it

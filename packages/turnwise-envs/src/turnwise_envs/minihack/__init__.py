@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from turnwise.envs.registry import needs_package, register
+from turnwise.config.addons import ENVIRONMENTS
+from turnwise.envs.registry import register
+from turnwise_envs.shared.packages import needs_package
 
 register(
     "minihack",
-    "turnwise.envs.minihack.env:MiniHackEnv",
-    summary="MiniHack's tasks as text: rooms, mazes, lava, keys and tools in NetHack's world",
+    "turnwise_envs.minihack.env:MiniHackEnv",
+    summary=ENVIRONMENTS["minihack"],
     splits={"train": None, "valid": None, "test": None},
     max_turns=100,
     needs=[needs_package("nle", "minihack"), needs_package("minihack", "minihack")],
@@ -15,8 +17,8 @@ register(
 
 register(
     "nethack",
-    "turnwise.envs.minihack.env:NetHackEnv",
-    summary="NetHack itself as text: score, gold, stairs, food, exploration",
+    "turnwise_envs.minihack.env:NetHackEnv",
+    summary=ENVIRONMENTS["nethack"],
     splits={"train": None, "valid": None, "test": None},
     max_turns=500,
     needs=[needs_package("nle", "minihack")],

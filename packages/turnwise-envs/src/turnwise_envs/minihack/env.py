@@ -8,12 +8,12 @@ from typing import Any, Literal, get_args
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.in_turn import in_turn
-from turnwise.envs.minihack import tasks as known
-from turnwise.envs.minihack.explore import Explorer, wander
-from turnwise.envs.minihack.words import NEIGHBOURS, Show, choices, described, key, text_of
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.seeds import derive
+from turnwise_envs.minihack import tasks as known
+from turnwise_envs.minihack.explore import Explorer, wander
+from turnwise_envs.minihack.words import NEIGHBOURS, Show, choices, described, key, text_of
+from turnwise_envs.shared.task_cycle import in_turn
 
 GAMES = 4  # kinds of tasks that are kept open
 MOST_LISTED = 24  # actions

@@ -11,8 +11,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from turnwise.envs.minihack.words import NEIGHBOURS, hero, name_at, text_of, things
 from turnwise.util.seeds import derive
+from turnwise_envs.minihack.words import NEIGHBOURS, hero, name_at, text_of, things
 
 STAIRS = "staircase down"
 BLOCKED = ("", "wall", "stone", "solid rock", "iron bars", "tree", "molten lava", "water", "sink", "fountain", "altar")

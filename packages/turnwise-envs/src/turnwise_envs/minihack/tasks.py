@@ -8,8 +8,9 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from turnwise.envs.isolated import seeded
+from turnwise.config.addons import DISTRIBUTION
 from turnwise.util.errors import MissingExtra, TurnwiseError, unknown_name
+from turnwise_envs.shared.global_seeds import seeded
 
 KEYS = ("glyphs", "chars", "blstats", "message", "screen_descriptions", "inv_strs", "inv_letters")
 STAIRS = "reach the staircase down"
@@ -198,5 +199,5 @@ def load(nethack: bool) -> Any:
         except ModuleNotFoundError as error:
             if error.name not in ("nle", "minihack", "pkg_resources"):  # the last one is missing in new versions of setuptools
                 raise
-            raise MissingExtra(f"the environment {'nethack' if nethack else 'minihack'}", "minihack") from None
+            raise MissingExtra(f"the environment {'nethack' if nethack else 'minihack'}", "minihack", DISTRIBUTION) from None
     return found

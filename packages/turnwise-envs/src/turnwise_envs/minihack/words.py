@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from turnwise.envs.babyai.words import where
+from turnwise_envs.babyai.words import where
 
 Show = Literal["words", "map", "both"]
 COMPASS = ("north", "south", "east", "west")

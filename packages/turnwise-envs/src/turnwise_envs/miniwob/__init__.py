@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from turnwise.envs.registry import Need, needs_package, register
+from turnwise.config.addons import ENVIRONMENTS
+from turnwise.envs.registry import Need, register
+from turnwise_envs.shared.packages import needs_package
 
 
 def _browser() -> bool:
-    from turnwise.envs.miniwob.browser import find_chromium
+    from turnwise_envs.miniwob.browser import find_chromium
 
     return find_chromium() is not None
 
 
 register(
     "miniwob",
-    "turnwise.envs.miniwob.env:MiniWobEnv",
-    summary="a browser: more than a hundred kinds of tasks on web pages (MiniWoB++) in Chromium; text or screenshots",
+    "turnwise_envs.miniwob.env:MiniWobEnv",
+    summary=ENVIRONMENTS["miniwob"],
     splits={"train": None, "valid": None, "test": None},
     max_turns=15,
     needs=[

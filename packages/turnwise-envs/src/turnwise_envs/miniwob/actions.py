@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from turnwise.envs.miniwob.page import KEYS, LONGEST
+from turnwise_envs.miniwob.page import KEYS, LONGEST
 
 USAGE = 'click N, click X Y, type N "text", select N "option", press KEY, scroll up, scroll down, hover N, drag N to M, wait'
 SPOT = r"\[?(\d{1,4})\]?(?:[ ,]+(\d{1,4}))?"

@@ -8,16 +8,16 @@ from typing import Any, Literal
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.in_turn import in_turn
-from turnwise.envs.miniwob.actions import USAGE, Malformed, Move, Spot, read_action
-from turnwise.envs.miniwob.browser import MISSING, find_chromium
-from turnwise.envs.miniwob.experts import advise, known
-from turnwise.envs.miniwob.kinds import LEFT_OUT, REMEMBERED, SEEN_ONLY, TIMED, folder, kinds
-from turnwise.envs.miniwob.page import Page, Point
-from turnwise.envs.miniwob.rule import simple_rule
-from turnwise.envs.miniwob.screenshots import kept_screenshot, seen_screenshot
-from turnwise.envs.miniwob.view import Look, describe, plausible
 from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise_envs.miniwob.actions import USAGE, Malformed, Move, Spot, read_action
+from turnwise_envs.miniwob.browser import MISSING, find_chromium
+from turnwise_envs.miniwob.experts import advise, known
+from turnwise_envs.miniwob.kinds import LEFT_OUT, REMEMBERED, SEEN_ONLY, TIMED, folder, kinds
+from turnwise_envs.miniwob.page import Page, Point
+from turnwise_envs.miniwob.rule import simple_rule
+from turnwise_envs.miniwob.screenshots import kept_screenshot, seen_screenshot
+from turnwise_envs.miniwob.view import Look, describe, plausible
+from turnwise_envs.shared.task_cycle import in_turn
 
 FULL = 0.95  # of the reward: pages give partial marks, and those about angles and distances rarely give exactly 1
 View = Literal["text", "screenshot"]

@@ -24,7 +24,7 @@ def folder() -> Path:
     """The pages of the package, which is not imported: its own code needs Selenium and starts with a game library."""
     found = find_spec("miniwob")
     if found is None or not found.submodule_search_locations:
-        raise TurnwiseError("miniwob needs an optional package. Install it with: pip install 'turnwise[miniwob]'")
+        raise TurnwiseError("miniwob needs an optional package. Install it with: pip install 'turnwise-envs[miniwob]'")
     return Path(next(iter(found.submodule_search_locations))) / "html" / "miniwob"
 
 

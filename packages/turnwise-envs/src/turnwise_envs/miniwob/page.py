@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from turnwise.envs.miniwob.browser import HEIGHT, WIDTH, Browser, BrowserGone, Command, leave_browser, shared_browser
-from turnwise.envs.miniwob.view import Look, read_look
 from turnwise.util.errors import TurnwiseError
+from turnwise_envs.miniwob.browser import HEIGHT, WIDTH, Browser, BrowserGone, Command, leave_browser, shared_browser
+from turnwise_envs.miniwob.view import Look, read_look
 
 PAUSE = 1000  # milliseconds of the page's clock that pass with every action
 LONGEST = 500  # characters that one action types

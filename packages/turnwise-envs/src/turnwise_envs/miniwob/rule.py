@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from turnwise.envs.miniwob.view import TYPED, Item, Look, quoted
+from turnwise_envs.miniwob.view import TYPED, Item, Look, quoted
 
 SUBMITS = ("submit", "search", "login", "ok", "go!", "order!", "agree", "buy")
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turnwise.envs.miniwob.page import AREA, Page
-from turnwise.envs.miniwob.view import Look
 from turnwise.util.errors import MissingExtra
+from turnwise_envs.miniwob.page import AREA, Page
+from turnwise_envs.miniwob.view import Look
 
 SCALE = 2  # pixels of a screenshot per pixel of the page: numbers stay readable
 LARGEST = 32_768  # bytes of a screenshot that is kept with a turn

@@ -17,16 +17,17 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from turnwise.adapters.base import Success, load, plain_values, turn_limit, well_formed
-from turnwise.adapters.openenv_wire import Broken, Lost, Refused, Requests, Session, TaskLists, Wire, action_schema, http_url
-from turnwise.adapters.spaces import words_of
 from turnwise.data.rollouts import LARGEST_REWARD
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.gymnasium.spaces import words_of
 from turnwise.envs.registry import numbered
+from turnwise.envs.third_party import Success, plain_values, turn_limit, well_formed
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.secret import redact
 from turnwise.util.seeds import derive
+from turnwise_envs.openenv.wire import Broken, Lost, Refused, Requests, Session, TaskLists, Wire, action_schema, http_url
+from turnwise_envs.shared.packages import load
 
 LISTS_OF_ACTIONS = ("legal_actions", "available_actions", "valid_actions")
 METADATA = "metadata"  # counters and ids of the server: not for the agent, and no part of the state

@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 
-from turnwise.adapters.base import load
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.secret import redact
 from turnwise.util.transport import Failure, Transport
+from turnwise_envs.shared.packages import load
 
 LARGEST_MESSAGE = 64 * 2**20
 LONGEST_LIST = 20_000  # tasks: a longer list is not read, and its tasks have numbers

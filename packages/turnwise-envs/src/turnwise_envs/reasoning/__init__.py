@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from turnwise.envs.registry import needs_package, register
+from turnwise.config.addons import ENVIRONMENTS
+from turnwise.envs.registry import register
+from turnwise_envs.shared.packages import needs_package
 
 register(
     "reasoning",
-    "turnwise.envs.reasoning.env:ReasoningEnv",
-    summary="reasoning-gym: 102 generators of questions (algebra, logic, games, …), answered in one turn or in several tries",
+    "turnwise_envs.reasoning.env:ReasoningEnv",
+    summary=ENVIRONMENTS["reasoning"],
     splits={"train": None, "valid": None, "test": None},
     needs=[needs_package("reasoning_gym", "reasoning")],
 )

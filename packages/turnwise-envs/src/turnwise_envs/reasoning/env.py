@@ -8,10 +8,10 @@ from typing import Any
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.reasoning import generators as _generators
-from turnwise.envs.reasoning import solutions
 from turnwise.envs.snapshots import pack, restoring, unpack
 from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise_envs.reasoning import generators as _generators
+from turnwise_envs.reasoning import solutions
 
 SPLITS = {"train": 0, "valid": 1_000_000_000, "test": 1_500_000_000}  # the first seed of each
 SIZE = 100_000  # tasks of a split if no number is asked for

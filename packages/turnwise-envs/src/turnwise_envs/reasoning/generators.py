@@ -16,9 +16,9 @@ from typing import Any
 
 from reasoning_gym.factory import CURRICULA, DATASETS
 
-from turnwise.envs.isolated import seeded
-from turnwise.envs.reasoning.guards import LEFT_OUT, admitted, allowed, disarm
 from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise_envs.reasoning.guards import LEFT_OUT, admitted, allowed, disarm
+from turnwise_envs.shared.global_seeds import seeded
 
 ENDLESS = 2**31 - 1
 TRIES, SPARE = 4, 250_000_000

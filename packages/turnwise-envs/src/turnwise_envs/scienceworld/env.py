@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from itertools import chain, zip_longest
 from typing import Literal, get_args
 
-from turnwise.adapters import java
-from turnwise.adapters.base import load, turn_limit, well_formed
-from turnwise.adapters.curious import Curious
-from turnwise.adapters.scienceworld_java import FULL_SCORE, SPLITS, Seen, Simulator
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.third_party import turn_limit, well_formed
 from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise_envs.scienceworld.simulator import FULL_SCORE, SPLITS, Seen, Simulator
+from turnwise_envs.shared import java
+from turnwise_envs.shared.curious import Curious
+from turnwise_envs.shared.packages import load
 
 Anchor = Literal["observation", "state"]
 FOCUS = "focus on "

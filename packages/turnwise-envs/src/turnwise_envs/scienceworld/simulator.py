@@ -12,10 +12,10 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from turnwise.adapters.base import load
-from turnwise.adapters.java import Java, lease
-from turnwise.adapters.java_wire import Ref
 from turnwise.util.errors import TurnwiseError
+from turnwise_envs.shared.java import Java, lease
+from turnwise_envs.shared.java_wire import Ref
+from turnwise_envs.shared.packages import load
 
 NAME = "scienceworld"
 OPTIONS = ("-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2", "-XX:+ExitOnOutOfMemoryError")

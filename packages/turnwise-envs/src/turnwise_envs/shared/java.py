@@ -21,11 +21,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from turnwise.adapters.base import load
-from turnwise.adapters.java_wire import JavaError, Ref, Wire
 from turnwise.envs.registry import Need
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.printable import printable
+from turnwise_envs.shared.java_wire import JavaError, Ref, Wire
+from turnwise_envs.shared.packages import load
 
 Answer = TypeVar("Answer")
 REMEDY = "install a Java runtime, as with: apt install default-jre-headless"

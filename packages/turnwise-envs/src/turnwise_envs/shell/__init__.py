@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from turnwise.config.addons import ENVIRONMENTS
 from turnwise.envs.registry import Need, register
 
 
 def _present() -> bool:
-    from turnwise.envs.shell.start import present
+    from turnwise_envs.shell.start import present
 
     return present()
 
 
 def _usable() -> bool:
-    from turnwise.envs.shell.box import usable
+    from turnwise_envs.shell.box import usable
 
     return usable()
 
 
 register(
     "shell",
-    "turnwise.envs.shell.env:ShellEnv",
-    summary="a terminal in a sandbox: endless generated tasks about files, text, logs, archives, scripts and git, or your own",
+    "turnwise_envs.shell.env:ShellEnv",
+    summary=ENVIRONMENTS["shell"],
     splits={"train": None, "valid": None, "test": None},
     max_turns=20,
     needs=[

@@ -30,11 +30,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from turnwise.envs.shell import cgroup
-from turnwise.envs.shell.measure import below, kernel_memory, members, memory_of, names, socket_memory, stored
-from turnwise.envs.shell.start import NOBODY, START, STORES, Kind, Limits, files_of, first_line, memory_of_all, present, start
-from turnwise.envs.shell.tree import Entry, TooLarge, write_tree
 from turnwise.util.errors import TurnwiseError
+from turnwise_envs.shell import cgroup
+from turnwise_envs.shell.measure import below, kernel_memory, members, memory_of, names, socket_memory, stored
+from turnwise_envs.shell.start import NOBODY, START, STORES, Kind, Limits, files_of, first_line, memory_of_all, present, start
+from turnwise_envs.shell.tree import Entry, TooLarge, write_tree
 
 LOOK = 0.02  # seconds between two looks at the processes of a running command
 COUNT = 0.1  # and between two counts of their handles and mappings

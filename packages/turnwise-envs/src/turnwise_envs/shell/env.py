@@ -10,17 +10,17 @@ from typing import Any, Literal
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.shell.box import reap
-from turnwise.envs.shell.cgroup import say_if_missing
-from turnwise.envs.shell.families import known_families
-from turnwise.envs.shell.own import EXPERT, own_tasks, scene_of
-from turnwise.envs.shell.sandbox import Shell, printable
-from turnwise.envs.shell.scene import LEVELS, NAMES, Probe, Scene
-from turnwise.envs.shell.spares import leave, take
-from turnwise.envs.shell.start import Kind, Limits, require
-from turnwise.envs.shell.tree import TooLarge, Tree, as_json, digest, from_json, plain
 from turnwise.envs.snapshots import pack, restoring, unpack
 from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise_envs.shell.box import reap
+from turnwise_envs.shell.cgroup import say_if_missing
+from turnwise_envs.shell.families import known_families
+from turnwise_envs.shell.own import EXPERT, own_tasks, scene_of
+from turnwise_envs.shell.sandbox import Shell, printable
+from turnwise_envs.shell.scene import LEVELS, NAMES, Probe, Scene
+from turnwise_envs.shell.spares import leave, take
+from turnwise_envs.shell.start import Kind, Limits, require
+from turnwise_envs.shell.tree import TooLarge, Tree, as_json, digest, from_json, plain
 
 SUBMIT = "submit"
 SPLITS = {"train": 0, "valid": 1, "test": 2}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from turnwise.data.tasks import Task
-from turnwise.envs.shell.families import scene
-from turnwise.envs.shell.scene import Probe, Scene
-from turnwise.envs.shell.tree import read_folder
 from turnwise.util.errors import TurnwiseError
+from turnwise_envs.shell.families import scene
+from turnwise_envs.shell.scene import Probe, Scene
+from turnwise_envs.shell.tree import read_folder
 
 GOAL, CHECK, FILES, EXPERT = "task.md", "check.sh", "files", "expert.sh"
 # A check imports no module of the agent's, in whatever folder it is.

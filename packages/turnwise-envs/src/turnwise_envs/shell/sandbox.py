@@ -21,9 +21,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from turnwise.envs.shell.box import LOOK, Box, readable
-from turnwise.envs.shell.start import START, Kind, Limits
-from turnwise.envs.shell.tree import Entry, read_exactly, read_tree
+from turnwise_envs.shell.box import LOOK, Box, readable
+from turnwise_envs.shell.start import START, Kind, Limits
+from turnwise_envs.shell.tree import Entry, read_exactly, read_tree
 
 PATH_MAX = 4096
 LINE_NUMBER = re.compile(r"^bash: (?:eval: )?line \d+: ", re.MULTILINE)  # counts the commands since the start, which says nothing

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from turnwise.envs.shell.tree import Entry, Tree
 from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise_envs.shell.tree import Entry, Tree
 
 LEVELS = (1, 2, 3)
 NAMES = (

@@ -13,8 +13,8 @@ import threading
 import weakref
 from typing import Any
 
-from turnwise.envs.shell.box import Box
-from turnwise.envs.shell.start import Kind, Limits
+from turnwise_envs.shell.box import Box
+from turnwise_envs.shell.start import Kind, Limits
 
 AHEAD = {"bubblewrap": 3, "gvisor": 1}  # how many wait: one of gVisor takes about 100 MB; of those for a check, one
 Key = tuple[Limits, Kind, bool, int]

@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from turnwise.envs.shell import cgroup
-from turnwise.envs.shell.calls import call_filter
 from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise_envs.shell import cgroup
+from turnwise_envs.shell.calls import call_filter
 
 Kind = Literal["bubblewrap", "gvisor"]
 PROGRAMS = {

@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.envs.tau2.phone import ASKS, ask_for
-from turnwise.envs.tau2.scoring import Gold, matches, side_of
-from turnwise.envs.tau2.users import CHECKS
-from turnwise.envs.tau2.worlds import TRANSFER, World, reads_only
+from turnwise_envs.tau2.phone import ASKS, ask_for
+from turnwise_envs.tau2.scoring import Gold, matches, side_of
+from turnwise_envs.tau2.users import CHECKS
+from turnwise_envs.tau2.worlds import TRANSFER, World, reads_only
 
 WHO = {
     "airline": "Hello, how can I help you? Please tell me your user id and, if there is one, your reservation number.",

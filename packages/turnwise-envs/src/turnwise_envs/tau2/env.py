@@ -11,15 +11,15 @@ from typing import Any, Literal
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.snapshots import pack, restoring, unpack
-from turnwise.envs.tau2.agents import call, expert_action, look, plausible, rule_action
-from turnwise.envs.tau2.models import SCRIPTED, ModelUser, read_user
-from turnwise.envs.tau2.package import data
-from turnwise.envs.tau2.scoring import Gold, gold_of, matches, score, told_in
-from turnwise.envs.tau2.users import Reply, ScriptedUser, User
-from turnwise.envs.tau2.worlds import DOMAINS, Domain, World, domain_of
 from turnwise.envs.tools.calls import FORM, HOW, Call, Final, Mistake, read_call
 from turnwise.envs.tools.schemas import Tool
 from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise_envs.tau2.agents import call, expert_action, look, plausible, rule_action
+from turnwise_envs.tau2.models import SCRIPTED, ModelUser, read_user
+from turnwise_envs.tau2.package import data
+from turnwise_envs.tau2.scoring import Gold, gold_of, matches, score, told_in
+from turnwise_envs.tau2.users import Reply, ScriptedUser, User
+from turnwise_envs.tau2.worlds import DOMAINS, Domain, World, domain_of
 
 ALL = "all"
 SPLITS = {"train": "train", "valid": "test"}  # ours and τ²'s

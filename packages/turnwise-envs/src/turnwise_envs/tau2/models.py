@@ -17,14 +17,14 @@ from typing import Any
 from turnwise.config.kinds import Kind
 from turnwise.config.loading import load_reference
 from turnwise.envs.blame import one_line
-from turnwise.envs.tau2.users import Reply
-from turnwise.envs.tau2.worlds import World
 from turnwise.envs.tools.calls import Call, Final, Mistake, read_call
 from turnwise.util.control_strings import for_server, neutral_deep
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.secret import redact
 from turnwise.util.seeds import derive
 from turnwise.util.transport import Failure, Transport
+from turnwise_envs.tau2.users import Reply
+from turnwise_envs.tau2.worlds import World
 
 SPEAKER = Kind("user", gives=("str", "dict", "mapping"))
 SCRIPTED = "scripted"

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from turnwise.envs.tau2.worlds import TRANSFER, Domain, Done, World, domain_of
 from turnwise.util.errors import TurnwiseError
+from turnwise_envs.tau2.worlds import TRANSFER, Domain, Done, World, domain_of
 
 DEFAULT_BASIS = ("DB", "COMMUNICATE")
 KNOWN = ("DB", "COMMUNICATE", "ENV_ASSERTION", "ACTION")

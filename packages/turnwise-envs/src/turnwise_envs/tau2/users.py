@@ -12,9 +12,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
-from turnwise.envs.tau2.phone import SENTENCE, Request, requests
-from turnwise.envs.tau2.scoring import Gold, resolved
-from turnwise.envs.tau2.worlds import World
+from turnwise_envs.tau2.phone import SENTENCE, Request, requests
+from turnwise_envs.tau2.scoring import Gold, resolved
+from turnwise_envs.tau2.worlds import World
 
 PATIENCE = 3  # messages without anything new, after which the user leaves
 HANDED_OVER = re.compile(r"\b(being|been|be) transferred\b|\btransferring you\b|hold on")

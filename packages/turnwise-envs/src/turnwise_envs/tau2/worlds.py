@@ -21,9 +21,9 @@ from types import UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from turnwise.envs.blame import one_line
-from turnwise.envs.tau2.package import ToolError, data, modules, using
 from turnwise.envs.tools.schemas import Tool, describe, fitted
 from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise_envs.tau2.package import ToolError, data, modules, using
 
 DOMAINS = ("airline", "retail", "telecom")
 TRANSFER = "transfer_to_human_agents"

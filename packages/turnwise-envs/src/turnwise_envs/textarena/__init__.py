@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from turnwise.envs.registry import needs_package, register
+from turnwise.config.addons import ENVIRONMENTS
+from turnwise.envs.registry import register
+from turnwise_envs.shared.packages import needs_package
 
 register(
     "textarena",
-    "turnwise.envs.textarena.env:TextArenaEnv",
-    summary="the games of textarena, alone or against others: a random player, an expert, a model, or the policy itself (self-play)",
+    "turnwise_envs.textarena.env:TextArenaEnv",
+    summary=ENVIRONMENTS["textarena"],
     splits={"train": None, "valid": None, "test": None},
     needs=[needs_package("textarena", "textarena")],
 )

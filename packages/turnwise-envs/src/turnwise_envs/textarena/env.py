@@ -9,12 +9,12 @@ from typing import Any, Literal
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Share, Transition
 from turnwise.envs.snapshots import pack, restoring, unpack
-from turnwise.envs.textarena.match import Match, try_out
-from turnwise.envs.textarena.opponents import RANDOM, SELF, Opponent, check_kind, opponent
-from turnwise.envs.textarena.solvers import EXPERTS, RULES
-from turnwise.envs.textarena.table import Game, find
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.seeds import derive
+from turnwise_envs.textarena.match import Match, try_out
+from turnwise_envs.textarena.opponents import RANDOM, SELF, Opponent, check_kind, opponent
+from turnwise_envs.textarena.solvers import EXPERTS, RULES
+from turnwise_envs.textarena.table import Game, find
 
 SPLITS = {"train": 0, "valid": 1, "test": 2}
 SIZE = 100_000  # tasks of a split if no number is asked for

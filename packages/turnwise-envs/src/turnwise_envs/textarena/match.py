@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.envs.textarena.dice import Dice
-from turnwise.envs.textarena.moves import MOST, PROBED, at_most, moves_of
-from turnwise.envs.textarena.table import Game
 from turnwise.util.errors import TurnwiseError
+from turnwise_envs.textarena.dice import Dice
+from turnwise_envs.textarena.moves import MOST, PROBED, at_most, moves_of
+from turnwise_envs.textarena.table import Game
 
 LONGEST = 2000  # characters of an action that a game sees
 COUNTERS = frozenset({"move_count", "moves_made", "num_turns", "turn", "rendered_board", "board_state", "halfmove_clock", "rep_counter"})
@@ -154,7 +154,7 @@ def _made(game: Game, name: str) -> Any:
     try:
         textarena = import_module("textarena")
     except ImportError as error:
-        raise TurnwiseError(f"environment 'textarena' needs its package: pip install 'turnwise[textarena]' ({error})") from None
+        raise TurnwiseError(f"environment 'textarena' needs its package: pip install 'turnwise-envs[textarena]' ({error})") from None
     try:
         env = textarena.make(f"{name}-raw")
     except Exception as error:

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from turnwise.envs.textarena.match import Match
-from turnwise.envs.textarena.moves import TALK
-from turnwise.envs.textarena.solvers import EXPERTS, RULES
 from turnwise.util.control_strings import for_server
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.seeds import derive
 from turnwise.util.transport import Failure, Transport
+from turnwise_envs.textarena.match import Match
+from turnwise_envs.textarena.moves import TALK
+from turnwise_envs.textarena.solvers import EXPERTS, RULES
 
 SELF, RANDOM, EXPERT, SCRIPTED = "self", "random", "expert", "scripted"
 KINDS = (RANDOM, EXPERT, SCRIPTED, SELF)

@@ -23,15 +23,16 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from turnwise.adapters.base import load, turn_limit, well_formed
-from turnwise.adapters.curious import Curious
-from turnwise.adapters.textworld_games import KINDS, KNOBS, LIMIT_MB, Cache, Wanted, numbers, wanted
-from turnwise.adapters.textworld_words import MadeGame
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.registry import NUMBERED_DECADES, NUMBERED_SPLITS
+from turnwise.envs.third_party import turn_limit, well_formed
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.seeds import derive
+from turnwise_envs.shared.curious import Curious
+from turnwise_envs.shared.packages import load
+from turnwise_envs.textworld.games import KINDS, KNOBS, LIMIT_MB, Cache, Wanted, numbers, wanted
+from turnwise_envs.textworld.words import MadeGame
 
 ENDINGS = (".z8", ".z5", ".z3", ".z4", ".z6", ".z7", ".ulx", ".tw-pddl", ".json")
 MAX_TURNS = 100

@@ -16,14 +16,15 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from turnwise.adapters.base import load, turn_limit, well_formed
-from turnwise.adapters.curious import Curious
-from turnwise.adapters.java import Java, lease, require
-from turnwise.adapters.java_wire import Ref
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.third_party import turn_limit, well_formed
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.seeds import derive
+from turnwise_envs.shared.curious import Curious
+from turnwise_envs.shared.java import Java, lease, require
+from turnwise_envs.shared.java_wire import Ref
+from turnwise_envs.shared.packages import load
 
 NAME = "textworld-express"
 SOLVERS = {  # the package's class that plays each game; it takes its own random generator otherwise, so no solution would be found twice

@@ -1,7 +1,7 @@
 """TextWorld's games made on demand: which there are, how one is made, and the cache of those that were made.
 
-    python -m turnwise.adapters.textworld_games coin --levels 5 105 --n 200 --workers 4     # make games ahead
-    python -m turnwise.adapters.textworld_games --clear
+    python -m turnwise_envs.textworld.games coin --levels 5 105 --n 200 --workers 4     # make games ahead
+    python -m turnwise_envs.textworld.games --clear
 
 A game is fixed by its kind, level and seed, with any process and hash seed. Only its description is made, which takes about a second.
 TextWorld's compiler for full texts (17 to 20 seconds per game) is not needed to play; where TextWorld uses it to try out a solution, its
@@ -29,14 +29,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from turnwise.adapters.base import load
 from turnwise.data.tasks import Task
-from turnwise.envs.isolated import seeded
 from turnwise.envs.registry import NUMBERED_SPLITS
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.files import write_atomically
 from turnwise.util.notice import told_after
 from turnwise.util.terminal import say
+from turnwise_envs.shared.global_seeds import seeded
+from turnwise_envs.shared.packages import load
 
 try:
     import fcntl
@@ -284,7 +284,7 @@ def _make_one(game: Wanted, folder: str | Path | None) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m turnwise.adapters.textworld_games", description="Make games of TextWorld ahead.")
+    parser = argparse.ArgumentParser(prog="python -m turnwise_envs.textworld.games", description="Make games of TextWorld ahead.")
     parser.add_argument("kinds", nargs="*", help=f"of {', '.join(KINDS)}")
     parser.add_argument("--levels", nargs="+", type=int, help="levels of one kind")
     parser.add_argument("--split", default="train", choices=list(NUMBERED_SPLITS))

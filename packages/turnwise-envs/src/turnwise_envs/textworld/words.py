@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from turnwise.adapters.base import load
+from turnwise_envs.shared.packages import load
 
 DIRECTIONS = ("north", "east", "south", "west")
 DOORS = ("open", "closed", "locked")

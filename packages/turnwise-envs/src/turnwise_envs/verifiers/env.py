@@ -19,14 +19,15 @@ from hashlib import blake2b
 from importlib import import_module
 from typing import Any, Literal
 
-from turnwise.adapters.base import Success, load, turn_limit, well_formed
 from turnwise.config.loading import load_file
 from turnwise.config.references import parse
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.isolated import seeded
+from turnwise.envs.third_party import Success, turn_limit, well_formed
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.seeds import derive
+from turnwise_envs.shared.global_seeds import seeded
+from turnwise_envs.shared.packages import load
 
 LOADER = "load_environment"
 MAX_TURNS = 20

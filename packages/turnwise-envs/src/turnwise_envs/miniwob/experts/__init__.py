@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from turnwise.envs.miniwob.experts.base import EXPERTS
-from turnwise.envs.miniwob.view import Look
+from turnwise_envs.miniwob.experts.base import EXPERTS
+from turnwise_envs.miniwob.view import Look
 
 FILES = ("buttons", "fields", "lists", "mail", "moves", "pages", "widgets")
 
@@ -13,7 +13,7 @@ FILES = ("buttons", "fields", "lists", "mail", "moves", "pages", "widgets")
 def known() -> frozenset[str]:
     """The kinds that have an expert."""
     for name in FILES:
-        import_module(f"turnwise.envs.miniwob.experts.{name}")
+        import_module(f"turnwise_envs.miniwob.experts.{name}")
     return frozenset(EXPERTS)
 
 

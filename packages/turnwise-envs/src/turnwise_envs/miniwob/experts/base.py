@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from turnwise.envs.miniwob.view import Item, Look
+from turnwise_envs.miniwob.view import Item, Look
 
 Expert = Callable[[Look], str | None]
 EXPERTS: dict[str, Expert] = {}

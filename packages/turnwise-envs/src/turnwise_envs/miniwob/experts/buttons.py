@@ -5,8 +5,8 @@ from __future__ import annotations
 import colorsys
 import re
 
-from turnwise.envs.miniwob.experts.base import after, click, expert, first, press, said
-from turnwise.envs.miniwob.view import Item, Look, quoted
+from turnwise_envs.miniwob.experts.base import after, click, expert, first, press, said
+from turnwise_envs.miniwob.view import Item, Look, quoted
 
 
 @expert("click-test")

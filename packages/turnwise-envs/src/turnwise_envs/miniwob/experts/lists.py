@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from turnwise.envs.miniwob.experts.base import after, click, expert, fill, first, nth, press, said
-from turnwise.envs.miniwob.experts.widgets import slide
-from turnwise.envs.miniwob.view import Item, Look, quoted
+from turnwise_envs.miniwob.experts.base import after, click, expert, fill, first, nth, press, said
+from turnwise_envs.miniwob.experts.widgets import slide
+from turnwise_envs.miniwob.view import Item, Look, quoted
 
 
 def _named(look: Look) -> list[str]:

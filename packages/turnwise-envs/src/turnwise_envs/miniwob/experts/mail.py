@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from turnwise.envs.miniwob.experts.base import after, click, expert, fill, first, said
-from turnwise.envs.miniwob.view import Item, Look
+from turnwise_envs.miniwob.experts.base import after, click, expert, fill, first, said
+from turnwise_envs.miniwob.view import Item, Look
 
 
 def _has(look: Look, *names: str) -> Item | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 
-from turnwise.envs.miniwob.experts.base import expert, first, nth, press, said
-from turnwise.envs.miniwob.view import Item, Look
+from turnwise_envs.miniwob.experts.base import expert, first, nth, press, said
+from turnwise_envs.miniwob.view import Item, Look
 
 SHIFT = 2  # pixels: pages that draw a point put it that far from the mouse
 

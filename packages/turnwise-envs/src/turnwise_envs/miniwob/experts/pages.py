@@ -7,11 +7,11 @@ import re
 from functools import cache
 from typing import Any
 
-from turnwise.envs.miniwob.experts.base import click, expert, fill, first, press, said
-from turnwise.envs.miniwob.experts.mail import answer
-from turnwise.envs.miniwob.experts.widgets import calendar
-from turnwise.envs.miniwob.kinds import folder
-from turnwise.envs.miniwob.view import Item, Look
+from turnwise_envs.miniwob.experts.base import click, expert, fill, first, press, said
+from turnwise_envs.miniwob.experts.mail import answer
+from turnwise_envs.miniwob.experts.widgets import calendar
+from turnwise_envs.miniwob.kinds import folder
+from turnwise_envs.miniwob.view import Item, Look
 
 HALF_HOURS = {"0.5 hours": 1, "30 mins": 1, "1 hour": 2, "60 mins": 2, "1.5 hours": 3, "90 mins": 3}
 WINDOWS = {"8AM": 16, "12PM": 24, "4PM": 32}  # the half hour of the day in which they begin

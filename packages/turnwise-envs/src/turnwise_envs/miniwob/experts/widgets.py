@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from turnwise.envs.miniwob.experts.base import after, click, expert, fill, first, press, said
-from turnwise.envs.miniwob.view import Item, Look
+from turnwise_envs.miniwob.experts.base import after, click, expert, fill, first, press, said
+from turnwise_envs.miniwob.view import Item, Look
 
 MONTHS = [
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from turnwise.envs.shell.families import data, files, programs, steps, texts
-from turnwise.envs.shell.scene import families as known_families
-from turnwise.envs.shell.scene import scene
+from turnwise_envs.shell.families import data, files, programs, steps, texts
+from turnwise_envs.shell.scene import families as known_families
+from turnwise_envs.shell.scene import scene
 
 __all__ = ["data", "files", "known_families", "programs", "scene", "steps", "texts"]

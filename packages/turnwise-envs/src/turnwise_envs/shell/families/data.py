@@ -8,8 +8,8 @@ from collections import Counter
 from hashlib import sha256
 from random import Random
 
-from turnwise.envs.shell.scene import Scene, Wanted, family, number_of, words
-from turnwise.envs.shell.tree import Entry, Tree, file
+from turnwise_envs.shell.scene import Scene, Wanted, family, number_of, words
+from turnwise_envs.shell.tree import Entry, Tree, file
 
 
 @family

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from turnwise.envs.shell.scene import Scene, Wanted, family, number_of, words
-from turnwise.envs.shell.tree import Entry, file, folder, link
+from turnwise_envs.shell.scene import Scene, Wanted, family, number_of, words
+from turnwise_envs.shell.tree import Entry, file, folder, link
 
 
 def _line(rng: Random) -> str:

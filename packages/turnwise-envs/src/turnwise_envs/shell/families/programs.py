@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import reduce
 from random import Random
 
-from turnwise.envs.shell.scene import Probe, Scene, Wanted, family, number_of, words
-from turnwise.envs.shell.tree import Entry, file
+from turnwise_envs.shell.scene import Probe, Scene, Wanted, family, number_of, words
+from turnwise_envs.shell.tree import Entry, file
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from random import Random
 
-from turnwise.envs.shell.scene import NAMES, Scene, Wanted, family, number_of, words
-from turnwise.envs.shell.tree import Entry, file, folder
+from turnwise_envs.shell.scene import NAMES, Scene, Wanted, family, number_of, words
+from turnwise_envs.shell.tree import Entry, file, folder
 
 
 @family

@@ -5,8 +5,8 @@ from __future__ import annotations
 from base64 import b64encode
 from random import Random
 
-from turnwise.envs.shell.scene import Scene, Wanted, family, number_of, words
-from turnwise.envs.shell.tree import Entry, file
+from turnwise_envs.shell.scene import Scene, Wanted, family, number_of, words
+from turnwise_envs.shell.tree import Entry, file
 
 
 @family

@@ -1,0 +1,1 @@
+"""What several environments of this distribution share."""
