@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 import turnwise as tw
 from turnwise.cli.app import app
+from turnwise.config.recipes import shipped_recipes
 from turnwise.config.schema import Config
 from turnwise.config.writing import to_toml
 from turnwise.report.summary import closing_words, in_words, measured_words
@@ -58,7 +59,7 @@ def test_a_runs_name_follows_the_algorithm_that_is_trained(tmp_path: Path) -> No
     assert own.name == "mine-my_credit-small"
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", shipped_recipes().values(), ids=lambda path: path.stem)
 def test_no_shipped_recipe_is_named_after_another_algorithm(path: Path) -> None:
     config = Config.load(path)
     named = set(re.split(r"[.=-]", config.name)) & set(tw.credit.algorithms.names())

@@ -40,6 +40,7 @@ class Switch:
 @pytest.fixture
 def only_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_specs", {})
+    monkeypatch.setattr("turnwise.config.addons.ENVIRONMENTS", {})
     register("switch", Switch)
     register("absent", Switch, needs=[Need("a lamp", lambda: False, "buy one")])
 

@@ -17,7 +17,7 @@ from turnwise.util.errors import MissingExtra, TurnwiseError
 from turnwise_envs.babyai import levels, words
 from turnwise_envs.babyai.scripted import Wish, wishes
 
-package = pytest.mark.skipif(find_spec("minigrid") is None, reason="needs minigrid: pip install 'turnwise[babyai]'")
+package = pytest.mark.skipif(find_spec("minigrid") is None, reason="needs minigrid: pip install 'turnwise-envs[babyai]'")
 EMPTY, WALL, DOOR, KEY, BALL = 1, 2, 4, 5, 6
 
 
@@ -89,7 +89,7 @@ def test_levels_are_named_by_name_id_or_set_and_those_that_cannot_be_won_say_why
 def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "minigrid", None)
     levels.load.cache_clear()
-    with pytest.raises(MissingExtra, match=r"pip install 'turnwise\[babyai\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'turnwise-envs\[babyai\]'"):
         tw.make("babyai")
 
 
@@ -239,7 +239,8 @@ def test_minigrid_keeps_the_contract_through_the_adapter() -> None:
 def test_wrapped_views_are_also_described() -> None:
     gymnasium = pytest.importorskip("gymnasium")
     from minigrid.wrappers import FullyObsWrapper, ImgObsWrapper
-    from turnwise.envs.gymnasium.gridwords import recognised
+
+    from turnwise.envs.gymnasium.families import recognised
 
     bare = gymnasium.make("MiniGrid-Empty-5x5-v0")
     for wrapped, walls in ((FullyObsWrapper(bare), 4), (ImgObsWrapper(bare), 3)):

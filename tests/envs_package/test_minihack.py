@@ -19,7 +19,7 @@ from turnwise_envs.minihack import tasks, words
 from turnwise_envs.minihack.explore import Explorer, wander
 
 packages = pytest.mark.skipif(
-    find_spec("nle") is None or find_spec("minihack") is None, reason="needs nle and minihack: pip install 'turnwise[minihack]'"
+    find_spec("nle") is None or find_spec("minihack") is None, reason="needs nle and minihack: pip install 'turnwise-envs[minihack]'"
 )
 NAMES = {".": "floor of a room", "|": "wall", "-": "wall", "+": "closed door", ">": "staircase down", "@": "human rogue called Agent"}
 NAMES |= {"#": "corridor", "}": "molten lava", "r": "sewer rat", "^": "arrow trap"}
@@ -103,7 +103,7 @@ def test_without_the_packages_the_error_says_what_to_install(monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "nle", None)
     tasks.load.cache_clear()
     for name in ("minihack", "nethack"):
-        with pytest.raises(MissingExtra, match=r"pip install 'turnwise\[minihack\]'"):
+        with pytest.raises(MissingExtra, match=r"pip install 'turnwise-envs\[minihack\]'"):
             tw.make(name)
 
 

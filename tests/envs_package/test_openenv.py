@@ -18,7 +18,7 @@ import turnwise as tw
 from turnwise.data.tasks import Task
 from turnwise.envs.check import check
 
-pytest.importorskip("websockets", reason="needs websockets: pip install 'turnwise[openenv]'")
+pytest.importorskip("websockets", reason="needs websockets: pip install 'turnwise-envs[openenv]'")
 PYTHON = os.environ.get("OPENENV_PYTHON") or (sys.executable if find_spec("openenv") else "")
 if not PYTHON:
     pytest.skip("needs a Python with openenv, named by OPENENV_PYTHON: make test-envs makes one", allow_module_level=True)

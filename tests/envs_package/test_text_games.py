@@ -61,20 +61,16 @@ def test_the_listing_names_every_adapter_and_what_it_lacks(monkeypatch: pytest.M
     rows = {row["name"]: row for row in describe() if row["name"] in ADAPTERS}
     assert sorted(rows) == sorted(ADAPTERS)
     remedies = {need["what"]: need["remedy"] for row in rows.values() for need in row["needs"]}
-    for package, extra in {
-        "gymnasium": "gymnasium",
-        "textworld": "textworld",
-        "scienceworld": "scienceworld",
-        "websockets": "openenv",
-    }.items():
-        assert remedies[f"package {package}"] == f"pip install 'turnwise[{extra}]'"
+    assert remedies["package gymnasium"] == "pip install 'turnwise[gymnasium]'"
+    for package, extra in {"textworld": "textworld", "scienceworld": "scienceworld", "websockets": "openenv"}.items():
+        assert remedies[f"package {package}"] == f"pip install 'turnwise-envs[{extra}]'"
     assert any(need["what"] == "Java" and not need["present"] for need in rows["scienceworld"]["needs"])
 
 
 @pytest.mark.parametrize("name", ["textworld", "scienceworld", "textworld-express"])
 def test_a_missing_package_is_an_error_that_gives_the_line_to_install_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name.replace("-", "_"), None)
-    with pytest.raises(MissingExtra, match=rf"pip install 'turnwise\[{name}\]'"):
+    with pytest.raises(MissingExtra, match=rf"pip install 'turnwise-envs\[{name}\]'"):
         tw.make(name)
 
 

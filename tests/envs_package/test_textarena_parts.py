@@ -46,7 +46,7 @@ def test_games_are_found_by_family_and_by_id() -> None:
 
 def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "textarena", None)
-    with pytest.raises(TurnwiseError, match=r"pip install 'turnwise\[textarena\]'"):
+    with pytest.raises(TurnwiseError, match=r"pip install 'turnwise-envs\[textarena\]'"):
         Match(*find("Nim"), 2, 0)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-DISTRIBUTION = "turnwise-envs"
+DISTRIBUTION, MODULE = "turnwise-envs", "turnwise_envs"
 ENVIRONMENTS: Mapping[str, str] = {  # name → summary; each has an extra of the same name
     "appworld": "AppWorld: write code that uses the apps of a simulated person",
     "babyai": "BabyAI's levels as text: go to, pick up, open and move objects in rooms of which the agent sees a part",

@@ -77,9 +77,12 @@ def shipped_recipe(name: str) -> Path:
 
 
 def is_recipe(source: str | PathLike[str]) -> bool:
-    """Whether a source is a recipe: a TOML file, or a name that `find_recipe` knows. A folder of that name comes first."""
+    """Whether a source is a recipe: a TOML file, or a name that `find_recipe` knows, installed or not. A folder of that name comes
+    first."""
     path = Path(source)
-    return path.suffix == ".toml" or (not path.exists() and _located(path, Path()) is not None)
+    if path.suffix == ".toml" or path.exists():
+        return path.suffix == ".toml"
+    return _located(path, Path()) is not None or recipe_environment(_short_name(path)) is not None
 
 
 def find_recipe(path: Path, folder: Path = Path()) -> Path:

@@ -12,9 +12,11 @@ import sysconfig
 import traceback
 from collections.abc import Callable
 from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from turnwise.config.addons import MODULE
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import cache_folder
 from turnwise.util.printable import printable
@@ -85,8 +87,12 @@ def _shown(filename: str, line: int | None, name: str, source: str | None) -> st
 
 @cache
 def _libraries() -> tuple[Path, ...]:
+    """The folders of code that is not the user's: libraries, private packages, and `turnwise-envs`, wherever it is installed."""
     names = ("stdlib", "platstdlib", "purelib", "platlib")
-    return tuple({Path(found).resolve() for name in names if (found := sysconfig.get_path(name))} | {cache_folder("packages").resolve()})
+    folders = {Path(folder).resolve() for name in names if (folder := sysconfig.get_path(name))} | {cache_folder("packages").resolve()}
+    if (addon := find_spec(MODULE)) is not None and addon.origin is not None:
+        folders.add(Path(addon.origin).resolve().parent)
+    return tuple(folders)
 
 
 def _is_own(filename: str) -> bool:

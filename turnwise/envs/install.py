@@ -28,7 +28,7 @@ def install(name: str, tell: Tell) -> list[str]:
     if not_installed(name):
         requirement = f"{addons.DISTRIBUTION}[{name}]"
         tell(f"package {addons.DISTRIBUTION}: installing {requirement}")
-        _run(Install("turnwise_envs", (requirement,)))
+        _run(Install(addons.MODULE, (requirement,)))
         discover_again()
     entry = spec(name)
     for need in entry.needs:
