@@ -24,8 +24,9 @@ from typing import Any
 
 from results import publish
 
-from turnwise.learn.footprint import LEARN, Demand, terms
+from turnwise.learn.activations import NOTHING
 from turnwise.learn.shapes import SHAPES
+from turnwise.planner.memory import LEARN, Demand
 
 MIB = 2**20
 PAGE = 20 * MIB  # of a segment that grows
@@ -265,7 +266,7 @@ class Workload:
     def logits(self, tokens: int) -> None:
         shape, left = self.demand.shape, int(SAMPLED * tokens)
         while left > 0:
-            rows = min(left, max(1, self.demand.piece // shape.words))
+            rows = min(left, max(1, self.demand.logits // shape.words))
             self.free([self.memory.take(4 * rows * shape.words), self.memory.take(2 * rows * shape.words)])
             left -= rows
 
@@ -299,7 +300,7 @@ class Workload:
                 return [joint, out]
             return [joint, out, normed]
 
-        halves: list[tuple[Callable[[bool], list[Block]], int]] = [(first_half, demand.attention), (second_half, demand.mlp)]
+        halves: list[tuple[Callable[[bool], list[Block]], int]] = [(first_half, demand.kept.attention), (second_half, demand.kept.mlp)]
         for number in range(layers):
             for half, many in halves:
                 own = half(True)
@@ -350,8 +351,8 @@ def needed(way: str, demand: Demand, reserve: bool, seed: int = 0) -> int:
     return STEP * bisect_left(steps, True, key=lambda number: plays(way, demand, reserve, peak + number * STEP, seed) is not None)
 
 
-SMALL = Demand(SHAPES["0.5b"], tokens=4096, piece=2**26, attention=0, mlp=0, cache=15 * 10**8, sleeps=True)
-LARGER = Demand(SHAPES["1.5b"], tokens=16384, attention=0, mlp=0, cache=3 * 10**9, place="host")
+SMALL = Demand(SHAPES["0.5b"], tokens=4096, logits=2**26, kept=NOTHING, cache=15 * 10**8, sleeps=True)
+LARGER = Demand(SHAPES["1.5b"], tokens=16384, kept=NOTHING, cache=3 * 10**9, place="host")
 CASES = {
     "0.5b, optimiser on the GPU, everything computed again": SMALL,
     "0.5b, optimiser in host memory, everything kept": replace(SMALL, place="host", attention=24, mlp=24, cache=275 * 10**7, sleeps=False),
@@ -364,7 +365,7 @@ CASES = {
 
 def gaps_of(demand: Demand) -> int:
     """What the prediction counts for gaps during an update."""
-    return next(term for term in terms(demand) if term.name == "allocator's gaps").bytes[LEARN]
+    return next(term for term in demand.terms if term.name == "allocator's gaps").bytes[LEARN]
 
 
 def measure(demand: Demand, seeds: int) -> dict[str, Any]:

@@ -3,7 +3,7 @@
     python benchmarks/cluster_fit.py        prints every constant beside the one in use; nothing runs on a GPU
 
 GPUs of one kind differ by several per cent. So every figure is compared with a floor at the rates that were measured in the same run, and a
-constant is what the figure has beyond that floor. `Machine` in turnwise/cluster/service_times.py has them, rounded; a test compares. If a
+constant is what the figure has beyond that floor. `Machine` in turnwise/planner/times.py has them, rounded. If a
 newer result is named here, change the constants there, run benchmarks/cluster_plan.py and bring docs/cluster-planning.md up to date.
 The constants of credit and packing are not among these: see the page.
 """
@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.cluster.service_times import EngineTimes, LearnerTimes, Machine
-from turnwise.cluster.workload import Work
 from turnwise.learn.shapes import SHAPES
+from turnwise.planner.simulate import Work
+from turnwise.planner.times import EngineTimes, LearnerTimes, Machine
 
 HERE = Path(__file__).parent
 STEPS = "engine_steps_tiles"  # decode steps and prompts

@@ -19,12 +19,11 @@ from typing import Any
 
 from results import publish
 
-from turnwise.cluster.planning import Plan, Question, make_plan, splits
-from turnwise.cluster.service_times import Machine
-from turnwise.cluster.simulate import Layout, Result, Simulation
-from turnwise.cluster.workload import Work
 from turnwise.learn.shapes import SHAPES
-from turnwise.report.planning import row
+from turnwise.planner.cluster import Plan, Question, make_plan, splits
+from turnwise.planner.simulate import Layout, Result, Simulation, Work
+from turnwise.planner.tables import row
+from turnwise.planner.times import Machine
 
 HERE = Path(__file__).parent
 MEASURED = ("iteration-rollout-full", "iteration-full-now", "iteration-rollout-window", "iteration-window-now")

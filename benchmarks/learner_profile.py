@@ -44,8 +44,8 @@ from results import need_gpu, publish
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings
+from turnwise.learn.activations import Kept
 from turnwise.learn.fused import attention
-from turnwise.learn.fused.stack import Kept
 from turnwise.learn.homes import adds_in_place, home_of
 from turnwise.learn.update import Update
 from turnwise.objectives import Loss

@@ -49,13 +49,12 @@ from running import Running, keep
 
 from turnwise.config.schema import Config
 from turnwise.config.writing import to_toml
-from turnwise.learn.footprint import in_use, terms
 from turnwise.learn.shapes import SHAPES, ModelShape
+from turnwise.planner.fit import GB, Found, find, with_settings
+from turnwise.planner.small_gpu import keep_choice, prepared
+from turnwise.planner.tables import lines
 from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter
-from turnwise.setup.fit import GB, Found, find, with_settings
-from turnwise.setup.fit_words import lines
-from turnwise.setup.small_gpu import keep_choice, prepared
 from turnwise.setup.state import restore
 from turnwise.util.files import write_text_atomically
 
@@ -140,7 +139,7 @@ def differences(case: Case, options: argparse.Namespace) -> dict[str, Any]:
 
 def limit_memory(found: Found) -> None:
     """Torch may allocate no more than this card would leave it."""
-    outside = sum(term.most for term in found.fit.terms if term.name in ("CUDA context", "recorded steps"))
+    outside = sum(max(term.bytes.values()) for term in found.fit.demand.terms if term.name in ("CUDA context", "captured CUDA graphs"))
     torch.cuda.set_per_process_memory_fraction((found.fit.memory - outside) / torch.cuda.get_device_properties(0).total_memory)
 
 
@@ -211,7 +210,7 @@ def trained(name: str, system: RandomSystem, found: Found, report: Callable[...,
 
 
 class Outside:
-    """The most memory that was taken on the GPU outside torch, as far as one looked: before recorded steps are released, and when asked."""
+    """The most memory that was taken on the GPU outside torch, as far as one looked: before graphs are released, and when asked."""
 
     def __init__(self, engine: Any):
         self._most = 0
@@ -254,9 +253,9 @@ def predicted(found: Found) -> dict[str, Any]:
         "chosen_words": lines(found),
         "as_it_is_gb": round(found.plain.peak / GB, 2),
         "predicted_peak_gb": round(found.fit.peak / GB, 2),
-        "predicted_in_use_gb": round(in_use(terms(found.fit.demand)) / GB, 2),
-        "predicted_slopes": found.fit.demand.slopes,
-        "predicted_terms_gb": {term.name: round(term.most / GB, 2) for term in found.fit.terms},
+        "predicted_in_use_gb": round(found.fit.demand.in_use / GB, 2),
+        "predicted_slopes": found.fit.demand.kept.logit_gradients,
+        "predicted_terms_gb": {term.name: round(max(term.bytes.values()) / GB, 2) for term in found.fit.demand.terms},
     }
 
 

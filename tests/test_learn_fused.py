@@ -13,10 +13,10 @@ from test_learn_gradient import GradientOf, assert_same
 
 from turnwise.data.batch import Batch
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, add_lora, forward, gae_targets, pack
+from turnwise.learn.activations import Kept
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.fused import eager, reason_against
 from turnwise.learn.fused.attention import Frame, attend, attend_backward
-from turnwise.learn.fused.stack import Kept
 from turnwise.objectives import Loss
 from turnwise.util.errors import TurnwiseError
 

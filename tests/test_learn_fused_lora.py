@@ -18,10 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from turnwise.engines.fourbit import is_packed
 from turnwise.engines.native import supports
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, add_lora, forward, pack
+from turnwise.learn.activations import Kept
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.fourbit import pack_base
 from turnwise.learn.fused import reason_against
-from turnwise.learn.fused.stack import Kept
 from turnwise.objectives import Loss
 from turnwise.util.errors import TurnwiseError
 

@@ -13,10 +13,10 @@ from native_models import FAMILIES, make
 
 from turnwise import credit
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, pack
+from turnwise.learn.activations import Kept
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.fused import eager
 from turnwise.learn.fused.attention import Frame, attend, attend_backward
-from turnwise.learn.fused.stack import Kept
 from turnwise.learn.logprobs import Head, token_logprobs
 from turnwise.learn.ranks.group import join, leave
 from turnwise.learn.ranks.tensors import whole

@@ -91,7 +91,7 @@ def test_nothing_is_kept_of_a_pass_that_only_scores(monkeypatch: pytest.MonkeyPa
 
 
 def test_kept_slopes_are_gone_before_the_layers_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So the memory of an update has room for slopes or for the work of a layer, and not for both (`footprint.py`)."""
+    """So the memory of an update has room for slopes or for the work of a layer, and not for both (`planner/memory.py`)."""
     seen: list[Any] = []
 
     def watched(kept: torch.Tensor, *arguments: Any) -> Any:

@@ -14,10 +14,10 @@ from test_learn_gradient import assert_same
 from torch.nn.functional import scaled_dot_product_attention
 
 from turnwise.learn import pack
+from turnwise.learn.activations import Kept
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.fused import eager, long
 from turnwise.learn.fused.attention import Frame, Stretch, attend, attend_backward, runs_of
-from turnwise.learn.fused.stack import Kept
 
 HEADS, KV_HEADS, SIZE = 4, 2, 8
 

@@ -15,8 +15,8 @@ from test_learn_gradient import GradientOf, assert_same
 
 from turnwise import credit
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, pack
+from turnwise.learn.activations import PLENTY, Kept, logit_gradient_bytes, peak_bytes
 from turnwise.learn.anchoring import is_near
-from turnwise.learn.footprint import PLENTY, fused_peak, slope_bytes
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.logprobs import _product
 from turnwise.learn.memory import CPU_TOKENS, Memory
@@ -55,14 +55,14 @@ def test_less_memory_keeps_less_and_the_plan_always_fits_if_it_can() -> None:
         estimate = memory(room=float(room))
         plan = estimate.plan(4096)
         kept.append(min(plan.mlp, 4) + min(plan.attention, 4))
-        assert plan.mlp == plan.attention == 0 or fused_peak(estimate._shape, 4096, plan.attention, plan.mlp) <= room
+        assert plan.mlp == plan.attention == 0 or peak_bytes(estimate._shape, 4096, plan) <= room
     assert kept == sorted(kept) and kept[0] == 0 and kept[-1] == 8
     assert memory(room=5e7).plan(2048).mlp > memory(room=5e7).plan(8192).mlp
 
 
 def test_inputs_of_products_are_kept_only_if_everything_else_is_and_room_is_plenty() -> None:
     shape = memory()._shape
-    everything, whole = fused_peak(shape, 4096), fused_peak(shape, 4096, inputs=shape.layers)
+    everything, whole = peak_bytes(shape, 4096, Kept()), peak_bytes(shape, 4096, Kept(inputs=shape.layers))
     cases = (
         (0.9 * everything, 0),
         (1.01 * everything, 0),
@@ -74,18 +74,18 @@ def test_inputs_of_products_are_kept_only_if_everything_else_is_and_room_is_plen
         plan = memory(room=room).plan(4096)
         assert plan.inputs == inputs and (not inputs or min(plan.attention, plan.mlp) >= shape.layers)
     between = memory(room=(everything + whole) / 2 / PLENTY).plan(4096)
-    assert 0 < between.inputs < shape.layers and fused_peak(shape, 4096, inputs=between.inputs) <= (everything + whole) / 2
+    assert 0 < between.inputs < shape.layers and peak_bytes(shape, 4096, between) <= (everything + whole) / 2
 
 
 def test_slopes_of_log_probs_are_kept_where_there_is_room_before_the_mlps_are() -> None:
     shape, rows = memory()._shape, 500
-    everything, taken = fused_peak(shape, 4096), slope_bytes(shape, rows)
+    everything, taken = peak_bytes(shape, 4096, Kept()), logit_gradient_bytes(shape, rows)
     for room, slopes, whole in ((1.0, False, False), (everything, True, False), (everything + taken, True, True)):
         estimate = memory(room=room)
         estimate.prepare(4096, rows)
         kept = estimate.policy.fused.kept  # type: ignore[union-attr]
         assert (estimate.keeps_slopes, kept.mlp >= shape.layers) == (slopes, whole)
-        assert not slopes or taken + fused_peak(shape, 4096, kept.attention, kept.mlp) <= room
+        assert not slopes or taken + peak_bytes(shape, 4096, kept) <= room
         estimate.prepare(4096)  # the entropy has a gradient too, or nothing has
         assert not estimate.keeps_slopes
     cases = ((False, 1e12, False), (True, everything, False), (True, everything + taken, True), (None, float("inf"), False))

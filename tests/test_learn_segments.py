@@ -10,10 +10,10 @@ from learn_cases import credited, equal, tiny, trajectories, weights_of
 from native_models import make
 
 from turnwise.config.schema import Config
-from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, segments
+from turnwise.learn import Learner, LearnerSettings, OptimiserSettings
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.homes import home_of, joined
-from turnwise.setup import small_gpu
+from turnwise.planner import small_gpu
 
 GB = 10**9
 
@@ -23,27 +23,27 @@ def changes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the allocator was told; it is not told for real."""
     told: list[str] = []
     monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", told.append, raising=False)
-    for name in segments.VARIABLES:
+    for name in small_gpu.VARIABLES:
         monkeypatch.delenv(name, raising=False)
     return told
 
 
 def test_the_allocator_is_told_once_asked(changes: list[str]) -> None:
-    assert segments.grow_segments() and changes == ["expandable_segments:True"]
+    assert small_gpu.grow_segments() and changes == ["expandable_segments:True"]
 
 
-@pytest.mark.parametrize("name", segments.VARIABLES)
+@pytest.mark.parametrize("name", small_gpu.VARIABLES)
 @pytest.mark.parametrize(
     ("said", "grows"),
     [("expandable_segments:False", False), ("max_split_size_mb:64,expandable_segments:True", True), ("backend:cudaMallocAsync", False)],
 )
 def test_what_a_user_has_set_up_stays(changes: list[str], monkeypatch: pytest.MonkeyPatch, name: str, said: str, grows: bool) -> None:
     monkeypatch.setenv(name, said)
-    assert segments.grow_segments() is grows and not changes
+    assert small_gpu.grow_segments() is grows and not changes
 
 
 def on_gpu(monkeypatch: pytest.MonkeyPatch, free: int, *more: str) -> bool:
-    monkeypatch.setattr("turnwise.setup.small_gpu.choose_device", lambda name: "cuda")
+    monkeypatch.setattr("turnwise.planner.small_gpu.choose_device", lambda name: "cuda")
     monkeypatch.setattr("turnwise.engines.native.memory.free_bytes", lambda device: free)
     return small_gpu.prepare_allocator(Config.load({"model": {"path": "Qwen/Qwen2.5-0.5B-Instruct", "dtype": "bfloat16"}}, [*more]))
 

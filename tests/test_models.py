@@ -14,7 +14,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 from turnwise.data.batch import Batch
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, pack
-from turnwise.learn.footprint import PAGES, USABLE
+from turnwise.learn.activations import PAGES, USABLE
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.further.loading import Headless
 from turnwise.learn.further.model import FurtherModel, Training

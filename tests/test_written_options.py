@@ -197,8 +197,8 @@ def test_none_where_a_file_could_not_hold_it_is_refused_with_its_key(key: str, v
 
 
 def test_an_engine_whose_options_are_none_takes_its_defaults(tmp_path: Path) -> None:
+    from turnwise.planner.fit import demand_of, shape_for
     from turnwise.setup.build import engine_options
-    from turnwise.setup.fit import demand_of, shape_for
 
     options = {"engine.options.cache_memory": "none", "engine.options.prefill_tokens": "none", "engine.options.dtype": "none"}
     plain, given = (Config.load(SMALL, {"engine.name": "native", **more}) for more in ({}, options))

@@ -19,6 +19,7 @@ from turnwise.envs import registry
 from turnwise.envs.blame import EnvironmentFault
 from turnwise.envs.playing import last_call, playing
 from turnwise.learn.saving import write_folder
+from turnwise.planner.small_gpu import for_this_gpu, keep_choice, limited, prepare_allocator
 from turnwise.report.progress import default_reporter
 from turnwise.report.summary import summarise_run
 from turnwise.runs.folder import CONFIG, Run
@@ -30,7 +31,6 @@ from turnwise.setup.choose import make_system
 from turnwise.setup.early import check_trainable
 from turnwise.setup.measure import choose_panel, report_faults, says_how, settings_of
 from turnwise.setup.resume import apply_changes, resumed_config
-from turnwise.setup.small_gpu import for_this_gpu, keep_choice, limited, prepare_allocator
 from turnwise.setup.source import source_config, write_weights
 from turnwise.setup.state import restore, save
 from turnwise.setup.system import System

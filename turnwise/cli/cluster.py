@@ -50,10 +50,10 @@ def plan(
 ) -> None:
     """Simulate a run on up to 1,024 GPUs and compare splits into learners and engines. Nothing is run on a GPU: the scheduler is the real
     one, and the service times are those measured on one H200, scaled by the model and the number of GPUs."""
-    from turnwise.cluster.planning import Question
-    from turnwise.cluster.service_times import Machine
-    from turnwise.cluster.workload import Work
-    from turnwise.report.planning import plan_command
+    from turnwise.planner.cluster import Question
+    from turnwise.planner.simulate import Work
+    from turnwise.planner.tables import plan_command
+    from turnwise.planner.times import Machine
 
     work = Work(
         groups=groups,

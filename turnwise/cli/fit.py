@@ -26,9 +26,9 @@ def fit(
     """Show whether a recipe fits into a GPU's memory, what would make it fit, and what that costs. No weights are loaded."""
     from turnwise.config.recipes import is_override, shipped_recipe
     from turnwise.config.schema import Config
-    from turnwise.report.fitting import overview, print_json, show
-    from turnwise.setup.fit import GB, check_models, check_options, find, shape_given
-    from turnwise.setup.small_gpu import MOST
+    from turnwise.planner.fit import GB, check_models, check_options, find, shape_given
+    from turnwise.planner.small_gpu import MOST
+    from turnwise.planner.tables import overview, print_json, show
     from turnwise.util.errors import TurnwiseError
 
     if recipe is not None and is_override(recipe):

@@ -121,8 +121,8 @@ def show(config: Config, run: Run | None, changes: Mapping[str, Any], memory: fl
     from turnwise.config.references import is_reference
     from turnwise.config.writing import to_toml
     from turnwise.learn.models import tokenizer_of
+    from turnwise.planner.forecast import forecast
     from turnwise.setup.early import check_trainable
-    from turnwise.setup.forecast import forecast
     from turnwise.setup.resume import resumed_config
     from turnwise.util.console import Console
     from turnwise.util.hub import at_hand
@@ -139,7 +139,7 @@ def show(config: Config, run: Run | None, changes: Mapping[str, Any], memory: fl
     own = config.method is not None and run is None and is_reference(config.method.name)
     words = [f"The settings of {config.method.name} are not shown: a dry run runs no code of yours."] if own and config.method else []
     if memory is not None:
-        from turnwise.setup.small_gpu import foreseen
+        from turnwise.planner.small_gpu import foreseen
 
         words += foreseen(config, memory)
     for text in chain((to_toml(config), *words), forecast(config, said=memory is not None)):

@@ -26,10 +26,10 @@ from torch import Tensor, nn
 
 from turnwise.agent.vision import Vision
 from turnwise.data.batch import Batch
+from turnwise.learn.activations import logit_chunk
 from turnwise.learn.anchoring import engine_logprobs, placed
 from turnwise.learn.chance import drawing_from
 from turnwise.learn.decide import Decisions
-from turnwise.learn.footprint import piece_of
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.fourbit import has_packed
 from turnwise.learn.logprobs import token_logprobs
@@ -118,7 +118,7 @@ class Learner:
         self._automatic = self.settings.tokens_per_batch == 0
         twice = self.settings.gradient_checkpointing
         self.memory = Memory(self.policy, self.weights, None if twice is None else not twice)
-        self.memory.piece = piece_of(self.settings.tokens_per_batch)
+        self.memory.piece = logit_chunk(self.settings.tokens_per_batch)
         self._look_at_memory()
         again = self.policy.fused is None and self.memory.must_recompute(self.settings.tokens_per_batch)
         if again if self.ranks is None else self.decisions.recompute(again):

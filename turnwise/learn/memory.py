@@ -1,6 +1,6 @@
 """How many tokens are computed at once, and what is kept of them for the backward pass, depending on the free memory.
 
-A backward pass needs what the forward pass computed. Keeping all of it is fastest and takes most memory; what is not kept is computed
+A backward pass needs what the forward pass computed. Kept all of it is fastest and takes most memory; what is not kept is computed
 again. The estimate counts bytes from the model's sizes and compares them with what the GPU has left once gradients and moments are there.
 It decides separately for every micro-batch, so less is kept of a single long sequence than of a short one. On a CPU nothing is estimated:
 the batch has a fixed size, and results do not depend on the machine.
@@ -13,10 +13,11 @@ from collections.abc import Callable
 import torch
 
 from turnwise.engines.native.memory import free_bytes
-from turnwise.learn import footprint
+from turnwise.learn import activations
+from turnwise.learn.activations import NOTHING, Kept
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.fourbit import has_packed
-from turnwise.learn.fused.stack import EVERYTHING, Kept
+from turnwise.learn.fused.stack import EVERYTHING
 from turnwise.learn.homes import home_of
 from turnwise.learn.logprobs import CHUNK_ELEMENTS
 from turnwise.learn.optimiser import Optimiser, Weights
@@ -44,25 +45,21 @@ class Memory:
         device = self.policy.device
         if device.type == "cuda":
             gathered = 0 if self.policy.sharded is None else self.policy.sharded.gathered_bytes
-            unpacked = footprint.joined_bytes(self._shape) if has_packed(self.policy.causal) else 0
+            unpacked = activations.joined_bytes(self._shape) if has_packed(self.policy.causal) else 0
             later = self._to_come(optimiser) + self._head_bytes() + self.others() + gathered + unpacked
-            self.room = footprint.USABLE * (free_bytes(device) - later - footprint.PAGES)
+            self.room = activations.USABLE * (free_bytes(device) - later - activations.PAGES)
 
     def tokens(self) -> int:
         """Tokens of a micro-batch: as many as are useful and fit with everything kept; if those are few, more with less kept."""
         if self.room == float("inf"):
             return CPU_TOKENS
-        return footprint.automatic_tokens(self._shape, self.room, self.keep)
+        return activations.micro_batch_tokens(self._shape, self.room, self.keep)
 
-    def plan(self, tokens: int) -> Kept:
-        """What a micro-batch of this many tokens keeps: first attention, which is small, then the MLPs of as many layers as fit, then the
-        inputs of products if there is room enough."""
-        if self.keep is not None or self.room == float("inf"):
-            return (EVERYTHING if self.room == float("inf") else Kept()) if self.keep is not False else Kept(0, 0)
-        return self._kept(tokens, self.room, footprint.automatic_layers(self._shape, tokens, self.room))
-
-    def _kept(self, tokens: int, room: float, layers: tuple[int, int]) -> Kept:
-        return Kept(*layers, footprint.automatic_inputs(self._shape, tokens, room, *layers))
+    def plan(self, tokens: int, rows: int = 0) -> Kept:
+        """What a micro-batch of this many tokens keeps, of which so many rows may have their logit gradients cached."""
+        if self.room == float("inf"):
+            return NOTHING if self.keep is False else EVERYTHING
+        return activations.what_to_keep(self._shape, tokens, rows, self.room, self.keep)
 
     def prepare(self, tokens: int, rows: int = 0) -> None:
         """Tell the model's layers what to keep of the next micro-batch; and the output layer, if log-probs of so many rows have
@@ -70,20 +67,14 @@ class Memory:
         self.keeps_slopes = False
         if self.policy.fused is None:
             return
-        self.policy.fused.kept = self.plan(tokens)
-        if self.room == float("inf") or self.policy.sharded is not None:
-            return
-        beside = footprint.automatic_slopes(self._shape, tokens, rows, self.room, self.keep)
-        if beside is not None:
-            self.keeps_slopes = True
-            left = self.room - footprint.slope_bytes(self._shape, rows)
-            self.policy.fused.kept = Kept() if self.keep else self._kept(tokens, left, beside)
+        self.policy.fused.kept = kept = self.plan(tokens, rows if self.policy.sharded is None else 0)
+        self.keeps_slopes = kept.logit_gradients
 
     def must_recompute(self, tokens: int) -> bool:
         """Whether layers of transformers, which keep all or nothing, should keep nothing of a micro-batch of this many tokens."""
         if self.keep is not None or self.room == float("inf"):
             return self.keep is False
-        return footprint.recomputes(self._shape, tokens, self.room)
+        return activations.transformers_layers_recompute(self._shape, tokens, self.room)
 
     @property
     def _shape(self) -> ModelShape:

@@ -21,6 +21,7 @@ from torch.nn.functional import embedding
 from turnwise.engines.native import supports
 from turnwise.engines.native.families import base_of, causal_of
 from turnwise.engines.native.weights import OUTSIDE, Layer, Weights
+from turnwise.learn.activations import EVERY, Kept
 from turnwise.learn.fused.adapters import parameters
 from turnwise.learn.fused.attention import Frame
 from turnwise.learn.fused.experts import ExpertsHalf
@@ -28,25 +29,7 @@ from turnwise.learn.fused.layers import AnyLayer, AttentionHalf, Embedding, Last
 from turnwise.learn.fused.shared import SharedWeights
 from turnwise.learn.homes import home_of, reserve
 
-ALL = 10**6
-
-
-@dataclass(frozen=True)
-class Kept:
-    """In how many layers, counted from the last, attention and MLP keep what they computed for the backward pass; and in how many they
-    keep the inputs of their products too, which takes a pass over them to compute again."""
-
-    attention: int = ALL
-    mlp: int = ALL
-    inputs: int = 0
-
-    def of(self, left: int) -> tuple[int, int]:
-        """What both halves keep of a layer (`layers.py`); `left` layers are left, it included."""
-        inputs = int(left <= self.inputs)
-        return (left <= self.attention) * (1 + inputs), (left <= self.mlp) * (1 + inputs)
-
-
-EVERYTHING = Kept(inputs=ALL)
+EVERYTHING = Kept(inputs=EVERY)
 
 
 def reason_against(model: Any, shared: bool = False) -> str | None:

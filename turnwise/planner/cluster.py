@@ -3,7 +3,7 @@
     plan = make_plan(Question("7b", gpus=64))
     plan.best.layout, plan.best.trajectories_per_s
 
-Every split is simulated with the same groups (turnwise/cluster/simulate.py). Engines whose number of GPUs is not given are tried with the
+Every split is simulated with the same groups (simulate.py). Engines whose number of GPUs is not given are tried with the
 fewest that hold the model, twice and four times as many; the best of them represents the split.
 """
 
@@ -13,10 +13,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from turnwise.cluster.service_times import Machine
-from turnwise.cluster.simulate import Layout, Result, Simulation
-from turnwise.cluster.workload import Work
 from turnwise.learn.shapes import ModelShape, shape_of
+from turnwise.planner.simulate import Layout, Result, Simulation, Work
+from turnwise.planner.times import Machine
 from turnwise.util.errors import TurnwiseError
 
 MOST_GPUS = 1024

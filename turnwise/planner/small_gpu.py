@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from turnwise.config.schema import Config
-from turnwise.learn.footprint import CONTEXT
 from turnwise.learn.models import choose_device
-from turnwise.learn.segments import grow_segments
+from turnwise.planner.fit import GB, Found, find, with_settings
+from turnwise.planner.memory import CONTEXT
+from turnwise.planner.tables import NEARLY, is_near, lines, refusal
 from turnwise.runs.folder import Run
 from turnwise.setup.early import OWN_ENGINES
-from turnwise.setup.fit import GB, Found, find, with_settings
-from turnwise.setup.fit_words import NEARLY, is_near, lines, refusal
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
 from turnwise.util.machine import all_memory
@@ -128,6 +129,27 @@ def prepared(found: Found) -> bool:
     return found.fit.peak > TIGHT * found.fit.memory and grow_segments()
 
 
+# torch's allocator usually asks for one block of memory after another and never moves anything: a gap between two tensors serves only what
+# is smaller. Expandable segments are ranges of addresses to which pages are added, and whose empty pages are given back: a gap of several
+# pages is no loss. Their tensors cannot be shared with other processes through CUDA's handles on every machine, so runs on a cluster and
+# engines of other libraries do without.
+VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # in which a user sets up the allocator
+DECIDED = ("expandable_segments", "backend")  # if the user has said anything about these, nothing is changed
+
+
+def grow_segments() -> bool:
+    """From now on, what is allocated is in expandable segments. Returns whether it is so: not if the user has set it up differently."""
+    import torch
+
+    setup = ",".join(os.environ.get(name, "") for name in VARIABLES)
+    if any(word in setup for word in DECIDED):
+        return "expandable_segments:true" in setup.lower()
+    private: Any = torch._C
+    change = getattr(private, "_accelerator_setAllocatorSettings", None) or torch.cuda.memory._set_allocator_settings
+    change("expandable_segments:True")
+    return True
+
+
 def keep_choice(run: Run, found: Found | None) -> None:
     """Keep next to the recipe of a run what was chosen for it, and why."""
     if found is None:
@@ -138,7 +160,7 @@ def keep_choice(run: Run, found: Found | None) -> None:
         "predicted_peak_gb": found.fit.peak / GB,
         "chosen": found.settings,
         "words": lines(found),
-        "terms": {term.name: term.bytes for term in found.fit.terms},
+        "terms": {term.name: term.bytes for term in found.fit.demand.terms},
     }
     with run.writing():
         write_text_atomically(run.folder / MEMORY, json.dumps(record, indent=1) + "\n")

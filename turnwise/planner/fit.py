@@ -1,7 +1,7 @@
 """Whether a recipe fits into a GPU's memory, and the settings that make it fit. No weights are loaded.
 
-`turnwise fit` shows it, and a run on a small GPU chooses by it before it starts (`small_gpu.py`). The formulas are in
-`learn/footprint.py`, the order of choices in `learn/fitting.py`; here are the recipe's settings that they stand for.
+`turnwise fit` shows it, and a run on a small GPU chooses by it before it starts (`small_gpu.py`). The formulas are in `memory.py`, the
+order of choices in `choose.py`; here are the recipe's settings that they stand for.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 from turnwise.config.schema import Config
 from turnwise.config.sections import Lora
 from turnwise.engines.prefill import ON_A_SMALL_GPU, default_prefill
-from turnwise.learn.fitting import MARGIN, Fit, Freedom, as_it_is, choose, free_for_cache
-from turnwise.learn.footprint import COLLECT, CONTEXT, EVERY, FUSED, TARGETS, Beside, Demand, piece_of, terms, totals, wanted_cache
+from turnwise.learn.activations import NOTHING, Kept, logit_chunk
 from turnwise.learn.shapes import SHAPES, ModelShape, shape_of
+from turnwise.planner.choose import MARGIN, Fit, Freedom, as_it_is, choose, free_for_cache
+from turnwise.planner.memory import COLLECT, CONTEXT, FUSED, TARGETS, AuxiliaryModel, Demand
 from turnwise.setup.early import models_of
-from turnwise.setup.fit_costs import seconds
 from turnwise.setup.names import needed
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.hub import at_hand, downloaded
@@ -55,7 +55,7 @@ def find(config: Config, memory: int, shape: ModelShape | None = None, lora: boo
     host's memory that may be used instead."""
     known = shape or shape_for(config)
     demand, free = demand_of(config, known, memory), freedom(config, lora, engine_for(config, known))
-    fit = choose(demand, memory, free, host, seconds)
+    fit = choose(demand, memory, free, host)
     if engine_for(config, known) not in ("native", "vllm"):  # its rows fill what the chosen settings leave
         fit = replace(fit, demand=with_engine(replace(fit.demand, cache=0), config, memory))
     return Found(config, known, as_it_is(demand, memory, free), fit)
@@ -128,7 +128,6 @@ def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
     """The recipe's settings as far as memory depends on them."""
     own, engine, lora, name = config.learner, config.engine, config.model.lora, engine_for(config, shape)
     width = 2 if config.model.dtype == "bfloat16" else 4
-    keep = EVERY if own.gradient_checkpointing is not True else 0
     longest = config.agent.max_prompt_tokens + engine.max_tokens
     demand = Demand(
         shape,
@@ -145,13 +144,12 @@ def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
         graphs=bool(engine.options.get("graphs", True)) and name == "native",
         sleeps=engine.sleep,
         tokens=own.tokens_per_batch or Demand.tokens,
-        piece=piece_of(own.tokens_per_batch),
+        logits=logit_chunk(own.tokens_per_batch),
         sequence=longest,
-        attention=keep,
-        mlp=keep,
+        kept=NOTHING if own.gradient_checkpointing is True else Kept(),
         fused=width == 2 and shape.family in FUSED and not (lora is not None and lora.dropout),
         responses=sampled_share(config),
-        beside=beside(config, shape, width),
+        auxiliary=auxiliary_models(config, shape, width),
     )
     return with_engine(demand, config, memory)
 
@@ -183,31 +181,28 @@ def with_engine(demand: Demand, config: Config, memory: int) -> Demand:
         size = float(given or 0.0)
         if 0 < size <= 1:
             size *= free_for_cache(demand, memory)
-        return replace(demand, cache=min(int(size), wanted_cache(demand)), shares=not copies)
+        return replace(demand, cache=min(int(size), demand.wanted_cache), shares=not copies)
     if name == "vllm":
         part = float(engine.options.get("memory", VLLM_PART)) * memory
         return replace(demand, cache=max(0, int(part - demand.width * shape.parameters)), shares=False, slots=0, prefill=0, graphs=False)
     demand = replace(demand, sleeps=True, graphs=False)
     row = demand.longest * 2 * demand.width * shape.layers * shape.keys
-    left = int((1 - MARGIN) * memory) - totals(terms(demand))[COLLECT]
+    left = int((1 - MARGIN) * memory) - demand.totals[COLLECT]
     return replace(demand, cache=max(row, min(demand.slots * row, left)))
 
 
-def beside(config: Config, shape: ModelShape, width: int) -> tuple[Beside, ...]:
+def auxiliary_models(config: Config, shape: ModelShape, width: int) -> tuple[AuxiliaryModel, ...]:
     """The recipe's further models and critic, as far as they are on the policy's GPU."""
-    found = [Beside("critic", shape.hidden + 1, 4, trained=True)] if config.learner.value is not None else []
-    for name, own in config.models.items():
-        if own.reads is not None or own.device not in (None, "cuda", "cuda:0"):
+    models = [AuxiliaryModel("critic", shape.hidden + 1, 4, trained=True)] if config.learner.value is not None else []
+    for name, model in config.models.items():
+        if model.reads is not None or model.device not in (None, "cuda", "cuda:0"):
             continue
-        known = (
-            shape_named(own.path, f"models.{name}.path", f"Give a folder, or a size ({', '.join(SHAPES)})")
-            if own.path is not None
-            else shape
-        )
-        wide = {"float32": 4, "bfloat16": 2, None: width if own.trained else 2}[own.dtype]
-        trained = own.trained and own.lora is None
-        found.append(Beside(name, known.parameters if own.tiny is None else 10**6, wide, trained))
-    return tuple(found)
+        advice = f"Give a folder, or a size ({', '.join(SHAPES)})"
+        size = shape if model.path is None else shape_named(model.path, f"models.{name}.path", advice)
+        wide = {"float32": 4, "bfloat16": 2, None: width if model.trained else 2}[model.dtype]
+        trained = model.trained and model.lora is None
+        models.append(AuxiliaryModel(name, size.parameters if model.tiny is None else 10**6, wide, trained))
+    return tuple(models)
 
 
 def _reference(config: Config, shape: ModelShape, memory: int) -> Any:
@@ -263,7 +258,7 @@ def settings(fit: Fit) -> dict[str, Any]:
         "lora": ("model.lora.rank", demand.rank),
         "four_bit": ("model.lora.base", "4bit"),
     }
-    if not demand.fused and demand.mlp == 0:
+    if not demand.fused and demand.recomputes:
         known["recompute"] = ("learner.gradient_checkpointing", True)
     return dict(known[name] for name in fit.changed if name in known)
 

@@ -41,7 +41,7 @@ def forecast(config: Config, said: bool = False) -> Iterator[str]:
 
 def model_words(config: Config, said: bool) -> str:
     """The parameters of the model and, if it was not `said` already, what stays in memory of it during an update."""
-    from turnwise.setup.fit import shape_for
+    from turnwise.planner.fit import shape_for
     from turnwise.util.errors import TurnwiseError
 
     counted = parameter_count(config)
@@ -65,10 +65,11 @@ HELD = ("weights", "adapters", "float32 masters", "reference", "gradients", "opt
 
 def held_bytes(config: Config, shape: ModelShape) -> int:
     """Bytes of a model and of all that is kept for training it, on a device that is large enough."""
-    from turnwise.learn.footprint import terms, totals
-    from turnwise.setup.fit import demand_of
 
-    return max(totals([term for term in terms(demand_of(config, shape, 10**15)) if term.name in HELD]).values())
+    from turnwise.planner.fit import demand_of
+    from turnwise.planner.memory import totals
+
+    return max(totals([term for term in demand_of(config, shape, 10**15).terms if term.name in HELD]).values())
 
 
 def what_is_played(config: Config, known: bool) -> list[str]:
