@@ -6,7 +6,7 @@
 One engine as an actor of Ray plays 128 attempts of up to 50 turns: prompts of a growing dialogue that begin with 420 tokens, responses of 5
 to 10, observations of 6 to 40 words, as in recipes/alfworld-0.5b-gigpo.toml on real games. A step of its model is a sleep, so that Python's
 lock is free as it is while a GPU computes. Three kinds of batches are played in turn: in this process (`plain`), through the cluster with
-everything sent at the end (`at_end`), and with pieces that travel meanwhile (`pieces`). The last two have the seconds of the cluster's
+everything sent at the end (`at_end`), and with chunks that travel meanwhile (`pieces`). The last two have the seconds of the cluster's
 parts (docs/metrics.md). `cpu` is the CPU time of the process that plays. Each value is the minimum of all rounds, because other programs
 only add to it.
 """
@@ -25,10 +25,10 @@ from typing import Any
 from results import publish
 
 from turnwise.agent.base import Parsed, Prompt
+from turnwise.cluster.chunks import Pace
 from turnwise.cluster.collecting import RemoteCollector
 from turnwise.cluster.crew import Crew
 from turnwise.cluster.metrics import SECONDS
-from turnwise.cluster.pieces import Pace
 from turnwise.cluster.rollouter import Rollouter
 from turnwise.cluster.source import Access
 from turnwise.cluster.start import connect, import_ray, leave
@@ -183,7 +183,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--step", type=float, default=0.002, help="seconds of a step of the model")
-    parser.add_argument("--every", type=float, default=Pace.every, help="seconds between two pieces")
+    parser.add_argument("--every", type=float, default=Pace.every, help="seconds between two chunks")
     parser.add_argument("--out", type=Path, help="a file for the result")
     given = parser.parse_args()
     started = connect()

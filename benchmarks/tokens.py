@@ -21,7 +21,7 @@ import numpy as np
 from results import publish
 
 from turnwise.config.schema import Config
-from turnwise.data.tokenfile import read_tokens, write_tokens
+from turnwise.data.tokens import read_tokens, write_tokens
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.reading import stored_trajectories
 

@@ -18,7 +18,7 @@ from typing import Any
 from cluster_light import Learner, LightParts
 from toy_env import Corridor
 
-from turnwise.cluster.pieces import Pace
+from turnwise.cluster.chunks import Pace
 from turnwise.cluster.rollouter import Rollouter
 from turnwise.cluster.work import Hooks, Outcome, Work
 from turnwise.data.rollouts import Trajectory

@@ -26,9 +26,9 @@ from toy_env import Corridor
 
 from turnwise import TurnwiseError
 from turnwise.cluster.ahead import Ahead, Settings
+from turnwise.cluster.chunks import Chunk, ChunkReceiver, Pace
 from turnwise.cluster.collecting import RemoteCollector
 from turnwise.cluster.crew import Crew, Hears
-from turnwise.cluster.pieces import Arrival, Pace, Piece
 from turnwise.cluster.placement import nodes, prefers
 from turnwise.cluster.rollouter import Rollouter
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
@@ -290,14 +290,14 @@ def test_an_engine_that_dies_at_any_turn_changes_nothing(fake: None, engine: int
 def test_what_is_played_travels_meanwhile_and_what_a_lost_engine_has_sent_does_not_count(
     fake: None, monkeypatch: pytest.MonkeyPatch, env: Any
 ) -> None:
-    """An engine plays on after a piece was taken. The first one dies then."""
+    """An engine plays on after a chunk was taken. The first one dies then."""
     handles: list[Handle] = []
     taken: list[int] = []
-    take = Arrival.take
+    take = ChunkReceiver.take
 
-    def note(arrival: Arrival, piece: Piece) -> None:
+    def note(arrival: ChunkReceiver, chunk: Chunk) -> None:
         taken.append(len(handles))
-        take(arrival, piece)
+        take(arrival, chunk)
 
     def strike(parts: LightParts) -> None:
         until = time.monotonic() + 30.0
@@ -310,7 +310,7 @@ def test_what_is_played_travels_meanwhile_and_what_a_lost_engine_has_sent_does_n
         handles.append(Handle(lambda hooks: LightParts(hooks, strikes=strike, env=env), number))
         return handles[-1]
 
-    monkeypatch.setattr(Arrival, "take", note)
+    monkeypatch.setattr(ChunkReceiver, "take", note)
     found, crew = trained(hire, engines=1)
     assert crew.counts["lost_engines"] == 1 and {1, 2} <= set(taken)
     undisturbed = alone(env=env)

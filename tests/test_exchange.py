@@ -16,8 +16,9 @@ from test_train import BANDIT, start
 import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.data.images import picture
+from turnwise.data.schema import from_rows, to_rows
 from turnwise.evaluation.rescore import rescore, rescored_lines
-from turnwise.runs.exchange import export_trajectories, from_rows, to_rows
+from turnwise.runs.exchange import export_trajectories
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_rollouts, stored_trajectories
 from turnwise.util.errors import MissingExtra

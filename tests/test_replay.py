@@ -18,7 +18,7 @@ from test_train import start
 import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.data.batch import Batch
-from turnwise.data.tokenfile import read_tokens, write_tokens
+from turnwise.data.tokens import read_tokens, write_tokens
 from turnwise.evaluation.agreement import agreement, correlation, ranks
 from turnwise.evaluation.replay import replay, replayable
 from turnwise.runs.folder import Run
@@ -62,7 +62,7 @@ def test_lists_tuples_and_arrays_of_tokens_give_the_same_file(tmp_path: Path) ->
     for number, kind in enumerate((list, tuple, np.array)):
         turns = [tw.Turn(0, prompt_ids=kind(prompt), response_ids=kind(response)) for prompt, response in ids]
         files.append(write_tokens(tmp_path / f"{number}.npz", [tw.Trajectory(0, 0, turns=turns)]))
-    back = [[(p.tolist(), r.tolist()) for p, r in read_tokens(path)] for path in files]
+    back = [[(list(p), list(r)) for p, r in read_tokens(path)] for path in files]
     assert back == [ids] * 3
 
 

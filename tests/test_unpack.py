@@ -17,7 +17,7 @@ import pytest
 
 from turnwise.data.images import load_pictures
 from turnwise.data.rollouts import Rollouts, Trajectory, Turn
-from turnwise.data.tokenfile import read_tokens, write_tokens
+from turnwise.data.tokens import read_tokens, write_tokens
 from turnwise.envs.search.records import read_questions
 from turnwise.envs.sokoban.boxoban import rooms
 from turnwise.pages.packed import PackedLines
@@ -32,7 +32,7 @@ MUCH = 8 * 2**20
 @pytest.fixture(autouse=True)
 def small_bounds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(unpack, "AT_LEAST", 2**20)
-    monkeypatch.setattr("turnwise.data.tokenfile.AT_LEAST", 2**16)
+    monkeypatch.setattr("turnwise.data.tokens.AT_LEAST", 2**16)
     monkeypatch.delenv("TURNWISE_UNPACK_MB", raising=False)
     monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path / "cache"))
 

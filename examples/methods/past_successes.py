@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from turnwise import Trajectory, methods
 from turnwise.config.options import Help
-from turnwise.data.rows import from_rows, to_rows
+from turnwise.data.schema import from_rows, to_rows
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from turnwise.cluster.pieces import Arrival, Rest
+from turnwise.cluster.chunks import ChunkReceiver, LastChunk
 from turnwise.cluster.start import import_ray, one_line
 from turnwise.cluster.work import Outcome, Work
 from turnwise.data.tasks import Task
@@ -55,7 +55,7 @@ class Running:
 
     number: int
     member: Member
-    arrival: Arrival
+    arrival: ChunkReceiver
 
 
 @dataclass
@@ -131,10 +131,10 @@ class Crew:
                 cancelled, waiting = True, deque()
                 for one in running.values():
                     one.member.handle.cancel.remote()
-            pieces = {ref: one.arrival for one in running.values() if (ref := one.arrival.awaited()) is not None}
-            done = self.step([*running, *pieces])
-            for ref in [ref for ref in done if ref in pieces]:
-                self._take(pieces[ref])
+            chunks = {ref: one.arrival for one in running.values() if (ref := one.arrival.awaited()) is not None}
+            done = self.step([*running, *chunks])
+            for ref in [ref for ref in done if ref in chunks]:
+                self._take(chunks[ref])
             for ref in [ref for ref in done if ref in running]:
                 one = running[ref]
                 took = time.monotonic() - one.member.began
@@ -149,23 +149,23 @@ class Crew:
                     waiting.append(k)
         return found
 
-    def _take(self, arrival: Arrival) -> None:
-        """Take the piece that was asked for. If it does not come, the work itself says why."""
+    def _take(self, arrival: ChunkReceiver) -> None:
+        """Take the chunk that was asked for. If it does not come, the work itself says why."""
         ref, arrival.ref = arrival.ref, None
         try:
-            piece = import_ray().get(ref, timeout=self.deadline)
+            chunk = import_ray().get(ref, timeout=self.deadline)
         except Exception:
             arrival.ask = lambda: None
             return
-        if piece is not None:
-            arrival.take(piece)
+        if chunk is not None:
+            arrival.take(chunk)
 
-    def _join(self, found: Outcome, arrival: Arrival) -> bool:
-        """Put an outcome together with what has arrived of it before. False: a piece is missing."""
-        if isinstance(rest := found.value, Rest):
-            if arrival.lacks(rest) and arrival.ref is not None:
+    def _join(self, found: Outcome, arrival: ChunkReceiver) -> bool:
+        """Put an outcome together with what has arrived of it before. False: a chunk is missing."""
+        if isinstance(last := found.value, LastChunk):
+            if arrival.lacks(last) and arrival.ref is not None:
                 self._take(arrival)
-            if arrival.lacks(rest):
+            if arrival.lacks(last):
                 return False
             found.join(arrival)
         return True
@@ -188,7 +188,7 @@ class Crew:
                 work = works[mine[0]]
                 ref = self.employ(member, member.handle.run.remote(work))
                 plays = work.calls[-1].name == "run"
-                arrival = Arrival(partial(member.handle.piece.remote, work.key)) if plays else Arrival()
+                arrival = ChunkReceiver(partial(member.handle.chunk.remote, work.key)) if plays else ChunkReceiver()
                 running[ref] = Running(mine[0], member, arrival)
                 given.append(ref)
         return given
@@ -207,7 +207,7 @@ class Crew:
         member.refs.add(ref)
         return ref
 
-    def result(self, member: Member, ref: Any, arrival: Arrival | None = None) -> Outcome | None:
+    def result(self, member: Member, ref: Any, arrival: ChunkReceiver | None = None) -> Outcome | None:
         """The result of finished work, with what has arrived of it before; None if its member is lost."""
         if ref not in member.refs:
             return None

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from turnwise.cluster.pieces import Pace, Piece, Sending
+from turnwise.cluster.chunks import Chunk, ChunkSender, Pace
 from turnwise.cluster.streaming import GroupJob, Stream
 from turnwise.cluster.work import Call, Hooks, Outcome, Parts, Spec, Work, died, drawn, portable
 from turnwise.data.attempts import Start
@@ -106,7 +106,7 @@ class Rollouter:
         self._first = 0.0  # when the first turn of the work was over
         self._session: Session | None = None
         self._stream: Stream | None = None
-        self._sending: tuple[tuple[str, int], Sending] | None = None  # what is being played, with its key
+        self._sending: tuple[tuple[str, int], ChunkSender] | None = None  # what is being played, with its key
         self._played: tuple[str, int] | None = None  # the call that was over last
         self._made: Future[dict[str, Any]] = Future()
         self._player = threading.Thread(target=self._live, args=(make,), name="player", daemon=True)
@@ -122,11 +122,11 @@ class Rollouter:
         """Do the work of a session, and wait for it."""
         return self._answer(self._add(_Job(work)))
 
-    def piece(self, key: tuple[str, int]) -> Piece | None:
-        """What was played of a call since the last piece, as soon as it is worth it; None if that takes long, or the call is over."""
+    def chunk(self, key: tuple[str, int]) -> Chunk | None:
+        """What was played of a call since the last chunk, as soon as it is worth it; None if that takes long, or the call is over."""
         for _ in range(2):
             if (now := self._sending) is not None and now[0] == key:
-                return now[1].piece()
+                return now[1].chunk()
             if self._played == key:
                 return None
             time.sleep(self.pace.every)  # it is about to begin
@@ -286,10 +286,10 @@ class Rollouter:
         raise AssertionError
 
     def _sends(self, key: tuple[str, int] | None) -> None:
-        """A call begins to be played, whose trajectories can travel in pieces; without a key, the last one is over."""
+        """A call begins to be played, whose trajectories can travel in chunks; without a key, the last one is over."""
         if self._sending is not None:
             self._sending[1].end()
-        self._sending = None if key is None else (key, Sending(self.pace))
+        self._sending = None if key is None else (key, ChunkSender(self.pace))
 
     def _between(self) -> bool:
         """Called between two steps: groups continue with new weights at once, sessions get them at their end."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
-from turnwise.cluster.pieces import Arrival, Pace, Rest, Sending
+from turnwise.cluster.chunks import ChunkReceiver, ChunkSender, LastChunk, Pace
 from turnwise.collect.collector import Collector
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory, Turn
@@ -54,8 +54,8 @@ class Work:
 @dataclass
 class Outcome:
     """The result of a call, what the session has counted so far, why its first branch was lost, the faults that were reported, and the
-    seconds that parts of it took. Trajectories travel as a parcel: those of the result, then those of the faults. If pieces of them went
-    ahead (`sending`), the value arrives as a `Rest`, until `join` puts everything together."""
+    seconds that parts of it took. Trajectories travel as a message: those of the result, then those of the faults. If chunks of them went
+    ahead (`sending`), the value arrives as a `LastChunk`, until `join` puts everything together."""
 
     value: Any
     counts: dict[str, float] = field(default_factory=dict)
@@ -65,27 +65,27 @@ class Outcome:
     spoilt: bool = False  # an environment's process has died, which is not the policy's fault: try again
     seconds: dict[str, float] = field(default_factory=dict)
     environments: float = 0.0  # seconds that the actor's environments have played so far, per process
-    sending: Sending | None = field(default=None, repr=False, compare=False)
+    sending: ChunkSender | None = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         state, found = dict(self.__dict__) | {"sending": None}, self.value
         if not isinstance(found, list) or not all(type(one) is Trajectory for one in found):
             return state
         began = time.perf_counter()
-        state["value"] = (self.sending or Sending(Pace())).rest(found, [trajectory for trajectory, _ in self.faults])
+        state["value"] = (self.sending or ChunkSender(Pace())).last(found, [trajectory for trajectory, _ in self.faults])
         state["faults"] = [result for _, result in self.faults]
         return state | {"seconds": {**self.seconds, "pack": time.perf_counter() - began}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if isinstance(self.value, Rest) and not self.value.pieces:
-            self.join(Arrival())
+        if isinstance(self.value, LastChunk) and not self.value.chunks:
+            self.join(ChunkReceiver())
 
-    def join(self, arrival: Arrival) -> None:
-        """The value, from the pieces that have arrived and the rest."""
-        if isinstance(rest := self.value, Rest):
-            found = arrival.complete(rest)
-            self.value, self.faults = found[: rest.count], list(zip(found[rest.count :], cast("list[EnvResult]", self.faults), strict=True))
+    def join(self, arrival: ChunkReceiver) -> None:
+        """The value, from the chunks that have arrived and the last one."""
+        if isinstance(last := self.value, LastChunk):
+            found = arrival.complete(last)
+            self.value, self.faults = found[: last.count], list(zip(found[last.count :], cast("list[EnvResult]", self.faults), strict=True))
 
 
 @dataclass
@@ -125,7 +125,7 @@ class Parts(Protocol):
 
 def drawn(trajectory: Trajectory) -> list[Any]:
     """What the policy said in an attempt: enough to recognise it."""
-    return [turn.response_ids for turn in trajectory.turns]
+    return [tuple(turn.response_ids) for turn in trajectory.turns]
 
 
 def died(result: EnvResult) -> bool:

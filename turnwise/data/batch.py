@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnwise.data.anchors import Ints
-from turnwise.data.parcel import Parcel
+from turnwise.data.message import Message
 from turnwise.data.rollouts import Rollouts, Trajectory
 from turnwise.data.tasks import Task
 from turnwise.util.errors import TurnwiseError
@@ -54,11 +54,11 @@ class Batch:
         return batch.with_columns(_versions(kept) | _learned(kept) | _branches(batch) | _reports(batch) | _notes(kept))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Trajectories travel to other processes as a parcel."""
-        return {"trajectories": Parcel.of(self.trajectories), "rollouts": self.rollouts, "tasks": self.tasks}
+        """Trajectories travel to other processes as a message."""
+        return {"trajectories": Message.encode(self.trajectories), "rollouts": self.rollouts, "tasks": self.tasks}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, trajectories=tuple(state["trajectories"].unpacked()))
+        self.__dict__.update(state, trajectories=tuple(state["trajectories"].decode()))
 
     def __len__(self) -> int:
         """The number of turns."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from turnwise.config.options import Help
 from turnwise.data.rollouts import Trajectory
-from turnwise.data.rows import from_rows, to_rows
+from turnwise.data.schema import from_rows, to_rows
 from turnwise.methods.planning import Places, Plan
 
 REPLAYED = "turn.replayed"

@@ -17,7 +17,7 @@ import numpy as np
 
 from turnwise.config.options import Help
 from turnwise.data.rollouts import Trajectory
-from turnwise.data.rows import from_rows, to_rows
+from turnwise.data.schema import from_rows, to_rows
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds, by_group
 from turnwise.methods.registry import Brings, method, plan
 from turnwise.util.seeds import derive

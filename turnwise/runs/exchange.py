@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from turnwise.data.rollouts import Trajectory
-from turnwise.data.rows import Row, from_rows, to_rows
+from turnwise.data.schema import IMAGES, INFO, LABEL, NUMBERS, TEXT, TOKEN_IDS, TRAJECTORY, TURN, Row, from_rows, to_rows
 from turnwise.runs.folder import Run
 from turnwise.util.errors import MissingExtra, TurnwiseError
 from turnwise.util.files import write_atomically, write_text_atomically
 from turnwise.util.unpack import check_parquet
 
-TEXTS = ("task", "goal", "stop_detail", "observation", "thought", "action", "response", "anchor", "next_anchor", "info")
-LABELS = ("trajectory", "group", "parent")  # numbers or texts
+TYPES = {field.name: field.type for field in (*TRAJECTORY, *TURN)}
+TEXTS = ("anchor", "next_anchor", *(name for name, type in TYPES.items() if type in (TEXT, INFO)))
+LABELS = ("trajectory", *(name for name, type in TYPES.items() if type is LABEL and name != "id"))  # numbers or texts
 
 
 def write_trajectories(
@@ -89,12 +90,9 @@ def _write_parquet(path: Path, rows: list[Row]) -> Path:
 
 def _type(arrow: Any, name: str) -> Any:
     """The column's type if it cannot be inferred from the values: texts that are all missing, lists that are all empty."""
-    if name in ("prompt_ids", "response_ids"):
-        return arrow.list_(arrow.int32())
-    if name == "logprobs":
-        return arrow.list_(arrow.float64())
-    if name == "images":
-        return arrow.list_(arrow.string())
+    lists = {TOKEN_IDS: arrow.int32(), NUMBERS: arrow.float64(), IMAGES: arrow.string()}
+    if (item := lists.get(TYPES.get(name))) is not None:
+        return arrow.list_(item)
     return arrow.string() if name in TEXTS or name.endswith("_key") else None
 
 

@@ -29,13 +29,14 @@ from turnwise.config.trust import forget, remember
 from turnwise.data.batch import Batch
 from turnwise.data.images import load_pictures, save_pictures
 from turnwise.data.rollouts import Trajectory
+from turnwise.data.schema import to_record
 from turnwise.data.tasks import Task
-from turnwise.data.tokenfile import Pair, read_tokens, write_tokens
+from turnwise.data.tokens import read_tokens, write_tokens
 from turnwise.util.beside import Pause
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside, sweep_files, write_atomically, write_text_atomically
-from turnwise.util.jsonable import json_value
 from turnwise.util.lock import Lock
+from turnwise.util.prefix import Prefix
 from turnwise.util.terminal import command
 from turnwise.util.unpack import packed_lines
 
@@ -311,7 +312,7 @@ class Run:
         except (KeyError, TypeError, ValueError):
             raise TurnwiseError(f"{path}: it holds no tasks, so it was damaged after it was written. Put it back from a copy") from None
 
-    def tokens(self, iteration: int) -> list[Pair]:
+    def tokens(self, iteration: int) -> list[tuple[Prefix, tuple[int, ...]]]:
         """Prompt and response ids of every turn of one iteration, trajectory by trajectory."""
         return read_tokens(self.file("rollouts", f"{iteration:06d}.tokens.npz"))
 
@@ -350,7 +351,7 @@ def write_texts(path: Path, trajectories: Sequence[Trajectory], pause: Pause = l
     """Trajectories as packed lines of JSON, one each; the same ones give the same bytes. `pause` is called after each of them."""
     lines = []
     for trajectory in trajectories:
-        lines.append(json.dumps(as_json(trajectory)) + "\n")
+        lines.append(json.dumps(to_record(trajectory)) + "\n")
         pause()
     packed = gzip.compress("".join(lines).encode("utf-8", "surrogatepass"), compresslevel=5, mtime=0)
     write_atomically(path, lambda file: file.write(packed))
@@ -361,33 +362,3 @@ def write_tasks(path: Path, tasks: Mapping[str, Task]) -> None:
     lines = "".join(json.dumps(task.to_json()) + "\n" for task in tasks.values())
     packed = gzip.compress(lines.encode("utf-8", "surrogatepass"), compresslevel=5, mtime=0)
     write_atomically(path, lambda file: file.write(packed))
-
-
-def as_json(trajectory: Trajectory) -> dict[str, Any]:
-    """A trajectory as plain data, texts only: token ids stay with the columns and the learner."""
-    return {
-        "id": trajectory.id,
-        "group": trajectory.group,
-        "task": trajectory.task,
-        **({"goal": trajectory.goal} if trajectory.goal else {}),
-        **({"parent": trajectory.parent, "branch_t": trajectory.branch_t} if trajectory.parent is not None else {}),
-        "seed": trajectory.seed,
-        "stop": trajectory.stop.value,
-        "stop_detail": trajectory.stop_detail,
-        "success": trajectory.success,
-        "reward": trajectory.reward,
-        "turns": [
-            {
-                "observation": turn.observation,
-                "thought": turn.thought,
-                "action": turn.action,
-                "response": turn.response,
-                "reward": turn.reward,
-                "valid": turn.valid,
-                "tokens": len(turn.response_ids),
-                "info": json_value(turn.info),
-            }
-            | ({"images": [image.name for image in turn.images]} if turn.images else {})
-            for turn in trajectory.turns
-        ],
-    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,8 @@ import numpy as np
 from turnwise.data.anchors import INTEGER_TAG, UNKNOWN, AnchorTable
 from turnwise.data.batch import Batch
 from turnwise.data.images import Picture
-from turnwise.data.rollouts import Rollouts, Stop, Trajectory, Turn
+from turnwise.data.rollouts import Rollouts, Trajectory, Turn
+from turnwise.data.schema import from_record
 from turnwise.runs.folder import Run
 from turnwise.util.errors import TurnwiseError
 
@@ -40,7 +41,7 @@ def stored_trajectories(run: Run, iteration: int, part: str = "rollouts", tokens
     records = run.trajectories(iteration, part)
     pictures = {name: Picture(pixels, name) for name, pixels in run.images(iteration).items()} if part == "rollouts" else {}
     try:
-        trajectories = [from_json(record, pictures) for record in records]
+        trajectories = [from_record(record, pictures) for record in records]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"lacks {error}" if isinstance(error, KeyError) else f"has another form ({error})"
         raise TurnwiseError(
@@ -62,11 +63,11 @@ def stored_trajectories(run: Run, iteration: int, part: str = "rollouts", tokens
         if rollouts.token_logprob is not None:
             turn.logprobs = tuple(rollouts.token_logprob[rollouts.token_offsets[row] : rollouts.token_offsets[row + 1]].tolist())
     if tokens or (run.folder / "rollouts" / f"{iteration:06d}.tokens.npz").is_file():
-        found = run.tokens(iteration)
-        if len(found) != len(labels):
-            raise TurnwiseError(f"{run.folder}, iteration {iteration}: {len(found)} turns have tokens, and {len(labels)} have texts")
-        for (_, _, turn), (prompt, response) in zip(_turns(trajectories), found, strict=True):
-            turn.prompt_ids, turn.response_ids = tuple(prompt.tolist()), tuple(response.tolist())
+        turns = run.tokens(iteration)
+        if len(turns) != len(labels):
+            raise TurnwiseError(f"{run.folder}, iteration {iteration}: {len(turns)} turns have tokens, and {len(labels)} have texts")
+        for (_, _, turn), (prompt_ids, response_ids) in zip(_turns(trajectories), turns, strict=True):
+            turn.prompt_ids, turn.response_ids = prompt_ids, response_ids
     return trajectories
 
 
@@ -74,37 +75,6 @@ def _turns(trajectories: list[Trajectory]) -> Iterator[tuple[Trajectory, int, Tu
     for trajectory in trajectories:
         for t, turn in enumerate(trajectory.turns):
             yield trajectory, t, turn
-
-
-def from_json(record: Mapping[str, Any], pictures: Mapping[str, Picture] | None = None) -> Trajectory:
-    """A trajectory of one line of texts (`turnwise.runs.folder.as_json`)."""
-    turns = [
-        Turn(
-            anchor=None,
-            reward=float(turn["reward"]),
-            valid=bool(turn["valid"]),
-            observation=turn["observation"],
-            thought=turn["thought"],
-            action=turn["action"],
-            response=turn["response"],
-            info=turn.get("info", {}),
-            images=tuple((pictures or {})[name] for name in turn.get("images", ()) if name in (pictures or {})),
-        )
-        for turn in record["turns"]
-    ]
-    return Trajectory(
-        group=record["group"],
-        id=record["id"],
-        task=record["task"],
-        turns=turns,
-        stop=Stop(record["stop"]),
-        stop_detail=record["stop_detail"],
-        success=bool(record["success"]),
-        seed=int(record["seed"]),
-        goal=str(record.get("goal", "")),
-        parent=record.get("parent"),
-        branch_t=int(record.get("branch_t", 0)),
-    )
 
 
 def anchor_at(table: AnchorTable, code: int) -> Any:

@@ -1,0 +1,179 @@
+"""The exact tokens of turns as differences: how they are kept on disk, and how they travel to another process.
+
+Prompts repeat themselves: a growing dialogue starts with all of the last prompt and response, and a window starts and ends as the one
+before it. A prompt is therefore encoded as what it shares with the previous turn of its trajectory (length of the common prefix with that
+prompt and its response, length of the common suffix with that prompt) and the tokens in between. The first prompt of a trajectory is
+compared with the first prompt of the previous trajectory, which is usually the same task.
+
+    opens, start, end, middle, response     one entry per turn: whether it is a first turn, and four lengths
+    middle_ids, response_ids                the tokens of all turns, one after another
+
+Decoded prompts of a dialogue share one list (`Prefix`), as they do where they were sampled.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnwise.data.rollouts import Trajectory
+from turnwise.util.beside import Pause
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.files import write_atomically
+from turnwise.util.prefix import Prefix, common_length
+from turnwise.util.unpack import open_archive
+
+SCHEMA, VERSION = "turnwise.tokens", 1
+AT_LEAST, TIMES = 2**26, 500  # the number of tokens that a file may contain: at least, and per byte
+LENGTHS = ("opens", "start", "end", "middle", "response")
+Tokens = tuple[Sequence[int], Sequence[int]]  # prompt and response of a turn
+Arrays = dict[str, NDArray[Any]]
+
+
+class TokenEncoder:
+    """Encodes turns in order. `take` returns what was added since the last call; the opening prompt is remembered."""
+
+    def __init__(self) -> None:
+        self._opening: list[int] | Prefix = []
+        self._lengths: list[int] = []
+        self._middles: list[int] = []
+        self._responses: list[int] = []
+
+    def add(self, prompt: Sequence[int], response: Sequence[int], previous: Tokens | None) -> None:
+        """`previous` has the tokens of the turn before in the same trajectory; None for a first turn."""
+        prompt_ids, response_ids = _plain(prompt), _plain(response)
+        earlier, answer = (self._opening, ()) if previous is None else (_plain(previous[0]), previous[1])
+        start = _common_start(prompt_ids, earlier, answer)
+        rest = prompt_ids[start:]
+        end = 0
+        if rest and len(earlier) and earlier[-1] == rest[-1]:  # otherwise nothing needs to be compared
+            end = common_length(earlier[max(0, len(earlier) - len(rest)) :][::-1], rest[::-1])
+        middle = len(rest) - end
+        self._lengths += (previous is None, start, end, middle, len(response_ids))
+        self._middles += rest[:middle]
+        self._responses += response_ids
+        if previous is None:
+            self._opening = prompt_ids
+
+    def take(self) -> Arrays:
+        """The encoded turns."""
+        lengths = _narrow(self._lengths).reshape(-1, len(LENGTHS))
+        arrays = {name: _narrow(lengths[:, column]) for column, name in enumerate(LENGTHS)}
+        arrays |= {"opens": arrays["opens"].astype(np.bool_)}
+        arrays |= {"middle_ids": _narrow(self._middles), "response_ids": _narrow(self._responses)}
+        self._lengths, self._middles, self._responses = [], [], []
+        return arrays
+
+
+class TokenDecoder:
+    """Decodes what a `TokenEncoder` encoded, turn by turn. `room` limits the tokens of all prompts and responses together: a prompt may
+    repeat the previous one twice, and so on."""
+
+    def __init__(self, room: float = float("inf")) -> None:
+        self._opening = Prefix([])
+        self._room = room
+
+    def load(self, arrays: Arrays) -> None:
+        """The next turns are in these arrays."""
+        self._lengths = zip(*(arrays[name].tolist() for name in LENGTHS), strict=True)
+        self._middles, self._responses = arrays["middle_ids"].tolist(), arrays["response_ids"].tolist()
+        self._middle_at = self._response_at = 0
+
+    def turn(self, previous: Tokens | None) -> tuple[Prefix, tuple[int, ...]]:
+        """Prompt and response of the next turn. `previous`: those of the turn before in the same trajectory, None if there is none."""
+        opens, start, end, middle, count = next(self._lengths)
+        earlier, answer = (self._opening, ()) if opens or previous is None else previous
+        if not isinstance(earlier, Prefix):
+            earlier = Prefix(list(earlier))
+        if not (0 <= start <= len(earlier) + len(answer) and 0 <= end <= len(earlier) and middle >= 0 and count >= 0):
+            raise ValueError("a prompt repeats more of the previous turn than that has")
+        self._room -= start + middle + end + count
+        if self._room < 0:
+            raise ValueError("its prompts are far longer than the file could hold")
+        between = self._middles[self._middle_at : self._middle_at + middle]
+        response = tuple(self._responses[self._response_at : self._response_at + count])
+        self._middle_at, self._response_at = self._middle_at + middle, self._response_at + count
+        if end:
+            between += earlier.whole[earlier.size - end : earlier.size]
+        prompt = _continued(earlier, answer, start, between)
+        if opens:
+            self._opening = prompt
+        return prompt, response
+
+
+def _common_start(prompt: list[int] | Prefix, earlier: list[int] | Prefix, answer: Sequence[int]) -> int:
+    """How many tokens of the previous prompt and response a prompt begins with."""
+    if isinstance(prompt, Prefix) and isinstance(earlier, Prefix) and (start := prompt.held(earlier, answer)):
+        return start
+    ids, before = (tokens.listed() if isinstance(tokens, Prefix) else tokens for tokens in (prompt, earlier))
+    start = common_length(before, ids)
+    return start if start < len(before) else start + common_length(list(answer), ids[start : start + len(answer)])
+
+
+def _continued(earlier: Prefix, answer: Sequence[int], start: int, rest: list[int]) -> Prefix:
+    """The first `start` tokens of the previous turn, and the rest. A dialogue that goes on grows in place."""
+    if start == earlier.size + len(answer):
+        whole = earlier.whole if earlier.size == len(earlier.whole) else earlier.listed()
+        whole += answer
+    elif start > earlier.size:
+        whole = earlier + answer[: start - earlier.size]
+    else:
+        whole = earlier.whole[:start]
+    whole += rest
+    return Prefix(whole)
+
+
+def write_tokens(path: Path, trajectories: Sequence[Trajectory], pause: Pause = lambda: None) -> Path:
+    """Write the prompts and responses of all turns, in the order of the trajectories. `pause` is called after each of these."""
+    encoder = TokenEncoder()
+    for trajectory in trajectories:
+        previous: Tokens | None = None
+        for turn in trajectory.turns:
+            encoder.add(turn.prompt_ids, turn.response_ids, previous)
+            previous = turn.prompt_ids, turn.response_ids
+        pause()
+    header = np.array(json.dumps({"schema": SCHEMA, "version": VERSION}))
+    arrays: dict[str, Any] = {"header": header, **encoder.take()}
+    return write_atomically(path, lambda file: np.savez_compressed(file, **arrays))
+
+
+def read_tokens(path: Path) -> list[tuple[Prefix, tuple[int, ...]]]:
+    """Prompt and response ids of every turn, in the order in which they were written."""
+    if not path.is_file():
+        raise TurnwiseError(f"{path}: no such file of tokens. A run keeps them with run.keep_tokens=true (the default)")
+    try:
+        with open_archive(path) as archive:
+            header = json.loads(str(archive["header"]))
+            arrays = {name: archive[name].astype(np.int64) for name in archive.files if name != "header"}
+    except Exception as error:  # a damaged archive fails in many ways
+        raise TurnwiseError(f"{path}: damaged, or not a file of tokens ({error})") from None
+    if not isinstance(header, dict) or header.get("schema") != SCHEMA or header.get("version") != VERSION:
+        raise TurnwiseError(f"{path}: holds {header}, and this Turnwise reads {SCHEMA!r} version {VERSION}")
+    decoder = TokenDecoder(room=max(AT_LEAST, TIMES * path.stat().st_size))
+    turns: list[tuple[Prefix, tuple[int, ...]]] = []
+    try:
+        decoder.load(arrays)
+        for _ in range(len(arrays["opens"])):
+            turns.append(decoder.turn(turns[-1] if turns else None))
+    except (KeyError, ValueError) as error:
+        raise TurnwiseError(f"{path}: damaged: {error}") from None
+    return turns
+
+
+def _plain(ids: Sequence[int]) -> Any:
+    """Tokens as a list or a `Prefix`, of Python's integers."""
+    if isinstance(ids, (list, Prefix)):
+        return ids
+    return list(ids) if isinstance(ids, tuple) else np.asarray(ids, np.int64).tolist()
+
+
+def _narrow(values: Any) -> NDArray[Any]:
+    """Integers from 0 in as few bytes as possible."""
+    numbers = np.frombuffer(array("q", values), np.int64) if isinstance(values, list) else values
+    return numbers.astype(np.min_scalar_type(int(numbers.max()))) if len(numbers) else numbers.astype(np.uint8)
