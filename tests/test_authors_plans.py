@@ -19,12 +19,12 @@ from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.data.tasks import TaskSet
 from turnwise.methods.aepo import aepo_initial
+from turnwise.methods.arpo import segment_entropy
 from turnwise.methods.cppo import largest
-from turnwise.methods.experience import Lesson, Library, similar
-from turnwise.methods.group_scores import select
+from turnwise.methods.filtered import select
 from turnwise.methods.planning import Gathered, Places, Plan
 from turnwise.methods.registry import plans
-from turnwise.methods.surprise import segment_entropy
+from turnwise.methods.slea import Lesson, Library, similar
 
 
 def made(name: str, **options: Any) -> Any:

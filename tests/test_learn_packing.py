@@ -17,7 +17,7 @@ from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.learn.packing import microbatches, pack
 from turnwise.learn.selection import sequences_of
 from turnwise.learn.spread import spread
-from turnwise.methods.shuffled import cut
+from turnwise.methods.steps import cut
 from turnwise.util.errors import TurnwiseError
 
 

@@ -17,8 +17,7 @@ from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSet
 from turnwise.learn.selection import sequences_of
 from turnwise.learn.update import Update
 from turnwise.methods.registry import schedules
-from turnwise.methods.shuffled import cut
-from turnwise.methods.steps import ScheduleView, Step
+from turnwise.methods.steps import ScheduleView, Step, cut
 from turnwise.objectives import Loss, Tokens, token_weights
 from turnwise.util.errors import TurnwiseError
 

@@ -17,9 +17,9 @@ from small_runs import Killed, Kills
 
 import turnwise as tw
 from turnwise.learn.checkpoint import latest_good
+from turnwise.methods.epo import Epo, EpoHinge, smoothing_weight
 from turnwise.methods.registry import methods
 from turnwise.objectives.clip import clip
-from turnwise.objectives.epo import Epo, EpoHinge, smoothing_weight
 from turnwise.objectives.loss import Loss
 from turnwise.objectives.tokens import Tokens
 from turnwise.runs.folder import Run

@@ -17,11 +17,9 @@ from references import branching, forms
 import turnwise as tw
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
-from turnwise.methods.aepo import Aepo, aepo_branches, aepo_initial
-from turnwise.methods.arpo import Arpo, arpo_branches
+from turnwise.methods.aepo import Aepo, aepo_branches, aepo_initial, aepo_loss
+from turnwise.methods.arpo import Arpo, Surprise, arpo_branches, segment_entropy
 from turnwise.methods.planning import Gathered, Places
-from turnwise.methods.surprise import Surprise, segment_entropy
-from turnwise.objectives.aepo import aepo as aepo_loss
 from turnwise.objectives.tokens import Tokens
 from turnwise.runs.reading import stored_batch
 from turnwise.util.seeds import derive

@@ -26,8 +26,7 @@ from turnwise.learn.further.kinds import heads_of
 from turnwise.methods.kinds_of_models import Heads
 from turnwise.methods.planning import Places, gathered
 from turnwise.methods.registry import plans
-from turnwise.methods.roles import ROLES, step_roles
-from turnwise.methods.step_hrl import HEADS, step_values
+from turnwise.methods.step_hrl import HEADS, ROLES, step_roles, step_values
 from turnwise.objectives import Loss, token_weights
 from turnwise.runs.reading import stored_batch
 

@@ -15,10 +15,9 @@ from test_learn_gradient import GradientOf, assert_same
 
 from turnwise import credit
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings
+from turnwise.methods.covariance import ClipCov, KlCov
+from turnwise.methods.holder import Holder, power_at
 from turnwise.objectives import Loss, Tokens, corrections
-from turnwise.objectives.clip_cov import ClipCov
-from turnwise.objectives.holder import Holder, power_at
-from turnwise.objectives.kl_cov import KlCov
 from turnwise.util.errors import TurnwiseError
 
 SEEDS = range(6)

@@ -18,8 +18,7 @@ from turnwise.data.batch import Batch
 from turnwise.data.tasks import TaskSet
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings
 from turnwise.methods.cppo import largest
-from turnwise.methods.filtered import Filtered
-from turnwise.methods.group_scores import score, select
+from turnwise.methods.filtered import Filtered, score, select
 from turnwise.methods.planning import Dynamic, Gathered, Places, Plan
 from turnwise.methods.registry import plans
 from turnwise.setup.needs import reports

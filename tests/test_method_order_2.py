@@ -16,10 +16,9 @@ from turnwise.agent.state_block import actions, household
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Stop
 from turnwise.data.tasks import TaskSet
-from turnwise.methods.experience import Lesson, Library, shown
 from turnwise.methods.planning import Places
 from turnwise.methods.registry import plans
-from turnwise.methods.slea import lessons
+from turnwise.methods.slea import Lesson, Library, lessons, shown
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
 

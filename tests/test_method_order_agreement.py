@@ -19,9 +19,9 @@ from turnwise import Task, Trajectory, Turn, objectives
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.data.tasks import TaskSet
-from turnwise.methods.experience import Lesson, Library
 from turnwise.methods.planning import Places
 from turnwise.methods.registry import plans, schedules
+from turnwise.methods.slea import Lesson, Library
 from turnwise.objectives import Tokens
 
 SEEDS = range(6)

@@ -18,13 +18,12 @@ from test_agent_context import make, seen, text
 
 import turnwise as tw
 from turnwise.agent.base import Parsed
-from turnwise.credit.vspo import share_out
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Stop
 from turnwise.learn import checkpoint
 from turnwise.methods.istar import OutcomePairs, implicit_reward, pairs
 from turnwise.methods.mica import Potential
-from turnwise.methods.vspo import staged_reward
+from turnwise.methods.vspo import share_out, staged_reward
 from turnwise.runs.reading import stored_batch
 
 BANDIT: dict[str, Any] = {

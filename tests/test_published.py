@@ -15,8 +15,8 @@ from references import loop as slow_loop
 
 import turnwise as tw
 from turnwise.methods.dpepo import weights as diversity
+from turnwise.methods.epo import Epo
 from turnwise.objectives import Loss
-from turnwise.objectives.epo import Epo
 from turnwise.objectives.registry import corrections
 from turnwise.objectives.tokens import Tokens, token_weights
 

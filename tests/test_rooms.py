@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -31,23 +33,26 @@ def nearest(name: str, known: Mapping[str, object]) -> str:
 
 
 @cache
-def imported(path: Path) -> tuple[str, ...]:
-    """What a file imports by dotted name, anywhere in it; what only a type checker imports does not count."""
-    return tuple(imports_in(path.read_text(encoding="utf-8")))
+def imported(path: Path, inside: bool = True) -> tuple[str, ...]:
+    """What a file imports by dotted name, anywhere in it, or outside of functions only; what only a type checker imports does not
+    count."""
+    return tuple(imports_in(path.read_text(encoding="utf-8"), inside))
 
 
-def statements(node: ast.AST) -> Iterator[ast.AST]:
+def statements(node: ast.AST, functions: bool = True) -> Iterator[ast.AST]:
     """All statements below this node, without those that only a type checker sees. An import is never part of an expression."""
+    if isinstance(node, ast.FunctionDef) and not functions:
+        return
     typing_only = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
     for part in ("orelse",) if typing_only else ("body", "orelse", "finalbody", "handlers", "cases"):
         inside = getattr(node, part, ())
         for statement in inside if isinstance(inside, list) else ():  # a lambda's body is one expression
             yield statement
-            yield from statements(statement)
+            yield from statements(statement, functions)
 
 
-def imports_in(source: str) -> Iterator[str]:
-    for node in statements(ast.parse(source)):
+def imports_in(source: str, functions: bool = True) -> Iterator[str]:
+    for node in statements(ast.parse(source), functions):
         if isinstance(node, ast.ImportFrom) and node.module:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
@@ -69,10 +74,11 @@ def room_of(module: str) -> str:
 
 
 @cache
-def rooms() -> dict[str, set[str]]:
-    """Room → what it never imports although it lies below, from the ground up, as the design has it."""
-    rows = tables(section(DESIGN, "The rooms"))[0]
-    return {row["room"].strip("`/").split("/")[1]: set(re.findall(r"`(\w+)`", row["never imports"])) for row in rows}
+def rooms() -> dict[str, tuple[set[str], set[str]]]:
+    """Room → what it never imports although it lies below, and what not at the top of a file; from the ground up, as the design has it."""
+    rows = {row["room"].strip("`/").split("/")[1]: row["never imports"] for row in tables(section(DESIGN, "The rooms"))[0]}
+    parts = {room: never.partition("at the top of a file:") for room, never in rows.items()}
+    return {room: (set(re.findall(r"`(\w+)`", never)), set(re.findall(r"`(\w+)`", top))) for room, (never, _, top) in parts.items()}
 
 
 def in_circles(graph: Mapping[str, set[str]]) -> list[str]:
@@ -120,7 +126,13 @@ def test_a_circle_would_be_found() -> None:
 
 def test_rooms_never_import_what_the_table_forbids() -> None:
     for name, path in modules().items():
-        never = rooms().get(room_of(name), set())
-        parts = [other.split(".") for other in imported(path)]
-        found = {part[1] if part[0] == "turnwise" and len(part) > 1 else part[0] for part in parts} & never
-        assert not found, f"{path.relative_to(ROOT)} imports {found}; see docs/design.md"
+        never, at_top = rooms().get(room_of(name), (set(), set()))
+        for forbidden, inside in ((never, True), (at_top, False)):
+            parts = [other.split(".") for other in imported(path, inside)]
+            found = {part[1] if part[0] == "turnwise" and len(part) > 1 else part[0] for part in parts} & forbidden
+            assert not found, f"{path.relative_to(ROOT)} imports {found}; see docs/design.md"
+
+
+def test_names_of_all_methods_are_known_without_torch() -> None:
+    code = "import sys, turnwise; turnwise.credit.algorithms.names(), turnwise.methods.plans.names(); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -5,6 +5,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from turnwise.config import plugins
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import Env, EpisodeOver, Observation, Transition
 from turnwise.envs.registry import make, tasks
@@ -15,6 +16,7 @@ from turnwise.util.version import VERSION
 
 wait_quietly()
 check_when_read()
+plugins.look_in("turnwise.methods")
 
 if TYPE_CHECKING:
     from turnwise import credit, methods, objectives

@@ -17,10 +17,10 @@ import contextlib
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import NoneType, UnionType
+from types import NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from turnwise.config import plugins
@@ -250,8 +250,11 @@ class Registry(Generic[F]):
         return found if found.summary else replace(found, summary=f"a {self.kind} of your own ({name})")
 
     def known(self, name: str) -> Entry[F] | None:
-        """The entry of a name if it is already known; nothing is imported for it."""
-        return self._ready().get(name) or self._own.get(name)
+        """The entry of a name if it is already known; no code of the user's own is imported for it."""
+        entries = self._ready()
+        if name not in entries and name not in self._own and not is_reference(name):
+            plugins.load_folders()
+        return entries.get(name) or self._own.get(name)
 
     def _entry(
         self,
@@ -290,15 +293,16 @@ class Registry(Generic[F]):
         raise unknown_name(self.kind, str(name), self._entries)
 
     def __iter__(self) -> Iterator[Entry[F]]:
-        entries = self._ready()
-        return iter([entries[name] for name in sorted(entries)])
+        return iter([self._entries[name] for name in self.names()])
 
     def __contains__(self, name: object) -> bool:
-        return name in self._ready() or name in self._own
+        return self.known(str(name)) is not None
 
     def names(self) -> list[str]:
         """All registered names, sorted."""
-        return sorted(self._ready())
+        self._ready()
+        plugins.load_folders()
+        return sorted(self._entries)
 
 
 def read_options(function: Callable[..., Any], first: int | None = None) -> dict[str, Option]:
@@ -306,15 +310,21 @@ def read_options(function: Callable[..., Any], first: int | None = None) -> dict
     inner = function
     while isinstance(inner, partial):
         inner = inner.func
-    try:
-        hints = get_type_hints(inspect.getattr_static(inner, "__init__") if isinstance(inner, type) else inner, include_extras=True)
-    except Exception:  # an annotation that cannot be read here, or a callable without any: defaults determine the type
-        hints = {}
     kinds = (
         (inspect.Parameter.KEYWORD_ONLY,) if first is None else (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     )
-    parameters = list(_parameters(function).items())[first or 0 :]
-    return {name: _read_option(name, hints.get(name), p.default) for name, p in parameters if p.kind in kinds}
+    parameters = {name: p for name, p in list(_parameters(function).items())[first or 0 :] if p.kind in kinds}
+    hints = _hints(inspect.getattr_static(inner, "__init__") if isinstance(inner, type) else inner, parameters)
+    return {name: _read_option(name, hints.get(name), p.default) for name, p in parameters.items()}
+
+
+def _hints(function: Any, options: Collection[str]) -> dict[str, Any]:
+    """The annotations of the options. Those of other parameters are not read: they may name types that only a type checker imports."""
+    annotations = {name: hint for name, hint in getattr(function, "__annotations__", {}).items() if name in options}
+    try:
+        return get_type_hints(SimpleNamespace(__annotations__=annotations), getattr(function, "__globals__", {}), include_extras=True)
+    except Exception:  # an annotation that cannot be read here: defaults determine the type
+        return {}
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

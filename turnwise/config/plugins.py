@@ -1,4 +1,9 @@
-"""Installed packages that add components: the entry-point group `turnwise.plugins`.
+"""Code that registers components when it is imported: the modules of a folder, and installed packages.
+
+A registry first imports the modules of its own folder. A name that it does not know then may be one that a method registers: the folders
+that were added with `look_in` are imported. So looking up a name of the registry's own never pays for the other folders.
+
+Installed packages are found by the entry-point group `turnwise.plugins`:
 
     [project.entry-points."turnwise.plugins"]
     mine = "my_package.turnwise_pieces"            # a module that registers when it is imported
@@ -11,6 +16,8 @@ package trusts it, so there is no question here.
 from __future__ import annotations
 
 import warnings
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,6 +25,24 @@ if TYPE_CHECKING:
 
 GROUP = "turnwise.plugins"
 _done = False
+_folders: list[str] = []  # packages whose modules register components of any kind, and were not imported yet
+
+
+def import_folder(package: str) -> None:
+    """Import every module of a package: they register themselves."""
+    for module in iter_modules(import_module(package).__path__):
+        import_module(f"{package}.{module.name}")
+
+
+def look_in(package: str) -> None:
+    """Import the modules of this package when a name is looked up that is not known otherwise."""
+    _folders.append(package)
+
+
+def load_folders() -> None:
+    """Import the packages that were added with `look_in`, once per process."""
+    while _folders:
+        import_folder(_folders.pop(0))
 
 
 def load() -> None:

@@ -18,11 +18,9 @@ compared with turns from the same state. Each part names the option that weights
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -30,6 +28,7 @@ from numpy.typing import NDArray
 
 from turnwise.config.kinds import CREDIT
 from turnwise.config.options import Entry, Registry
+from turnwise.config.plugins import import_folder
 from turnwise.data.rollouts import BUILT_IN, DERIVED, Floats, Rollouts, ragged, split_name
 from turnwise.util.errors import TurnwiseError
 
@@ -37,13 +36,7 @@ CreditFunction = Callable[..., "NDArray[Any] | PerTurn | PerToken | Mapping[str,
 Level = Literal["turn", "token"]
 
 
-def _load() -> None:
-    """Import every file of this folder: the built-in algorithms register themselves there."""
-    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
-        importlib.import_module(f"{__package__}.{module.name}")
-
-
-algorithms: Registry[CreditFunction] = Registry("credit algorithm", _load, CREDIT)
+algorithms: Registry[CreditFunction] = Registry("credit algorithm", partial(import_folder, "turnwise.credit"), CREDIT)
 register = algorithms.register
 
 

@@ -4,7 +4,20 @@
     initial  m = clip(floor(k · sigmoid(β · (H_root − H_tool))) + 1, 1, k) attempts from the start, k = collect.group_size
     branch   if clip((u + w · dH) · max(0, 1 − penalty · c), 0, 1) ≥ p,  c = rounds in a row in which this group has branched
 
-The entropies are ARPO's. The advantage is in credit/aepo.py, the objective in objectives/aepo.py.
+The entropies are ARPO's.
+
+The advantage is GRPO's, larger on tokens that were drawn from wide distributions:
+
+    A(token) = A(τ) · (1 + a · z),   z = (H − mean H) / std H        H: the token's entropy, as the engine reported it
+
+Mean and standard deviation are over all tokens of the batch that are learned from. Where all entropies are equal, z is 0.
+
+The clip of the objective lets a token above the upper bound keep a gradient, of the size that it has at the bound:
+
+    upper bound = (1 + ε_high) · ρ / sg(ρ)        its value is 1 + ε_high, its gradient that of (1 + ε_high) · log π
+
+PPO drops the gradient of tokens whose probability has grown beyond the bound. Many of them are tokens of high entropy, at which the policy
+explores. The lower bound and the dual clip are PPO's.
 """
 
 from __future__ import annotations
@@ -12,16 +25,26 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
 
 from turnwise.config.options import Help
+from turnwise.credit import registry as credit
+from turnwise.credit.grpo import episode_credit
+from turnwise.credit.segments import Norm, Penalty, Weighting
 from turnwise.data.attempts import Start
-from turnwise.data.rollouts import Trajectory
+from turnwise.data.rollouts import Floats, Rollouts, Trajectory, alike
+from turnwise.methods.arpo import NEEDS, Beam, First, Initial, Measured, Over, Probability, Surprise, Tree, Weight
 from turnwise.methods.authors import kl_loss
 from turnwise.methods.planning import Places
 from turnwise.methods.registry import Brings, method, plan
-from turnwise.methods.surprise import NEEDS, Beam, First, Initial, Measured, Over, Probability, Surprise, Tree, Weight
+from turnwise.objectives import registry as objectives
+from turnwise.objectives.registry import TokenLoss
 from turnwise.util.seeds import derive
+
+if TYPE_CHECKING:
+    from turnwise.objectives.tokens import Tokens
 
 PAPER = "Dong et al. 2025, AEPO, arXiv 2510.14545"
 
@@ -71,6 +94,56 @@ def aepo_initial(budget: int, entropies: Sequence[float], beta: float) -> int:
 def aepo_branches(u: float, rise: float, streak: int, weight: float, probability: float, penalty: float) -> bool:
     """The rule of the public code."""
     return min(max((u + weight * rise) * max(0.0, 1.0 - penalty * streak), 0.0), 1.0) >= probability
+
+
+@credit.register("aepo", paper="Dong et al. 2025, AEPO, arXiv 2510.14545", needs=("token.entropy", "group.peers"))
+def aepo_credit(
+    r: Rollouts,
+    *,
+    strength: Annotated[float, Help("how much an entropy one standard deviation above the mean adds to the advantage", low=0)] = 0.2,
+    norm: Norm = "std",
+    weighting: Weighting = "trajectory",
+    invalid_penalty: Penalty = 0.0,
+) -> dict[str, Any]:
+    """GRPO's credit per token, scaled by the token's entropy relative to the batch."""
+    of_turns = episode_credit(r, norm=norm, weighting=weighting, invalid_penalty=invalid_penalty)
+    of_token = np.repeat(np.arange(len(r)), np.diff(r.token_offsets))
+    counts = np.ones(len(of_token), np.bool_) if not r.has("turn.mask") else r.column("turn.mask")[of_token]
+    counts = counts & r.column("token.mask") if r.has("token.mask") else counts
+    return {"token.advantage": of_turns[of_token] * (1 + strength * deviations(r.column("token.entropy"), counts))}
+
+
+def deviations(values: Any, counts: Any) -> Floats:
+    """Values minus their mean, in sample standard deviations; the statistics are of those that count. 0 if these are all equal."""
+    exact = np.asarray(values, np.float64)
+    known = exact[counts]
+    if len(known) < 2 or alike(known):
+        return np.zeros(len(exact))
+    found: Floats = (exact - known.mean()) / known.std(ddof=1)
+    return found
+
+
+@objectives.register("aepo", paper="Dong et al. 2025, AEPO, arXiv 2510.14545")
+def aepo_loss(
+    tokens: Tokens,
+    *,
+    clip_low: Annotated[float, Help("the ratio is clipped below at 1 − this", low=0, high=1)] = 0.2,
+    clip_high: Annotated[float, Help("the ratio is bounded above at 1 + this, and keeps its gradient", low=0)] = 0.2,
+    dual_clip: Annotated[float | None, Help("bound on the ratio if the advantage is negative", low=1)] = None,
+) -> TokenLoss:
+    """PPO's clipped ratio whose upper bound stops the value and not the gradient."""
+    import torch
+
+    advantage, ratio = tokens.advantage, tokens.ratio
+    above = ratio > 1 + clip_high
+    bounded = torch.where(above, (1 + clip_high) / ratio.detach() * ratio, ratio.clamp(min=1 - clip_low))
+    loss = torch.maximum(-advantage * ratio, -advantage * bounded)
+    metrics = {"clip_low": (advantage < 0) & (ratio < 1 - clip_low), "clip_high": (advantage > 0) & above}
+    if dual_clip is not None:
+        worst = (advantage < 0) & (ratio > dual_clip)
+        loss = torch.where(worst, -advantage * dual_clip, loss)
+        metrics["clip_dual"] = worst
+    return TokenLoss(loss, metrics)
 
 
 @method(

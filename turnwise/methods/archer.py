@@ -6,7 +6,9 @@
 The model `critic` has four heads: Q is read at a response's last token, V at the last token of its prompt. On request a fifth one, the
 baseline b, is read before each token and learns A; otherwise b is 0. Q' and V' are those of
 `critic_target`, which follows by the share τ per iteration. The plan `archer` keeps attempts and puts some of them into each batch, for the
-critics alone; its buffer is part of the checkpoints. Credit is in `turnwise/credit/archer.py`.
+critics alone; its buffer is part of the checkpoints.
+
+Turns that are in the batch for the critics alone (`turn.critic_only`) are masked.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ from typing import Annotated, Any
 import numpy as np
 
 from turnwise.config.options import Help
-from turnwise.credit.archer import BASELINE, CRITIC_ONLY, VALUES, Baseline
-from turnwise.credit.segments import TurnDiscount
+from turnwise.credit import registry as credit
+from turnwise.credit.segments import TurnDiscount, unmasked
 from turnwise.data.batch import Batch
+from turnwise.data.rollouts import Rollouts
 from turnwise.methods.buffer import REPLAYED, Buffer, Size, Warmup, counted, noted
 from turnwise.methods.planning import Gathered, Places, Rounds
 from turnwise.methods.registry import Brings, method, plan, signal
@@ -29,6 +32,10 @@ PAPER = "Zhou et al. 2024, ArCHer, arXiv 2402.19446"
 TARGETS = ("turn.target_q1", "turn.target_q2", "turn.target_v1", "turn.target_v2")
 Replays = Annotated[int, Help("earlier attempts that the critics learn from in each iteration", low=0)]
 Tau = Annotated[float, Help("the share by which the target critics follow, per iteration", low=0, high=1)]
+CRITIC_ONLY = "turn.critic_only"
+VALUES = ("turn.q1", "turn.q2", "turn.v1", "turn.v2")
+BASELINE, TARGET = "token.baseline", "token.target_baseline"
+Baseline = Annotated[bool, Help("subtract a critic's prediction of the advantage at each token (column token.baseline)")]
 
 
 @plan("archer", paper=PAPER, gives=(REPLAYED, CRITIC_ONLY))
@@ -62,6 +69,29 @@ def archer_values(batch: Batch, models: Any, *, gamma: TurnDiscount = 0.9, tau: 
         found[f"turn.target_q{i}"] = r.reward + gamma * np.where(following >= 0, later[f"v{i}"][following], 0.0)
         found[f"turn.target_v{i}"] = np.where(old, np.nan, later[f"q{i}"])
     return found
+
+
+@credit.register("archer", paper="ArCHer, arXiv 2402.19446", needs=(CRITIC_ONLY, *VALUES), gives=(TARGET,))
+def archer_credit(r: Rollouts, *, baseline: Baseline = False) -> dict[str, Any]:
+    """The value of the response minus the value of its state, by the more careful of two critics."""
+    q1, q2, v1, v2 = (np.asarray(r.need(name, "archer"), np.float64) for name in VALUES)
+    kept = ~(np.asarray(r.need(CRITIC_ONLY, "archer"), np.float64) > 0)
+    kept = unmasked(r, kept)
+    advantage = np.minimum(q1, q2) - np.minimum(v1, v2)
+    if not baseline:
+        return {"turn.advantage": np.where(kept, advantage, 0.0), "turn.mask": kept}
+    of_turn = np.diff(r.token_offsets)
+    goal, learned = np.repeat(advantage, of_turn), np.repeat(kept, of_turn)
+    found = {"token.advantage": np.where(learned, goal - np.asarray(r.need(BASELINE, "archer"), np.float64), 0.0)}
+    return found | {TARGET: np.where(learned, goal, np.nan), "turn.mask": kept}
+
+
+def credit_needs(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The column of the baseline, if there is one."""
+    return (BASELINE,) if options["baseline"] else ()
+
+
+archer_credit.needs_of = credit_needs  # type: ignore[attr-defined]
 
 
 @method(

@@ -25,7 +25,7 @@ RAGEN: dict[str, Any] = {
     "learner.value.clip": 0.5,
 }
 
-TurnDiscount = Annotated[float | None, Help("discount per turn; none: the recipe's", low=0, high=1)]
+RecipeDiscount = Annotated[float | None, Help("discount per turn; none: the recipe's", low=0, high=1)]
 KlCoef = Annotated[float | None, Help("weight of a KL loss; none: the recipe's KL term", low=0)]
 ValueClip = Annotated[float | None, Help("how far a value may move in one iteration; none: the recipe's", low=0)]
 

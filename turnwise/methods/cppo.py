@@ -16,8 +16,7 @@ from turnwise.data.rollouts import Bools, Floats, Ints, Rollouts
 from turnwise.methods.authors import kl_loss
 from turnwise.methods.planning import Places, Plain, Rounds
 from turnwise.methods.registry import Brings, method, plan, schedule
-from turnwise.methods.shuffled import Unit, cut
-from turnwise.methods.steps import ScheduleView, Sequences, Step
+from turnwise.methods.steps import ScheduleView, Sequences, Step, Unit, cut
 from turnwise.util.errors import TurnwiseError
 
 ROUNDING = 1e-9  # so that 10 · (1 − 0.9) is 1

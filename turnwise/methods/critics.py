@@ -1,11 +1,15 @@
-"""Methods with a critic: PPO, and GAE on two levels. The critic is a small head on the policy's hidden states (`learner.value`)."""
+"""Methods with a critic: PPO over tokens or turns, and GAE on two levels.
+
+The critic is a small head on the policy's hidden states (`learner.value`). In turn-level PPO one action is one response: the critic has one
+value per turn, and advantages are computed over turns.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
 from turnwise.config.options import Help
-from turnwise.methods.authors import RAGEN, TurnDiscount, ValueClip
+from turnwise.methods.authors import RAGEN, RecipeDiscount, ValueClip
 from turnwise.methods.registry import Brings, method
 
 
@@ -38,7 +42,7 @@ def ppo(
 )
 def bi_level_gae(
     *,
-    gamma: TurnDiscount = None,
+    gamma: RecipeDiscount = None,
     lam: Annotated[float, Help("λ over turns", low=0, high=1)] = 1.0,
     token_gamma: Annotated[float, Help("discount per token inside a turn", low=0, high=1)] = 1.0,
     token_lam: Annotated[float, Help("λ over the tokens of a turn", low=0, high=1)] = 1.0,
@@ -49,3 +53,30 @@ def bi_level_gae(
     over_tokens = {"credit.token_gamma": token_gamma, "credit.token_lam": token_lam}
     critic = {"learner.value.level": "token", "learner.value.clip": value_clip}
     return Brings({**over_turns, **over_tokens, **critic, "objective.name": "clip"}, RAGEN | {"credit.gamma": 0.95})
+
+
+@method(
+    "turn_ppo",
+    paper="PPO over turns: Agent-R1, arXiv 2511.14460; StepPO, arXiv 2604.18401",
+    changes="credit, critic",
+    costs="a value head, read once per turn",
+    evidence="code of Agent-R1 and StepPO",
+)
+def turn_ppo(
+    *,
+    gamma: RecipeDiscount = None,
+    lam: Annotated[float, Help("λ: 0 trusts the critic, 1 the sampled return", low=0, high=1)] = 1.0,
+    value_clip: ValueClip = None,
+    ratio: Annotated[Literal["token", "turn"], Help("PPO's clip per token, or one clipped ratio per turn")] = "token",
+) -> dict[str, Any]:
+    """PPO in which one step is a whole turn: a critic that values turns, GAE over turns, whitened over turns."""
+    settings: dict[str, Any] = {
+        "credit.name": "gae",
+        "credit.level": "turn",
+        "credit.gamma": gamma,
+        "credit.lam": lam,
+        "credit.norm": "std",
+    }
+    settings |= {"learner.value.level": "turn", "learner.value.clip": value_clip}
+    objective = {"objective.name": "clip"} if ratio == "token" else {"objective.name": "gspo", "objective.level": "turn"}
+    return Brings(settings | objective, {"credit.gamma": 1.0, "learner.value.clip": 0.5})

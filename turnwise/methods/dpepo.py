@@ -1,6 +1,6 @@
 """DPEPO: one policy drives several copies of a task at once, and is discouraged from repeating itself.
 
-The environment is played with the option `parallel` (turnwise/envs/parallel.py). The signal gives each turn its weight W:
+The environment is played with the option `parallel`. The signal gives each turn its weight W:
 
     W = ½ · (ω^dup + mean over the copies that act of (α^c1 + γ^c2 + β^c3) / 3)
 
@@ -10,25 +10,35 @@ The environment is played with the option `parallel` (turnwise/envs/parallel.py)
     c3    how often the pair occurs in the other copies that act, this turn included
 
 A copy's first action has no pair: c2 = c3 = 0. A turn without any action has the weight `idle`.
+
+Credit compares the outcomes of the group, and weights them by how new a turn's actions are:
+
+    A(τ) = (O(τ) − mean O) / (std O + 1e-6)      O = 1 if any copy succeeds, otherwise 0; over the turns of the group
+    A_k  = A · W_k if A ≥ 0, otherwise A · (2 − W_k)
+
+With `weighting` "step", the authors' default, the statistics are over turns: each has the O of its trajectory, so long trajectories weigh
+more. W is the column `turn.diversity`, from 0 (everything was tried before) to 1; the signal `dpepo` gives it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from turnwise.config.options import Help
-from turnwise.credit.segments import Weighting
+from turnwise.credit import registry as credit
+from turnwise.credit.segments import Norm, Weighting, episode_returns, standardise, trajectory_groups
 from turnwise.data.batch import Batch
-from turnwise.data.rollouts import Trajectory
+from turnwise.data.rollouts import Floats, Rollouts, Trajectory
 from turnwise.methods.authors import VERL_AGENT
 from turnwise.methods.registry import Brings, method, signal
 
 PAPER = "DPEPO, arXiv 2604.24320"
 LOOK = "look"
+Outcome = Annotated[Literal["success", "return"], Help("what is compared: whether a copy succeeded, or the return")]
 
 
 @signal("dpepo", paper=PAPER, gives=("turn.diversity",))
@@ -71,6 +81,21 @@ def weights(trajectory: Trajectory, alpha: float, beta: float, gamma: float, ome
                 own[copy][now[copy]] += 1
             last[copy] = act
     return found
+
+
+@credit.register("dpepo", paper="DPEPO, arXiv 2604.24320", needs=("turn.diversity", "group.peers"))
+def dpepo_credit(r: Rollouts, *, outcome: Outcome = "success", norm: Norm = "std", weighting: Weighting = "step") -> Floats:
+    """Episode credit; turns that try something new gain more from a good outcome and lose less by a bad one."""
+    if outcome == "success" and r.has("trajectory.success"):
+        score = r.column("trajectory.success").astype(np.float64)
+    else:
+        score = episode_returns(r)
+    if weighting == "step":
+        credit = standardise(score[r.trajectory], r.group, len(r.group_labels), norm)
+    else:
+        credit = standardise(score, trajectory_groups(r), len(r.group_labels), norm)[r.trajectory]
+    weight = np.asarray(r.need("turn.diversity", "dpepo"), np.float64)
+    return np.asarray(credit * np.where(credit >= 0, weight, 2.0 - weight))
 
 
 @method(

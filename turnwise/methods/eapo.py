@@ -1,21 +1,39 @@
 """EAPO (IterResearch): every turn starts from a workspace of constant size, is a sample of its own, and gets the outcome discounted by
 its distance to the end.
 
-Credit is in `turnwise/credit/eapo.py`, the workspace in `turnwise/agent/workspace.py`.
+Credit compares all turns of the group:
+
+    r_k = γ^(K−k) · R                 R: the trajectory's return, K: its last turn
+    A_k = (r_k − mean r) / (std r + 1e-6)     over all turns of all trajectories of the group
+
+A success in fewer turns has larger rewards, so it is preferred to a long one.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
+import numpy as np
+
 from turnwise.config.options import Help
-from turnwise.credit.eapo import EarlyDiscount
+from turnwise.credit import registry as credit
+from turnwise.credit.segments import Norm, episode_returns, segment_count, standardise
+from turnwise.data.rollouts import Floats, Rollouts
 from turnwise.methods.registry import Brings, method
 
 INSTRUCTIONS = (
     "You see only your own report and the last turn. Before you act, write what you know so far and what is left to do "
     "between <report> and </report>."
 )
+EarlyDiscount = Annotated[float, Help("factor per turn between a turn and the end", low=0, high=1)]
+
+
+@credit.register("eapo", paper="IterResearch, arXiv 2511.07327", needs=("group.peers",))
+def eapo_credit(r: Rollouts, *, gamma: EarlyDiscount = 0.995, norm: Norm = "std") -> Floats:
+    """The return, discounted by the number of turns that follow, relative to all turns of the group."""
+    length = segment_count(r.trajectory, len(r.trajectory_labels))
+    reward = np.power(gamma, (length[r.trajectory] - 1 - r.t).astype(np.float64)) * episode_returns(r)[r.trajectory]
+    return standardise(reward, r.group, len(r.group_labels), norm)
 
 
 @method(

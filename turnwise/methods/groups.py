@@ -1,7 +1,8 @@
-"""Methods without a critic: attempts at one task are compared with each other. GiGPO, HGPO and GraphGPO compare states as well.
+"""Methods without a critic that are one credit function: attempts at one task are compared with each other.
 
-Each sets its credit, and an objective if that is a part of it. The aggregation, the KL term, the discount per turn and the learning rate
-are left to the recipe; `method.faithful` takes those of the authors' code, or of the paper where there is no code.
+GiGPO, HGPO and GraphGPO compare states as well. Each method sets its credit (`turnwise/credit/`), and an objective if that is a part of it.
+The aggregation, the KL term, the discount per turn and the learning rate are left to the recipe; `method.faithful` takes those of the
+authors' code, or of the paper where there is no code.
 """
 
 from __future__ import annotations
@@ -9,11 +10,19 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from turnwise.config.options import Help
-from turnwise.methods.authors import VERL_AGENT, TurnDiscount, kl_loss
+from turnwise.methods.authors import VERL_AGENT, KlCoef, RecipeDiscount, kl_loss
 from turnwise.methods.registry import Brings, method
 
 Norm = Annotated[Literal["std", "none", "recipe"], Help("divide by the standard deviation, or not; recipe: as the recipe says")]
 StepWeight = Annotated[float, Help("weight ω of the step credit", low=0)]
+
+
+def _given(word: str) -> str | None:
+    return None if word == "recipe" else word
+
+
+def _reciprocal(epsilon: float) -> dict[str, Any]:
+    return {"objective.clip_low": epsilon / (1 + epsilon), "objective.clip_high": epsilon}
 
 
 @method(
@@ -23,7 +32,7 @@ StepWeight = Annotated[float, Help("weight ω of the step credit", low=0)]
     costs="nothing: states are hashed",
     evidence="code and paper",
 )
-def gigpo(*, gamma: TurnDiscount = None, omega: StepWeight = 1.0, norm: Norm = "recipe") -> dict[str, Any]:
+def gigpo(*, gamma: RecipeDiscount = None, omega: StepWeight = 1.0, norm: Norm = "recipe") -> dict[str, Any]:
     """Attempts at one task are compared as a whole, and turns from the same state with each other."""
     own = {"credit.name": "gigpo", "credit.gamma": gamma, "credit.omega": omega, "credit.norm": _given(norm)}
     return Brings(own, VERL_AGENT | {"credit.gamma": 0.95, "credit.norm": "std", "credit.weighting": "step", "credit.invalid_penalty": 0.1})
@@ -40,7 +49,7 @@ def hgpo(
     *,
     history: Annotated[int, Help("K: up to how many earlier states must also match", low=0)] = 2,
     alpha: Annotated[float, Help("how fast the weight grows with the number of matching states", low=0)] = 1.0,
-    gamma: TurnDiscount = None,
+    gamma: RecipeDiscount = None,
 ) -> dict[str, Any]:
     """Turns from the same state are compared in groups that share more and more of the recent past."""
     own = {"credit.name": "hgpo", "credit.history": history, "credit.alpha": alpha, "credit.gamma": gamma}
@@ -134,7 +143,7 @@ def loop(
     costs="nothing; groups may have one attempt",
     evidence="code and paper",
 )
-def reinforce_pp(*, gamma: TurnDiscount = None) -> dict[str, Any]:
+def reinforce_pp(*, gamma: RecipeDiscount = None) -> dict[str, Any]:
     """The return to go, normalised over the whole batch instead of the group."""
     own = {"credit.name": "reinforce_pp", "credit.returns": "to_go", "credit.gamma": gamma, "credit.norm": "std"}
     return Brings(own, {"objective.name": "clip", "objective.aggregation": "token", "credit.weighting": "token", "credit.gamma": 1.0})
@@ -153,9 +162,30 @@ def reinforce_pp_baseline() -> dict[str, Any]:
     return Brings(own, {"objective.name": "clip", "objective.aggregation": "token", "credit.weighting": "token"})
 
 
-def _given(word: str) -> str | None:
-    return None if word == "recipe" else word
-
-
-def _reciprocal(epsilon: float) -> dict[str, Any]:
-    return {"objective.clip_low": epsilon / (1 + epsilon), "objective.clip_high": epsilon}
+@method(
+    "flow_grpo",
+    paper="Li et al. 2025, AgentFlow, arXiv 2510.05592",
+    changes="credit",
+    costs="none beyond GRPO; the reference's pass for the KL term",
+    evidence="code",
+)
+def flow_grpo(
+    *,
+    statistics: Annotated[
+        Literal["turns", "trajectories", "recipe"],
+        Help("mean and deviation over turns (code), over trajectories (paper), or as the recipe says"),
+    ] = "recipe",
+    kl_coef: KlCoef = None,
+) -> dict[str, Any]:
+    """The outcome of an attempt, relative to its group, goes to every turn of the planner."""
+    weighting = {"turns": "step", "trajectories": "trajectory"}.get(statistics)
+    authors = {
+        "credit.norm": "std",
+        "credit.weighting": "step",
+        "objective.name": "clip",
+        "objective.clip_low": 0.2,
+        "objective.clip_high": 0.3,
+        "objective.aggregation": "token",
+        "objective.entropy_coef": 0.0,
+    }
+    return Brings({"credit.name": "grpo", "credit.weighting": weighting} | kl_loss(kl_coef), authors | kl_loss(0.001))

@@ -1,11 +1,110 @@
-"""HölderPO as a method: the objective `holder` over turns, and GRPO's credit."""
+"""HölderPO: one ratio per turn or trajectory, the power mean of its tokens' ratios; the power p falls during training. Credit is GRPO's.
+
+    s = ( mean over the span of ρ^p )^(1/p)          p = 1: arithmetic mean, p → 0: geometric mean
+
+A large p concentrates the gradient on the tokens whose ratio has grown most, a small or negative p spreads it.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from turnwise.config.options import Help
 from turnwise.methods.registry import Brings, method
+from turnwise.objectives import registry as objectives
+from turnwise.objectives.registry import TokenLoss
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from turnwise.objectives.tokens import Level, Tokens
+
+GEOMETRIC = 1e-6  # powers closer to 0 than this are its limit, the geometric mean
+Shape = Literal["linear", "cosine", "cubic", "power"]
+
+
+def power_at(progress: float, start: float, end: float, shape: Shape = "linear", exponent: float = 2.0) -> float:
+    """The power p after a share of the schedule, from `start` at 0 to `end` at 1."""
+    x = min(max(progress, 0.0), 1.0)
+    middle, half = (start + end) / 2, (end - start) / 2
+    if shape == "cosine":
+        return middle - half * math.cos(math.pi * x)
+    if shape == "cubic":
+        return middle + half * (2 * x - 1) ** 3
+    return start + (end - start) * (x if shape == "linear" else x**exponent)
+
+
+def power_mean(tokens: Tokens, log_ratio: Tensor, p: float, level: Level) -> Tensor:
+    """The power mean of a span's ratios, on each of its tokens; computed relative to the largest term, so that no power overflows."""
+    import torch
+
+    if abs(p) < GEOMETRIC:
+        return tokens.mean_over(level, log_ratio).exp()
+    scaled = p * log_ratio
+    top = tokens.max_over(level, scaled)
+    mean = tokens.mean_over(level, (scaled - top).exp())
+    return ((top + torch.where(tokens.kept, mean, 1.0).log()) / p).exp()
+
+
+@objectives.register("holder", paper="Chen et al. 2026, HölderPO, arXiv 2605.12058")
+class Holder:
+    """The clipped ratio of a whole turn or trajectory, which is the power mean of its tokens' ratios; the power follows a schedule."""
+
+    def __init__(
+        self,
+        *,
+        start: Annotated[float, Help("the power p at the start of the schedule")] = 1.0,
+        end: Annotated[float, Help("the power p at its end")] = -1.0,
+        shape: Annotated[Shape, Help("how p moves in between; power: start + (end − start) · progress^exponent")] = "linear",
+        exponent: Annotated[float, Help("with shape=power", low=0)] = 2.0,
+        steps: Annotated[int | None, Help("iterations that the schedule takes; none: the whole run", low=1)] = None,
+        clip_low: Annotated[float, Help("ratios are clipped below at 1 − this", low=0, high=0.999)] = 0.2,
+        clip_high: Annotated[float, Help("ratios are clipped above at 1 + this", low=0)] = 0.2,
+        clip: Annotated[Literal["span", "token"], Help("clip the power mean, or each token's ratio before the mean")] = "span",
+        level: Annotated[Literal["turn", "trajectory"], Help("the span of the mean; micro-batches must contain whole spans")] = "turn",
+    ):
+        self.schedule = (start, end, shape, exponent)
+        self.low, self.high, self.clip, self.level, self.steps = 1 - clip_low, 1 + clip_high, clip, level, steps
+        self.updates, self.p = 0, start
+
+    def begin(self, progress: float) -> None:
+        """Before each update: where the schedule is."""
+        start, end, shape, exponent = self.schedule
+        self.p = power_at(progress if self.steps is None else self.updates / self.steps, start, end, shape, exponent)
+
+    def observe(self, metrics: Mapping[str, float]) -> None:
+        self.updates += 1
+
+    def __call__(self, tokens: Tokens) -> TokenLoss:
+        """One loss per token, the same on all tokens of a span with one advantage."""
+        import torch
+
+        from turnwise.objectives.tokens import MAX_LOG_RATIO
+
+        advantage, log_ratio = tokens.advantage, tokens.log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+        if self.clip == "token":
+            above = torch.where(advantage > 0, log_ratio.clamp(max=math.log(self.high)), log_ratio)
+            log_ratio = torch.where(advantage < 0, above.clamp(min=math.log(self.low)), above)
+        ratio = power_mean(tokens, log_ratio, self.p, self.level)
+        loss = -advantage * ratio
+        if self.clip == "span":
+            loss = torch.maximum(loss, -advantage * ratio.clamp(self.low, self.high))
+        seen = ratio if self.clip == "span" else tokens.ratio
+        metrics = {
+            "clip_low": (advantage < 0) & (seen < self.low),
+            "clip_high": (advantage > 0) & (seen > self.high),
+            "span_ratio": ratio,
+            "holder_p": torch.full_like(ratio, self.p),
+        }
+        return TokenLoss(loss, metrics)
+
+    def state(self) -> dict[str, Any]:
+        return {"updates": self.updates}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self.updates = int(state["updates"])
 
 
 @method(

@@ -1,31 +1,54 @@
 """IPA: the unit of credit and of importance is the interaction, one turn. Attempts may start where an expert was.
 
-Credit is in `turnwise/credit/ipa.py`, the objective in `turnwise/objectives/ipa.py`. The plan `ipa_rollback` is the initialised resampling:
+The plan `ipa_rollback` is the initialised resampling:
 
     sequential   the expert plays the first f of its L turns; f starts at L − 1 and falls by one when a group succeeds often enough
     parallel     attempt i of a group of N starts at f = L · i // N
 
 What the expert played is part of the prompts. It is learned from with `imitate` alone, and then noted (`turn.given`).
+
+Credit of a turn is what follows it, shared by all of its tokens:
+
+    G_k = r_k + γ · G_{k+1}          with a reward only at the end: γ^(turns to the end) · R
+
+No baseline is subtracted. `neutral` is taken from the last reward, so that a failure with a return of 0 has a negative G.
+
+The objective imitates the positive part as it is, and unlearns the negative part as far as the policy still does it (TOPR):
+
+    positive trajectory   −G · log π
+    negative trajectory   −min(ρ, 1) · G · log π        ρ = exp( mean over the turn's tokens of log π − log π_old ), no gradient
+    a given turn          −imitation · G · π            one that an expert has played (column turn.given), if `imitation` is above 0
+
+G is the credit of the turn. A trajectory is positive if its return is above `above`. Turns on which engine and learner disagree are left
+out by the importance correction `reject`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
 from turnwise.config.options import Help
-from turnwise.credit.ipa import Neutral
+from turnwise.credit import registry as credit
+from turnwise.credit.segments import TurnDiscount, reverse_scan
 from turnwise.data.attempts import Start
-from turnwise.data.rollouts import Trajectory
-from turnwise.methods.authors import TurnDiscount
+from turnwise.data.rollouts import Floats, Rollouts, Trajectory
+from turnwise.methods.authors import RecipeDiscount
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds, by_group
 from turnwise.methods.registry import Brings, method, plan
+from turnwise.objectives import registry as objectives
+from turnwise.objectives.registry import TokenLoss
+
+if TYPE_CHECKING:
+    from turnwise.objectives.tokens import Tokens
 
 PAPER = "IPA (ROME), arXiv 2512.24873"
 Success = Annotated[float, Help("sequential: the share of successes at which the start moves one turn back", low=0, high=1)]
+Neutral = Annotated[float, Help("the return that teaches nothing; it is subtracted at the end")]
+Imitation = Annotated[float, Help("weight of the imitation of turns that an expert has played; 0: they are not learned from", low=0)]
 
 
 @plan("ipa_rollback", paper=PAPER, needs=("env.expert",), gives=("turn.given",))
@@ -94,6 +117,45 @@ def imitated(trajectory: Trajectory) -> Trajectory:
     return replace(trajectory, turns=[replace(turn, learned=True, notes=own) for turn, own in zip(trajectory.turns, notes, strict=True)])
 
 
+@credit.register("ipa", paper="IPA, arXiv 2512.24873")
+def ipa_credit(r: Rollouts, *, gamma: TurnDiscount = 0.95, neutral: Neutral = 0.0) -> Floats:
+    """The discounted return from each turn on, minus a constant at the end; no baseline."""
+    last = np.append(r.trajectory[:-1] != r.trajectory[1:], True)
+    return reverse_scan(r.reward - neutral * last, gamma, r.trajectory)
+
+
+@objectives.register("ipa", paper="IPA, arXiv 2512.24873; TOPR", needs=("trajectory.return",))
+def ipa_loss(
+    tokens: Tokens,
+    *,
+    above: Annotated[float, Help("a trajectory is positive if its return is above this")] = 0.0,
+    level: Annotated[Literal["turn", "trajectory"], Help("the span that has one ratio; micro-batches must contain whole spans")] = "turn",
+    imitation: Imitation = 0.0,
+) -> TokenLoss:
+    """Credit times log-prob; in trajectories that are not positive, weighted by the turn's ratio, at most 1."""
+    import torch
+
+    from turnwise.objectives.tokens import ratio_of
+
+    positive = tokens.extra["return"] > above
+    ratio = ratio_of(tokens.mean_over(level, tokens.log_ratio.detach()))
+    weight = torch.where(positive, 1.0, ratio.clamp(max=1.0))
+    loss, metrics = -weight * tokens.advantage * tokens.logprob, {"positive": positive, "span_ratio": ratio, "topr_weight": weight}
+    if imitation > 0:
+        given = tokens.extra["given"] > 0
+        loss = torch.where(given, -imitation * tokens.advantage * tokens.logprob.exp(), loss)
+        metrics["given"] = given
+    return TokenLoss(loss, metrics)
+
+
+def loss_needs(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The column that says which turns were given, if they are learned from."""
+    return ("turn.given",) if options["imitation"] else ()
+
+
+ipa_loss.needs_of = loss_needs  # type: ignore[attr-defined]
+
+
 @method(
     "ipa",
     paper=PAPER,
@@ -103,7 +165,7 @@ def imitated(trajectory: Trajectory) -> Trajectory:
 )
 def ipa(
     *,
-    gamma: TurnDiscount = None,
+    gamma: RecipeDiscount = None,
     neutral: Neutral = 0.0,
     mismatch: Annotated[float, Help("turns whose geometric ratio of learner to engine is above this are left out", low=0)] = 1.05,
     starts: Annotated[

@@ -4,55 +4,41 @@
     loss  = mean over pairs of −log sigmoid(Σ_k r_k of a success − Σ_k r_k of a failure of the same group)
 
 The model starts as a copy of the policy and is updated after each iteration's credit, so it has not seen the outcomes that it is asked
-about. Credit is in `turnwise/credit/istar.py`.
+about.
+
+Credit adds process rewards, compared with those of the group's other turns, to the outcome:
+
+    A_k = A_episode + weight · A_step
+    A_episode   the trajectory's return by the `baseline`, over the trajectories of the group
+    A_step      the turn's implicit reward (column turn.implicit_reward) by the same baseline, over all turns of the group
+
+Process rewards are not discounted and not summed: each turn is judged by its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from turnwise.config.options import Help
-from turnwise.credit.istar import REWARD, Baseline, StepWeight
+from turnwise.credit import registry as credit
+from turnwise.credit.segments import EPSILON, episode_returns, segment_count, standardise, trajectory_groups
+from turnwise.data.anchors import Ints
 from turnwise.data.batch import Batch
+from turnwise.data.rollouts import Floats, Rollouts
 from turnwise.methods.registry import Brings, method, model, signal
 
 PAPER = "Liu et al. 2025, Online Process Reward Learning (iStar), arXiv 2509.19199"
 SAMPLED = "token.sampling_logprob"
 Beta = Annotated[float, Help("scale of the log-ratio", low=0)]
-
-
-@method(
-    "istar",
-    paper=PAPER,
-    changes="reward, credit",
-    costs="a second trained model of the policy's size; one more scoring pass of each model",
-    evidence="code, second-hand",
-)
-def istar(
-    *,
-    beta: Beta = 0.05,
-    weight: StepWeight = 1.0,
-    baseline: Baseline = "rloo",
-    lr: Annotated[float, Help("learning rate of the process reward model", low=0)] = 1e-6,
-) -> dict[str, Any]:
-    """A process reward model learns from pairs of successes and failures, and its log-ratio rewards every turn."""
-    own = {
-        "models.prm.copy_of": "policy",
-        "models.prm.trained": True,
-        "models.prm.lr": lr,
-        "models.prm.clip": 10.0,
-        "models.prm.kind": "outcome_pairs",
-        "models.prm.options": {"beta": beta},
-        "signal": [{"name": "implicit_reward", "beta": beta}],
-        "credit.name": "istar",
-        "credit.weight": weight,
-        "credit.baseline": baseline,
-    }
-    authors = {"objective.name": "clip", "objective.aggregation": "token", "objective.kl": "off", "objective.entropy_coef": 0.001}
-    return Brings(own, authors)
+REWARD = "turn.implicit_reward"
+Baseline = Annotated[
+    Literal["rloo", "mean", "mean_std", "batch_std"],
+    Help("rloo: the mean of the others; mean: the mean; mean_std: and divided by the group's deviation; batch_std: by the batch's"),
+]
+StepWeight = Annotated[float, Help("weight of the process rewards next to the outcome", low=0)]
 
 
 @signal("implicit_reward", paper=PAPER, needs=("model.prm", "model.policy"), gives=(REWARD, SAMPLED))
@@ -93,3 +79,55 @@ def pairs(success: Any, group: Any) -> tuple[list[int], list[int]]:
             won += good
             lost += [bad[i % len(bad)] for i in range(len(good))]
     return won, lost
+
+
+@credit.register("istar", paper="Liu et al. 2025, Online Process Reward Learning, arXiv 2509.19199", needs=("group.peers", REWARD))
+def istar_credit(r: Rollouts, *, weight: StepWeight = 1.0, baseline: Baseline = "rloo") -> Floats:
+    """Outcome credit plus the implicit process reward of each turn, both relative to the group."""
+    size = len(r.group_labels)
+    episode = centred(episode_returns(r), trajectory_groups(r), size, baseline)[r.trajectory]
+    return episode + weight * centred(np.asarray(r.column(REWARD), np.float64), r.group, size, baseline)
+
+
+def centred(values: Floats, group: Ints, size: int, baseline: str) -> Floats:
+    """Values relative to those of their group."""
+    if baseline == "mean_std":
+        return standardise(values, group, size, "std")
+    found = standardise(values, group, size, "none")
+    if baseline == "rloo":
+        count = segment_count(group, size).astype(np.float64)
+        return found * (count / np.maximum(count - 1, 1))[group]
+    if baseline == "batch_std" and len(found) > 1:
+        return np.asarray(found / (np.std(found, ddof=1) + EPSILON))
+    return found
+
+
+@method(
+    "istar",
+    paper=PAPER,
+    changes="reward, credit",
+    costs="a second trained model of the policy's size; one more scoring pass of each model",
+    evidence="code, second-hand",
+)
+def istar(
+    *,
+    beta: Beta = 0.05,
+    weight: StepWeight = 1.0,
+    baseline: Baseline = "rloo",
+    lr: Annotated[float, Help("learning rate of the process reward model", low=0)] = 1e-6,
+) -> dict[str, Any]:
+    """A process reward model learns from pairs of successes and failures, and its log-ratio rewards every turn."""
+    own = {
+        "models.prm.copy_of": "policy",
+        "models.prm.trained": True,
+        "models.prm.lr": lr,
+        "models.prm.clip": 10.0,
+        "models.prm.kind": "outcome_pairs",
+        "models.prm.options": {"beta": beta},
+        "signal": [{"name": "implicit_reward", "beta": beta}],
+        "credit.name": "istar",
+        "credit.weight": weight,
+        "credit.baseline": baseline,
+    }
+    authors = {"objective.name": "clip", "objective.aggregation": "token", "objective.kl": "off", "objective.entropy_coef": 0.001}
+    return Brings(own, authors)

@@ -1,6 +1,7 @@
-"""Methods that change how far one batch may move the policy: GSPO, GMPO, CISPO and SAPO. Each was published with GRPO's credit.
+"""Methods that are one objective: GSPO, GMPO, CISPO and SAPO change how far one batch may move the policy, IcePop masks tokens.
 
-They differ from PPO's clip only if a batch is used for more than one optimiser step: `learner.minibatches` or `learner.epochs` above 1.
+The first four were published with GRPO's credit. They differ from PPO's clip only if a batch is used for more than one optimiser step:
+`learner.minibatches` or `learner.epochs` above 1. IcePop leaves out tokens on which engine and learner disagree.
 """
 
 from __future__ import annotations
@@ -58,3 +59,22 @@ def sapo(
     """A smooth gate on the ratio instead of a clip, with the credit of GRPO."""
     gates = {"objective.tau_positive": tau_positive, "objective.tau_negative": tau_negative}
     return Brings({"credit.name": "grpo", "objective.name": "sapo", **gates}, {"objective.aggregation": "turn", "credit.norm": "std"})
+
+
+@method(
+    "icepop",
+    paper="Ling team 2025, IcePop; masked importance sampling",
+    changes="objective",
+    costs="one pass for old log-probs, so learner.old_logprobs is the learner's",
+    evidence="code and docs of frameworks; bounds vary",
+)
+def icepop(
+    *,
+    low: Annotated[float, Help("least weight of a token, or its span, that is learned from", low=0, high=1)] = 0.5,
+    high: Annotated[float, Help("largest such weight", low=1)] = 5.0,
+    level: Annotated[Literal["token", "turn", "trajectory"], Help("what is masked as a whole")] = "token",
+    span: Annotated[Literal["product", "mean"], Help("the weight of a span: product or geometric mean of its tokens' weights")] = "product",
+) -> dict[str, Any]:
+    """Tokens (or turns, or trajectories) whose probability differs between engine and learner beyond two bounds are left out."""
+    options = {"level": level, "span": span, "low": low, "high": high}
+    return {"objective.importance": "mask", "objective.importance_options": options, "learner.old_logprobs": "learner"}

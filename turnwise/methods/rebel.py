@@ -10,7 +10,19 @@ for each turn, {"phase": …, "objects": {…}, "states": {…}} as they were kn
     prediction   share of the longer words of the prediction that occur in the next observation
     form         0.01 with a belief, −0.05 without one; −0.02 more for an action that is not valid
 
-Without a tracker, state and task are 0. Credit is in `turnwise/credit/rebel.py`.
+Without a tracker, state and task are 0.
+
+Credit compares turns with turns of the same belief:
+
+    A      = A_ep + w · A_step
+    A_ep   = R − mean R                                    over the trajectories of the group, not divided
+    A_step = (G − mean G) + (C − mean C)                   each over the turns of the group with the same belief
+    G_k    = γ^(T−1−k) · R                                 T turns: the whole return, discounted by the turns to the end
+    C      = discounted sum of the rewards for consistent beliefs (column turn.consistency)
+
+With a reward at the end alone, G is the discounted sum of rewards. With rewards before the end it is not: R counts on every turn.
+
+A turn without a belief (column turn.belief below 0), or with one that no other turn has, has no step credit.
 """
 
 from __future__ import annotations
@@ -26,11 +38,13 @@ from numpy.typing import NDArray
 from turnwise.config.kinds import Kind
 from turnwise.config.loading import load_reference
 from turnwise.config.options import Help
-from turnwise.credit.rebel import BELIEF, CONSISTENCY
+from turnwise.credit import registry as credit
+from turnwise.credit.grpo import episode_credit
+from turnwise.credit.segments import TurnDiscount, episode_returns, pair, reverse_scan, standardise
 from turnwise.data.batch import Batch
-from turnwise.data.rollouts import Trajectory
+from turnwise.data.rollouts import Floats, Rollouts, Trajectory
 from turnwise.methods import household_facts
-from turnwise.methods.authors import VERL_AGENT, TurnDiscount
+from turnwise.methods.authors import VERL_AGENT, RecipeDiscount
 from turnwise.methods.registry import Brings, method, signal
 from turnwise.util.errors import TurnwiseError
 
@@ -40,19 +54,7 @@ TRACKER = Kind("belief tracker", takes=("trajectory",), gives=("list", "sequence
 OPENING, CLOSING = "<belief>", "</belief>"
 Tracker = Annotated[str, Help("what knows the facts seen so far: household, none, or file.py:function")]
 Facts = Mapping[str, Any]
-
-
-@method("rebel", paper=PAPER, changes="reward, credit", costs="none; beliefs make responses longer", evidence="code; parts simplified")
-def rebel(
-    *,
-    gamma: TurnDiscount = None,
-    weight: Annotated[float, Help("weight of the step credit within belief groups", low=0)] = 0.5,
-    tracker: Tracker = "none",
-) -> dict[str, Any]:
-    """Turns are compared with turns of the same belief, and beliefs that agree with what was seen are rewarded."""
-    signal_ = {"name": "belief", "tracker": tracker}
-    own = {"signal": [signal_], "credit.name": "rebel", "credit.gamma": gamma, "credit.weight": weight}
-    return Brings(own, VERL_AGENT | {"credit.gamma": 0.95})
+BELIEF, CONSISTENCY = "turn.belief", "turn.consistency"
 
 
 @signal("belief", paper=PAPER, gives=(BELIEF, CONSISTENCY))
@@ -138,3 +140,35 @@ def _part(table: Facts, key: str) -> Facts:
     """A table inside a table; empty if there is none."""
     found = table.get(key)
     return found if isinstance(found, Mapping) else {}
+
+
+@credit.register("rebel", paper="ReBel, arXiv 2605.20061", needs=("group.peers", BELIEF, CONSISTENCY))
+def rebel_credit(
+    r: Rollouts,
+    *,
+    gamma: TurnDiscount = 0.95,
+    weight: Annotated[float, Help("weight of the step credit within belief groups", low=0)] = 0.5,
+) -> Floats:
+    """Episode credit without division, plus step credit among turns of the same belief: returns and consistency, each centred."""
+    to_end = reverse_scan(np.ones(len(r)), 1.0, r.trajectory) - 1
+    outcome = gamma**to_end * episode_returns(r)[r.trajectory]
+    belief = np.asarray(r.column(BELIEF), np.int64)
+    held = belief >= 0
+    segment, size = pair(r.group[held], belief[held])
+    step = np.zeros(len(r))
+    for score in (outcome, reverse_scan(np.asarray(r.column(CONSISTENCY), np.float64), gamma, r.trajectory)):
+        step[held] += standardise(score[held], segment, size, "none")
+    return episode_credit(r, norm="none", weighting="trajectory", invalid_penalty=0.0) + weight * step
+
+
+@method("rebel", paper=PAPER, changes="reward, credit", costs="none; beliefs make responses longer", evidence="code; parts simplified")
+def rebel(
+    *,
+    gamma: RecipeDiscount = None,
+    weight: Annotated[float, Help("weight of the step credit within belief groups", low=0)] = 0.5,
+    tracker: Tracker = "none",
+) -> dict[str, Any]:
+    """Turns are compared with turns of the same belief, and beliefs that agree with what was seen are rewarded."""
+    signal_ = {"name": "belief", "tracker": tracker}
+    own = {"signal": [signal_], "credit.name": "rebel", "credit.gamma": gamma, "credit.weight": weight}
+    return Brings(own, VERL_AGENT | {"credit.gamma": 0.95})

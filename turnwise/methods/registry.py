@@ -20,22 +20,13 @@ inside them.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from turnwise.config.kinds import METHOD, MODEL, PLAN, SCHEDULE, SIGNAL
 from turnwise.config.options import Registry
 
 Piece = Callable[..., Any]
-
-
-def _load() -> None:
-    """Import every file of this folder: that is where the built-in pieces register themselves."""
-    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
-        importlib.import_module(f"{__package__}.{module.name}")
 
 
 class Brings(dict[str, Any]):
@@ -47,11 +38,11 @@ class Brings(dict[str, Any]):
         self.authors = {key: value for key, value in (authors or {}).items() if key not in self}
 
 
-plans: Registry[Piece] = Registry("plan", _load, PLAN)
-signals: Registry[Piece] = Registry("signal", _load, SIGNAL)
-schedules: Registry[Piece] = Registry("schedule", _load, SCHEDULE)
-methods: Registry[Piece] = Registry("method", _load, METHOD)
-model_kinds: Registry[type[Any]] = Registry("model kind", _load, MODEL)
+plans: Registry[Piece] = Registry("plan", code=PLAN)
+signals: Registry[Piece] = Registry("signal", code=SIGNAL)
+schedules: Registry[Piece] = Registry("schedule", code=SCHEDULE)
+methods: Registry[Piece] = Registry("method", code=METHOD)
+model_kinds: Registry[type[Any]] = Registry("model kind", code=MODEL)
 
 plan = plans.register
 signal = signals.register

@@ -5,14 +5,18 @@
     A'  = A · ((1 − λ) + λ · w_t)       on tokens of the action; A on the others
     λ   = share · max(0, 1 − iteration / horizon)
 
-The sign of the credit is the task's; hindsight only distributes it. The signal asks the copy, the objective (`turnwise/objectives/serl.py`)
-weights. The feedback of a turn is the next observation, inserted into the prompt after the observation that the turn answered.
+The sign of the credit is the task's; hindsight only distributes it. The signal asks the copy, the objective weights. The feedback of a
+turn is the next observation, inserted into the prompt after the observation that the turn answered.
+
+The objective adds a pull towards hindsight, the forward KL divergence KL(hindsight ‖ policy) on tokens of the action, times λ. Its gradient
+is estimated from the sampled tokens alone: −r · ∇ log π, with r the probability under hindsight over the one that the token was drawn with,
+at most `most`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,32 +27,16 @@ from turnwise.data.rollouts import Trajectory
 from turnwise.methods.authors import kl_loss
 from turnwise.methods.registry import Brings, method, signal
 from turnwise.methods.spans import Spans
+from turnwise.objectives import registry as objectives
+from turnwise.objectives.registry import TokenLoss
+
+if TYPE_CHECKING:
+    from turnwise.objectives.tokens import Tokens
 
 PAPER = "SERL, arXiv 2605.19447"
 Share = Annotated[float, Help("λ in the first iteration", low=0, high=1)]
 Horizon = Annotated[int, Help("iterations until λ is 0", low=1)]
 Every = Annotated[int, Help("iterations after which the copy of the policy is renewed", low=1)]
-
-
-@method("serl", paper=PAPER, changes="objective", costs="one scoring pass per turn; a copy of the policy", evidence="notes; schedule code")
-def serl(
-    *,
-    share: Share = 0.5,
-    horizon: Horizon = 50,
-    every: Every = 10,
-    bound: Annotated[float, Help("weights are between 1 − this and 1 + this", low=0, high=1)] = 0.2,
-    distil: Annotated[float, Help("weight of the distillation term, times λ", low=0)] = 1.0,
-) -> dict[str, Any]:
-    """Credit of an action is distributed over its tokens by a copy of the policy that has seen the feedback."""
-    own = {
-        "models.hindsight.copy_of": "policy",
-        "signal": [{"name": "hindsight", "share": share, "horizon": horizon, "every": every}],
-        "credit.name": "grpo",
-        "objective.name": "serl",
-        "objective.bound": bound,
-        "objective.distil": distil,
-    }
-    return Brings(own, {"objective.aggregation": "token", "objective.entropy_coef": 0.001, "credit.norm": "std"} | kl_loss(0.0))
 
 
 @signal("hindsight", paper=PAPER, needs=("model.{model}",), gives=("token.hindsight_logprob", "token.action", "turn.hindsight_share"))
@@ -91,3 +79,58 @@ def feedback_of(trajectory: Trajectory) -> list[str]:
     """What each turn led to: the next observation; after the last turn the state that ended the attempt, if that is a text."""
     last = trajectory.final_anchor if isinstance(trajectory.final_anchor, str) else ""
     return [turn.observation for turn in trajectory.turns[1:]] + [last]
+
+
+@objectives.register("serl", paper="SERL, arXiv 2605.19447", needs=("token.hindsight_logprob", "token.action", "turn.hindsight_share"))
+def serl_loss(
+    tokens: Tokens,
+    *,
+    bound: Annotated[float, Help("weights are between 1 − this and 1 + this", low=0, high=1)] = 0.2,
+    distil: Annotated[float, Help("weight of the distillation term, times λ", low=0)] = 1.0,
+    most: Annotated[float, Help("largest importance ratio of the distillation term", low=0)] = 2.0,
+    clip_low: Annotated[float, Help("the ratio is clipped below at 1 − this", low=0, high=1)] = 0.2,
+    clip_high: Annotated[float, Help("the ratio is clipped above at 1 + this", low=0)] = 0.2,
+) -> TokenLoss:
+    """Clipped policy gradient; on tokens of an action, credit is weighted by what a copy of the policy says that knows the feedback."""
+    import torch
+
+    from turnwise.objectives.tokens import ratio_of
+
+    hindsight, share = tokens.extra["hindsight_logprob"], tokens.extra["hindsight_share"]
+    action = tokens.extra["action"].bool()
+    gap = hindsight - tokens.logprob.detach()
+    weight = ratio_of(tokens.advantage.sign() * gap).clamp(1 - bound, 1 + bound)
+    advantage = tokens.advantage * torch.where(action, (1 - share) + share * weight, 1.0)
+    bounded = tokens.ratio.clamp(1 - clip_low, 1 + clip_high)
+    loss = torch.maximum(-advantage * tokens.ratio, -advantage * bounded)
+    metrics = {
+        "clip_low": (advantage < 0) & (tokens.ratio < 1 - clip_low),
+        "clip_high": (advantage > 0) & (tokens.ratio > 1 + clip_high),
+        "hindsight_weight": torch.where(action, weight, 1.0),
+        "hindsight_gap": torch.where(action, gap, 0.0),
+    }
+    if distil > 0:
+        drawn = ratio_of(hindsight - tokens.old_logprob).clamp(max=most)
+        loss = loss - torch.where(action, distil * share * drawn * tokens.logprob, 0.0)
+    return TokenLoss(loss, metrics)
+
+
+@method("serl", paper=PAPER, changes="objective", costs="one scoring pass per turn; a copy of the policy", evidence="notes; schedule code")
+def serl(
+    *,
+    share: Share = 0.5,
+    horizon: Horizon = 50,
+    every: Every = 10,
+    bound: Annotated[float, Help("weights are between 1 − this and 1 + this", low=0, high=1)] = 0.2,
+    distil: Annotated[float, Help("weight of the distillation term, times λ", low=0)] = 1.0,
+) -> dict[str, Any]:
+    """Credit of an action is distributed over its tokens by a copy of the policy that has seen the feedback."""
+    own = {
+        "models.hindsight.copy_of": "policy",
+        "signal": [{"name": "hindsight", "share": share, "horizon": horizon, "every": every}],
+        "credit.name": "grpo",
+        "objective.name": "serl",
+        "objective.bound": bound,
+        "objective.distil": distil,
+    }
+    return Brings(own, {"objective.aggregation": "token", "objective.entropy_coef": 0.001, "credit.norm": "std"} | kl_loss(0.0))

@@ -1,37 +1,60 @@
 """STEP-HRL: one policy names subtasks, acts in them and writes down its progress; a critic per role learns from new and earlier attempts.
 
-    Q → r + γ · V'(next turn of the same role); r where the role's episode ends         V → an expectile of Q'(state, response)
-    A = Q − V                                                                           loss = −mean of A · mean log π(token)
+The environment is played with the option `subtasks`, the most actions of one subtask, which any text environment takes, as in
+`make("household", subtasks=10)`. Every prompt is about a single step, and turns are:
 
-The environment is played with the option `subtasks` (turnwise/envs/subtasks.py), so every prompt is about a single step. The critics are
-heads on the policy's hidden states. Q is read at a response's last token, V at the last token of its prompt; Q' and V' are those of
-`critic_target`, which follows by the share τ per iteration. Rewards are in
-`turnwise/methods/roles.py`, credit is in `turnwise/credit/step_hrl.py`.
+    subtask    sees the subtasks so far, the progress of the last one, the observation        says the next subtask
+    action     sees the subtask, the progress in it, the observation                          acts; `; done` behind it ends the subtask
+    progress   sees the subtask, the progress before, the action, what it led to              says the progress
+
+Only actions reach the environment. `info["step"]` has the role of a turn, whether its subtask ends with it (`ends`), and whether that was
+completed: called done, or the attempt was won (`completed`). The turn limit counts turns of all roles. Each role has its own reward r and
+its own episode:
+
+    subtask    the environment's rewards until the next subtask                          the attempt
+    action     1 where it completes its subtask, −1 where it cannot be parsed, else 0    the subtask
+    progress   that of the action before it                                              the subtask
+
+What ends an attempt ends the episodes of all roles.
+
+    Q → r + γ · V'(next turn of the same role); r where the role's episode ends         V → an expectile of Q'(state, response)
+    A = Q − V, with `balance` times N / (roles · N_role)                                loss = −mean of A · mean log π(token)
+
+With `balance`, a mean over all turns is the mean of the roles' means. The critics are heads on the policy's hidden states: Q is read at a
+response's last token, V at the last token of its prompt; Q' and V' are those of `critic_target`, which follows by the share τ per
+iteration. Turns that are in the batch for the critics alone (`turn.critic_only`) are masked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from turnwise.config.options import Help
-from turnwise.credit.archer import CRITIC_ONLY
-from turnwise.credit.segments import TurnDiscount
-from turnwise.credit.step_hrl import Balance, Q, V
+from turnwise.credit import registry as credit
+from turnwise.credit.segments import TurnDiscount, unmasked
+from turnwise.data.anchors import dense
 from turnwise.data.batch import Batch
+from turnwise.data.rollouts import Rollouts, Trajectory, Turn
+from turnwise.methods.archer import CRITIC_ONLY
 from turnwise.methods.buffer import REPLAYED, Buffer, Size, Warmup, counted, noted
 from turnwise.methods.planning import Gathered, Places, Rounds
 from turnwise.methods.registry import Brings, method, plan, signal
-from turnwise.methods.roles import ENDS, REWARD, ROLE, ROLES, Rewarded, subtasks_of
+from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
 PAPER = "Zhen et al. 2026, STEP-HRL, arXiv 2604.05808"
-HEADS = {f"{kind}_{role}": place for role in ROLES for kind, place in (("q", "turn_end"), ("v", "turn"))}
 Replays = Annotated[int, Help("earlier attempts that are learned from in each iteration", low=0)]
 Collects = Annotated[int | None, Help("iterations that collect; later ones learn from the buffer alone. None: all collect", low=1)]
 Tau = Annotated[float, Help("the share by which the target critics follow, per iteration", low=0, high=1)]
+ROLES = ("subtask", "action", "progress")
+HEADS = {f"{kind}_{role}": place for role in ROLES for kind, place in (("q", "turn_end"), ("v", "turn"))}
+REWARD, ENDS = "turn.role_reward", "turn.role_ends"
+Rewarded = Annotated[Literal["subtask", "environment"], Help("what rewards actions: completing their subtask, or the environment")]
+ROLE, Q, V = "turn.role", "turn.q", "turn.v"
+Balance = Annotated[bool, Help("each role weighs the same, however many turns it has")]
 
 
 @plan("step_hrl", paper=PAPER, gives=(REPLAYED, CRITIC_ONLY))
@@ -73,6 +96,62 @@ def step_values(batch: Batch, models: Any, *, gamma: TurnDiscount = 0.99, tau: T
             found[f"turn.target_{kind}_{name}"][own] = values
             found[f"turn.{kind}"][own] = said[f"{kind}_{name}"][own]
     return found
+
+
+def step_of(turn: Turn) -> Mapping[str, Any]:
+    """What the environment said about the role of a turn."""
+    found = turn.info.get("env", {}).get("step")
+    if found is None:
+        raise TurnwiseError("step_hrl: the turns have no roles. Set env.options.subtasks, as method.name=step_hrl does")
+    return dict(found)
+
+
+@signal("step_roles", paper="STEP-HRL, arXiv 2604.05808", gives=(ROLE, REWARD, ENDS))
+def step_roles(batch: Batch, models: Any, *, rewarded: Rewarded = "subtask") -> Mapping[str, Any]:
+    """The role of every turn, the reward of that role, and whether the role's episode ends with the turn."""
+    role, reward, ends = np.zeros(len(batch), np.int64), np.zeros(len(batch)), np.zeros(len(batch), np.bool_)
+    for k, trajectory in enumerate(batch.trajectories):
+        turns = list(batch.rows(k))
+        role[turns], reward[turns], ends[turns] = in_roles(trajectory, rewarded)
+    return {ROLE: role, REWARD: reward, ENDS: ends}
+
+
+def in_roles(trajectory: Trajectory, rewarded: str) -> tuple[list[int], list[float], list[bool]]:
+    """Role, reward and end of each turn. What ends an attempt ends all roles."""
+    steps, turns = [step_of(turn) for turn in trajectory.turns], trajectory.turns
+    roles = [ROLES.index(step["role"]) for step in steps]
+    reward = [0.0] * len(turns)
+    named, acted = 0, 0.0  # the last turn that named a subtask, the reward of the last action
+    for t, (turn, step, role) in enumerate(zip(turns, steps, roles, strict=True)):
+        if role == 0:
+            named = t
+        elif role == 1:
+            acted = turn.reward if rewarded == "environment" else -1.0 if not turn.valid else float(step["completed"])
+        reward[named] += turn.reward
+        reward[t] += acted if role else 0.0
+    last = {role: t for t, role in enumerate(roles)}
+    return roles, reward, [t == last[role] or bool(role and step["ends"]) for t, (role, step) in enumerate(zip(roles, steps, strict=True))]
+
+
+def subtasks_of(trajectories: Sequence[Trajectory]) -> float:
+    """How many subtasks were named per attempt."""
+    named = [turn for one in trajectories for turn in one.turns if step_of(turn)["role"] == "subtask"]
+    return len(named) / max(len(trajectories), 1)
+
+
+@credit.register("step_hrl", paper="STEP-HRL, arXiv 2604.05808", needs=(ROLE, Q, V))
+def step_hrl_credit(r: Rollouts, *, balance: Balance = True) -> dict[str, Any]:
+    """The value of the response minus the value of its state, by the critic of the role that the turn is in."""
+    advantage = np.asarray(r.need(Q, "step_hrl"), np.float64) - np.asarray(r.need(V, "step_hrl"), np.float64)
+    kept = np.ones(len(r), np.bool_)
+    if r.has(CRITIC_ONLY):
+        kept &= ~(np.asarray(r.column(CRITIC_ONLY), np.float64) > 0)
+    kept = unmasked(r, kept)
+    if balance and kept.any():
+        distinct, role = dense(np.asarray(r.need(ROLE, "step_hrl")).astype(np.int64))
+        count = np.bincount(role[kept], minlength=len(distinct))
+        advantage *= kept.sum() / (np.count_nonzero(count) * np.maximum(count, 1))[role]
+    return {"turn.advantage": np.where(kept, advantage, 0.0), "turn.mask": kept}
 
 
 @method(

@@ -4,8 +4,17 @@
     the attempts of the group are shared out among the strategies; each is shown its strategy in every prompt
     afterwards a judge flags turns that neither followed the strategy nor advanced the task
 
-A strategy becomes a trajectory of one turn in the group of its task, so that its tokens are learned from too. What each turn is worth is
-said in `turnwise/credit/strata.py`.
+A strategy becomes a trajectory of one turn in the group of its task, so that its tokens are learned from too.
+
+Credit compares strategies with strategies, and actions with actions under the same strategy:
+
+    R(z)   = mean of the best ⌈delta · M⌉ returns of the M attempts with strategy z
+    A(z)   = (R(z) − mean) / (std + 1e-6)              over the strategies of a task; for the turn that wrote the strategy
+    R(a_t) = R(τ) − kappa · [turn t is flagged]
+    A(a_t) = (R(a_t) − mean) / (std + 1e-6)            over the attempts with the same strategy; for all other turns
+
+The columns come from the plan `strata`: `turn.strategy` (a number that is unique in the group), `turn.writes` (1 for the turn that wrote
+it) and `turn.flagged` (1 for a turn that is charged).
 """
 
 from __future__ import annotations
@@ -13,16 +22,28 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from turnwise.config.kinds import Kind
 from turnwise.config.loading import load_reference
 from turnwise.config.options import Help
-from turnwise.credit.strata import COLUMNS, PAPER, Delta, Kappa, Pool
+from turnwise.credit import registry as credit
+from turnwise.credit.segments import (
+    EPSILON,
+    deviation,
+    episode_returns,
+    is_constant,
+    pair,
+    segment_count,
+    segment_first,
+    segment_sum,
+    standardise,
+)
+from turnwise.data.anchors import Ints
 from turnwise.data.attempts import Start
-from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.data.rollouts import Floats, Rollouts, Trajectory, Turn
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds
 from turnwise.methods.registry import method, plan
 from turnwise.methods.strategies import farthest, grams, note, shown, summary, writing, written
@@ -38,6 +59,15 @@ Strategies = Annotated[int, Help("strategies per task; the attempts of a group a
 Factor = Annotated[int, Help("candidates per strategy that is chosen", low=1)]
 Judge = Annotated[str, Help('who flags turns: "policy", "none", or your own function of (strategy, turns): path/to/file.py:NAME')]
 Embed = Annotated[str, Help('how texts are compared: "grams" (counts of three characters), or your own: path/to/file.py:NAME')]
+PAPER = "StraTA, arXiv 2605.06642"
+COLUMNS = ("turn.strategy", "turn.writes", "turn.flagged")
+Delta = Annotated[float, Help("share of a strategy's attempts, the best ones, that its return is the mean of", low=0, high=1)]
+Kappa = Annotated[float, Help("subtracted from the return for a flagged turn", low=0)]
+Pool = Annotated[
+    Literal["turns", "trajectories"],
+    Help("what counts once in the statistics of a strategy: each turn (long attempts weigh more), or each attempt"),
+]
+Weight = Annotated[float, Help("factor of the credit of strategies", low=0)]
 
 
 @plan("strata", paper=PAPER, needs=("group.peers",), gives=COLUMNS)
@@ -119,6 +149,48 @@ def question(strategy: str, attempt: Trajectory) -> str:
     ended = "It succeeded." if attempt.success else "It failed."
     ask = "Which of these steps neither followed the strategy nor advanced the task? Answer with their numbers alone, or with: none"
     return "\n".join([f"Goal: {attempt.goal}", f"Strategy: {strategy}", "Steps of the attempt:", *lines, ended, ask])
+
+
+@credit.register("strata", paper=PAPER, needs=(*COLUMNS, "group.peers"))
+def strata_credit(r: Rollouts, *, delta: Delta = 0.5, kappa: Kappa = 0.1, pool: Pool = "turns", weight: Weight = 1.0) -> Floats:
+    """Credit of a strategy against the task's other strategies, and of actions against other attempts with the same strategy."""
+    number, writes, flagged = (r.need(name, "strata") for name in COLUMNS)
+    strategy, size = pair(r.group, np.asarray(number, np.int64))
+    acts = np.asarray(writes) == 0
+    charge = kappa * np.where(acts, flagged, 0.0)
+    score = episode_returns(r)
+    attempts = np.unique(r.trajectory[acts])
+    of_attempt = segment_first(strategy, r.trajectory, len(score)).astype(np.int64)[attempts]
+
+    value, tried = best_mean(score[attempts], of_attempt, size, delta), segment_count(of_attempt, size) > 0
+    task = segment_first(r.group, strategy, size).astype(np.int64)
+    of_strategy = np.zeros(size)
+    of_strategy[tried] = standardise(value[tried], task[tried], len(r.group_labels), "std")
+
+    credit = weight * of_strategy[strategy]
+    if pool == "turns":
+        credit[acts] = standardise((score[r.trajectory] - charge)[acts], strategy[acts], size, "std")
+        return credit
+    centred = np.zeros(len(score))
+    centred[attempts] = standardise(score[attempts], of_attempt, size, "none")
+    spread = deviation(score[attempts], of_attempt, size) + EPSILON
+    by_attempt = np.where(
+        is_constant(score[attempts], of_attempt, size)[strategy], 0.0, (centred[r.trajectory] - charge) / spread[strategy]
+    )
+    credit[acts] = by_attempt[acts]
+    return credit
+
+
+def best_mean(values: Floats, segment: Ints, size: int, share: float) -> Floats:
+    """The mean of the largest ⌈share · n⌉ of the n values of each segment, at least of one; 0 for an empty segment."""
+    order = np.lexsort((-values, segment))
+    count = segment_count(segment, size)
+    rank = np.arange(len(values)) - (np.cumsum(count) - count)[segment[order]]
+    most = np.maximum(np.ceil(share * count - 1e-9), 1.0)
+    kept = order[rank < most[segment[order]]]
+    first = segment_first(values[order], segment[order], size).astype(np.float64)  # the largest: equal values have exactly this mean
+    means: Floats = first + segment_sum(values[kept] - first[segment[kept]], segment[kept], size) / most
+    return means
 
 
 @method(

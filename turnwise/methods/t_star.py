@@ -1,24 +1,51 @@
-"""T-STAR: what a signal finds out about the tree of a group's attempts before credit and loss read it.
+"""T-STAR: equal steps of a group's attempts are merged into a tree, and where attempts diverge the better step is preferred.
 
-The signal gives `turn.action` (equal integers for equal actions), from which the credit function `t_star` builds the tree. With `kl`,
-states with different anchors are merged too, if the policy answers them alike after the same actions. A fork is a state whose steps differ
-in value by at least `gap`: the first turns of its best and of its worst step become a pair. `turn.preference` is what the objective
-`t_star` reads. The plan `t_star` (corrections.py) replaces the better turn of a pair by a corrected one.
+    state   turns of a group with the same anchor, after the same state-changing actions
+    step    turns of a state after which these actions are the same: the same state-changing action, or any that changed nothing
+    Q(step) = mean return of the attempts that took it, each counted once
+    A(step) = (Q(step) − mean R) / (std R + 1e-6)              over the trajectories of the group
+
+A step that d attempts share has 1/d of the variance of a single return. An action changes the state if the anchor after it differs from
+the one before. The signal gives `turn.action`, equal integers for equal actions, from which credit builds the tree. With `kl`, states with
+different anchors are merged too (`turn.merged_state`), if the policy answers them alike after the same actions.
+
+A fork is a state whose steps differ in value by at least `gap`: the first turns of its best and of its worst step become a pair. For the
+widest forks of each group, the plan lets an attempt branch at the worse turn, see a hint with the actions and returns of both branches, and
+end after one turn. Its prompt to learn with is the one without the hint. It becomes a trajectory of one turn in a separate group, so
+returns give it no credit. `turn.fork` is the number of the fork: positive on the better turn, which is the corrected one if there is one,
+negative on the worse turn.
+
+    pair loss = −log σ(β · (log-ratio of the better step − log-ratio of the worse step))       log-ratio = Σ log π − log π_ref
+
+`turn.preference` is minus its derivative by the log-prob of a turn's tokens, λ · β · σ(−β · difference), with a minus for the worse step
+and 0 for all other turns; the signal computes it under the weights that sampled. Each token's loss is then its clipped loss minus
+preference × log-prob: the gradient of the pair loss at those weights. Like every loss it is weighted by the aggregation.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from turnwise.config.options import Help
-from turnwise.credit.t_star import divergences, histories, tree_of
-from turnwise.data.anchors import Ints
+from turnwise.credit import registry as credit
+from turnwise.credit.segments import Norm, episode_returns, pair, segment_count, segment_first, segment_sum, standardise, trajectory_groups
+from turnwise.data.anchors import Ints, dense
+from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
-from turnwise.data.rollouts import Floats, Rollouts, Trajectory
-from turnwise.methods.registry import method, signal
+from turnwise.data.rollouts import Bools, Floats, Rollouts, Trajectory
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds
+from turnwise.methods.registry import method, plan, signal
+from turnwise.objectives import registry as objectives
+from turnwise.objectives.registry import TokenLoss
+
+if TYPE_CHECKING:
+    from turnwise.objectives.tokens import Tokens
 
 PAPER = "T-STAR, arXiv 2604.07165"
 Gap = Annotated[float, Help("least difference between the best and the worst step of a fork, in deviations of the group's returns", low=0)]
@@ -26,6 +53,10 @@ Kl = Annotated[float, Help("merge states after equal actions if the estimated KL
 Beta = Annotated[float, Help("β of the preference", low=0)]
 Weight = Annotated[float, Help("λ, weight of the preference in the loss", low=0)]
 Corrections = Annotated[int, Help("forks per group for which the policy writes a corrected response; 0: the best branch's own", low=0)]
+HINT = (
+    "You have been here before. Then the action {better!r} led to a return of {high:g}, and {worse!r} led to {low:g}. "
+    "Think again about what to do now."
+)
 
 
 @signal("t_star", paper=PAPER, needs=("model.policy", "model.reference"), gives=("turn.action", "turn.preference"))
@@ -97,6 +128,168 @@ def _sums(values: Floats, r: Rollouts) -> Floats:
     """The sum over the tokens of each turn."""
     total = np.concatenate([np.zeros(1), np.cumsum(np.asarray(values, np.float64))])
     return np.diff(total[r.token_offsets])
+
+
+class Fork(NamedTuple):
+    """Two turns of the same state: trajectory and turn number of the better and of the worse one; whether it is corrected."""
+
+    better: tuple[Trajectory, int]
+    worse: tuple[Trajectory, int]
+    wide: bool
+
+
+@plan("t_star", paper=PAPER, needs=("env.snapshot?",), gives=("turn.fork",))
+class Corrected(Plan):
+    """Collect every group once; where its attempts diverge most, the policy answers again with both branches in view."""
+
+    def __init__(
+        self,
+        *,
+        corrections: Corrections = 1,
+        gap: Gap = 1.0,
+        hint: Annotated[str, Help("what the policy is shown, with {better}, {worse}, {high} and {low}")] = HINT,
+    ):
+        self.corrections, self.gap, self.hint = corrections, gap, hint
+
+    def gather(self, places: Places, groups: int) -> Rounds:
+        roots = yield places.groups(groups)
+        forks = self.forks(roots)
+        starts = {number: self.again(fork, number, places) for number, fork in enumerate(forks, 1) if fork.wide}
+        more = (yield list(starts.values())) if starts else []
+        made = {one.id: one for one in more}
+        corrected = []
+        for number, fork in enumerate(forks, 1):
+            better, t = fork.better
+            one = made.get(starts[number].number) if number in starts else None
+            if one is not None and len(one.turns) > fork.worse[1]:
+                better, t = replace(one, turns=one.turns[fork.worse[1] :], parent=None, branch_t=0), 0
+                corrected.append(better)
+            better.turns[t].notes = {**better.turns[t].notes, "fork": number}
+            bad = fork.worse[0].turns[fork.worse[1]]
+            bad.notes = {**bad.notes, "fork": -number}
+        counts = {"forks": float(len(forks)), "corrections": float(len(corrected))}
+        n = max(len(roots), 1)  # what is logged of attempts is of whole ones alone
+        counts |= {"success": sum(root.success for root in roots) / n, "reward": sum(root.reward for root in roots) / n}
+        return Gathered([*roots, *corrected], counts)
+
+    def forks(self, roots: list[Trajectory]) -> list[Fork]:
+        """Where the attempts of a group diverge, the widest first."""
+        if not roots:
+            return []
+        batch = Batch.of(roots)
+        better, worse, difference = pairs_of(batch.rollouts, action_codes(batch.trajectories), self.gap)
+        seen: Counter[int | str] = Counter()
+        found = []
+        for k in np.lexsort((better, -difference)):
+            good, bad = _place(batch, int(better[k])), _place(batch, int(worse[k]))
+            found.append(Fork(good, bad, seen[bad[0].group] < self.corrections))
+            seen[bad[0].group] += 1
+        return found
+
+    def again(self, fork: Fork, number: int, places: Places) -> Start:
+        """One turn from the state of the fork, with both branches in view."""
+        (good, good_t), (bad, bad_t), _ = fork
+        words = {"better": good.turns[good_t].action, "worse": bad.turns[bad_t].action, "high": good.reward, "low": bad.reward}
+        [start] = places.branch(bad, bad_t, group=-number)
+        return replace(start, max_turns=bad_t + 1, hint=self.hint.format(**words), forget=True)
+
+
+def _place(batch: Batch, row: int) -> tuple[Trajectory, int]:
+    """The trajectory and the turn number of a row."""
+    k = int(np.searchsorted(batch.first_row, row, "right")) - 1
+    return batch.trajectories[k], row - int(batch.first_row[k])
+
+
+class Tree(NamedTuple):
+    """The number of each turn's state, and of the step that it takes from there."""
+
+    state: Ints
+    step: Ints
+
+
+@credit.register("t_star", paper="T-STAR, arXiv 2604.07165", needs=("turn.action", "group.peers"))
+def t_star_credit(r: Rollouts, *, norm: Norm = "std") -> dict[str, Any]:
+    """A step's mean return over all attempts of the group that took it, relative to the group's mean."""
+    tree = tree_of(r, np.asarray(r.need("turn.action", "t_star")))
+    score = standardise(episode_returns(r), trajectory_groups(r), len(r.group_labels), norm)
+    return {"turn.advantage": step_values(r, tree.step, score), "turn.node": tree.step, "turn.state_node": tree.state}
+
+
+def step_values(r: Rollouts, step: Ints, score: Floats) -> Floats:
+    """For each turn the mean `score` of the trajectories that took its step, each counted once; `score` is by trajectory."""
+    size = int(step.max()) + 1
+    visit, visits = pair(r.trajectory, step)
+    weight = 1.0 / segment_count(visit, visits).astype(np.float64)[visit]
+    total, count = segment_sum(weight * score[r.trajectory], step, size), segment_sum(weight, step, size)
+    values: Floats = (total / np.maximum(count, 1e-12))[step]
+    return values
+
+
+def divergences(r: Rollouts, tree: Tree, gap: float) -> tuple[Ints, Ints, Floats]:
+    """Forks, for rollouts in order: states whose steps differ by at least `gap` standard deviations of the group's returns. The first turn
+    of the best step, the first turn of the worst one, and the difference."""
+    score = standardise(episode_returns(r), trajectory_groups(r), len(r.group_labels), "std")
+    value, size = step_values(r, tree.step, score), int(tree.state.max()) + 1
+    orders = [np.lexsort((np.arange(len(r)), sign * value, tree.state)) for sign in (-1.0, 1.0)]
+    best, worst = (segment_first(order, tree.state[order], size).astype(np.int64) for order in orders)
+    difference = value[best] - value[worst]
+    far = difference >= max(gap, 1e-9)
+    return best[far], worst[far], difference[far]
+
+
+def tree_of(r: Rollouts, action: NDArray[Any]) -> Tree:
+    """States and steps of rollouts in order."""
+    anchor = r.column("turn.merged_state").astype(np.int64) if r.has("turn.merged_state") else r.anchor
+    code = dense(action.astype(np.int64))[1]
+    place = (r.group * (int(anchor.max()) + 1) + anchor).astype(np.uint64)
+    state = dense(_mixed(place, histories(r, code)).view(np.int64))[1]
+    step, _ = pair(state, np.where(_changes(r), code + 1, 0))
+    return Tree(state, step)
+
+
+def histories(r: Rollouts, action: Ints) -> NDArray[np.uint64]:
+    """A hash of the state-changing actions of the trajectory before each turn. It is a sum over (action, place in the sequence), so it
+    takes one pass; equal sequences have equal hashes, and others differ in 64 bits."""
+    changes = _changes(r)
+    starts = np.flatnonzero(np.append(True, r.trajectory[1:] != r.trajectory[:-1]))
+    lengths = np.diff(np.append(starts, len(r)))
+    upto: Ints = np.cumsum(changes) - changes
+    rank: Ints = upto - np.repeat(upto[starts], lengths)  # state-changing actions before this one
+    item = np.where(changes, _mixed(action.astype(np.uint64), rank.astype(np.uint64)), np.uint64(0))
+    total = np.cumsum(item, dtype=np.uint64) - item
+    return np.asarray(total - np.repeat(total[starts], lengths))
+
+
+def _changes(r: Rollouts) -> Bools:
+    """Whether a turn changed the state: another anchor follows it. The last turn of a trajectory counts as a change if none is known."""
+    if r.next_anchor is not None:
+        return np.asarray(r.next_anchor != r.anchor)
+    changed = np.ones(len(r), np.bool_)
+    changed[:-1] = (r.anchor[1:] != r.anchor[:-1]) | (r.trajectory[1:] != r.trajectory[:-1])
+    return changed
+
+
+def _mixed(one: NDArray[np.uint64], two: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Well-mixed bits of a pair of numbers."""
+    mixed = one * np.uint64(0x9E3779B97F4A7C15) + (two + np.uint64(1)) * np.uint64(0xD1B54A32D192ED03)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return np.asarray(mixed ^ (mixed >> np.uint64(31)))
+
+
+@objectives.register("t_star", paper="T-STAR, arXiv 2604.07165", needs=("turn.preference",))
+def t_star_loss(
+    tokens: Tokens,
+    *,
+    clip_low: Annotated[float, Help("the ratio is clipped below at 1 − this", low=0, high=1)] = 0.2,
+    clip_high: Annotated[float, Help("the ratio is clipped above at 1 + this", low=0)] = 0.2,
+) -> TokenLoss:
+    """PPO's clipped ratio, plus the gradient of a Bradley-Terry loss on pairs of steps where attempts diverge."""
+    from turnwise.objectives.clip import clip
+
+    loss, metrics = clip(tokens, clip_low=clip_low, clip_high=clip_high)
+    preference = tokens.need("preference", "t_star")
+    return TokenLoss(loss - preference * tokens.logprob, {**metrics, "preferred": preference > 0, "dispreferred": preference < 0})
 
 
 @method(

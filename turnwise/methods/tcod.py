@@ -6,6 +6,12 @@ A student that is far from its teacher soon leaves the situations that the teach
     b2f   back to front: the first c = max(0, L − 1 − batch // every) of the expert's L actions are played, then the student acts
 
 `batch` is the number of the batch, 1 for the first one. What the expert played is part of the prompts and is not learned from.
+
+Credit of a token is how much more likely the teacher finds it than the student who sampled it:
+
+    A(token) = coef · (log p_teacher − log p_student)
+
+Its mean over the student's samples is −coef · KL(student ‖ teacher). No reward is read.
 """
 
 from __future__ import annotations
@@ -16,8 +22,11 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from turnwise.config.options import Help
+from turnwise.credit import registry as credit
+from turnwise.credit.registry import PerToken
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
+from turnwise.data.rollouts import Rollouts
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds
 from turnwise.methods.registry import Brings, method, plan, signal
 
@@ -95,6 +104,12 @@ class BackToFront(Horizon):
             branch = places.branch(shown[start.task.id], given, group=start.group, task=start.task) if given else [start]
             found += branch
         return found
+
+
+@credit.register("tcod", paper="TCOD, arXiv 2604.24005", needs=("token.teacher_logprob", "token.logprob"))
+def tcod_credit(r: Rollouts, *, coef: Annotated[float, Help("factor of the gap", low=0)] = 1.0) -> PerToken:
+    """The teacher's log-prob of each token minus the student's."""
+    return PerToken(coef * (r.column("token.teacher_logprob") - r.column("token.logprob")))
 
 
 @method(

@@ -3,6 +3,13 @@
 The plan makes the attempts of a group, then `branches` attempts from the state before each of their turns. Their mean return is noted on
 the turn as `mc_value`, which becomes the column `turn.mc_value`. The credit function `vineppo` reads it. The fresh attempts serve as
 estimates and are not learned from, unless `learn_branches` says so.
+
+Credit of a turn is what it adds to the value of the state; no critic is trained:
+
+    A_k = r_k + γ · V(s_{k+1}) − V(s_k)        V after the end = 0
+
+V is the column `turn.mc_value`, the value of the state before each turn; the plan `vineppo` makes it. A state without an estimate (NaN)
+takes what follows: V(s_k) = r_k + γ · V(s_{k+1}), so its turn gets exactly 0 and an earlier estimate is compared with what came after.
 """
 
 from __future__ import annotations
@@ -14,8 +21,11 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from turnwise.config.options import Help
+from turnwise.credit import registry as credit
+from turnwise.credit.segments import TurnDiscount, reverse_scan
+from turnwise.credit.segments import whiten as whitened
 from turnwise.data.anchors import digest
-from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.data.rollouts import NOISE, Floats, Rollouts, Trajectory, Turn
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds
 from turnwise.methods.registry import Brings, method, plan
 
@@ -27,7 +37,6 @@ Share = Annotated[
 Last = Annotated[int | None, Help("the last turn whose state is valued; states after it take what followed; none: all states", low=0)]
 Gamma = Annotated[float, Help("discount per turn", low=0, high=1)]
 Learn = Annotated[bool, Help("learn from the fresh attempts too")]
-
 Place = tuple[int | str, int]  # a trajectory's id and a turn of it
 
 
@@ -96,6 +105,24 @@ def note(turns: Sequence[Turn], values: Sequence[float]) -> None:
     """Note the value of the state before each turn."""
     for turn, value in zip(turns, values, strict=True):
         turn.notes = {**turn.notes, "mc_value": value}
+
+
+@credit.register("vineppo", paper="Kazemnejad et al. 2024, VinePPO, arXiv 2410.01679", needs=("turn.mc_value",))
+def vineppo_credit(
+    r: Rollouts,
+    *,
+    gamma: TurnDiscount = 1.0,
+    whiten: Annotated[bool, Help("subtract the mean and divide by the standard deviation over the tokens of the batch")] = False,
+) -> Floats:
+    """How much a turn changed the value of the state, by the mean return of fresh attempts from the states before and after it."""
+    estimate = np.asarray(r.need("turn.mc_value", "vineppo"), np.float64)
+    unknown = np.isnan(estimate)
+    value = reverse_scan(np.where(unknown, r.reward, estimate), np.where(unknown, gamma, 0.0), r.trajectory)
+    after = np.zeros(len(value))
+    after[:-1] = np.where(r.trajectory[:-1] == r.trajectory[1:], gamma * value[1:], 0.0)
+    advantage = r.reward + after - value
+    advantage[unknown | (np.abs(advantage) <= NOISE * (np.abs(r.reward) + np.abs(after) + np.abs(value)))] = 0.0
+    return whitened(advantage, None if r.tokens is None else r.tokens.astype(np.float64)) if whiten else advantage
 
 
 @method(

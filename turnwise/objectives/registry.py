@@ -10,20 +10,22 @@ An objective is a function from `Tokens` to one loss per token:
 It never sums or averages over the batch and never uses weights, so it cannot depend on how the batch was split. An option named `level`
 ("token", "turn", "trajectory") names the span over which it averages, and therefore the span that a micro-batch must contain completely.
 Statistics of the whole batch are data, like the weights: compute them before the split and pass them as a column of `Tokens.extra`.
+
+This module needs no torch, so that a method can register its objective without loading it.
 """
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
-
-from torch import Tensor
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turnwise.config.kinds import IMPORTANCE, OBJECTIVE
 from turnwise.config.options import Registry
+from turnwise.config.plugins import import_folder
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class TokenLoss(NamedTuple):
@@ -45,12 +47,7 @@ Objective = Callable[..., TokenLoss]
 CorrectionFunction = Callable[..., Correction]
 
 
-def _load() -> None:
-    """Import every file of this folder: the built-in objectives register themselves there."""
-    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
-        importlib.import_module(f"{__package__}.{module.name}")
-
-
+_load = partial(import_folder, "turnwise.objectives")
 # functions, or classes whose objects are called in the same way
 algorithms: Registry[Callable[..., Any]] = Registry("objective", _load, OBJECTIVE)
 corrections: Registry[Callable[..., Any]] = Registry("importance correction", _load, IMPORTANCE)
