@@ -144,7 +144,7 @@ programs:  ## Chromium with its driver, Java and bubblewrap for the tests of the
 	  done; \
 	fi; for name in chromium chromedriver java bwrap; do command -v $$name >/dev/null || echo "no $$name: what needs it is skipped"; done
 
-test-envs: $(ENVS)/.made $(VENV)/openenv/.made programs  ## every environment on its real package; the result is kept in benchmarks/environments-check.json
+test-envs: $(ENVS)/.made $(VENV)/openenv/.made programs  ## every environment on its real package; the result is kept in tests/envs_package/check.json
 	$(ENVS_RUN) tests/envs_package/run.py --install $(if $(ONLY),--only $(ONLY)) --write
 
 bench-envs: $(ENVS)/.made programs  ## the speeds of every environment that `make test-envs` has installed, into benchmarks/ and the tables of docs/

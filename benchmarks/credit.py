@@ -1,11 +1,10 @@
 """How long credit takes: every algorithm at 6,400 to 409,600 turns, and GiGPO from strings, from integers and with similar anchors.
 
-    python benchmarks/credit.py [--write]
+    python benchmarks/credit.py speed --write
 
-Prints JSON. Time of one core, best of several repeats; what other processes take on a shared machine is not counted. `growth` is the
+Time of one core, best of several repeats; what other processes take on a shared machine is not counted. `growth` is the
 exponent p of time ∝ turns^p from 25,600 turns on (1 is linear). A straightforward loop over turns, written for this comparison, runs next
 to GiGPO in the same process: a ratio, whatever the machine.
---write puts the result into benchmarks/credit.json.
 """
 
 from __future__ import annotations
@@ -17,13 +16,12 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-from results import publish
+from bench import Part, main
 
 import turnwise as tw
 from turnwise.credit.anchor_groups import anchor_groups
@@ -222,19 +220,16 @@ def plain_groups(g: int, group: list[int], texts: list[str], similarity: Callabl
     return {frozenset(part) for part in parts.values()}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--write", action="store_true", help="write benchmarks/credit.json")
-    result = {
-        "what": "seconds of one core for credit, best of several runs",
+def measure(_: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of one core for credit, best of several runs."""
+    return {
         "machine": {"python": platform.python_version(), "numpy": np.__version__, "cpu": platform.processor() or platform.machine()},
         "gigpo_against_a_plain_loop": side_by_side(),
         "gigpo_from_strings": from_strings(),
         "similar_anchors": similar(),
         "algorithms": algorithms(),
     }
-    publish(result, Path(__file__).with_suffix(".json") if parser.parse_args().write else None)
 
 
 if __name__ == "__main__":
-    main()
+    main(__file__, __doc__, {"speed": Part(measure)})

@@ -1,22 +1,10 @@
-"""Every environment that can run here: what simple agents score on a fixed panel, how fast it is, and how much memory it takes.
+"""How fast the environments are, what simple agents score in them, and what the pool and snapshots cost.
 
-    python benchmarks/environments.py [--seconds 3] [--write] [--only scores|speeds] [NAME …]
-    python benchmarks/environments.py --pages            # put the committed results into the tables of docs/
-    make bench-envs                                      # all speeds, with the packages of `make test-envs`, then the tables
-
-Prints a line per environment, and JSON at the end. Each environment is measured in a fresh process, one environment at a time. `scores` do
-not depend on what else the machine does; `speeds` do, and take about ten minutes for all environments:
-
-- `agents`: random, scripted and expert agents on tasks of the validation split (`turnwise/envs/agents.py`), and what the checker found;
-- `steps_per_second`: random actions (the expert's, if there are none) on tasks of the first split, observation included. `reset_ms`: a
-  reset of a task that was played before, `first_reset_ms`: of one that was not. Both in CPU time, so that other work on the machine does
-  not count; in wall-clock time where the environment works in other processes;
-- `megabytes`: growth of resident memory, child processes included, per further environment after the first; `first_megabytes`: of
-  the first, with its imports and shared data.
-
-With `--write`, every row is written as soon as it is known. Environments that are missing here, fail or take too long keep their old
-figures; those that have none are listed with what they are missing. `date` and `load` say when the speeds were measured, and how many
-processes wanted to run then.
+python benchmarks/environments.py panel [--seconds 3] [--only scores|speeds] [NAME …] --write
+python benchmarks/environments.py pool --write
+python benchmarks/environments.py snapshots [NAME …] --write
+python benchmarks/environments.py shell --write
+make bench-envs                                      all speeds, with the packages of `make test-envs`, then the tables
 """
 
 from __future__ import annotations
@@ -26,9 +14,9 @@ import contextlib
 import datetime
 import json
 import os
-import platform
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -36,12 +24,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from turnwise.envs.agents import AGENTS, PANEL, compare
-from turnwise.envs.registry import close, describe, make, spec, tasks, turn_limit
-from turnwise.util.files import write_text_atomically
+from bench import Part, machine, main, read_results, write_section
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULT = Path(__file__).with_suffix(".json")
+from turnwise.data.tasks import Task
+from turnwise.envs import Observation, Transition
+from turnwise.envs.agents import AGENTS, PANEL, compare
+from turnwise.envs.base import Restorable
+from turnwise.envs.pool import Pool
+from turnwise.envs.registry import close, describe, make, spec, tasks, turn_limit
+
+# -- every environment --------------------------------------------------------------------------------------------------------------------
+
 TASKS = 50
 FEW, MANY, LARGE = 3, 60, 20.0  # further environments for the memory; few of those that take more than 20 MB
 PATIENCE = 10.0  # seconds for making further environments, after the few
@@ -50,10 +43,10 @@ PANELS = {  # slow ones: fewer tasks than PANEL
     "minihack": 50, "miniwob": 50, "nethack": 10, "scienceworld": 10, "tau2": 50, "textworld": 20, "textworld-express": 50,
 }  # fmt: skip
 LONGEST = {"scores": 1800, "speeds": 240}  # seconds for one environment
-Part = Literal["scores", "speeds"]
+What = Literal["scores", "speeds"]
 
 
-def measure(label: str, seconds: float, part: Part) -> dict[str, Any]:
+def measure_one(label: str, seconds: float, part: What) -> dict[str, Any]:
     """The scores or the speeds of one environment, in this process."""
     name, _, pictures = label.partition(", ")
     options = {"observe": "image"} if pictures else {}
@@ -184,15 +177,11 @@ def children(process: int) -> list[int]:
 
 # -- tables -------------------------------------------------------------------------------------------------------------------------------
 
-HEAD = "| environment | panel | turns | random | scripted | expert | steps/s | reset, ms | MB |"
-SPEED_HEAD = "| environment | steps/s | reset of a seen task, ms | of a new task, ms |"
-PAGES = {"docs/cards.md": ("numberline", "ezpoints", "points24", "blackjack"), "docs/sokoban.md": ("sokoban", "boxoban")}
 
-
-def lines(result: dict[str, Any]) -> list[str]:
+def panel_rows(_: str | None = None) -> list[str]:
     """The table of docs/environments.md, one line per environment."""
     found = []
-    for name, row in result["environments"].items():
+    for name, row in read_results("environments")["panel"]["environments"].items():
         if "agents" in row and "steps_per_second" in row:
             cells = [_score(row["agents"][agent]) for agent in AGENTS]
             numbers = [_number(row[key]) for key in ("steps_per_second", "reset_ms", "megabytes")]
@@ -200,21 +189,31 @@ def lines(result: dict[str, Any]) -> list[str]:
     return found
 
 
-def speed_lines(result: dict[str, Any], names: tuple[str, ...]) -> list[str]:
+def speed_rows(names: str) -> list[str]:
     """The tables of the pages of some environments, with images in addition."""
-    found = []
-    for name in names:
+    found, environments = [], read_results("environments")["panel"]["environments"]
+    for name in names.split():
         for label, shown in ((name, f"`{name}`"), (f"{name}, pictures", f"`{name}`, images")):
-            row = result["environments"][label]
+            row = environments[label]
             new = "–" if "pictures" in label else _number(row["first_reset_ms"])
             found.append(f"| {shown} | {_number(row['steps_per_second'])} | {_number(row['reset_ms'])} | {new} |")
     return found
 
 
-def not_measured(result: dict[str, Any]) -> str:
+def not_measured(_: str | None = None) -> list[str]:
     """The sentence about environments that could not run here."""
-    left = [f"`{name}` ({', '.join(row['missing'])})" for name, row in result["environments"].items() if "missing" in row]
-    return f"Not measured, with what is missing: {'; '.join(left)}." if left else ""
+    environments = read_results("environments")["panel"]["environments"]
+    left = [f"`{name}` ({', '.join(row['missing'])})" for name, row in environments.items() if "missing" in row]
+    return [f"Not measured, with what is missing: {'; '.join(left)}."] if left else []
+
+
+def snapshot_rows(_: str | None = None) -> list[str]:
+    """The table of snapshots: bytes and microseconds."""
+    found = []
+    for name, row in read_results("environments")["snapshots"]["environments"].items():
+        times = " | ".join(f"{row[f'{part}_microseconds']:,.0f}" for part in ("snapshot", "restore", "replay"))
+        found.append(f"| `{name}` | {row['bytes']:,}, {row['most_bytes']:,} | {times} |")
+    return found
 
 
 def _score(score: dict[str, float] | None) -> str:
@@ -225,29 +224,15 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else "<0.1" if value < 0.1 else f"{value:.2g}"
 
 
-def put_into_pages(result: dict[str, Any]) -> None:
-    """Replace the rows of the tables, which are found by their headings, and the sentence about what is missing."""
-    for page, head, rows in (
-        ("docs/environments.md", HEAD, lines(result)),
-        *((page, SPEED_HEAD, speed_lines(result, names)) for page, names in PAGES.items()),
-    ):
-        old = (ROOT / page).read_text().split("\n")
-        start = old.index(head) + 2
-        end = next(place for place in range(start, len(old)) if not old[place].startswith("|"))
-        text = "\n".join([*old[:start], *rows, *old[end:]])
-        write_text_atomically(ROOT / page, text)
-    print(not_measured(result))
-
-
 # -- all of them --------------------------------------------------------------------------------------------------------------------------
 
 
-def measured_apart(label: str, seconds: float, part: Part) -> dict[str, Any]:
+def measured_apart(label: str, seconds: float, part: What) -> dict[str, Any]:
     """The figures of one environment from a fresh process; what went wrong otherwise. All that it started ends with it."""
-    command = [sys.executable, __file__, "--one", label, "--seconds", str(seconds), "--only", part]
+    command = [sys.executable, __file__, "panel", "--one", label, "--seconds", str(seconds), "--only", part]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        return dict(json.loads(process.communicate(timeout=LONGEST[part])[0].strip().splitlines()[-1]))
+        return dict(json.loads(process.communicate(timeout=LONGEST[part])[0]))
     except (subprocess.TimeoutExpired, ValueError, IndexError) as error:
         return {"failed": f"{part}: {'no end within the limit' if isinstance(error, subprocess.TimeoutExpired) else 'see the error above'}"}
     finally:
@@ -256,7 +241,7 @@ def measured_apart(label: str, seconds: float, part: Part) -> dict[str, Any]:
         process.wait()
 
 
-def measure_all(names: list[str], seconds: float, parts: tuple[Part, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
+def measure_all(names: list[str], seconds: float, parts: tuple[What, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
     """One environment after another, with a line about each."""
     rows = [row for row in describe() if not names or row["name"] in names]
     for number, row in enumerate(rows, 1):
@@ -284,37 +269,237 @@ def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     return {**{key: value for key, value in old.items() if key != "missing" or not new}, **new}
 
 
-def committed() -> dict[str, Any]:
-    """The last results."""
-    return dict(json.loads(RESULT.read_text())) if RESULT.is_file() else {"environments": {}}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def panel_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", help="only these environments")
     parser.add_argument("--seconds", type=float, default=3.0, help="seconds of stepping for each")
-    parser.add_argument("--only", choices=get_args(Part), help="scores or speeds; both if left out")
-    parser.add_argument("--write", action="store_true", help=f"write {RESULT.name}")
-    parser.add_argument("--pages", action="store_true", help="put the committed results into the tables of docs/")
+    parser.add_argument("--only", choices=get_args(What), help="scores or speeds; both if left out")
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.pages:
-        put_into_pages(committed())
-        return
-    if args.one:
-        spec(args.one.partition(", ")[0])
-        print(json.dumps(measure(args.one, args.seconds, args.only)))
-        return
-    parts: tuple[Part, ...] = (args.only,) if args.only else get_args(Part)
-    machine, result = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}", committed()
-    for label, found in measure_all(args.names, args.seconds, parts):
-        result = committed() if args.write else result  # another run may have written other rows in the meantime
+
+
+def measure_panel(options: argparse.Namespace) -> dict[str, Any]:
+    """Every environment that can run here: what simple agents score on a fixed panel, how fast it is, and how much memory it takes.
+
+    Each environment is measured in a fresh process, one environment at a time. `scores` do not depend on what else the machine does;
+    `speeds` do, and take about ten minutes for all environments:
+
+    - `agents`: random, scripted and expert agents on tasks of the validation split (`turnwise/envs/agents.py`), and what the checker found;
+    - `steps_per_second`: random actions (the expert's, if there are none) on tasks of the first split, observation included. `reset_ms`: a
+      reset of a task that was played before, `first_reset_ms`: of one that was not. Both in CPU time, so that other work on the machine
+      does not count; in wall-clock time where the environment works in other processes;
+    - `megabytes`: growth of resident memory, child processes included, per further environment after the first; `first_megabytes`: of the
+      first, with its imports and shared data.
+
+    With `--write`, every row is written as soon as it is known. Environments that are missing here, fail or take too long keep their old
+    figures; those that have none are listed with what they are missing. `date` and `load` say when the speeds were measured, and how many
+    processes wanted to run then."""
+    if options.one:
+        spec(options.one.partition(", ")[0])
+        return measure_one(options.one, options.seconds, options.only)
+    parts: tuple[What, ...] = (options.only,) if options.only else get_args(What)
+    result = read_results("environments").get("panel", {"environments": {}})
+    for label, found in measure_all(options.names, options.seconds, parts):
+        if options.write:  # another process may have written other rows in the meantime
+            result = read_results("environments").get("panel", result)
         rows = {**result["environments"], label: merged(result["environments"].get(label, {}), found)}
-        result = {"machine": machine, "environments": dict(sorted(rows.items()))}
-        if args.write:
-            write_text_atomically(RESULT, json.dumps(result, indent=2) + "\n")
-    print(json.dumps(result, indent=2))
+        result = {"machine": machine(), "environments": dict(sorted(rows.items()))}
+        if options.write:
+            write_section(__file__, "panel", result)
+    return result
+
+
+# -- the pool -----------------------------------------------------------------------------------------------------------------------------
+
+SLOTS, ROUNDS, REPEATS = 64, 400, 5
+ANSWER = Transition(Observation("You arrive at shelf 1. On the shelf 1, you see a mug 2.", actions=("look", "inventory")))
+
+
+class Still:
+    """Answers at once, always the same."""
+
+    def reset(self, task: Task, seed: int = 0) -> Observation:
+        return ANSWER.observation
+
+    def step(self, action: str) -> Transition:
+        return ANSWER
+
+
+def seconds_of(play: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    play()
+    return time.perf_counter() - start
+
+
+def bare() -> float:
+    envs = [Still() for _ in range(SLOTS)]
+
+    def play() -> None:
+        for _ in range(ROUNDS):
+            for env in envs:
+                env.step("look")
+
+    return seconds_of(play)
+
+
+def waiting(pool: Pool, rounds: int) -> None:
+    for _ in range(rounds):
+        for slot in range(SLOTS):
+            pool.step(slot, "look")
+
+
+def streaming(pool: Pool, rounds: int) -> None:
+    for slot in range(SLOTS):
+        pool.submit_step(slot, "look")
+    left = [rounds - 1] * SLOTS
+    while pool.pending:
+        for result in pool.results():
+            if left[result.slot]:
+                left[result.slot] -= 1
+                pool.submit_step(result.slot, "look")
+
+
+def through(workers: int, walk: Callable[[Pool, int], None], rounds: int) -> float:
+    with Pool(Still, SLOTS, workers=workers) as pool:
+        pool.reset_all([(slot, Task(str(slot)), 0) for slot in range(SLOTS)])
+        return seconds_of(lambda: walk(pool, rounds)) * ROUNDS / rounds
+
+
+def measure_pool(_: argparse.Namespace) -> dict[str, Any]:
+    """What the pool adds to a step: the same walk through an environment that does nothing, bare and through the pool, in microseconds."""
+    ways: dict[str, Callable[[], float]] = {
+        "bare loop": bare,
+        "pool, this process, step()": lambda: through(0, waiting, ROUNDS),
+        "pool, this process, submit and results": lambda: through(0, streaming, ROUNDS),
+        "pool, 1 worker, submit and results": lambda: through(1, streaming, ROUNDS // 10),
+        "pool, 2 workers, submit and results": lambda: through(2, streaming, ROUNDS // 10),
+        "pool, 1 worker, step()": lambda: through(1, waiting, ROUNDS // 10),
+    }
+    times: dict[str, list[float]] = {way: [] for way in ways}
+    for _ in range(REPEATS):
+        for way, measure in ways.items():
+            times[way].append(measure() / (SLOTS * ROUNDS) * 1e6)
+    medians = {way: round(statistics.median(values), 3) for way, values in times.items()}
+    return {"microseconds_a_step": medians, "slots": SLOTS, "repeats": REPEATS, "machine": machine()}
+
+
+# -- snapshots ----------------------------------------------------------------------------------------------------------------------------
+
+STARTS = 20
+
+
+def measure_snapshots_of(name: str, turns: int) -> dict[str, Any] | None:
+    """One environment; None if it has no snapshots."""
+    split = next(iter(describe(name)[0]["splits"]), "train")
+    found = tasks(name, split)
+    env, other = make(name), make(name)
+    if not isinstance(env, Restorable):
+        return None
+    sizes: list[int] = []
+    spent: dict[str, list[float]] = {"snapshot": [], "restore": [], "replay": []}
+    try:
+        for number in range(min(STARTS, len(found))):
+            task, chance = found[number * len(found) // min(STARTS, len(found))], random.Random(number)
+            observation, actions = env.reset(task, number), list[str]()
+            for _ in range(turns):
+                start = time.process_time()
+                state = env.snapshot()
+                kept = time.process_time()
+                if state is None:
+                    break
+                other.restore(state)
+                restored = time.process_time()
+                other.reset(task, number)
+                for action in actions:
+                    other.step(action)
+                replayed = time.process_time()
+                sizes.append(len(state))
+                for part, seconds in zip(spent, (kept - start, restored - kept, replayed - restored), strict=True):
+                    spent[part].append(seconds)
+                actions.append(_action(env, observation, chance))
+                transition = env.step(actions[-1])
+                observation = transition.observation
+                if transition.done:
+                    break
+    finally:
+        close(env)
+        close(other)
+    times = {f"{part}_microseconds": round(1e6 * statistics.mean(seconds), 1) for part, seconds in spent.items()}
+    return {"split": split, "states": len(sizes), "bytes": round(statistics.mean(sizes)), "most_bytes": max(sizes), **times}
+
+
+def snapshot_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*", help="only these environments")
+    parser.add_argument("--turns", type=int, default=30, help="turns of each attempt")
+
+
+def measure_snapshots(options: argparse.Namespace) -> dict[str, Any]:
+    """The cost of a snapshot, in bytes and microseconds, compared with playing the actions again.
+
+    Each environment that has snapshots plays tasks of its first split with random actions for up to `--turns` turns; environments that are
+    missing here, and those that are not named, keep their old figures. Before every turn a snapshot is taken and restored in a second
+    instance. `replay` is what the same branch costs without snapshots: a reset and all actions up to that turn. All in CPU time of this
+    process, so that other work on the machine does not count; houses and rooms are compiled and cached before."""
+    names = [row["name"] for row in describe() if row["ready"] and (not options.names or row["name"] in options.names)]
+    rows = {name: row for name in names if (row := measure_snapshots_of(name, options.turns)) is not None}
+    before = read_results("environments").get("snapshots", {"environments": {}})["environments"]
+    return {"machine": machine(), "turns": options.turns, "environments": dict(sorted({**before, **rows}.items()))}
+
+
+# -- the shell ----------------------------------------------------------------------------------------------------------------------------
+
+COMMANDS = {"builtin": "cd /work", "program": "ls"}
+
+
+def shell_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--attempts", type=int, default=60)
+    parser.add_argument("--sandbox", default="bubblewrap")
+
+
+def measure_shell(options: argparse.Namespace) -> dict[str, Any]:
+    """What an attempt in the shell environment costs, in milliseconds: start, command, check. One attempt at a time; medians.
+
+    `reset` starts an attempt at a task with files alone, `reset_git` one at a task with a repository, for the first and for the second
+    time. `builtin` is a command that starts no program, `program` is `ls`; both with the observation and its anchor. `submit` ends the
+    attempt and checks the files. `cpu` is the processor's time per attempt of five commands, of this process and of everything in the
+    sandboxes."""
+    env = make("shell", **({} if options.sandbox == "bubblewrap" else {"sandbox": options.sandbox}))
+    starts = tasks("shell", "train", n=21 * options.attempts)
+    plain = [task for task in starts if "git" not in task.id][: options.attempts]
+    stored = [task for task in starts if "git" in task.id][: max(1, options.attempts // 10)]
+    spent: dict[str, list[float]] = {}
+
+    def timed(name: str, call: Callable[[], Any]) -> None:
+        start = time.perf_counter()
+        call()
+        spent.setdefault(name, []).append(time.perf_counter() - start)
+
+    try:
+        before = cpu()
+        for task in plain:
+            timed("reset", lambda task=task: env.reset(task))
+            for name in ("builtin", "program", "builtin", "program", "builtin"):
+                timed(name, lambda name=name: env.step(COMMANDS[name]))
+            timed("submit", lambda: env.step("submit"))
+        used = (cpu() - before) / len(plain)
+        for name in ("reset_git_first", "reset_git"):
+            for task in stored:
+                timed(name, lambda task=task: env.reset(task))
+    finally:
+        close(env)
+    medians = {name: round(1000 * statistics.median(values), 2) for name, values in spent.items()}
+    return {"sandbox": options.sandbox, **medians, "cpu": round(1000 * used, 1)}
+
+
+def cpu() -> float:
+    """Seconds of processor time of this process and of those that it has waited for."""
+    now = os.times()
+    return now.user + now.system + now.children_user + now.children_system
 
 
 if __name__ == "__main__":
-    main()
+    parts = {
+        "panel": Part(measure_panel, panel_options),
+        "pool": Part(measure_pool),
+        "snapshots": Part(measure_snapshots, snapshot_options),
+        "shell": Part(measure_shell, shell_options),
+    }
+    main(__file__, __doc__, parts)

@@ -1,12 +1,10 @@
 """One whole GiGPO iteration of the paper's shape on one GPU: rollout, credit, log-probs, update; seconds of each, and share of the floor.
 
-    python benchmarks/iteration.py --context window
-    python benchmarks/iteration.py --context full
-    python benchmarks/iteration.py --context full --size tiny         seconds, on a CPU
-    python benchmarks/iteration.py --context full --games DATA        real ALFWorld games, which end early (iteration_games.py)
-    python benchmarks/iteration.py --context full --old learner       old log-probs by a pass of the learner's, as before
-    python benchmarks/iteration.py --context window --only rollout    the rollout alone, and how long GPU and host waited for each other
-    python benchmarks/iteration.py --context window --only rollout --vllm    and then the same with vLLM, if that is installed
+    python benchmarks/iteration.py window --write
+    python benchmarks/iteration.py full --write
+    python benchmarks/iteration.py full --size tiny                              seconds, on a CPU
+    python benchmarks/iteration.py window --only-rollout --write rollout-window  the rollout alone
+    python benchmarks/iteration.py window --only-rollout --vllm                  and then the same with vLLM, if that is installed
 
 16 groups × 8 trajectories × 50 turns, none ends early, 100 sampled tokens per turn. `window`: every turn has a prompt of 700 tokens, of
 which the first 150 are the group's. `full`: the dialogue begins with 500 tokens (150 the group's) and grows by 60 per turn and the
@@ -14,13 +12,9 @@ response, to 8,440. Everything is the real path: collector, pool, policy and nat
 the learner with KL reference, old log-probs and 256 turns per step. Only the environment is scripted: it answers at once, and its
 observations are random tokens. Weights are random (the 1.5B shape, bfloat16).
 
-`--only rollout` builds no learner. It reports how long the host waited for results of the GPU (`waited`), how long it worked (`host`, of
-which `launching` steps), and how long the GPU had nothing to do between turns: from the last result, when no step was under way, to the
-next launch (`between`, and the mean of one in ms). The host does not see other times in which a GPU may be idle. With `--vllm` the same
-collector then plays the same script with the vLLM engine, on a copy of the same weights and with the same number of rows.
-
-The floor of a phase is what matrix products and memory allow at the rates measured in the same run. The result is printed, and written
-next to this file as iteration-CONTEXT.json unless --out names another path.
+`--only-rollout` builds no learner. With `--vllm` the same collector then plays the same script with the vLLM engine, on a copy of the same
+weights and with the same number of rows. The floor of a phase is what matrix products and memory allow at the rates measured in the same
+run.
 """
 
 from __future__ import annotations
@@ -33,15 +27,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
-from kept import watch
-from results import need_gpu, publish
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from bench import SHAPES, WORDS, Part, ceilings, main, need_gpu, random_model
 
 from turnwise import credit
 from turnwise.agent.base import Parsed, Prompt
@@ -60,11 +51,7 @@ from turnwise.objectives import Loss
 from turnwise.util.prefix import Prefix
 from turnwise.util.seeds import derive
 
-SIZES = {  # hidden, MLP, layers, heads, key heads, words
-    "tiny": (64, 128, 2, 4, 2, 1000),
-    "0.5b": (896, 4864, 24, 14, 2, 151936),
-    "1.5b": (1536, 8960, 28, 12, 2, 151936),
-}
+VOCABULARY = {"tiny": 1000}  # others: WORDS
 
 
 @dataclass(frozen=True)
@@ -92,8 +79,12 @@ class Shape:
 
     @property
     def model(self) -> dict[str, int]:
-        names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
-        return dict(zip(names, SIZES[self.size], strict=True))
+        return SHAPES[self.size] | {"vocab_size": VOCABULARY.get(self.size, WORDS)}
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Hidden, MLP, layers, heads, key heads, words."""
+        return tuple(self.model.values())
 
 
 TINY = Shape(size="tiny", groups=2, members=4, turns=4, shared=8, prompt=40, opening=30, observation=6, response=5, turns_a_step=8)
@@ -169,7 +160,7 @@ class Bench:
             old_logprobs=old,
             optimiser=OptimiserSettings(lr=1e-6),
         )
-        self.model = make_model(shape, self.device)
+        self.model = random_model(shape.size, self.device, half=False, vocabulary=shape.model["vocab_size"])
         self.learner: Any = None
         if only_rollout:
             self.model = self.model.to(getattr(torch, settings.dtype)).eval()
@@ -180,14 +171,8 @@ class Bench:
         rows = shape.groups * shape.members
         self.sampling = Sampling(temperature=1.0, max_tokens=shape.response)
         self.dialogues = 0
-        self.engine: Any = self.make_engine(rows)
-        self.pool = self.make_pool(rows)
-
-    def make_engine(self, rows: int) -> NativeEngine:
-        return NativeEngine(self.model, max_batch=rows, max_length=self.shape.longest + 1, cache_memory=self._cache(rows))
-
-    def make_pool(self, rows: int) -> Pool:
-        return Pool(Script, rows)
+        self.engine: Any = NativeEngine(self.model, max_batch=rows, max_length=shape.longest + 1, cache_memory=self._cache(rows))
+        self.pool = Pool(Script, rows)
 
     def _cache(self, rows: int) -> float:
         """Bytes for the keys and values of all trajectories, and a little more."""
@@ -197,15 +182,13 @@ class Bench:
         return 1.15 * rows * (self.shape.longest + 64) * token
 
     def collect(self, turns: int, groups: int, place: int) -> list[Trajectory]:
-        collector = Collector(self.pool, self.policy(), turns)
+        policy = ModelPolicy(self.engine, self._context, lambda ids, observation: ("", Parsed("go")), self.sampling)
+        collector = Collector(self.pool, policy, turns)
         return collector.run(Places(self.tasks, 0, self.shape.members, shuffle=False).starts(place, groups))
 
     @cached_property
     def tasks(self) -> TaskSet:
         return TaskSet([Task(str(n), "train") for n in range(2 * self.shape.groups)])
-
-    def policy(self) -> ModelPolicy:
-        return ModelPolicy(self.engine, self._context, lambda ids, observation: ("", Parsed("go")), self.sampling)
 
     def _context(self) -> Dialogue:
         return Dialogue(self.shape, self._next)
@@ -251,7 +234,7 @@ class Bench:
     def floors(self) -> dict[str, float]:
         """Seconds that the phases take at least: operations at the rate of matrix products, or bytes at the rate of copies."""
         shape, rates = self.shape, self.rates
-        hidden, middle, layers, heads, kv_heads, words = SIZES[shape.size]
+        hidden, middle, layers, heads, kv_heads, words = shape.sizes
         matrices = layers * (2 * hidden**2 + 2 * hidden**2 * kv_heads // heads + 3 * hidden * middle)
         rows, sampled = shape.groups * shape.members, shape.groups * shape.members * shape.turns * shape.response
         lengths = [shape.longest] * rows if shape.context == "full" else [shape.longest] * rows * shape.turns
@@ -260,7 +243,7 @@ class Bench:
         return {"rollout": self._rollout_floor(matrices, rows), "old_logprobs": forward, "reference": forward, "update": 3 * forward}
 
     def _rollout_floor(self, matrices: int, rows: int) -> float:
-        shape, (hidden, _, layers, heads, kv_heads, words) = self.shape, SIZES[self.shape.size]
+        shape, (hidden, _, layers, heads, kv_heads, words) = self.shape, self.shape.sizes
         key_bytes = 4 * layers * hidden // heads * kv_heads
         bytes_read = operations = 0.0
         for turn in range(shape.turns):
@@ -272,50 +255,6 @@ class Bench:
             steps = shape.response - 1
             bytes_read += steps * (2.0 * (matrices + hidden * words) + rows * key_bytes * (past + shape.response / 2))
         return operations / self.rates["matmul_flop_per_s"] + bytes_read / self.rates["copy_bytes_per_s"]
-
-
-class Waits:
-    """Who waits for whom in a rollout: watches the launches of an engine, and the results that are waited for."""
-
-    def __init__(self, engine: NativeEngine):
-        self.seconds = {"waited": 0.0, "launching": 0.0, "between": 0.0}
-        self.steps = {"prompts": 0, "decode": 0}
-        self.boundaries, self._flying, self._last = 0, 0, 0.0
-        self._runner, self._launch = engine._runner, engine._runner.launch
-        self._runner.launch = self._launched  # type: ignore[method-assign]
-
-    def stop(self) -> None:
-        self._runner.launch = self._launch  # type: ignore[method-assign]
-
-    def _launched(self, step: Any) -> Any:
-        start = time.perf_counter()
-        if not self._flying and self._last:
-            self.seconds["between"] += start - self._last
-            self.boundaries += 1
-        result = self._launch(step)
-        self.seconds["launching"] += time.perf_counter() - start
-        self.steps["decode" if len(step.drawing) == step.tokens else "prompts"] += 1
-        self._flying += 1
-        wait = result.wait
-
-        def waited() -> Any:
-            start = time.perf_counter()
-            found = wait()
-            self._last = time.perf_counter()
-            self.seconds["waited"] += self._last - start
-            self._flying -= 1
-            return found
-
-        result.wait = waited  # type: ignore[method-assign]
-        return result
-
-    def report(self, rollout: float) -> dict[str, Any]:
-        seconds = {"rollout": rollout, "host": rollout - self.seconds["waited"], **self.seconds}
-        return {
-            "seconds": {name: round(value, 2) for name, value in seconds.items()},
-            "between_ms": round(1000 * self.seconds["between"] / max(1, self.boundaries), 2),
-            "steps": self.steps,
-        }
 
 
 class Phase:
@@ -336,64 +275,40 @@ class Phase:
         return time.perf_counter()
 
 
-def make_model(shape: Shape, device: str) -> Any:
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        **shape.model, max_position_embeddings=32768, tie_word_embeddings=True, bos_token_id=None, eos_token_id=None, pad_token_id=None
-    )
-    with torch.device(device):
-        return Qwen2ForCausalLM(config)
-
-
-def ceilings() -> dict[str, float]:
-    """Bytes and operations per second that this GPU reaches at best."""
-    source, target = (torch.randn(2**30, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    left, right = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    best = {}
-    for name, work, amount in (
-        ("copy_bytes_per_s", lambda: target.copy_(source), 2 * source.nbytes),
-        ("matmul_flop_per_s", lambda: left @ right, 2 * 8192**3),
-    ):
-        work()
-        times: dict[str, float] = {}
-        fastest = float("inf")
-        for _ in range(3):
-            with Phase(times, name, "cuda"):
-                for _ in range(10):
-                    work()
-            fastest = min(fastest, times[name] / 10)
-        best[name] = amount / fastest
-    return best
-
-
 def release() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
-def measure(bench: Bench) -> dict[str, Any]:
-    """All that is reported of one iteration."""
-    bench.warm_up()
-    kept = watch(bench.learner)
-    done = bench.iteration()
-    seconds, metrics, summary = done["seconds"], done["metrics"], done["summary"]
-    on_gpu = bench.device == "cuda"
-    known = ("turns", "length", "success", "prompt_tokens", "response_tokens")
+def about(bench: Bench, seconds: dict[str, float], from_engine: bool = False) -> dict[str, Any]:
+    """The machine, and the floors compared with what was measured. `from_engine`: old log-probs needed no pass."""
+    floors = {name: bench.floors[name] for name in bench.floors if name in seconds} | ({"old_logprobs": 0.0} if from_engine else {})
+    total, least = sum(seconds.values()), sum(floors.values())
     return {
         "shape": bench.shape.__dict__,
-        "machine": torch.cuda.get_device_name() if on_gpu else "CPU",
+        "machine": torch.cuda.get_device_name() if bench.device == "cuda" else "CPU",
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
         "rates": {name: round(rate / 1e12, 3) for name, rate in bench.rates.items()},
-        **{name: summary[name] for name in known},
+        "seconds": {name: round(value, 2) for name, value in seconds.items()} | {"total": round(total, 2)},
+        "floor_seconds": {name: round(value, 2) for name, value in floors.items()} | {"total": round(least, 2)},
+        "share_of_floor": {name: round(floors[name] / max(seconds[name], 1e-9), 3) for name in floors} | {"total": round(least / total, 3)},
+    }
+
+
+def measure_iteration(bench: Bench) -> dict[str, Any]:
+    """All that is reported of one iteration."""
+    bench.warm_up()
+    result = bench.iteration()
+    metrics, summary, from_engine = result["metrics"], result["summary"], bool(result["metrics"].get("old_from_engine"))
+    on_gpu = bench.device == "cuda"
+    return about(bench, result["seconds"], from_engine) | {
+        **{name: summary[name] for name in ("turns", "length", "success", "prompt_tokens", "response_tokens")},
         "tokens_forward": metrics["tokens_forward"],
         "steps": metrics["steps"],
         "tokens_per_batch": bench.learner.settings.tokens_per_batch,
-        "seconds": {name: round(value, 2) for name, value in seconds.items()} | {"total": round(sum(seconds.values()), 2)},
-        **shares(seconds, bench.floors, bool(metrics.get("old_from_engine"))),
-        "old_from_engine": bool(metrics.get("old_from_engine")),
+        "old_from_engine": from_engine,
         "engine_gap": {"mean": metrics["engine_gap"], "max": metrics["engine_gap_max"]},
-        "kept": kept,
         "peak_gb": round(max(metrics["memory_peak_gib"] * 2**30, torch.cuda.max_memory_allocated()) / 1e9, 1) if on_gpu else None,
         "between_gb": round(torch.cuda.max_memory_allocated() / 1e9, 1) if on_gpu else None,  # the learner counts anew after an update
     }
@@ -403,21 +318,11 @@ def measure_rollout(bench: Bench) -> dict[str, Any]:
     """The rollout alone, after one of a few turns."""
     bench.collect(3, bench.shape.groups, 0)
     bench.engine.refresh()
-    waits, seconds = Waits(bench.engine), dict[str, float]()
+    seconds = dict[str, float]()
     with Phase(seconds, "rollout", bench.device):
-        found = bench.collect(bench.shape.turns, bench.shape.groups, bench.shape.groups)
-    waits.stop()
-    summary = summarise(found)
-    return {
-        "shape": bench.shape.__dict__,
-        "machine": torch.cuda.get_device_name() if bench.device == "cuda" else "CPU",
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-        "rates": {name: round(rate / 1e12, 3) for name, rate in bench.rates.items()},
-        **{name: summary[name] for name in ("turns", "prompt_tokens", "response_tokens")},
-        **waits.report(seconds["rollout"]),
-        "floor_seconds": round(bench.floors["rollout"], 2),
-        "share_of_floor": round(bench.floors["rollout"] / seconds["rollout"], 3),
-    }
+        trajectories = bench.collect(bench.shape.turns, bench.shape.groups, bench.shape.groups)
+    summary = summarise(trajectories)
+    return about(bench, seconds) | {name: summary[name] for name in ("turns", "prompt_tokens", "response_tokens")}
 
 
 def measure_vllm(bench: Bench) -> dict[str, Any]:
@@ -429,67 +334,42 @@ def measure_vllm(bench: Bench) -> dict[str, Any]:
     bench.engine.close()
     release()
     shape = bench.shape
-    bench.engine = VllmEngine(
-        bench.model, max_batch=shape.groups * shape.members, max_length=shape.longest + 1, memory=0.6, stop_token_ids=()
-    )
+    rows = shape.groups * shape.members
+    bench.engine = VllmEngine(bench.model, max_batch=rows, max_length=shape.longest + 1, memory=0.6, stop_token_ids=())
     bench.collect(3, shape.groups, 0)
     bench.engine.forget()
     seconds = dict[str, float]()
     with Phase(seconds, "rollout", bench.device):
-        found = summarise(bench.collect(shape.turns, shape.groups, shape.groups))
+        summary = summarise(bench.collect(shape.turns, shape.groups, shape.groups))
     bench.engine.close()
-    counts = {name: found[name] for name in ("turns", "response_tokens")}
+    counts = {name: summary[name] for name in ("turns", "response_tokens")}
     return {"version": vllm.__version__, "seconds": round(seconds["rollout"], 2), **counts}
 
 
-def shares(seconds: dict[str, float], floors: dict[str, float], from_engine: bool = False) -> dict[str, Any]:
-    """The floors compared with what was measured; empty if there are none. `from_engine`: old log-probs needed no pass."""
-    if not floors:
-        return {}
-    floors = floors | ({"old_logprobs": 0.0} if from_engine else {})
-    total, least = sum(seconds.values()), sum(floors.values())
-    return {
-        "floor_seconds": {name: round(value, 2) for name, value in floors.items()} | {"total": round(least, 2)},
-        "share_of_floor": {name: round(floors[name] / max(seconds[name], 1e-9), 3) for name in floors} | {"total": round(least / total, 3)},
-    }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--context", choices=("window", "full"), default="window")
-    parser.add_argument("--size", choices=sorted(SIZES), default="1.5b")
+def options_of(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--size", choices=("tiny", "0.5b", "1.5b"), default="1.5b")
     parser.add_argument("--turns", type=int, help="fewer turns, for a trial")
-    parser.add_argument("--games", type=Path, help="the folder of ALFWorld's games: play these instead of the script")
     parser.add_argument(
-        "--old", choices=("learner", "engine", "auto"), help="whose log-probs are the old ones; the learner's default if left out"
+        "--old", choices=("learner", "engine", "auto"), help="whose log-probs are the old ones; default: the learner's default"
     )
-    parser.add_argument("--only", choices=("rollout",), help="measure this phase alone")
-    parser.add_argument("--vllm", action="store_true", help="with --only rollout: then measure it with vLLM, in the same process")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    if options.vllm and not options.only:
-        parser.error("--vllm is for --only rollout: a learner leaves vLLM no memory")
-    if options.only and options.games is not None:
-        parser.error("--only rollout plays the script: leave out --games")
+    parser.add_argument("--only-rollout", action="store_true")
+    parser.add_argument("--vllm", action="store_true", help="with --only-rollout: then measure it with vLLM, in the same process")
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """One iteration in this context, or its rollout alone."""
+    if options.vllm and not options.only_rollout:
+        raise SystemExit("--vllm is for --only-rollout: a learner leaves vLLM no memory")
     if options.size != "tiny":
         need_gpu("--size tiny")
-    values = (TINY if options.size == "tiny" else Shape()).__dict__ | {"context": options.context}
-    shape = Shape(**(values | ({"turns": options.turns} if options.turns else {})))
-    if options.games is not None:
-        from iteration_games import GamesBench
-
-        result = measure(GamesBench(shape, options.games))
-    elif options.only:
-        bench = Bench(shape, only_rollout=True)
-        result = measure_rollout(bench)
-        if options.vllm:
-            result["vllm"] = measure_vllm(bench)
-    else:
-        result = measure(Bench(shape, options.old))
-    kind = "games-" if options.games else f"{options.only}-" if options.only else ""
-    usual = Path(__file__).with_name(f"iteration-{kind}{options.context}.json")
-    publish(result, options.out or (None if options.size == "tiny" or options.turns else usual))
+    shape = replace(TINY if options.size == "tiny" else Shape(size=options.size), context=options.part)
+    shape = replace(shape, turns=options.turns or shape.turns)
+    if not options.only_rollout:
+        return measure_iteration(Bench(shape, options.old))
+    bench = Bench(shape, only_rollout=True)
+    result = measure_rollout(bench)
+    return result | ({"vllm": measure_vllm(bench)} if options.vllm else {})
 
 
 if __name__ == "__main__":
-    main()
+    main(__file__, __doc__, {"window": Part(measure, options_of), "full": Part(measure, options_of)})

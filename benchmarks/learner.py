@@ -1,21 +1,22 @@
-"""How fast the learner is: a whole update against what the card's matrix products allow, and against padding with full logits.
+"""How fast the learner is, and how much memory training takes.
 
-    python benchmarks/learner.py                    a tiny model on the CPU, beside the padded baseline
-    python benchmarks/learner.py --size 1.5b        the shape of a 1.5B model with random weights, on a GPU, bfloat16, within 80 GB
-    python benchmarks/learner.py --size 1.5b --baseline
-    python benchmarks/learner.py --size 1.5b --profile profile.txt     what a micro-batch's time goes into
+    python benchmarks/learner.py update --write tiny             a tiny model on the CPU, beside the padded baseline
+    python benchmarks/learner.py update --size 1.5b --write 1.5b    the shape of a 1.5B model, on a GPU, bfloat16, within 80 GB
+    python benchmarks/learner.py update --size 1.5b --baseline
+    python benchmarks/learner.py memory --case 7b-lora           a recipe inside the memory of a smaller card
 
-Both sides compute the same GiGPO gradient of the same trajectories: the baseline pads turns to the longest of each batch, makes all
-logits and takes their log-softmax, as a plain training loop does. Useful operations are 6 per weight of the layers and token, 6 per
-weight of the output layer and response token, and three times the causal half of attention; what is recomputed is not useful. Prints
-JSON; --write puts it next to this file.
+Models have random weights.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import json
 import platform
+import subprocess
+import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from kept import watch
-from results import need_gpu, publish
+from bench import ROOT, Part, ceilings, main, need_gpu, random_model
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from turnwise.data.batch import Batch
@@ -125,21 +125,6 @@ SMALL = {"window": (8, 10, 80, 8), "full": (8, 10, 80, 8)}
 MEMORY = 80e9
 
 
-def ceiling() -> float:
-    """Operations per second of a large matrix product."""
-    left, right = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    left @ right
-    return 2 * 8192**3 * 10 / min(clocked(lambda: [left @ right for _ in range(10)]) for _ in range(3))
-
-
-def clocked(work: Any) -> float:
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    work()
-    torch.cuda.synchronize()
-    return time.perf_counter() - start
-
-
 def useful(size: str, packed: Any) -> dict[str, float]:
     """Operations of a forward pass over these sequences: layers, output layer, attention."""
     hidden, middle, layers, heads, kv_heads, words = SIZES[size]
@@ -174,14 +159,11 @@ def compare(size: str, device: str, context: str, options: Any, peak_rate: float
     }
     result["pack_seconds"] = round(time.perf_counter() - start, 4)
     learner = Learner(make_model(size, device), settings_of(size, kl=large))
-    result["kept"] = watch(learner)
     result |= run_packed(learner, device, options.repeats, found, rollouts, values)
     if large:
         forward = sum(useful(size, packed).values())
         result["packed"] |= rates(3 * forward, len(packed.ids), result["packed"]["seconds"], peak_rate)
         result["scoring_alone"] |= rates(forward, len(packed.ids), result["scoring_alone"]["seconds"], peak_rate)
-        if options.profile is not None:
-            profiled(learner, found, rollouts, values, options.profile.with_suffix(f".{context}.txt"))
     del learner
     release(device)
     if options.baseline or not large:
@@ -213,40 +195,98 @@ def run_packed(learner: Learner, device: str, repeats: int, found: list[Trajecto
     return {"packed": update, "scoring_alone": score}
 
 
-def profiled(learner: Learner, found: list[Trajectory], rollouts: Rollouts, values: Any, path: Path) -> None:
-    """A table of the kernels that an update spends its time in."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        learner.update(learner.annotate(Batch(tuple(found), rollouts)).with_columns({"turn.advantage": values}))
-    path.write_text(profile.key_averages().table(sort_by="cuda_time_total", row_limit=40, max_name_column_width=90))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def update_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", choices=sorted(SIZES), default="tiny")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--baseline", action="store_true", help="also measure padding with full logits (always done for the tiny model)")
-    parser.add_argument("--profile", type=Path, help="write tables of kernels there")
-    parser.add_argument("--write", action="store_true", help="put the result beside this file")
-    options = parser.parse_args()
+
+
+def measure_update(options: argparse.Namespace) -> dict[str, Any]:
+    """A whole update, against what the card's matrix products allow and against padding with full logits.
+
+    Both sides compute the same GiGPO gradient of the same trajectories: the baseline pads turns to the longest of each batch, makes all
+    logits and takes their log-softmax, as a plain training loop does. Useful operations are 6 per weight of the layers and token, 6 per
+    weight of the output layer and response token, and three times the causal half of attention; what is recomputed is not useful."""
     if options.size != "tiny":
         need_gpu("--size tiny")
     device = "cuda" if options.size != "tiny" else "cpu"
     machine = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} CPU, {torch.get_num_threads()} thread(s)"
-    report: dict[str, Any] = {
-        "size": options.size,
-        "machine": machine,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
+    report: dict[str, Any] = {"size": options.size, "machine": machine}
+    report |= {"torch": torch.__version__, "transformers": transformers.__version__}
     peak = 0.0
     if device == "cuda":
-        peak = ceiling()
+        peak = ceilings()["matmul_flop_per_s"]
         report |= {"matmul_tflops": round(peak / 1e12, 1), "memory_limit_gb": MEMORY / 1e9}
         torch.cuda.empty_cache()
         torch.cuda.set_per_process_memory_fraction(MEMORY / torch.cuda.mem_get_info()[1])
     report["compared"] = [compare(options.size, device, context, options, peak) for context in ("window", "full")]
-    publish(report, Path(__file__).with_name(f"learner-{options.size}.json") if options.write else None)
+    return report
+
+
+# -- memory -------------------------------------------------------------------------------------------------------------------------------
+
+CASES: dict[str, tuple[str, str, float, int, tuple[str, ...]]] = {  # recipe, shape, GB of the card, groups per iteration, settings
+    "0.5b": ("alfworld.toml", "0.5b", 12, 8, ()),
+    "1.5b": ("alfworld.toml", "1.5b", 24, 3, ()),
+    "7b-lora": ("alfworld-7b-lora.toml", "7b", 40, 2, ()),
+    "7b-lora-4bit": ("alfworld-7b-lora.toml", "7b", 24, 1, ("model.lora.base=4bit",)),  # needs bitsandbytes
+}
+
+
+def memory_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--case", choices=tuple(CASES), default="1.5b")
+    parser.add_argument("--iterations", type=int, default=4)
+    parser.add_argument("--turns", type=int, default=8, help="turn limit")
+    parser.add_argument("--response", type=int, default=64, help="sampled tokens per turn")
+    parser.add_argument("--games", action="store_true", help="play the recipe's games, not generated households")
+    parser.add_argument("--tiny", action="store_true", help="a tiny shape on a CPU, without a limit")
+
+
+def measure_memory(options: argparse.Namespace) -> dict[str, Any]:
+    """A recipe with random weights of a real shape, inside the memory of a smaller card: `turnwise train RECIPE --memory GB`.
+
+    The recipe's loop, agent, credit, objective and optimiser are used, with fewer groups, turns and sampled tokens and generated
+    households. A model of random weights answers noise, so every attempt lasts to the turn limit. The command chooses settings as it does
+    on such a card, and the limit holds for everything that torch allocates."""
+    recipe, shape, limit, groups, settings = CASES[options.case]
+    if not options.tiny:
+        need_gpu("--tiny")
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        save_random_model(folder / "model", "tiny" if options.tiny else shape)
+        changes = [f"model.path={folder / 'model'}", f"out={folder}", "name=run", f"iterations={options.iterations}"]
+        changes += [f"env.max_turns={options.turns}", f"collect.groups={groups}", f"engine.max_tokens={options.response}"]
+        changes += ["learner.tokens_per_batch=0", "eval.n=2", "eval.every=0", "run.checkpoint_every=0", *settings]
+        changes += [] if options.games else ["env.name=household", "env.tasks=64", "eval.split=valid"]
+        if options.tiny:
+            changes += ["device=cpu", "model.dtype=float32", "collect.groups=1", "collect.group_size=2", "env.options.size=tiny"]
+        command = [sys.executable, "-m", "turnwise", "train", str(ROOT / "recipes" / recipe), *changes]
+        began = time.monotonic()
+        subprocess.run([*command, *([] if options.tiny else ["--memory", str(limit)])], check=True, stdout=sys.stderr)
+        lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    rows = [line for line in lines if line["iteration"] > 0]
+    timed_rows = rows[1:] or rows  # the first iteration compiles kernels and captures steps
+    tokens = sum(row["collect/response_tokens"] + row["learner/tokens_forward"] for row in timed_rows)
+    result: dict[str, Any] = {"case": options.case, "recipe": recipe, "limit_gb": limit, "iterations": len(rows)}
+    result |= {"attempts": rows[0]["collect/trajectories"]} if "collect/trajectories" in rows[0] else {}
+    result |= {"turns": options.turns, "response": options.response, "seconds_in_all": round(time.monotonic() - began, 1)}
+    result["tokens_per_s"] = round(tokens / sum(row["time/iteration"] for row in timed_rows), 1)
+    for name in ("peak", "held"):
+        if f"learner/memory_{name}_gib" in rows[0]:
+            result[f"{name}_gb"] = round(max(row[f"learner/memory_{name}_gib"] for row in rows) * 2**30 / 1e9, 2)
+    return result
+
+
+def save_random_model(folder: Path, shape: str) -> None:
+    """A folder with random weights and a tokenizer of the households' words."""
+    from turnwise.learn.tiny import build_tiny_for
+
+    model = random_model(shape, "cpu" if shape == "tiny" else "cuda", half=shape != "tiny")
+    model.save_pretrained(folder)
+    build_tiny_for("household", sample=4 if shape == "tiny" else 40, layers=1, hidden=16, heads=1)[1].save_pretrained(folder)
+    del model
+    release("cpu" if shape == "tiny" else "cuda")
 
 
 if __name__ == "__main__":
-    main()
+    main(__file__, __doc__, {"update": Part(measure_update, update_options), "memory": Part(measure_memory, memory_options)})

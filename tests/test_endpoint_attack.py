@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import http.client
-import importlib.util
 import json
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from conftest import ROOT
+from endpoint_attacks import attack
 from endpoint_cases import WEATHER, Scripted, ask, endpoint, post, qwen_chat, said, scripted, user
 
 from turnwise.agent.dialogue import Dialogue
@@ -24,17 +22,6 @@ from turnwise.engines.serve import Endpoint, Limits, Opened, app, calling
 from turnwise.engines.serve import endpoint as serving
 from turnwise.engines.serve.schema import TooCostly, mismatch
 from turnwise.util.errors import TurnwiseError
-
-
-@pytest.fixture(scope="module")
-def attacks() -> ModuleType:
-    """The script that makes the whole attack."""
-    spec = importlib.util.spec_from_file_location("endpoint_attack", ROOT / "benchmarks" / "endpoint_attack.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +43,8 @@ def head(opened: Opened, length: int) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-def test_malformed_requests_and_silent_connections_disturb_nobody(attacks: ModuleType, served: Endpoint) -> None:
-    found = attacks.attack(served, requests=160, connections=40, threads=2, turns=3)
+def test_malformed_requests_and_silent_connections_disturb_nobody(served: Endpoint) -> None:
+    found = attack(served, requests=160, connections=40, threads=2, turns=3)
     assert not found["leaks"]
     assert found["server_errors"] == 0
     assert (found["victim_calls"], found["victim_lines"], found["victim_same_as_alone"]) == (3, 1, True)

@@ -4,7 +4,7 @@
 
 One environment after another: installs what pip can bring, runs the checker, and runs its tests in full. A package that cannot be installed
 costs only its own environment. Prints JSON with one row per environment: the date, the versions of its packages, what the checker says, how
-many tests passed, failed and were skipped, and the seconds of both. `--write` keeps each row in benchmarks/environments-check.json as soon
+many tests passed, failed and were skipped, and the seconds of both. `--write` keeps each row in tests/envs_package/check.json as soon
 as it is known; environments that were left out keep their last row. The exit code is 1 if a test or a check failed; what is missing on this
 machine is reported and is not a failure.
 """
@@ -33,7 +33,7 @@ from turnwise.envs.registry import Spec, names, spec
 from turnwise.util.files import write_text_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULT = ROOT / "benchmarks" / "environments-check.json"
+RESULT = Path(__file__).with_name("check.json")
 MORE_TESTS = {"gymnasium": ("tests/test_gymnasium.py",), "shell": ("tests/envs_package/test_shell_training.py",)}
 DISTRIBUTIONS = {"turnwise": ROOT, "turnwise-envs": ROOT / "packages" / "turnwise-envs"}
 GIVEN = {  # what the adapters play that play anything

@@ -2,7 +2,7 @@
 
 An answer is the text, the admissible commands in their order, the reward, won and done. Games are drawn from the `train` split, leaving out
 those of the recorded transcripts; every fifth further game is varied (see vary.py). Prints one line a game, and at the end
-`equal answers / all answers`; `--write` puts the result into benchmarks/alfworld_oracle.json.
+`equal answers / all answers`; `--write` puts the result into tests/oracle/result.json.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vary import vary
 from turnwise.data.tasks import Task
 from turnwise.envs.household.alfworld import AlfworldEnv
 
-RESULT = ROOT / "benchmarks" / "alfworld_oracle.json"
+RESULT = ROOT / "tests" / "oracle" / "result.json"
 
 
 def main() -> None:
