@@ -26,13 +26,14 @@ from results import publish
 
 from turnwise.agent.base import Parsed, Prompt
 from turnwise.cluster.collecting import RemoteCollector
-from turnwise.cluster.crew import Crew
+from turnwise.cluster.workers import RolloutWorkers
 from turnwise.cluster.metrics import SECONDS
 from turnwise.cluster.pieces import Pace
-from turnwise.cluster.rollouter import Rollouter
+from turnwise.cluster.worker import RolloutWorker
 from turnwise.cluster.source import Access
 from turnwise.cluster.start import connect, import_ray, leave
-from turnwise.cluster.work import Hooks, Spec
+from turnwise.collect.hooks import Hooks
+from turnwise.cluster.work import Spec
 from turnwise.collect.collector import Collector
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.data.attempts import Start
@@ -150,7 +151,7 @@ class Parts:
         self._pool.close()
 
 
-class Paced(Rollouter):
+class Paced(RolloutWorker):
     """An actor whose pace can be set."""
 
     def set_pace(self, pace: Pace) -> None:
@@ -166,8 +167,8 @@ def made(seconds: float, hooks: Hooks) -> Parts:
     return found
 
 
-def cpu(crew: Crew, kind: str) -> float:
-    return time.process_time() if kind == "plain" else float(import_ray().get(crew.members[0].handle.cpu.remote()))
+def cpu(workers: RolloutWorkers, kind: str) -> float:
+    return time.process_time() if kind == "plain" else float(import_ray().get(workers.members[0].handle.cpu.remote()))
 
 
 def starts(batch: int) -> list[Start]:
@@ -192,27 +193,27 @@ def main() -> None:
     try:
         own = Parts(given.step, Hooks())
         actor = import_ray().remote(Paced).options(max_concurrency=8, num_cpus=1)
-        crew = Crew(lambda number: actor.remote(partial(made, given.step), number), 1, deadline=60.0)
-        crew.publish(0, lambda handle: handle.publish.remote(0, None))
-        crew.settle()
+        workers = RolloutWorkers(lambda number: actor.remote(partial(made, given.step), number), 1, deadline=60.0)
+        workers.publish(0, lambda handle: handle.publish.remote(0, None))
+        workers.settle()
         for number in range(given.rounds + 1):
             for kind in found:
                 planned = starts(number)
                 if kind != "plain":
                     pace = AT_END if kind == "at_end" else replace(Pace(), every=given.every)
-                    import_ray().get(crew.members[0].handle.set_pace.remote(pace))
-                before, spent, began = dict(crew.seconds), cpu(crew, kind), time.perf_counter()
+                    import_ray().get(workers.members[0].handle.set_pace.remote(pace))
+                before, spent, began = dict(workers.seconds), cpu(workers, kind), time.perf_counter()
                 with rare_searches():
-                    collector: Any = own.collector(Spec()) if kind == "plain" else RemoteCollector(Access(crew))
+                    collector: Any = own.collector(Spec()) if kind == "plain" else RemoteCollector(Access(workers))
                     trajectories = collector.run(planned)
-                line = {"collect": time.perf_counter() - began, "cpu": cpu(crew, kind) - spent}
-                line |= {name: crew.seconds[name] - before.get(name, 0.0) for name in SECONDS if kind != "plain"}
+                line = {"collect": time.perf_counter() - began, "cpu": cpu(workers, kind) - spent}
+                line |= {name: workers.seconds[name] - before.get(name, 0.0) for name in SECONDS if kind != "plain"}
                 turns = [turn for one in trajectories for turn in one.turns]
                 work = {"attempts": len(trajectories), "turns": len(turns), "prompt_tokens": sum(len(turn.prompt_ids) for turn in turns)}
                 if number:  # the first one warms up
                     found[kind].append(line)
                 del trajectories, turns
-        crew.close()
+        workers.close()
     finally:
         leave(started)
     least = {kind: {name: min(line[name] for line in lines) for name in lines[0]} for kind, lines in found.items()}

@@ -73,7 +73,7 @@ try:
 except ImportError:  # an older checkout
     loaded_set_apart = nullcontext
 try:
-    from turnwise.util.beside import beside
+    from turnwise.util.background import background as beside
     from turnwise.util.garbage import rare_searches, search_between
 except ImportError:  # an older checkout, which writes after the update
     beside = None  # type: ignore[assignment]
@@ -301,7 +301,7 @@ class Host:
                 pause()
             self.clock.add("beside", time.thread_time() - start)
 
-        with beside(work):
+        with background(work):
             yield
 
 

@@ -17,8 +17,9 @@ from typing import Any
 from toy_env import Corridor
 
 from turnwise.agent.base import Parsed, Prompt
-from turnwise.cluster.work import Hooks, Spec
+from turnwise.cluster.work import Spec
 from turnwise.collect.collector import Collector
+from turnwise.collect.hooks import Hooks
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.source import LocalSource
 from turnwise.data.attempts import Start
@@ -126,7 +127,7 @@ class LightParts:
 
     def collector(self, spec: Spec) -> Collector:
         policy = ModelPolicy(self.engine, WordContext, read, Sampling())
-        own = {"on_turn": self.on_turn, "on_end": self.hooks.on_end, "on_fault": self.hooks.on_fault, "cancelled": self.hooks.between}
+        own = {"on_turn": self.on_turn, "on_end": self.hooks.on_end, "on_fault": self.hooks.on_fault, "cancelled": self.hooks.cancelled}
         return Collector(self.pool, policy, max_turns=6, snapshots=spec.training, **own)
 
     def on_turn(self, trajectory: Trajectory) -> None:
@@ -135,7 +136,7 @@ class LightParts:
         if self.strikes is not None:
             self.strikes(self)
 
-    def say(self, texts: Sequence[str], seed: int, temperature: float | None) -> list[Turn]:
+    def generate(self, texts: Sequence[str], seed: int, temperature: float | None) -> list[Turn]:
         return [Turn(text, response=f"{text} {seed} {self.engine.weight}", version=self.version) for text in texts]
 
     def openings(self, starts: Sequence[Start]) -> list[str]:
@@ -209,7 +210,7 @@ def alone(batches: int = 3, env: Any = Corridor) -> Learner:
             parts.publish(version, learner.weight)
 
     engine = Engine()
-    source = LocalSource(places(), GROUPS, lambda: replace(parts.collector(Spec()), snapshots=False), engine)
+    source = LocalSource(places(), GROUPS, lambda: replace(parts.collector(Spec()), snapshots=False), lambda: engine)
     run(source, engine, learner, batches)
     parts.close()
     return learner

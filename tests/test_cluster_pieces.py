@@ -8,8 +8,8 @@ from typing import Any
 from cluster_light import SIZE, LightParts, places
 
 from turnwise.cluster.pieces import Arrival, Pace, Piece, Sending
-from turnwise.cluster.rollouter import Rollouter
 from turnwise.cluster.work import Call, Outcome, Spec, Work
+from turnwise.cluster.worker import RolloutWorker
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.envs.pool import EnvResult, Fault
 
@@ -54,7 +54,7 @@ def test_pieces_and_the_rest_bring_what_was_played_and_nothing_twice() -> None:
 
 
 def test_nobody_waits_for_pieces_of_what_was_played_to_its_end() -> None:
-    class Slow(Rollouter):
+    class Slow(RolloutWorker):
         pace = Pace(every=3600.0)
 
     actor = Slow(LightParts)

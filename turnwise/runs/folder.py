@@ -31,7 +31,7 @@ from turnwise.data.images import load_pictures, save_pictures
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import Task
 from turnwise.data.tokenfile import Pair, read_tokens, write_tokens
-from turnwise.util.beside import Pause
+from turnwise.util.background import Pause
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside, sweep_files, write_atomically, write_text_atomically
 from turnwise.util.jsonable import json_value
