@@ -19,8 +19,9 @@ from cluster_light import Learner, LightParts
 from toy_env import Corridor
 
 from turnwise.cluster.chunks import Pace
-from turnwise.cluster.rollouter import Rollouter
-from turnwise.cluster.work import Hooks, Outcome, Work
+from turnwise.cluster.work import Outcome, Work
+from turnwise.cluster.worker import RolloutWorker
+from turnwise.collect.hooks import Hooks
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import Task
 from turnwise.envs.base import Observation, Transition
@@ -95,7 +96,7 @@ class Watched(Corridor):
 class Parts(LightParts):
     """What a watched engine plays with."""
 
-    doomed: DoomedRollouter
+    doomed: DoomedWorker
 
     def on_turn(self, trajectory: Trajectory) -> None:
         self.doomed.at("first turn" if len(trajectory.turns) == 1 else "turn")
@@ -107,7 +108,7 @@ class Parts(LightParts):
         self.doomed.at("has weights")
 
 
-class DoomedRollouter(Rollouter):
+class DoomedWorker(RolloutWorker):
     """The actor of an engine, which comes to moments. What it has played travels at once."""
 
     pace = Pace(every=0.001, few=1)

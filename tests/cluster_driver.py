@@ -1,4 +1,4 @@
-"""A driver that is killed and resumed: the real loop, run folder, checkpoints and crew, with a learner and engines that have no model.
+"""A driver that is killed and resumed: the real loop, run folder, checkpoints and workers, with a learner and engines that have no model.
 
     python tests/cluster_driver.py ADDRESS FOLDER      # one life after another, each killed at a moment but the last; writes JSON
 
@@ -14,19 +14,20 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from cluster_light import GROUPS, Learner, Make, Sender, places
 from conftest import ROOT
 
-from turnwise.cluster.collecting import RemoteCollector
-from turnwise.cluster.crew import Crew
-from turnwise.cluster.rollouter import Rollouter
+from turnwise.cluster.collecting import RemoteCollector, RemoteCollectors
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
 from turnwise.cluster.work import Spec
-from turnwise.collect.panel import Evaluation, run_panel
+from turnwise.cluster.worker import RolloutWorker
+from turnwise.cluster.workers import RolloutWorkers
+from turnwise.collect.faults import FaultWatch
+from turnwise.collect.source import LocalSource
 from turnwise.config.schema import Config
 from turnwise.config.writing import to_toml
 from turnwise.data.batch import Batch
@@ -37,11 +38,10 @@ from turnwise.runs import folder as folders
 from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter
 from turnwise.setup.state import restore
-from turnwise.setup.system import System
+from turnwise.setup.training import Evaluator, Training, build_credit
 from turnwise.train import run_iterations
-from turnwise.util.beside import Pause
 
-AT_THE_START = ("starts", "hired engines")
+AT_THE_START = ("starts", "started engines")
 MOMENTS = (
     *AT_THE_START,
     "handed out work",
@@ -57,10 +57,11 @@ BATCHES = 11  # one for each strike, and one more
 SETTINGS: dict[str, Any] = {"sft": None, "iterations": BATCHES, "run.checkpoint_every": 2, "run.keep_rollouts": BATCHES, "eval.every": 3}
 
 
-class Driver(System):
+class Driver:
     """The parts of a run without a model. What it learns is one number, which is all that its checkpoints hold."""
 
-    moment, least = "", 0
+    def __init__(self, moment: str, least: int):
+        self.moment, self.least, self.light = moment, least, Learner()
 
     def at(self, moment: str) -> None:
         """The driver has come to a moment."""
@@ -74,77 +75,65 @@ class Driver(System):
 
         return call
 
-    @cached_property
-    def light(self) -> Learner:
-        return Learner()
-
-    @cached_property
-    def access(self) -> Access:
+    def training(self, config: Config) -> Training:
         import ray
 
-        def hire(number: int) -> Any:
-            return ray.remote(Rollouter).options(num_cpus=1, max_restarts=0, max_concurrency=16).remote(Make(number), number)
+        def start(number: int) -> Any:
+            return ray.remote(RolloutWorker).options(num_cpus=1, max_restarts=0, max_concurrency=16).remote(Make(number), number)
 
-        crew = Crew(hire, 1, deadline=180.0)  # a slow start on a busy machine is not a loss
-        self.at("hired engines")
-        given = crew.employ
-        crew.employ = lambda *arguments: [given(*arguments), self.at("handed out work")][0]  # type: ignore[method-assign]
-        return Access(crew)
-
-    @cached_property
-    def engine(self) -> Any:
+        workers = RolloutWorkers(start, 1, deadline=180.0)  # a slow start on a busy machine is not a loss
+        self.at("started engines")
+        given = workers.employ
+        workers.employ = lambda *arguments: [given(*arguments), self.at("handed out work")][0]  # type: ignore[method-assign]
         sender = Sender(self.light)
         sender.send = self.before("publishes", sender.send)  # type: ignore[method-assign]
-        made = RemoteEngine(self.access, sender)
-        made.refresh()
-        return made
+        access = Access(workers)
+        engine = RemoteEngine(access, sender)
+        engine.refresh()
+        slots = places()
+        source = ClusterSource(LocalSource(slots, GROUPS, lambda: RemoteCollector(access, Spec()), lambda: engine), lambda: engine)
+        stack = ExitStack()
+        stack.callback(engine.close)
+        collectors = RemoteCollectors(lambda: access, 6)
+        panel = TaskSet((Task("8", data={"number": 8}),), "held out")
+        evaluate = Evaluator(panel, config.eval, self.before_each("evaluates", collectors), Plain(), slots, 6)
+        faults = FaultWatch(print)
+        return Training(config, source, Plain(), slots, self, self.credit, evaluate, lambda on_task: {}, faults, resources=stack)
 
-    @cached_property
-    def places(self) -> Any:
-        return places()
+    def before_each(self, moment: str, collectors: RemoteCollectors) -> Any:
+        collectors.evaluation = self.before(moment, collectors.evaluation)  # type: ignore[method-assign]
+        return collectors
 
-    @cached_property
-    def plan(self) -> Any:
-        return Plain()
+    def credit(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
+        return build_credit(Config())(batch)
 
-    @cached_property
-    def source(self) -> Any:
-        return ClusterSource(self.places, GROUPS, lambda: RemoteCollector(self.access, Spec()), self.engine, access=self.access)
-
-    def load_ahead(self, pause: Pause = lambda: None) -> None:
-        self.access.crew.load_ahead(self.places.coming(GROUPS))
-
-    def annotate(self, batch: Batch) -> Batch:
-        self.at("has collected")
-        return batch
+    # -- the learner ----------------------------------------------------------------------------------------------------------------
 
     def signal(self, batch: Batch, progress: float = 0.0) -> Batch:
+        self.at("has collected")
         return batch
 
     def update(self, batch: Batch, seed: int, progress: float) -> dict[str, float]:
         self.light.update(batch.trajectories, len(self.light.batches))
         self.at("has learned")
-        return {"weight": float(self.light.weight)}
+        return {"learner/weight": float(self.light.weight)}
 
-    def train_models(self, batch: Batch, progress: float) -> dict[str, float]:
+    def imitate(self, *arguments: Any) -> dict[str, float]:
         return {}
 
-    def evaluate(self) -> Evaluation:
-        self.at("evaluates")
-        return run_panel(RemoteCollector(self.access), TaskSet((Task("8", data={"number": 8}),), "held out"))
+    def follow_policy(self) -> None: ...
 
-    @property
-    def evaluation_settings(self) -> dict[str, Any]:
-        return {}
-
-    def keep(self, folder: Path, step: int, state: Mapping[str, Any], score: float | None, keep: int) -> None:
+    def save(self, folder: Path, step: int, state: Mapping[str, Any], score: float | None, keep: int) -> None:
         learned = {"weight": self.light.weight, "batches": self.light.batches}
         checkpoint.save(folder, step, {}, {**state, "learned": learned}, score=score, keep=keep)
 
-    def restored(self, path: Path) -> dict[str, Any]:
-        found = checkpoint.read(path).state
-        self.light.weight, self.light.batches = found["learned"]["weight"], found["learned"]["batches"]
-        return found
+    def restore(self, path: Path) -> dict[str, Any]:
+        stored = checkpoint.read(path).state
+        self.light.weight, self.light.batches = stored["learned"]["weight"], stored["learned"]["batches"]
+        return stored
+
+    def save_model(self, folder: Path, merged: bool = True) -> Path:
+        return folder
 
 
 def live(folder: Path, address: str, moment: str, least: int) -> None:
@@ -155,16 +144,16 @@ def live(folder: Path, address: str, moment: str, least: int) -> None:
     config = Config.load(ROOT / "recipes" / "own-env.toml", SETTINGS | {"out": str(folder), "name": "run"})
     run = Run.open(made) if made.is_dir() else Run.create(folder, "run", to_toml(config))
     with run.locked("train"):
-        driver = Driver(config)
-        driver.moment, driver.least = moment, least
+        driver = Driver(moment, least)
         driver.at("starts")
         checkpoint.write_manifest = driver.before("before the manifest", checkpoint.write_manifest)
         folders.write_texts = driver.before("writes the batch", folders.write_texts)
         run.on_log = lambda metrics: driver.at("logged")
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-        state = restore(run, driver, print)
-        run_iterations(run, driver, state, Reporter())
-        driver.close()
+        training = driver.training(config)
+        state = restore(run, training, print)
+        run_iterations(run, training, state, Reporter())
+        training.close()
 
 
 def lives(folder: Path, address: str, moments: Sequence[str]) -> list[int]:

@@ -17,14 +17,15 @@ from typing import Any
 from toy_env import Corridor
 
 from turnwise.agent.base import Parsed, Prompt
-from turnwise.cluster.work import Hooks, Spec
+from turnwise.cluster.work import Spec
 from turnwise.collect.collector import Collector
+from turnwise.collect.hooks import Hooks
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.source import LocalSource
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task, TaskSet
-from turnwise.engines.base import Request, Response, Sampling
+from turnwise.engines.base import Engine, Request, Response, Sampling, WeightReceiver
 from turnwise.envs.base import Observation
 from turnwise.envs.pool import Pool
 from turnwise.methods.planning import Places, Plain
@@ -48,7 +49,7 @@ class WordContext:
         self.ids = [*self.ids, *response_ids, len(observation.text)]
 
 
-class WordEngine:
+class WordEngine(Engine):
     """Answers with a word drawn from the request's seed and the weights."""
 
     def __init__(self) -> None:
@@ -62,13 +63,11 @@ class WordEngine:
     def submit(self, requests: Sequence[Request]) -> None:
         self.waiting += requests
 
-    def poll(self) -> list[Response]:
+    def poll(self, wait: bool = True) -> list[Response]:
         request = self.waiting.pop(0)
         chance = derive(request.seed, self.weight) % 100
         word = 1 if chance < 60 else chance % 3
         return [Response(request.key, (word, 3), (-0.5, -0.1), version=self.version)]
-
-    def release(self, sequence: int) -> None: ...
 
 
 def read(ids: Sequence[int], observation: Observation) -> tuple[str, Parsed]:
@@ -126,7 +125,7 @@ class LightParts:
 
     def collector(self, spec: Spec) -> Collector:
         policy = ModelPolicy(self.engine, WordContext, read, Sampling())
-        own = {"on_turn": self.on_turn, "on_end": self.hooks.on_end, "on_fault": self.hooks.on_fault, "cancelled": self.hooks.between}
+        own = {"on_turn": self.on_turn, "on_end": self.hooks.on_end, "on_fault": self.hooks.on_fault, "cancelled": self.hooks.cancelled}
         return Collector(self.pool, policy, max_turns=6, snapshots=spec.training, **own)
 
     def on_turn(self, trajectory: Trajectory) -> None:
@@ -135,7 +134,7 @@ class LightParts:
         if self.strikes is not None:
             self.strikes(self)
 
-    def say(self, texts: Sequence[str], seed: int, temperature: float | None) -> list[Turn]:
+    def generate(self, texts: Sequence[str], seed: int, temperature: float | None) -> list[Turn]:
         return [Turn(text, response=f"{text} {seed} {self.engine.weight}", version=self.version) for text in texts]
 
     def openings(self, starts: Sequence[Start]) -> list[str]:
@@ -201,15 +200,13 @@ def alone(batches: int = 3, env: Any = Corridor) -> Learner:
     learner, parts = Learner(), LightParts(Hooks(), env=env)
     parts.publish(0, learner.weight)
 
-    class Engine:
-        version = 0
-
+    class Published(WeightReceiver):
         def publish(self, version: int, weights: Any = None) -> None:
             self.version = version
             parts.publish(version, learner.weight)
 
-    engine = Engine()
-    source = LocalSource(places(), GROUPS, lambda: replace(parts.collector(Spec()), snapshots=False), engine)
+    engine = Published()
+    source = LocalSource(places(), GROUPS, lambda: replace(parts.collector(Spec()), snapshots=False), lambda: engine)
     run(source, engine, learner, batches)
     parts.close()
     return learner

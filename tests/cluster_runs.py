@@ -1,11 +1,9 @@
-"""What the tests of clusters share: the smallest run that learns, its weights, and a crew that plays in this process without Ray."""
+"""What the tests of clusters share: the smallest run that learns, its weights, and a workers that plays in this process without Ray."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from copy import deepcopy
-from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,10 +15,11 @@ from safetensors.torch import load_file
 from small_runs import TINY
 
 import turnwise as tw
-from turnwise.api import make_system
-from turnwise.cluster.crew import Hears
-from turnwise.cluster.rollouter import Session
-from turnwise.cluster.work import Hooks, Outcome, Work
+from turnwise.cluster.source import RemoteEngine
+from turnwise.cluster.work import Outcome, Work
+from turnwise.cluster.worker import Session
+from turnwise.cluster.workers import WorkerHooks
+from turnwise.collect.hooks import Hooks
 from turnwise.setup import cluster as setup
 
 SMALL: dict[str, Any] = TINY | {  # a model that babbles: what it says wins or loses
@@ -51,12 +50,12 @@ def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
-class LocalCrew:
+class LocalWorkers:
     """Engines that take turns in this process; what they get and give is copied. `loses` is asked before each work whether its engine is
     lost first."""
 
     def __init__(self, size: int, parts: Any, loses: Any = lambda number: False):
-        self.size, self.hears, self._parts, self._loses = size, Hears(), parts, loses
+        self.size, self.hooks, self._parts, self._loses = size, WorkerHooks(), parts, loses
         self._sessions: dict[int, Session] = {}
         self.works = 0
         self.seconds: dict[str, float] = {}
@@ -80,7 +79,7 @@ class LocalCrew:
         send(SimpleNamespace(publish=SimpleNamespace(remote=lambda version, weights: self._parts.publish(version, weights))))
 
     @property
-    def crew(self) -> LocalCrew:
+    def workers(self) -> LocalWorkers:
         return self
 
     def do(self, work: Any) -> Any:
@@ -114,36 +113,22 @@ class Direct:
     def close(self) -> None: ...
 
 
-class EnginesHere(setup.ClusterSystem):
-    """A run whose engines are in this process, each with the sessions that it would have as an actor."""
+def engines_here(patch: pytest.MonkeyPatch, loses: Any = lambda number: False) -> None:
+    """From now on, runs on a cluster have their engines in this process, each with the sessions that it would have as an actor."""
 
-    loses: Any = staticmethod(lambda number: False)
+    def start(config: Any, bundles: Any, spec: Any, hooks: Any) -> Any:
+        return LocalWorkers(config.cluster.engines, setup.WorkerParts(spec, Hooks()), loses)
 
-    @cached_property
-    def crew(self) -> Any:
-        parts = setup.PlayingParts(setup.Recruit.of(self), Hooks())
-        return LocalCrew(self.own.engines, parts, self.loses)
+    def remote(config: Any, learner: Any, workers: Any) -> Any:
+        engine = RemoteEngine(workers, Direct(lambda: learner.weights(False)))  # type: ignore[arg-type]
+        engine.refresh()
+        return engine
 
-    @cached_property
-    def access(self) -> Any:
-        return self.crew
-
-    @cached_property
-    def engine(self) -> Any:
-        from turnwise.cluster.source import RemoteEngine
-
-        made = RemoteEngine(self.crew, Direct(self._weights))
-        made.refresh()
-        return made
-
-
-class InOneProcess(EnginesHere):
-    """The learner is in this process, too."""
-
-    def connect(self) -> None: ...
+    patch.setattr(setup, "start_workers", start)
+    patch.setattr(setup, "build_remote_engine", remote)
 
 
 def in_one_process(patch: pytest.MonkeyPatch, loses: Any = lambda number: False) -> None:
-    """From now on, runs on a cluster have their engines in this process."""
-    patch.setattr(InOneProcess, "loses", staticmethod(loses))
-    patch.setattr(sys.modules[make_system.__module__], "ClusterSystem", InOneProcess)
+    """The learner is in this process, too: there is no cluster at all."""
+    engines_here(patch, loses)
+    patch.setattr(setup, "join_cluster", lambda config, hooks, stack: [])

@@ -11,29 +11,30 @@ import pytest
 from conftest import ROOT
 
 from turnwise import TurnwiseError
-from turnwise.agent import AgentSettings
+from turnwise.agent import Agent, AgentSettings
 from turnwise.config.loading import load_reference
 from turnwise.config.schema import Config
 from turnwise.config.sections import Agent as AgentSection
 from turnwise.config.writing import to_toml
 from turnwise.envs import registry
 from turnwise.envs.base import Observation
-from turnwise.setup.system import System
+from turnwise.setup.build import build_agent, load_model
 
 COUNTER = f"{ROOT / 'tests' / 'counter_env.py'}:Counter"
 SIZES = {f"model.tiny.{name}": size for name, size in {"layers": 1, "hidden": 32, "heads": 2, "vocabulary_tasks": 1}.items()}
 SEEN = Observation("The counter shows 0.", actions=("add one", "wait", "help"))
 
 
-def system(**agent: Any) -> System:
-    keys = {f"agent.{name}": value for name, value in {"max_prompt_tokens": 500, **agent}.items()}
-    return System(Config.load(None, {"env.name": COUNTER, "device": "cpu", **SIZES, **keys}))
+def agent(**settings: Any) -> Agent:
+    keys = {f"agent.{name}": value for name, value in {"max_prompt_tokens": 500, **settings}.items()}
+    config = Config.load(None, {"env.name": COUNTER, "device": "cpu", **SIZES, **keys})
+    return build_agent(config, load_model(config))
 
 
-def first_prompt(made: System) -> str:
-    context = made.agent.context()
+def first_prompt(made: Agent) -> str:
+    context = made.context()
     context.start(registry.tasks(COUNTER, "train", n=1)[0], SEEN)
-    return str(made.tokenizer.decode(context.prompt().ids))
+    return str(made.chat.tokenizer.decode(context.prompt().ids))
 
 
 def test_every_setting_of_the_agent_has_a_key() -> None:
@@ -43,26 +44,26 @@ def test_every_setting_of_the_agent_has_a_key() -> None:
 
 
 def test_hidden_actions_are_not_listed() -> None:
-    assert "help" not in first_prompt(system()) and "wait" in first_prompt(system())
-    shown = first_prompt(system(hide_actions=["wait"]))
+    assert "help" not in first_prompt(agent()) and "wait" in first_prompt(agent())
+    shown = first_prompt(agent(hide_actions=["wait"]))
     assert "help" in shown and "wait" not in shown
-    assert "wait" not in first_prompt(system(show_actions=False))
+    assert "wait" not in first_prompt(agent(show_actions=False))
 
 
 def test_instructions_are_the_environments_own_or_the_recipes() -> None:
-    assert "Bring the counter to three." in first_prompt(system())
-    other = first_prompt(system(instructions="Count slowly."))
+    assert "Bring the counter to three." in first_prompt(agent())
+    other = first_prompt(agent(instructions="Count slowly."))
     assert "Count slowly." in other and "to three" not in other
-    assert "to three" not in first_prompt(system(instructions=""))
+    assert "to three" not in first_prompt(agent(instructions=""))
 
 
 def test_a_system_message_opens_the_prompt() -> None:
-    assert first_prompt(system(system="You can count.")).startswith("<|system|>You can count.")
+    assert first_prompt(agent(system="You can count.")).startswith("<|system|>You can count.")
 
 
 def test_a_prompt_file_of_ones_own_is_filled(tmp_path: Path) -> None:
     (tmp_path / "short.jinja").write_text("Now: {{ observation }} Answer in <action></action>.")
-    assert "Now: The counter shows 0. Answer in" in first_prompt(system(prompt=str(tmp_path / "short.jinja")))
+    assert "Now: The counter shows 0. Answer in" in first_prompt(agent(prompt=str(tmp_path / "short.jinja")))
 
 
 def test_a_context_of_ones_own_makes_the_prompts_with_its_options(tmp_path: Path) -> None:
@@ -71,42 +72,42 @@ def test_a_context_of_ones_own_makes_the_prompts_with_its_options(tmp_path: Path
         "    def __init__(self, maker, word):\n        super().__init__(maker)\n        self.word = word\n\n"
         "    def prompt(self):\n        return self.maker.prompt(self.word)\n"
     )
-    assert "banana" in first_prompt(system(context=f"{tmp_path / 'mine.py'}:Mine", options={"word": "banana"}))
+    assert "banana" in first_prompt(agent(context=f"{tmp_path / 'mine.py'}:Mine", options={"word": "banana"}))
 
 
 def test_validity_can_ask_for_admissible_actions_and_for_thoughts() -> None:
     answer = "<action>jump</action>"
-    assert system().agent.read_text(answer, SEEN).valid
-    assert system(valid="admissible").agent.read_text(answer, SEEN).problem == "not admissible"
-    assert system(valid="thought").agent.read_text(answer, SEEN).problem == "no thought"
+    assert agent().read_text(answer, SEEN).valid
+    assert agent(valid="admissible").read_text(answer, SEEN).problem == "not admissible"
+    assert agent(valid="thought").read_text(answer, SEEN).problem == "no thought"
 
 
 def test_responses_can_be_read_whole_whatever_the_prompt_asks() -> None:
-    assert system(parse="whole").agent.read_text("wait\nand see", SEEN).action == "wait"
+    assert agent(parse="whole").read_text("wait\nand see", SEEN).action == "wait"
 
 
 CALL = '<tool_call>\n{"name": "add", "arguments": {"amount": 3}}\n</tool_call>'
 
 
 def test_tools_are_the_environments_own_where_the_recipe_names_none() -> None:
-    made = system(prompt="tool")
+    made = agent(prompt="tool")
     assert '"name": "add"' in first_prompt(made) and '"name": "act"' not in first_prompt(made)
-    parsed = made.agent.read_text(CALL, SEEN)
+    parsed = made.read_text(CALL, SEEN)
     assert parsed.valid and json.loads(parsed.action) == {"name": "add", "arguments": {"amount": 3}}
     env = registry.make(COUNTER)
     env.reset(registry.tasks(COUNTER, "train", n=1)[0])
     assert env.step(parsed.action).success
-    assert system(prompt="think").agent.settings.offered_tools == ()
+    assert agent(prompt="think").settings.offered_tools == ()
 
 
 def test_tools_of_the_recipe_replace_them_given_there_or_in_a_file(tmp_path: Path) -> None:
     tool = {"type": "function", "function": {"name": "wave", "parameters": {"type": "object", "properties": {}}}}
     (tmp_path / "tools.json").write_text(json.dumps([tool]))
     for tools in ([tool], str(tmp_path / "tools.json")):
-        agent = system(prompt="tool", tools=tools).agent
-        assert agent.read_text(CALL, SEEN).problem == "unknown tool"
-        assert agent.read_text('<tool_call>{"name": "wave", "arguments": {}}</tool_call>', SEEN).valid
-    plain = system(prompt="tool", tools=[]).agent
+        made = agent(prompt="tool", tools=tools)
+        assert made.read_text(CALL, SEEN).problem == "unknown tool"
+        assert made.read_text('<tool_call>{"name": "wave", "arguments": {}}</tool_call>', SEEN).valid
+    plain = agent(prompt="tool", tools=[])
     assert plain.read_text('<tool_call>{"name": "act", "arguments": {"action": "wait"}}</tool_call>', SEEN).action == "wait"
 
 
@@ -120,12 +121,12 @@ def test_tools_survive_the_saved_recipe(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tools", [[{"description": "no name"}], "nowhere.json", [{"function": {"name": ""}}]])
 def test_tools_that_are_none_are_refused_with_a_reason(tools: Any) -> None:
     with pytest.raises(TurnwiseError, match="tools"):
-        _ = system(prompt="tool", tools=tools).agent
+        agent(prompt="tool", tools=tools)
 
 
 def test_options_of_the_chat_template_reach_it() -> None:
     template = "{% for message in messages %}{{ message.content }}{% endfor %}{% if loud %}!!!{% endif %}"
-    assert first_prompt(system(template_options={"chat_template": template, "loud": True})).endswith("!!!")
+    assert first_prompt(agent(template_options={"chat_template": template, "loud": True})).endswith("!!!")
 
 
 def test_the_tools_in_the_page_are_those_of_the_counter(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.methods.planning import Places, Plan
 from turnwise.methods.strategies import OneByOne
 from turnwise.setup.needs import check_needs
-from turnwise.setup.system import System
+from turnwise.setup.training import Training, build_training
 
 SMALL: dict[str, Any] = {
     "env.max_turns": 4,
@@ -37,14 +37,18 @@ SMALL: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def system() -> Iterator[System]:
-    found = System(Config.load(ROOT / "recipes" / "numberline-tiny.toml", SMALL))
-    yield found
-    found.close()
+def training() -> Iterator[Training]:
+    built = build_training(Config.load(ROOT / "recipes" / "numberline-tiny.toml", SMALL))
+    yield built
+    built.close()
 
 
-def first_prompts(system: System, trajectory: Trajectory) -> list[str]:
-    return [system.agent.chat.tokenizer.decode(turn.prompt_ids) for turn in trajectory.turns]
+def first_prompts(training: Training, trajectory: Trajectory) -> list[str]:
+    return [training.tokenizer.decode(turn.prompt_ids) for turn in trajectory.turns]
+
+
+def collector(training: Training) -> Any:
+    return training.evaluate.collectors.evaluation()
 
 
 def test_an_attempt_ends_at_its_own_limit_and_never_after_the_runs() -> None:
@@ -54,8 +58,8 @@ def test_an_attempt_ends_at_its_own_limit_and_never_after_the_runs() -> None:
 
 
 @pytest.mark.parametrize("context", ["window", "full"])
-def test_a_hint_is_shown_and_a_function_is_asked_on_every_turn(system: System, context: str) -> None:
-    agent = Agent(system.tokenizer, replace(system.agent.settings, context=context))
+def test_a_hint_is_shown_and_a_function_is_asked_on_every_turn(training: Training, context: str) -> None:
+    agent = Agent(training.tokenizer, replace(training.evaluate.collectors.agent.settings, context=context))  # type: ignore[attr-defined]
     asked: list[str] = []
 
     def by_observation(text: str) -> str:
@@ -83,37 +87,37 @@ def system_observation(text: str) -> Any:
     return Observation(text, actions=("+", "-"))
 
 
-def test_a_hint_that_hears_responses_changes_with_them_in_each_attempt_alone(system: System) -> None:
+def test_a_hint_that_hears_responses_changes_with_them_in_each_attempt_alone(training: Training) -> None:
     hint = OneByOne("{k} {n} {text}", ("- -", "+ +", "- + -"), budget=1)
-    starts = [replace(start, hint=hint) for start in system.places.starts(0, 2)[:3]]
-    found = system.collector().run(starts)
+    starts = [replace(start, hint=hint) for start in training.slots.starts(0, 2)[:3]]
+    found = collector(training).run(starts)
     for one in found:
-        shown = [next(text for text in hint.parts if f"3 {text}" in prompt) for prompt in first_prompts(system, one)]
+        shown = [next(text for text in hint.parts if f"3 {text}" in prompt) for prompt in first_prompts(training, one)]
         assert shown == [*hint.parts, hint.parts[-1]][: len(shown)]
     assert max(len(one.turns) for one in found) > 1 and hint.at == 0
 
 
-def test_what_a_policy_is_told_and_has_to_forget_is_not_in_the_prompts_that_it_learns_with(system: System) -> None:
-    [start, *_] = system.places.starts(0, 1)
+def test_what_a_policy_is_told_and_has_to_forget_is_not_in_the_prompts_that_it_learns_with(training: Training) -> None:
+    [start, *_] = training.slots.starts(0, 1)
     told = replace(start, hint="- - - - -")
     forgotten = replace(told, forget=True)
-    seen, learned = system.collector().run([told])[0], system.collector().run([forgotten])[0]
+    seen, learned = collector(training).run([told])[0], collector(training).run([forgotten])[0]
     assert [turn.response_ids for turn in seen.turns] == [turn.response_ids for turn in learned.turns]  # the policy saw the same
     assert np.allclose([p for t in seen.turns for p in t.logprobs], [p for t in learned.turns for p in t.logprobs])
-    assert all("- - - - -" in text for text in first_prompts(system, seen))
-    assert not any("- - - - -" in text for text in first_prompts(system, learned)) and learned.turns[0].info["hint"] == "- - - - -"
+    assert all("- - - - -" in text for text in first_prompts(training, seen))
+    assert not any("- - - - -" in text for text in first_prompts(training, learned)) and learned.turns[0].info["hint"] == "- - - - -"
 
 
-def test_a_branch_from_the_expert_begins_where_it_was_and_learns_from_its_own_turns_alone(system: System) -> None:
-    places = system.places
+def test_a_branch_from_the_expert_begins_where_it_was_and_learns_from_its_own_turns_alone(training: Training) -> None:
+    places = training.slots
     task = next(task for task in places.tasks if abs(task.data["target"] - task.data["start"]) == 4)
     [shown] = places.demonstrations([task])
     assert shown.success and len(shown.turns) == 4
     places.begin()
     [group, *_] = places.group(task)
-    collector = system.collector()
-    found = collector.run(places.branch(shown, 3, 2, group=group.group, task=task))
-    assert not collector.counts["lost_branches"] and [len(t.turns) for t in found] == [4, 4]
+    made = collector(training)
+    found = made.run(places.branch(shown, 3, 2, group=group.group, task=task))
+    assert not made.counts["lost_branches"] and [len(t.turns) for t in found] == [4, 4]
     assert all([turn.action for turn in t.turns[:3]] == [turn.action for turn in shown.turns[:3]] for t in found)
     batch = Batch.of(found, [task])
     assert batch.column("turn.mask").tolist() == [False, False, False, True] * 2
@@ -124,29 +128,28 @@ def test_a_batch_of_sampled_turns_has_no_mask() -> None:
     assert not Batch.of([Trajectory(0, 0, turns=[Turn("a")])]).has("turn.mask")
 
 
-def test_the_policy_answers_a_message_of_the_plan_the_same_way_for_the_same_seed(system: System) -> None:
-    one, two = (system.places.answers(["say + or -", "again"], 5) for _ in range(2))
+def test_the_policy_answers_a_message_of_the_plan_the_same_way_for_the_same_seed(training: Training) -> None:
+    one, two = (training.slots.answers(["say + or -", "again"], 5) for _ in range(2))
     assert one == two and len(one) == 2 and any(one)
-    assert system.engine.pending == 0
 
 
-def test_the_policy_answers_with_turns_that_hold_what_was_sampled(system: System) -> None:
+def test_the_policy_answers_with_turns_that_hold_what_was_sampled(training: Training) -> None:
     texts = ["say + or -", "again"]
-    turns = system.places.said(texts, 5)
-    assert [turn.response.strip() for turn in turns] == system.places.answers(texts, 5)
+    turns = training.slots.said(texts, 5)
+    assert [turn.response.strip() for turn in turns] == training.slots.answers(texts, 5)
     assert all(len(turn.response_ids) == len(turn.logprobs) > 0 and len(turn.prompt_ids) for turn in turns)
     assert [turn.observation for turn in turns] == texts
 
 
-def test_a_plan_learns_how_attempts_begin(system: System) -> None:
-    starts = system.places.starts(0, 3)[:: system.places.group_size]
-    played = system.collector().run(starts)
-    assert system.places.openings(starts) == [f"{t.goal}\n{t.turns[0].observation}" for t in played] and played[0].goal
+def test_a_plan_learns_how_attempts_begin(training: Training) -> None:
+    starts = training.slots.starts(0, 3)[:: training.slots.group_size]
+    played = collector(training).run(starts)
+    assert training.slots.openings(starts) == [f"{t.goal}\n{t.turns[0].observation}" for t in played] and played[0].goal
 
 
-def test_an_attempt_can_have_a_temperature_of_its_own(system: System) -> None:
-    starts = [replace(start, temperature=0) for start in system.places.starts(0, 1)]
-    greedy = [[turn.response for turn in t.turns] for t in system.collector().run(starts)]
+def test_an_attempt_can_have_a_temperature_of_its_own(training: Training) -> None:
+    starts = [replace(start, temperature=0) for start in training.slots.starts(0, 1)]
+    greedy = [[turn.response for turn in t.turns] for t in collector(training).run(starts)]
     assert all(said == greedy[0] for said in greedy)
 
 
@@ -172,17 +175,13 @@ def test_an_expert_is_one_who_plans_or_one_who_advises() -> None:
         check_needs(config, environment=type("Env", (), {}))
 
 
-def test_a_plan_may_tell_the_attempts_of_an_evaluation_something(system: System) -> None:
+def test_a_plan_may_tell_the_attempts_of_an_evaluation_something(training: Training) -> None:
     class Tells(Plan):
         def evaluated(self, start: Any) -> Any:
             return replace(start, hint="- - -")
 
-    def shown() -> int:
-        return sum("- - -" in text for t in system.evaluate().trajectories for text in first_prompts(system, t))
+    def shown(plan: Plan) -> int:
+        played = replace(training.evaluate, plan=plan)().trajectories
+        return sum("- - -" in text for trajectory in played for text in first_prompts(training, trajectory))
 
-    assert shown() == 0
-    system.__dict__["plan"] = Tells()
-    try:
-        assert shown() > 0
-    finally:
-        del system.__dict__["plan"]
+    assert shown(Plan()) == 0 < shown(Tells())

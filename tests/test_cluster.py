@@ -18,6 +18,7 @@ import pytest
 from cluster_runs import SEATS, in_one_process, same, trained
 from conftest import ROOT, Cli
 from safetensors.torch import load_file
+from turnwise.collect.bundles import SEAT
 
 import turnwise as tw
 from turnwise import TurnwiseError
@@ -25,15 +26,15 @@ from turnwise.cluster.placement import Demand, Node, crowded, lacking, place
 from turnwise.cluster.probe import here as installed_here
 from turnwise.cluster.probe import problems
 from turnwise.cluster.start import connect, free_port
-from turnwise.collect.seats import SEAT
 from turnwise.config.schema import Config
 from turnwise.config.writing import content_hash, to_toml
 from turnwise.report.cluster_check import check_command, on_cpus
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_trajectories
-from turnwise.setup import placing
-from turnwise.setup.cluster import ClusterSystem, Recruit
-from turnwise.setup.placing import Checked, check_cluster, check_recipe, seats_for
+from turnwise.setup import placement as placing
+from turnwise.setup.cluster import ActorSpec
+from turnwise.setup.placement import Checked, bundles_for, check_cluster, check_recipe
+from turnwise.setup.training import build_training
 
 QUICKSTART = ROOT / "recipes" / "quickstart.toml"
 STORE = 80 * 2**20  # bytes of shared memory per node
@@ -212,11 +213,11 @@ def test_a_signal_to_end_still_saves_the_run_after_ray_was_joined(joining: Any) 
 
 def test_the_words_of_a_tiny_model_are_on_the_disk_only_while_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    recruit = Recruit(Config.load(QUICKSTART), "", (), {}, {"tokenizer.json": b"words"})
-    with recruit.vocabulary() as folder:
+    spec = ActorSpec(Config.load(QUICKSTART), "", (), {}, {"tokenizer.json": b"words"})
+    with spec.words() as folder:
         assert folder is not None and (folder / "tokenizer.json").read_bytes() == b"words"
     assert not list(tmp_path.iterdir())
-    with replace(recruit, words={}).vocabulary() as folder:
+    with replace(spec, vocabulary={}).words() as folder:
         assert folder is None
 
 
@@ -224,14 +225,14 @@ def test_a_program_is_refused_before_ray_is_started(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("turnwise.setup.cluster.connect", lambda address: pytest.fail("Ray was started"))
     config = Config.load(ROOT / "recipes" / "own-env.toml", ["env.name=program", "env.options.command=true", "cluster.engines=1"])
     with pytest.raises(TurnwiseError, match="'program' is played in one process"):
-        ClusterSystem(config).check()
+        build_training(config)
 
 
 @pytest.mark.parametrize("section", [[], ["cluster.engines=2"]])
 def test_check_refuses_a_program_with_one_message_before_ray_is_started(
     here: Cli, monkeypatch: pytest.MonkeyPatch, section: list[str]
 ) -> None:
-    monkeypatch.setattr("turnwise.setup.placing.connect", lambda address: pytest.fail("Ray was started"))
+    monkeypatch.setattr("turnwise.setup.placement.connect", lambda address: pytest.fail("Ray was started"))
     options = ["env.name=program", "env.options.command=true", *section]
     told = here("cluster", "check", str(ROOT / "recipes" / "own-env.toml"), *options)
     assert told.returncode == 2 and not told.stdout
@@ -246,22 +247,22 @@ def test_check_refuses_a_program_with_one_message_before_ray_is_started(
 HERE, THERE = Node("a", "10.0.0.1", 8, 4, here=True), Node("b", "10.0.0.2", 8, 4)
 
 
-def seats(demand: Demand, *known: Node) -> dict[str, tuple[str, float]]:
-    return {seat.part: (seat.node.id, seat.gpus) for seat in place(known, demand)}
+def bundles(demand: Demand, *known: Node) -> dict[str, tuple[str, float]]:
+    return {bundle.part: (bundle.node.id, bundle.gpus) for bundle in place(known, demand)}
 
 
 def test_engines_are_spread_over_nodes_and_learners_stay_together() -> None:
-    assert seats(Demand(4), THERE, HERE) == {"learner 0": ("a", 0.0)} | {f"engine {k}": ("ab"[k % 2], 0.0) for k in range(4)}
-    apart = seats(Demand(4, 2, gpu=True, colocated=False), HERE, THERE)
+    assert bundles(Demand(4), THERE, HERE) == {"learner 0": ("a", 0.0)} | {f"engine {k}": ("ab"[k % 2], 0.0) for k in range(4)}
+    apart = bundles(Demand(4, 2, gpu=True, colocated=False), HERE, THERE)
     assert [apart[f"learner {k}"] for k in range(2)] == [("a", 1.0), ("a", 1.0)]
     assert sorted(node for part, (node, _) in apart.items() if part.startswith("engine")) == ["a", "a", "b", "b"]
 
 
 def test_colocated_parts_share_gpus_and_tensor_parallel_engines_take_several() -> None:
-    shared = seats(Demand(8, 8, gpu=True), HERE, THERE)
+    shared = bundles(Demand(8, 8, gpu=True), HERE, THERE)
     assert sum(gpus for _, gpus in shared.values()) == pytest.approx(8)
     assert {part.split()[0]: gpus for part, (_, gpus) in shared.items()} == {"engine": 0.6, "learner": 0.4}, "two engines never share one"
-    wide = seats(Demand(1, 1, gpu=True, tensor_parallel=2, colocated=False), HERE)
+    wide = bundles(Demand(1, 1, gpu=True, tensor_parallel=2, colocated=False), HERE)
     assert wide["engine 0"] == ("a", 2.0)
 
 
@@ -283,9 +284,9 @@ def test_processes_share_cores_if_there_are_too_few_and_that_is_said() -> None:
     two = Node("a", "10.0.0.1", 2, here=True)
     for learners, engines, share in ((1, 2, 1.0), (2, 1, 0.5), (2, 2, 0.5), (2, 4, 0.33), (4, 4, 0.25)):
         found = place([two], Demand(engines, learners))
-        assert {seat.cpus for seat in found if seat.cpus} == {share} and sum(seat.cpus for seat in found) <= 2
+        assert {bundle.cpus for bundle in found if bundle.cpus} == {share} and sum(bundle.cpus for bundle in found) <= 2
         assert crowded(found).endswith(f"up to {round(1 / share)} on one: slower than with a core each") == (share < 1)
-    spread = [seat.node.id for seat in place([two, Node("b", "10.0.0.2", 1)], Demand(6))][1:]
+    spread = [bundle.node.id for bundle in place([two, Node("b", "10.0.0.2", 1)], Demand(6))][1:]
     assert (spread.count("a"), spread.count("b")) == (4, 2)
 
 
@@ -293,10 +294,10 @@ def test_what_other_programs_use_is_waited_for_and_then_an_error(monkeypatch: py
     free = iter([{}, {"CPU": 1.0}, {"CPU": 2.0}])
     monkeypatch.setattr("turnwise.cluster.placement.import_ray", lambda: SimpleNamespace(available_resources=lambda: next(free)))
     monkeypatch.setattr("turnwise.cluster.placement.LOOKS", 0.0)
-    seats = place([HERE], Demand(2))
-    assert lacking(seats) == ""
+    bundles = place([HERE], Demand(2))
+    assert lacking(bundles) == ""
     free = iter([{"CPU": 1.0}])
-    assert "2 cores are needed and 1 are free: other programs use the rest" in lacking(seats, patience=-1.0)
+    assert "2 cores are needed and 1 are free: other programs use the rest" in lacking(bundles, patience=-1.0)
 
 
 def test_an_engine_is_never_split_over_nodes() -> None:
@@ -322,21 +323,21 @@ def test_a_node_that_has_just_died_is_left_out_as_soon_as_ray_knows(monkeypatch:
     alive = Node("c", "10.0.0.3", 8)
     known = iter([[head, dead, alive], [head, dead, alive], [head, alive], [head, alive]])
     monkeypatch.setattr(placing, "nodes", lambda: next(known))
-    monkeypatch.setattr(placing, "lacking", lambda seats: "")
+    monkeypatch.setattr(placing, "lacking", lambda bundles: "")
     monkeypatch.setattr(placing, "probe", lambda asked: {node.id: {"error": "gone"} if node is dead else own for node in asked})
     monkeypatch.setattr(placing, "LOOKS", 0.0)
-    assert {seat.node.id for seat in seats_for(config)} <= {"a", "c"} and next(known, None) is None
+    assert {bundle.node.id for bundle in bundles_for(config)} <= {"a", "c"} and next(known, None) is None
     monkeypatch.setattr(placing, "nodes", lambda: [head, dead, alive])
     monkeypatch.setattr(placing, "LEAVES", 0.0)
     with pytest.raises(TurnwiseError, match=r"node 10\.0\.0\.2 does not answer: gone"):
-        seats_for(config)
+        bundles_for(config)
 
 
 def test_check_shows_nodes_and_seats_and_fails_for_what_cannot_be_placed(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     good, bad = (check_cluster(Config.load(QUICKSTART, [f"cluster.engines={engines}"])) for engines in (2, 17))
-    assert len(good.nodes) == 2 and not good.problems and [seat.part for seat in good.seats] == ["learner 0", "engine 0", "engine 1"]
+    assert len(good.nodes) == 2 and not good.problems and [bundle.part for bundle in good.bundles] == ["learner 0", "engine 0", "engine 1"]
     assert all(has["turnwise"] and has["torch"] for has in good.versions.values())
-    assert not bad.seats and "17 engines take a quarter of a core each at least, and the 2 nodes have 4 cores" in bad.problems[0]
+    assert not bad.bundles and "17 engines take a quarter of a core each at least, and the 2 nodes have 4 cores" in bad.problems[0]
     monkeypatch.setattr("turnwise.report.cluster_check.check_cluster", lambda config: good if config.cluster.engines == 2 else bad)
     assert check_command(Config.load(QUICKSTART, ["cluster.engines=2"])) == 0
     assert check_command(Config.load(QUICKSTART, ["cluster.engines=17"])) == 1
@@ -344,11 +345,11 @@ def test_check_shows_nodes_and_seats_and_fails_for_what_cannot_be_placed(nodes: 
 
 def test_check_says_that_a_recipe_for_any_device_gets_no_gpu() -> None:
     here, other = Node("a", "10.0.0.1", 8, here=True), Node("b", "10.0.0.2", 8, 8)
-    seats = place([here, other], Demand(2))
-    assert on_cpus(Checked([here], {}, seats, []), "auto").endswith("all parts would compute on CPUs")
-    assert "although other nodes have GPUs: start the command on one of those" in on_cpus(Checked([here, other], {}, seats, []), "auto")
+    bundles = place([here, other], Demand(2))
+    assert on_cpus(Checked([here], {}, bundles, []), "auto").endswith("all parts would compute on CPUs")
+    assert "although other nodes have GPUs: start the command on one of those" in on_cpus(Checked([here, other], {}, bundles, []), "auto")
     on_gpus = place([other], Demand(2, gpu=True))
-    assert not any(on_cpus(*of) for of in ((Checked([here], {}, seats, []), "cpu"), (Checked([other], {}, on_gpus, []), "auto")))
+    assert not any(on_cpus(*of) for of in ((Checked([here], {}, bundles, []), "cpu"), (Checked([other], {}, on_gpus, []), "auto")))
 
 
 # -- the same weights --------------------------------------------------------------------------------------------------------------------
@@ -361,16 +362,16 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def seats_of(folder: Path, iteration: int) -> list[int]:
-    """The seat of every trajectory that was learned from."""
+    """The bundle of every trajectory that was learned from."""
     found = stored_trajectories(Run(folder), iteration)
-    assert all({turn.info["seat"] for turn in one.turns} == {int(one.id) // SEAT} for one in found)
+    assert all({turn.info["bundle"] for turn in one.turns} == {int(one.id) // SEAT} for one in found)
     return [int(one.id) // SEAT for one in found]
 
 
 def test_one_engine_gives_the_weights_of_one_process_for_both_seats_of_a_game(nodes: Any, plain: dict[str, Any], tmp_path: Path) -> None:
     assert same(trained(tmp_path, "one", **SEATS, **{"cluster.engines": 1}), plain)
-    seats = seats_of(next(tmp_path.glob("one*")), 2)
-    assert seats.count(0) == seats.count(1) == 3 * 4
+    bundles = seats_of(next(tmp_path.glob("one*")), 2)
+    assert bundles.count(0) == bundles.count(1) == 3 * 4
     assert not same(trained(tmp_path, "untrained", iterations=0, **SEATS), plain)
 
 
@@ -388,8 +389,8 @@ def test_ahead_of_the_learner_whole_games_are_learned_from_within_the_bound(node
     found = trained(tmp_path, "ahead", **SEATS, **{"cluster.engines": 1, "cluster.staleness": 1, "eval.every": 0})
     folder = next(tmp_path.glob("ahead*"))
     for iteration in (1, 2):
-        seats = seats_of(folder, iteration)
-        assert seats.count(0) == seats.count(1) == 3 * 4
+        bundles = seats_of(folder, iteration)
+        assert bundles.count(0) == bundles.count(1) == 3 * 4
         versions = {turn.version for one in stored_trajectories(Run(folder), iteration) for turn in one.turns}
         assert all(iteration - 2 <= version <= iteration - 1 for version in versions)
     assert found.keys() == plain.keys()

@@ -8,8 +8,8 @@ from typing import Any
 from cluster_light import SIZE, LightParts, places
 
 from turnwise.cluster.chunks import Chunk, ChunkReceiver, ChunkSender, Pace
-from turnwise.cluster.rollouter import Rollouter
 from turnwise.cluster.work import Call, Outcome, Spec, Work
+from turnwise.cluster.worker import RolloutWorker
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.envs.pool import EnvResult, Fault
 
@@ -54,7 +54,7 @@ def test_chunks_and_the_last_one_bring_what_was_played_and_nothing_twice() -> No
 
 
 def test_nobody_waits_for_chunks_of_what_was_played_to_its_end() -> None:
-    class Slow(Rollouter):
+    class Slow(RolloutWorker):
         pace = Pace(every=3600.0)
 
     actor = Slow(LightParts)

@@ -25,15 +25,17 @@ from seats_env import Race
 from toy_env import Corridor
 
 from turnwise import TurnwiseError
-from turnwise.cluster.ahead import Ahead, Settings
 from turnwise.cluster.chunks import Chunk, ChunkReceiver, Pace
 from turnwise.cluster.collecting import RemoteCollector
-from turnwise.cluster.crew import Crew, Hears
 from turnwise.cluster.placement import nodes, prefers
-from turnwise.cluster.rollouter import Rollouter
+from turnwise.cluster.prefetch import Prefetcher, Settings
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
-from turnwise.cluster.work import Hooks, Spec
+from turnwise.cluster.work import Spec
+from turnwise.cluster.worker import RolloutWorker
+from turnwise.cluster.workers import RolloutWorkers, WorkerHooks
+from turnwise.collect.hooks import Hooks
 from turnwise.collect.seats import SEAT
+from turnwise.collect.source import LocalSource
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import Task
@@ -49,7 +51,7 @@ class Handle:
     """An actor in this process: all that it gets and gives is copied. A dead one answers nothing, whatever its threads still do."""
 
     def __init__(self, make: Callable[[Hooks], Any], number: int, retries: int = 2):
-        self._actor = Rollouter(make, number, retries)
+        self._actor = RolloutWorker(make, number, retries)
         self._open: set[Future[Any]] = set()
         self._dead = False
 
@@ -100,8 +102,8 @@ class FakeRay:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnwise.cluster.crew.import_ray", FakeRay)
-    monkeypatch.setattr(Rollouter, "pace", Pace(every=0.0005, few=1))  # what is played travels at once
+    monkeypatch.setattr("turnwise.cluster.workers.import_ray", FakeRay)
+    monkeypatch.setattr(RolloutWorker, "pace", Pace(every=0.0005, few=1))  # what is played travels at once
 
 
 class Dies:
@@ -112,7 +114,7 @@ class Dies:
         self.handles: dict[int, Handle] = {}
         self._one = threading.Lock()
 
-    def hire(self, number: int) -> Handle:
+    def start(self, number: int) -> Handle:
         def strike(parts: LightParts) -> None:
             with self._one:
                 self.total += 1
@@ -126,18 +128,21 @@ class Dies:
         return self.handles[number]
 
 
-def trained(hire: Callable[[int], Any], engines: int = 2, staleness: int = 0, batches: int = 3, **crew: Any) -> tuple[Learner, Crew]:
+def trained(
+    start: Callable[[int], Any], engines: int = 2, staleness: int = 0, batches: int = 3, **workers: Any
+) -> tuple[Learner, RolloutWorkers]:
     """A run over engines."""
     learner = Learner()
-    made = Crew(hire, engines, **{"deadline": 30.0, "hears": Hears(), **crew})
+    made = RolloutWorkers(start, engines, **{"deadline": 30.0, "hooks": WorkerHooks(), **workers})
     access, own = Access(made), places()
     engine = RemoteEngine(access, Sender(learner))
     engine.refresh()
 
-    def begin(plan: Any, first: int, n: int | None) -> Ahead:
-        return Ahead(made, Settings(own, plan, GROUPS, staleness, Spec(training=True), first, n))
+    def begin(plan: Any, first: int, n: int | None) -> Prefetcher:
+        return Prefetcher(made, Settings(own, plan, GROUPS, staleness, Spec(training=True), first, n))
 
-    source = ClusterSource(own, GROUPS, lambda: RemoteCollector(access), engine, staleness=staleness, begin_ahead=begin, access=access)
+    on_demand = LocalSource(own, GROUPS, lambda: RemoteCollector(access), lambda: engine)
+    source = ClusterSource(on_demand, lambda: engine, begin if staleness else None)
     try:
         return run(source, engine, learner, batches), made
     finally:
@@ -169,28 +174,28 @@ class Counts(LightParts):
 def test_the_seconds_of_environments_are_told_by_engine_and_once(fake: None, staleness: int) -> None:
     made: dict[int, Counts] = {}
 
-    def hire(number: int) -> Handle:
+    def start(number: int) -> Handle:
         def make(hooks: Hooks) -> Counts:
             made[number] = Counts(hooks)
             return made[number]
 
         return Handle(make, number)
 
-    _, crew = trained(hire, staleness=staleness)
-    assert crew.environments() == {f"environments_{number}": parts.turns / 2 for number, parts in made.items()}
-    assert crew.environments() == {"environments_0": 0.0, "environments_1": 0.0}
+    _, workers = trained(start, staleness=staleness)
+    assert workers.environments() == {f"environments_{number}": parts.turns / 2 for number, parts in made.items()}
+    assert workers.environments() == {"environments_0": 0.0, "environments_1": 0.0}
 
 
 def test_the_seconds_of_environments_of_a_lost_engine_still_count(fake: None) -> None:
-    crew = Crew(lambda number: Handle(LightParts, number), 1, deadline=30.0)
-    (member,) = crew.members
+    workers = RolloutWorkers(lambda number: Handle(LightParts, number), 1, deadline=30.0)
+    (member,) = workers.members
     member.played = 3.0
-    assert crew.environments() == {"environments_0": 3.0}
+    assert workers.environments() == {"environments_0": 3.0}
     member.played = 5.0
-    crew.lose(member, "a test")
+    workers.lose(member, "a test")
     member.played = 1.0
-    assert crew.environments() == {"environments_0": 3.0}
-    crew.close()
+    assert workers.environments() == {"environments_0": 3.0}
+    workers.close()
 
 
 # -- in step ---------------------------------------------------------------------------------------------------------------------------
@@ -198,7 +203,7 @@ def test_the_seconds_of_environments_of_a_lost_engine_still_count(fake: None) ->
 
 @pytest.mark.parametrize("engines", [1, 2, 3])
 def test_any_number_of_engines_learns_what_one_process_learns(fake: None, engines: int) -> None:
-    found, _ = trained(Dies(-1, 0).hire, engines)
+    found, _ = trained(Dies(-1, 0).start, engines)
     assert found.batches == alone().batches and found.weight == alone().weight
 
 
@@ -214,21 +219,21 @@ def test_engines_read_weights_while_the_driver_goes_on_and_the_learner_changes_n
             time.sleep(0.02)
             super().publish(version, learner.weight)
 
-    crew = Crew(lambda number: Handle(Live, number), engines, deadline=30.0)
-    access = Access(crew)
+    workers = RolloutWorkers(lambda number: Handle(Live, number), engines, deadline=30.0)
+    access = Access(workers)
     engine = RemoteEngine(access, Sender(learner), waits=True, later=True)
     engine.refresh()
-    assert {member.state for member in crew.members} == {"up"}, "whoever refreshes may change the weights at once"
-    source = ClusterSource(places(), GROUPS, lambda: RemoteCollector(access), engine, access=access)
+    assert {member.state for member in workers.members} == {"up"}, "whoever refreshes may change the weights at once"
+    source = ClusterSource(LocalSource(places(), GROUPS, lambda: RemoteCollector(access), lambda: engine), lambda: engine)
     try:
         for number, found in enumerate(source.batches(Plain(), n=3, begins=asked.set)):
             learner.update(found.trajectories, number)
             asked.clear()
             engine.publish(number + 1)
-            assert {member.state for member in crew.members} == {"updating"}
+            assert {member.state for member in workers.members} == {"updating"}
         asked.set()
         source.collect(Nothing())
-        assert {member.state for member in crew.members} == {"up"}, "also if nothing was played"
+        assert {member.state for member in workers.members} == {"up"}, "also if nothing was played"
     finally:
         access.close()
     assert learner.batches == alone().batches and learner.weight == alone().weight
@@ -254,7 +259,7 @@ class Loads(LightParts):
 def test_engines_load_their_own_next_tasks_while_they_have_nothing_else_to_do(fake: None) -> None:
     loaded: dict[int, list[str]] = {0: [], 1: []}
 
-    def hire(number: int) -> Handle:
+    def start(number: int) -> Handle:
         def make(hooks: Hooks) -> LightParts:
             parts = Loads(hooks)
             parts.loaded = loaded[number]
@@ -262,27 +267,27 @@ def test_engines_load_their_own_next_tasks_while_they_have_nothing_else_to_do(fa
 
         return Handle(make, number)
 
-    crew = Crew(hire, 2, deadline=30.0)
+    workers = RolloutWorkers(start, 2, deadline=30.0)
     try:
-        crew.publish(0, Sender(Learner()).send)
-        crew.settle()
-        crew.load_ahead([Task(str(number)) for number in range(5)])
+        workers.publish(0, Sender(Learner()).send)
+        workers.settle()
+        workers.load_ahead([Task(str(number)) for number in range(5)])
         until = time.monotonic() + 30.0
         while sum(map(len, loaded.values())) < 5 and time.monotonic() < until:
             time.sleep(0.005)
         assert loaded == {0: ["0", "2", "4"], 1: ["1", "3"]}
-        crew.members[0].handle.die()
-        crew.load_ahead([Task("5"), Task("6")])  # one that is lost is not missed
+        workers.members[0].handle.die()
+        workers.load_ahead([Task("5"), Task("6")])  # one that is lost is not missed
     finally:
-        crew.close()
+        workers.close()
 
 
 @pytest.mark.parametrize("engine", [0, 1])
 @pytest.mark.parametrize("turn", [1, 2, 5, 9, 14, 15, 20, 27, 33, 40])
 def test_an_engine_that_dies_at_any_turn_changes_nothing(fake: None, engine: int, turn: int) -> None:
     dies = Dies(engine, turn)
-    found, crew = trained(dies.hire)
-    assert dies.struck and crew.counts["lost_engines"] == 1
+    found, workers = trained(dies.start)
+    assert dies.struck and workers.counts["lost_engines"] == 1
     assert found.batches == alone().batches and len(found.learned) == len(set(found.learned)) == 3 * GROUPS * SIZE
 
 
@@ -306,13 +311,13 @@ def test_what_is_played_travels_meanwhile_and_what_a_lost_engine_has_sent_does_n
         if parts.turns == 5 and len(handles) == 1:
             handles[0].die()
 
-    def hire(number: int) -> Handle:
+    def start(number: int) -> Handle:
         handles.append(Handle(lambda hooks: LightParts(hooks, strikes=strike, env=env), number))
         return handles[-1]
 
     monkeypatch.setattr(ChunkReceiver, "take", note)
-    found, crew = trained(hire, engines=1)
-    assert crew.counts["lost_engines"] == 1 and {1, 2} <= set(taken)
+    found, workers = trained(start, engines=1)
+    assert workers.counts["lost_engines"] == 1 and {1, 2} <= set(taken)
     undisturbed = alone(env=env)
     assert found.batches == undisturbed.batches and found.weight == undisturbed.weight
 
@@ -320,21 +325,21 @@ def test_what_is_played_travels_meanwhile_and_what_a_lost_engine_has_sent_does_n
 def test_an_engine_that_always_dies_costs_its_share_and_not_the_run(fake: None) -> None:
     handles: dict[int, Handle] = {}
 
-    def hire(number: int) -> Handle:
+    def start(number: int) -> Handle:
         strikes = (lambda parts: handles[number].die()) if number == 0 else None
         handles[number] = Handle(lambda hooks: LightParts(hooks, strikes=strikes), number)
         return handles[number]
 
-    found, _ = trained(hire, retries=40)
+    found, _ = trained(start, retries=40)
     assert found.batches == alone().batches, "the other one does its work"
-    alone_there, crew = trained(hire, engines=1, retries=1, batches=1)
-    assert alone_there.learned == [] and crew.counts["lost_engines"] == 2, "faults are left out by the source"
+    alone_there, workers = trained(start, engines=1, retries=1, batches=1)
+    assert alone_there.learned == [] and workers.counts["lost_engines"] == 2, "faults are left out by the source"
 
 
 def test_an_engine_that_hangs_is_lost_after_the_deadline(fake: None) -> None:
     hung = threading.Event()
 
-    def hire(number: int) -> Handle:
+    def start(number: int) -> Handle:
         def hang(parts: LightParts) -> None:
             if not hung.is_set():
                 hung.set()
@@ -342,8 +347,8 @@ def test_an_engine_that_hangs_is_lost_after_the_deadline(fake: None) -> None:
 
         return Handle(lambda hooks: LightParts(hooks, strikes=hang if number == 1 else None), number)
 
-    found, crew = trained(hire, deadline=0.5)
-    assert crew.counts["lost_engines"] == 1 and found.batches == alone().batches
+    found, workers = trained(start, deadline=0.5)
+    assert workers.counts["lost_engines"] == 1 and found.batches == alone().batches
 
 
 def test_an_engine_that_never_starts_is_left_out_and_the_last_one_ends_the_run(fake: None) -> None:
@@ -352,10 +357,10 @@ def test_an_engine_that_never_starts_is_left_out_and_the_last_one_ends_the_run(f
     def never(hooks: Hooks) -> Any:
         time.sleep(60)
 
-    def hire(number: int) -> Handle:
+    def start(number: int) -> Handle:
         return Handle(LightParts if number == 0 else never, number)
 
-    found, _ = trained(hire, deadline=0.5, hears=Hears(said.append))
+    found, _ = trained(start, deadline=0.5, hooks=WorkerHooks(said.append))
     assert found.batches == alone().batches and any("engine 1 is gone" in line for line in said)
     with pytest.raises(TurnwiseError, match="no engine is left"):
         trained(lambda number: Handle(never, number), 1, deadline=0.3)
@@ -374,7 +379,7 @@ def test_an_error_of_the_parts_ends_the_run_with_its_words(fake: None) -> None:
 
 @pytest.mark.parametrize("staleness", [1, 2, 4])
 def test_ahead_of_the_learner_the_bound_holds_and_every_group_is_learned_from_once(fake: None, staleness: int) -> None:
-    found, _ = trained(Dies(-1, 0).hire, staleness=staleness, batches=8)
+    found, _ = trained(Dies(-1, 0).start, staleness=staleness, batches=8)
     assert max(found.ages) <= staleness and min(found.ages) >= 0
     assert sorted(found.learned) == list(range(8 * GROUPS * SIZE)), "every attempt of every place, once"
 
@@ -401,7 +406,7 @@ def test_ahead_of_the_learner_all_engines_have_work_even_if_one_gets_its_weights
 @pytest.mark.parametrize("staleness", [1, 3])
 def test_ahead_of_the_learner_a_lost_engine_costs_nothing_but_time(fake: None, turn: int, staleness: int) -> None:
     dies = Dies(None, turn)
-    found, _ = trained(dies.hire, staleness=staleness, batches=8)
+    found, _ = trained(dies.start, staleness=staleness, batches=8)
     assert dies.struck and max(found.ages) <= staleness
     assert sorted(found.learned) == list(range(8 * GROUPS * SIZE))
 
@@ -411,7 +416,7 @@ def test_ahead_of_the_learner_a_group_fails_only_when_its_retries_are_used_up(fa
     handles: dict[int, Handle] = {}
     struck: list[int] = []
 
-    def hire(number: int) -> Handle:
+    def start(number: int) -> Handle:
         def strike(parts: LightParts) -> None:
             if parts.group == 5 and len(struck) < deaths:  # whoever plays it dies, with all that it plays
                 struck.append(number)
@@ -420,7 +425,7 @@ def test_ahead_of_the_learner_a_group_fails_only_when_its_retries_are_used_up(fa
         handles[number] = Handle(lambda hooks: LightParts(hooks, strikes=strike), number)
         return handles[number]
 
-    found, _ = trained(hire, staleness=2, batches=4)
+    found, _ = trained(start, staleness=2, batches=4)
     groups = [int(number) // SIZE for number in found.learned]
     assert len(struck) == deaths and len(found.learned) == len(set(found.learned))
     assert all(groups.count(group) == SIZE for group in groups), "groups are learned from as a whole"
@@ -429,12 +434,13 @@ def test_ahead_of_the_learner_a_group_fails_only_when_its_retries_are_used_up(fa
 
 def test_a_checkpoint_keeps_what_was_learned_from_and_not_what_was_collected_ahead(fake: None) -> None:
     learner, own, plan = Learner(), places(), Plain()
-    crew = Crew(Dies(-1, 0).hire, 2, deadline=30.0)
-    access = Access(crew)
+    workers = RolloutWorkers(Dies(-1, 0).start, 2, deadline=30.0)
+    access = Access(workers)
     engine = RemoteEngine(access, Sender(learner))
     engine.refresh()
     settings = Settings(own, plan, GROUPS, 3, Spec(training=True), 0, 8)
-    source = ClusterSource(own, GROUPS, RemoteCollector, engine, staleness=3, begin_ahead=lambda *_: Ahead(crew, settings), access=access)
+    on_demand = LocalSource(own, GROUPS, RemoteCollector, lambda: engine)  # type: ignore[arg-type]
+    source = ClusterSource(on_demand, lambda: engine, lambda *_: Prefetcher(workers, settings))
     marks = []
     for number, _ in enumerate(source.batches(plan, n=8)):
         marks.append((source.mark(plan).used, own.used))
@@ -447,10 +453,10 @@ def test_a_checkpoint_keeps_what_was_learned_from_and_not_what_was_collected_ahe
 def test_a_game_with_two_seats_is_played_whole_whatever_is_lost(fake: None) -> None:
     game = partial(Race, goal=4, lenient=True)
     dies = Dies(1, 9, game)
-    found, _ = trained(dies.hire)
+    found, _ = trained(dies.start)
     assert dies.struck and found.batches == alone(env=game).batches
     dies = Dies(None, 20, game)
-    found, _ = trained(dies.hire, staleness=2, batches=4)
+    found, _ = trained(dies.start, staleness=2, batches=4)
     games = range(4 * GROUPS * SIZE)
     assert dies.struck and sorted(map(int, found.learned)) == sorted([*games, *(number + SEAT for number in games)])
 
@@ -476,20 +482,20 @@ def cluster() -> Iterator[Any]:
         made.shutdown()
 
 
-def hires(fate: Fate | None, workers: int = 0) -> Callable[[int], Any]:
-    def hire(number: int) -> Any:
-        actor = ray.remote(Rollouter).options(num_cpus=1, max_restarts=0, max_concurrency=16)
+def starts_actor(fate: Fate | None, workers: int = 0) -> Callable[[int], Any]:
+    def start(number: int) -> Any:
+        actor = ray.remote(RolloutWorker).options(num_cpus=1, max_restarts=0, max_concurrency=16)
         return actor.remote(Make(number, fate, workers), number)
 
-    return hire
+    return start
 
 
 @pytest.mark.parametrize(("what", "turn"), [("engine", 1), ("engine", 17), ("worker", 2), ("worker", 13)])
 def test_a_killed_process_changes_nothing(cluster: Any, tmp_path: Path, what: str, turn: int) -> None:
     fate = Fate(what, turn, 0, str(tmp_path / "struck"))
-    found, crew = trained(hires(fate, workers=int(what == "worker")), deadline=REAL)
+    found, workers = trained(starts_actor(fate, workers=int(what == "worker")), deadline=REAL)
     assert (tmp_path / "struck").exists() and found.batches == alone().batches
-    assert crew.counts["lost_engines"] == float(what == "engine")
+    assert workers.counts["lost_engines"] == float(what == "engine")
 
 
 class Sits:
@@ -520,7 +526,7 @@ def test_a_lost_node_changes_nothing(cluster: Any, tmp_path: Path) -> None:
 
     def doomed(number: int) -> Any:
         where = {} if mark.exists() else {"resources": {"doomed": 1}}
-        actor = ray.remote(Rollouter).options(num_cpus=1, max_restarts=0, max_concurrency=16, **where)
+        actor = ray.remote(RolloutWorker).options(num_cpus=1, max_restarts=0, max_concurrency=16, **where)
         return actor.remote(Make(number, fate), number)
 
     def strike() -> None:
@@ -529,5 +535,5 @@ def test_a_lost_node_changes_nothing(cluster: Any, tmp_path: Path) -> None:
         cluster.remove_node(more, allow_graceful=False)
 
     threading.Thread(target=strike, daemon=True).start()
-    found, crew = trained(doomed, deadline=REAL)
-    assert crew.counts["lost_engines"] >= 1 and found.batches == alone().batches
+    found, workers = trained(doomed, deadline=REAL)
+    assert workers.counts["lost_engines"] >= 1 and found.batches == alone().batches

@@ -18,14 +18,15 @@ from typing import Any
 
 import cluster_driver
 import pytest
-from cluster_doom import Doom, DoomedLearner, DoomedRollouter
+from cluster_doom import Doom, DoomedLearner, DoomedWorker
 from cluster_light import GROUPS, SIZE, alone, places, run
 from cluster_light import Sender as Sends
 from conftest import ROOT
 
 from turnwise.cluster.collecting import RemoteCollector
-from turnwise.cluster.crew import Crew
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
+from turnwise.cluster.workers import RolloutWorkers
+from turnwise.collect.source import LocalSource
 from turnwise.runs.folder import Run
 
 ray = pytest.importorskip("ray")
@@ -79,20 +80,20 @@ def test_ten_kills_of_the_driver_at_ten_moments_change_nothing(add: Callable[[],
     assert learned == undisturbed.learned, "nothing is lost and nothing counts twice"
 
 
-def trained(learner: DoomedLearner) -> tuple[DoomedLearner, Crew]:
+def trained(learner: DoomedLearner) -> tuple[DoomedLearner, RolloutWorkers]:
     """A run in step over two engines."""
 
-    def hire(number: int) -> Any:
-        return ray.remote(DoomedRollouter).options(num_cpus=1, max_restarts=0, max_concurrency=16).remote(learner.doom, number)
+    def start(number: int) -> Any:
+        return ray.remote(DoomedWorker).options(num_cpus=1, max_restarts=0, max_concurrency=16).remote(learner.doom, number)
 
-    crew = Crew(hire, 2, deadline=180.0, retries=3)  # a slow start on a busy machine is not a loss
-    access, learner.settle = Access(crew), crew.settle
+    workers = RolloutWorkers(start, 2, deadline=180.0, retries=3)  # a slow start on a busy machine is not a loss
+    access, learner.settle = Access(workers), workers.settle
     engine = RemoteEngine(access, Sends(learner))
     engine.refresh()
-    source = ClusterSource(places(), GROUPS, lambda: RemoteCollector(access), engine, access=access)
+    source = ClusterSource(LocalSource(places(), GROUPS, lambda: RemoteCollector(access), lambda: engine), lambda: engine)
     try:
         run(source, engine, learner, BATCHES)
-        return learner, crew
+        return learner, workers
     finally:
         access.close()
 
@@ -108,10 +109,10 @@ def test_ten_kills_at_ten_moments_change_nothing(add: Callable[[], None], tmp_pa
             replaced.add(batch)
 
     learner.mend = replace_nodes
-    found, crew = trained(learner)
+    found, workers = trained(learner)
     assert len(set(MOMENTS[kind])) == len(MOMENTS[kind]) == 10
     assert doom.struck == list(range(10)), "every strike was carried out, in its batch"
     assert len(found.learned) == len(set(found.learned)) == BATCHES * GROUPS * SIZE, "nothing is lost and nothing counts twice"
     undisturbed = alone(BATCHES)
     assert found.batches == undisturbed.batches and found.weight == undisturbed.weight
-    assert (crew.counts["lost_engines"] == 0) if kind == "worker" else (crew.counts["lost_engines"] >= 10)
+    assert (workers.counts["lost_engines"] == 0) if kind == "worker" else (workers.counts["lost_engines"] >= 10)

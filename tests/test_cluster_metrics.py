@@ -20,8 +20,8 @@ from turnwise.cluster.metrics import (
     seconds_metrics,
 )
 from turnwise.cluster.scheduler import Group, Scheduler
-from turnwise.report.metrics import Clock, numbers
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.metrics import Clock, numbers
 
 
 def test_a_group_is_as_old_as_its_oldest_turn() -> None:

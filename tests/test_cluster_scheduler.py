@@ -214,7 +214,7 @@ class AnythingMayHappen(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(ENGINES), ahead=st.integers(0, 1))
     def engine_published(self, name: str, ahead: int) -> None:
-        """An engine may have new weights before the driver hears that they are published."""
+        """An engine may have new weights before the driver hooks that they are published."""
         version = self.table.version + ahead
         self.table.engine_published(name, version, self.heard(self.scheduler.engine_published(name, version)))
 

@@ -23,9 +23,9 @@ from turnwise.cluster.weights import Stored, close_handles, copy_into, sender
 from turnwise.config.schema import Config
 from turnwise.learn import LearnerSettings
 from turnwise.objectives import Loss
-from turnwise.setup.choose import make_system
 from turnwise.setup.cluster import transfer
 from turnwise.setup.correcting import check_old_logprobs, with_8bit_cache, with_staleness
+from turnwise.setup.training import build_training
 
 CPU = torch.device("cpu")
 
@@ -186,7 +186,7 @@ def test_guided_attempts_are_compared_with_the_policy_that_sampled_them_whatever
 )
 def test_old_log_probs_that_make_a_correction_or_a_plan_void_are_refused(changes: list[str], message: str) -> None:
     with pytest.raises(TurnwiseError, match=message):
-        make_system(Config.load(ROOT / "recipes" / "quickstart.toml", changes))
+        build_training(Config.load(ROOT / "recipes" / "quickstart.toml", changes))
 
 
 def test_automatic_old_log_probs_are_the_learners_where_a_correction_compares_them_with_the_engines() -> None:

@@ -14,12 +14,13 @@ from toy_env import Corridor
 
 from turnwise import Rollouts, Stop, Task, TaskSet
 from turnwise.agent.base import Parsed, Prompt
-from turnwise.collect.collector import Answer, Collector, Start, summarise
+from turnwise.collect.collector import Answer, Collector, Start
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.panel import panel_starts
 from turnwise.collect.rewards import Rewards, Term
+from turnwise.collect.source import summarise
 from turnwise.data.rollouts import Trajectory, Turn
-from turnwise.engines.base import Finish, Request, Response, Sampling
+from turnwise.engines.base import Engine, Finish, Request, Response, Sampling
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.pool import Pool
 from turnwise.methods.planning import Dynamic, Places, Plain, gathered
@@ -47,7 +48,7 @@ class WordContext:
         self.ids = [*self.ids, *response_ids, len(observation.text)]
 
 
-class WordEngine:
+class WordEngine(Engine):
     """Answers one request a poll, newest first, with a word drawn from the request's seed; counts what it was asked."""
 
     def __init__(self, bias: int = 60, fault_at: int | None = None):
@@ -64,7 +65,7 @@ class WordEngine:
         self.waiting += requests
         self.asked += requests
 
-    def poll(self) -> list[Response]:
+    def poll(self, wait: bool = True) -> list[Response]:
         request = self.waiting.pop()
         if self.fault_at is not None and len(request.prompt_ids) > self.fault_at:
             return [Response(request.key, finish=Finish.FAULT, message="out of ink")]
@@ -199,7 +200,6 @@ def test_an_evaluation_reports_what_the_environment_measures_and_the_mean_of_the
     from turnwise import Trajectory
     from turnwise.collect.panel import evaluation_of
     from turnwise.report.evaluations import show_evaluation
-    from turnwise.report.metrics import evaluation_metrics
 
     def attempt(task: str, won: bool, measures: object) -> Trajectory:
         return Trajectory(task, task, task, [Turn("a", info={"env": {"measures": measures}})], success=won)
@@ -215,16 +215,16 @@ def test_an_evaluation_reports_what_the_environment_measures_and_the_mean_of_the
     assert result.measures == {"score": 1.5 / 4}
     assert result.mean_of_types == pytest.approx((1 / 3 + 1) / 2) and result.success.rate == 0.5
     assert [outcome.get("measures") for outcome in result.outcomes()] == [{"score": 1.0}, {"score": 0.5}, None, None]
-    assert evaluation_metrics(result)["eval/measure/score"] == 1.5 / 4
+    assert result.metrics()["eval/measure/score"] == 1.5 / 4
     show_evaluation(Console(file=(out := StringIO()), width=100), result)
     lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
     assert "score 0.375 on average" in lines and "mean of these 66.7 %, each counted once" in lines
 
 
 def test_an_evaluation_with_repeats_has_the_interval_of_its_tasks() -> None:
+
     from turnwise import Trajectory
     from turnwise.collect.panel import evaluation_of
-    from turnwise.report.metrics import evaluation_metrics
     from turnwise.util.statistics import wilson
 
     panel = TaskSet((Task(f"t{i}", data={"task_type": "even" if i % 2 == 0 else "odd"}) for i in range(10)), "panel")
@@ -232,7 +232,7 @@ def test_an_evaluation_with_repeats_has_the_interval_of_its_tasks() -> None:
     result = evaluation_of(played, panel, 10)
     assert (result.success.count, result.success.n) == (50, 100)
     assert result.success.interval == pytest.approx(wilson(5, 10)) == (result.to_dict()["interval"][0], result.to_dict()["interval"][1])
-    logged = evaluation_metrics(result)
+    logged = result.metrics()
     assert (logged["eval/low"], logged["eval/high"]) == result.success.interval
     assert result.by_type["even"].interval == pytest.approx(wilson(3, 5)) and "(50/100; 95 %: 23.7–76.3)" in str(result.success)
 

@@ -140,11 +140,9 @@ def test_what_a_model_sampled_stays_as_it_was_sampled(made: Any) -> None:
 
 def test_notes_and_records_of_a_failed_attempt_are_from_outside(made: Any) -> None:
     def question(words: str) -> Any:
-        class System:
-            agent = Agent(made, AgentSettings(context="full", prompt="react", max_prompt_tokens=10_000))
-
+        agent = Agent(made, AgentSettings(context="full", prompt="react", max_prompt_tokens=10_000))
         attempt = Trajectory(0, 0, turns=[Turn(None, observation=words, action=words)])
-        return Reflexion(System(), None, 2, {"1": [words]})._question(Task("1"), attempt)  # type: ignore[arg-type]
+        return Reflexion(agent, None, 2, {"1": [words]})._question(Task("1"), attempt)  # type: ignore[arg-type]
 
     assert borders(made, question(FORGED).ids) == borders(made, question("A note").ids)
 

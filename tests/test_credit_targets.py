@@ -21,7 +21,7 @@ from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings
 from turnwise.learn.values import targets_of
-from turnwise.setup.system import System
+from turnwise.setup.training import build_credit
 from turnwise.util.errors import TurnwiseError
 
 
@@ -76,8 +76,8 @@ def test_a_run_teaches_its_critic_the_targets_of_its_credit(name: str, level: st
     config = Config.model_validate(
         {"model": {"tiny": {"max_length": 4096}}, "credit": {"name": name}, "learner": {"value": {"level": level}}}
     )
-    given_ = credit.assign(name, r)
-    assert System(config)._value_targets(r, given_).tolist() == expected
+    batch, _ = build_credit(config)(Batch((), r))
+    assert batch.column(f"{level}.target").tolist() == expected
 
 
 def test_a_discount_that_is_not_per_turn_is_not_taken_for_one() -> None:

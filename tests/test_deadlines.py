@@ -16,10 +16,10 @@ from waits import Wait, all_waits, waits_in
 
 from turnwise import TurnwiseError
 from turnwise.cluster import rollouter
-from turnwise.cluster.rollouter import Rollouter
 from turnwise.cluster.start import free_port
 from turnwise.cluster.weights import Arriving, exchange, sender
 from turnwise.cluster.work import Spec, Work, portable
+from turnwise.cluster.worker import RolloutWorker
 from turnwise.engines.base import Request, Sampling
 from turnwise.engines.vllm import VllmEngine
 from turnwise.util.deadlines import within
@@ -115,7 +115,7 @@ engine.collective_rpc("start_weight_update", timeout=5, args=())
 socket.create_connection(address, timeout=5)
 map(f, rows)
 threads.shutdown(wait=False)
-self.crew.run(works, homes)
+self.workers.run(works, homes)
 """
 
 
@@ -230,7 +230,7 @@ def test_an_actor_whose_playing_thread_has_ended_says_so(monkeypatch: pytest.Mon
     def fails(hooks: Any) -> Any:
         raise TurnwiseError("no model here")
 
-    actor = Rollouter(fails)
+    actor = RolloutWorker(fails)
     with pytest.raises(TurnwiseError, match="no model here"):
         actor.ready()
     for call in (lambda: actor.run(Work("s", Spec(), ())), lambda: actor.publish(1, None), lambda: actor.group(0, Spec(), [])):
@@ -245,6 +245,6 @@ def test_an_actor_waits_for_as_long_as_its_thread_works(monkeypatch: pytest.Monk
         time.sleep(0.1)  # many looks
         return SimpleNamespace(version=3, close=lambda: None)
 
-    actor = Rollouter(slow)
+    actor = RolloutWorker(slow)
     assert actor.ready()["version"] == 3
     actor.close()

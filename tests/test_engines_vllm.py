@@ -20,15 +20,14 @@ from test_engines_sampling import byte_tokenizer
 
 import turnwise as tw
 from turnwise import TurnwiseError
-from turnwise.cluster.rollouter import Hooks
+from turnwise.collect.hooks import Hooks
 from turnwise.config.schema import Config
 from turnwise.engines.base import Finish, Request, Response, Sampling
 from turnwise.engines.transformers import TransformersEngine
 from turnwise.engines.vllm import VllmEngine, transfer
 from turnwise.engines.vllm.compat import check, find
-from turnwise.setup.build import engine_options
-from turnwise.setup.cluster import Recruit
-from turnwise.setup.system import System
+from turnwise.setup.build import build_policy, engine_options, load_model
+from turnwise.setup.cluster import ActorSpec
 
 RELEASES = ("0.26.0", "0.27.1", "0.28.0")
 SERVED = SMALL | {"engine.name": "vllm", "collect.groups": 2, "collect.group_size": 2, "eval.n": 1, "model.tiny.vocabulary_tasks": 8}
@@ -384,17 +383,18 @@ def test_a_run_learns_with_vllm_and_the_learner_sees_its_own_log_probs(monkeypat
 
 def test_an_actor_on_a_cluster_loads_what_the_learner_sends(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_vllm.install(monkeypatch, gpus=2)
-    system = System(Config.load(ROOT / "recipes" / "own-env.toml", SERVED))
-    parts = Recruit.of(system)(Hooks())
+    config = Config.load(ROOT / "recipes" / "own-env.toml", SERVED)
+    loaded = load_model(config)
+    policy = build_policy(config, loaded)
+    parts = ActorSpec.of(config, loaded.tokenizer)(Hooks())
     (inner,) = fake_vllm.LLMEngine.made
     with torch.no_grad():
-        for weight in system.learner.model.parameters():
+        for weight in policy.model.parameters():
             weight.add_(0.05)
-    parts.publish(4, SimpleNamespace(tensors=lambda device: dict(system.learner.full_weights())))
+    parts.publish(4, SimpleNamespace(tensors=lambda device: dict(policy.full_weights())))
     assert parts.version == 4
-    for name, weight in system.learner.full_weights():
+    for name, weight in policy.full_weights():
         assert torch.equal(inner.worker.model.state_dict()[name], weight)
     parts.close()
-    wide = System(Config.load(ROOT / "recipes" / "own-env.toml", SERVED | {"cluster.tensor_parallel": 2, "cluster.placement": "apart"}))
-    wide.__dict__["tokenizer"] = system.tokenizer
-    assert Recruit.of(wide).config.engine.options == {"tensor_parallel": 2}
+    wide = Config.load(ROOT / "recipes" / "own-env.toml", SERVED | {"cluster.tensor_parallel": 2, "cluster.placement": "apart"})
+    assert ActorSpec.of(wide, loaded.tokenizer).config.engine.options == {"tensor_parallel": 2}

@@ -232,24 +232,24 @@ def trajectory(task: str, stop: Stop = Stop.ENVIRONMENT_FAULT) -> Trajectory:
 def test_one_bad_task_is_no_reason_to_stop_and_several_are() -> None:
     heard: list[str] = []
     watch = FaultWatch(heard.append, "mine", tasks=100)
-    watch.hear(trajectory("7"), EnvResult(0, None, Fault.ERROR, "it broke", "", "my own line"))
+    watch.on_fault(trajectory("7"), EnvResult(0, None, Fault.ERROR, "it broke", "", "my own line"))
     for _ in range(5):
-        watch.look([trajectory("7")] * 8)
-    watch.look([trajectory("7")] * 8 + [trajectory("8", Stop.DONE)] * 8)
-    watch.look([trajectory("9")] * 4)
+        watch.require([trajectory("7")] * 8)
+    watch.require([trajectory("7")] * 8 + [trajectory("8", Stop.DONE)] * 8)
+    watch.require([trajectory("9")] * 4)
     with pytest.raises(EnvironmentFault, match=r"8 of 8 attempts .*\(mine\).*it broke\nmy own line"):
-        watch.look([trajectory(str(number)) for number in range(8)])
+        watch.require([trajectory(str(number)) for number in range(8)])
     assert len(heard) == 1 and "task 7" in heard[0]
 
 
 def test_a_batch_that_was_cancelled_says_nothing_about_the_environment() -> None:
     heard: list[str] = []
     watch = FaultWatch(heard.append, tasks=1)
-    watch.look([trajectory(str(number), Stop.CANCELLED) for number in range(20)])
+    watch.require([trajectory(str(number), Stop.CANCELLED) for number in range(20)])
     assert heard == []
-    watch.look([trajectory("7")] * 4)  # too few to stop for, as long as the cancelled ones do not count
+    watch.require([trajectory("7")] * 4)  # too few to stop for, as long as the cancelled ones do not count
     with pytest.raises(EnvironmentFault, match="4 of 4 attempts"):
-        watch.look([trajectory("7")] * 4)
+        watch.require([trajectory("7")] * 4)
 
 
 # The other commands

@@ -15,7 +15,7 @@ import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.config.schema import Config
 from turnwise.runs.reporter import Reporter
-from turnwise.setup.system import System
+from turnwise.setup.environment import panel_of
 
 COUNTER = f"{ROOT / 'tests' / 'counter_env.py'}:Counter"
 SECRET = "sk-very-secret"
@@ -62,7 +62,8 @@ def test_a_served_model_is_measured_on_a_panel_from_the_command_line(tmp_path: P
 def test_the_panel_is_the_one_that_a_model_here_would_play(tmp_path: Path) -> None:
     with serving(adds) as server:
         found = tw.evaluate(env=COUNTER, split="valid", n=4, **served(server.url))
-    assert found.panel_hash == System(Config.load(None, {"env.name": COUNTER, "agent.max_prompt_tokens": 500})).panel_of("valid", 4, 0).hash
+    config = Config.load(None, {"env.name": COUNTER, "agent.max_prompt_tokens": 500})
+    assert found.panel_hash == panel_of(config.env, "valid", 4, 0).hash
 
 
 def test_a_recipe_and_a_run_can_be_played_by_a_server(tmp_path: Path) -> None:

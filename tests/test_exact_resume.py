@@ -23,7 +23,7 @@ from turnwise.engines.native.eager import EagerRunner
 from turnwise.learn import checkpoint
 from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter
-from turnwise.setup.system import System
+from turnwise.setup.training import build_training
 
 SLOW = f"{ROOT / 'tests' / 'slow_env.py'}:Slow"
 SCHEDULES: dict[str, dict[str, Any]] = {
@@ -113,13 +113,13 @@ def test_collecting_computes_the_same_whether_or_not_an_evaluation_came_before(
     monkeypatch.setattr(EagerRunner, "launch", lambda self, step: (steps.append(list(step.counts)), launch(self, step))[1])
     found = []
     for evaluated in (False, True):
-        system = System(Config.load(None, settings(tmp_path, **{"agent.context": context})))
+        training = build_training(Config.load(None, settings(tmp_path, **{"agent.context": context})))
         if evaluated:
-            system.evaluate()
+            training.evaluate()
         steps.clear()
-        tokens = [turn.logprobs for trajectory in system.source.collect(system.plan).trajectories for turn in trajectory.turns]
-        found.append((tokens, [*steps]))
-        system.close()
+        [batch] = training.source.batches(training.plan, 1)
+        found.append(([turn.logprobs for trajectory in batch.trajectories for turn in trajectory.turns], [*steps]))
+        training.close()
     assert found[0] == found[1]
 
 

@@ -11,10 +11,10 @@ from learn_cases import tiny
 
 from turnwise.config.schema import Config
 from turnwise.data.batch import Batch
-from turnwise.data.masks import own_turns, with_shared_prefix
+from turnwise.data.masks import masked, own_turns
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.learn import Learner
-from turnwise.setup.system import System
+from turnwise.setup.training import build_credit
 
 
 @st.composite
@@ -78,12 +78,12 @@ def branched() -> Batch:
 
 def test_a_batch_of_branches_is_masked_by_the_rule() -> None:
     batch = branched()
-    assert with_shared_prefix(batch, "each") is batch
-    masked = with_shared_prefix(batch, "once")
-    assert masked.column("turn.mask").tolist() == [True] * 3 + [False] * 2 + [True] * 2 + [False] * 3 + [True] * 2
+    assert masked(batch, "each") is batch
+    once = masked(batch, "once")
+    assert once.column("turn.mask").tolist() == [True] * 3 + [False] * 2 + [True] * 2 + [False] * 3 + [True] * 2
     given_mask = np.arange(len(batch)) != 0
-    both = with_shared_prefix(batch.with_columns({"turn.mask": given_mask}), "once")
-    assert both.column("turn.mask").tolist() == [False, *masked.column("turn.mask").tolist()[1:]]
+    both = masked(batch.with_columns({"turn.mask": given_mask}), "once")
+    assert both.column("turn.mask").tolist() == [False, *once.column("turn.mask").tolist()[1:]]
 
 
 def test_branches_of_a_parent_outside_the_batch_learn_from_its_turns_once() -> None:
@@ -92,14 +92,14 @@ def test_branches_of_a_parent_outside_the_batch_learn_from_its_turns_once() -> N
         return Trajectory("g", name, turns=turns, parent="gone", branch_t=shared)
 
     batch = Batch.of([branch("short", 1, 3), branch("long", 2, 3), branch("same", 2, 4), branch("other", 1, 2, first=5)])
-    masked = with_shared_prefix(batch, "once").column("turn.mask").tolist()
-    assert masked == [False, True, True, *[True] * 3, False, False, True, True, *[True] * 2]
+    mask = masked(batch, "once").column("turn.mask").tolist()
+    assert mask == [False, True, True, *[True] * 3, False, False, True, True, *[True] * 2]
 
 
 def test_a_recipe_says_how_often_a_shared_prefix_is_learned_from() -> None:
     for rule, learned in (("once", 7), ("each", 12)):
-        system = System(Config.load(None, {"collect.shared_prefix": rule, "credit.name": "grpo", "agent.max_prompt_tokens": 100}))
-        batch = system.give_credit(branched())
+        config = Config.load(None, {"collect.shared_prefix": rule, "credit.name": "grpo", "agent.max_prompt_tokens": 100})
+        batch, _ = build_credit(config)(branched())
         assert batch.has("turn.advantage")
         learner = Learner(tiny())
         assert learner.update(batch)["turns"] == learned
@@ -107,4 +107,4 @@ def test_a_recipe_says_how_often_a_shared_prefix_is_learned_from() -> None:
 
 def test_a_batch_without_branches_needs_no_mask() -> None:
     batch = Batch.of([Trajectory("g", i, turns=[Turn(anchor=0, prompt_ids=[1], response_ids=[2])]) for i in range(2)])
-    assert with_shared_prefix(batch, "once") is batch
+    assert masked(batch, "once") is batch

@@ -241,7 +241,7 @@ def test_a_plan_that_branches_by_snapshots_where_there_are_any_runs_where_there_
             Places(numbered(6), 1, 2),
             2,
             lambda: Collector(pool, policy(engine), max_turns=6, snapshots=True),
-            engine,  # type: ignore[arg-type]
+            lambda: engine,  # type: ignore[arg-type,return-value]
         )
         batch = source.collect(plans["vpr"].make({"candidates": 2}, "plan"))  # type: ignore[arg-type]
     assert batch.counts["lost_branches"] == 0 < batch.counts["branches"]

@@ -20,7 +20,7 @@ from turnwise.learn.further.loading import Beside, build, dtype_of
 from turnwise.learn.learner import Learner
 from turnwise.learn.tiny import TinySize, build_model, build_tokenizer
 from turnwise.runs.reporter import Reporter
-from turnwise.setup.further import columns_read, models_in
+from turnwise.setup.needs import columns_read
 
 OWN_KIND = '''
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -168,7 +168,6 @@ def test_a_recipe_with_models_survives_writing_and_lists_what_stages_may_need(tm
     config = Config.load(None, {**TINY, **recipe})
     (tmp_path / "written.toml").write_text(to_toml(config))
     assert Config.load(tmp_path / "written.toml") == config
-    assert models_in(config) == ["model.policy", "model.reference", "model.teacher", "model.prm", "model.critic"]
     assert columns_read(config) == {"models.prm": ("token.logprob", "trajectory.success"), "models.critic": ("turn.reward",)}
 
 

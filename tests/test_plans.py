@@ -105,7 +105,7 @@ def test_a_plan_that_branches_runs_through_the_source() -> None:
     engine = WordEngine(bias=0)
     engine.version = 0  # type: ignore[attr-defined]
     with Pool(Corridor, 4) as pool:
-        source = LocalSource(Places(numbered(6), 1, 2), 2, lambda: Collector(pool, policy(engine), max_turns=8), engine)  # type: ignore[arg-type]
+        source = LocalSource(Places(numbered(6), 1, 2), 2, lambda: Collector(pool, policy(engine), max_turns=8), lambda: engine)  # type: ignore[arg-type]
         batch = source.collect(Halves())
     assert len(batch.trajectories) == 12 and batch.counts["branches"] == 8 and batch.counts["lost_branches"] == 0
     assert source.places.used == 2 and Plan().state() == {}

@@ -21,9 +21,9 @@ from turnwise.data.batch import Batch
 from turnwise.data.tokens import read_tokens, write_tokens
 from turnwise.evaluation.agreement import agreement, correlation, ranks
 from turnwise.evaluation.replay import replay, replayable
+from turnwise.learn.crediting import CreditStep
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import anchor_at, stored_batch, stored_rollouts, stored_trajectories
-from turnwise.setup.system import System
 
 KEPT: dict[str, Any] = {"run.keep_checkpoints": 9, "iterations": 3, "learner.minibatches": 2}
 ids = st.lists(st.integers(0, 2**20), max_size=12)
@@ -91,8 +91,14 @@ def test_damaged_and_missing_tokens_are_named(tmp_path: Path) -> None:
 
 def test_a_stored_batch_is_the_one_that_was_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Batch] = []
-    real = System.give_credit
-    monkeypatch.setattr(System, "give_credit", lambda self, batch: (seen.append(real(self, batch)), seen[-1])[1])
+    real = CreditStep.__call__
+
+    def credited(step: CreditStep, batch: Batch) -> Any:
+        found = real(step, batch)
+        seen.append(found[0])
+        return found
+
+    monkeypatch.setattr(CreditStep, "__call__", credited)
     run = Run.open(start(tmp_path, iterations=2, **{"agent.context": "window"}).folder)
     for iteration in (1, 2):
         back, trained = stored_batch(run, iteration, tokens=True), seen[iteration - 1]

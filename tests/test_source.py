@@ -33,6 +33,8 @@ class Place:
     plan: Places
     used: int = 0
 
+    def begin(self) -> None: ...
+
     def groups(self, n: int) -> list[Start]:
         self.used += n
         return self.plan.starts(self.used - n, n)
@@ -71,7 +73,7 @@ class Setting:
         self.engine.version = 4
         places = Place(Places(numbered(6), seed=1, group_size=2))
         self.said: list[str] = []
-        self.source = LocalSource(places, 3, self.collector, self.engine, say=self.said.append, cancelled=lambda: self.stopped)
+        self.source = LocalSource(places, 3, self.collector, lambda: self.engine, say=self.said.append, cancelled=lambda: self.stopped)
 
     def collector(self) -> Collector:
         return Collector(self.pool, policy(self.engine), max_turns=9)
@@ -81,11 +83,21 @@ def test_a_source_hands_out_what_the_plan_returns_with_tasks_counts_and_version(
     with Pool(Corridor, 4) as pool:
         setting = Setting(pool)
         first, second = setting.source.collect(Once()), setting.source.collect(Once())
-    assert setting.source.places.used == 6 and len(first.trajectories) == len(second.trajectories) == 6
+    assert setting.source.slots.used == 6 and len(first.trajectories) == len(second.trajectories) == 6
     assert {t.id for t in first.trajectories}.isdisjoint(t.id for t in second.trajectories)
     assert set(first.tasks) == {t.task for t in first.trajectories} and first.tasks[first.trajectories[0].task].data
     assert first.version == 4 and first.complete and first.counts["rounds"] == 1 and first.counts["generations"] > 6
     assert "branches" not in first.counts and not setting.said
+
+
+def test_the_engine_rests_while_a_batch_is_learned_from_if_it_should() -> None:
+    for rests in (False, True):
+        with Pool(Corridor, 4) as pool:
+            setting, slept = Setting(pool), list[int]()
+            setting.engine.sleep = lambda slept=slept: slept.append(1)
+            setting.source.rests = rests
+            next(iter(setting.source.batches(Once())))
+        assert slept == [1] * rests
 
 
 def test_a_plan_sees_finished_attempts_and_branches_from_them() -> None:
@@ -111,7 +123,7 @@ def test_a_plan_never_sees_attempts_that_a_fault_has_ended_and_the_source_counts
     with Pool(partial(Corridor, "raise"), 4) as pool:
         setting = Setting(pool)
         attempts: list[Trajectory] = []
-        setting.source.heard = lambda finished: attempts.extend(finished) or finished  # type: ignore[func-returns-value]
+        setting.source.check = lambda finished: attempts.extend(finished) or finished  # type: ignore[func-returns-value]
         first, second = setting.source.collect(Once()), setting.source.collect(Again())
     faulted = [one.id for one in attempts if one.stop is Stop.ENVIRONMENT_FAULT]
     assert len(attempts) == 18 and 0 < len(faulted) < 18
@@ -162,7 +174,7 @@ def test_a_batch_is_the_one_that_is_collected_without_a_source_and_carries_the_p
                 engine.forget()
                 return Collector(pool, ModelPolicy(engine, Growing, read, Sampling(max_tokens=3)), max_turns=4)
 
-            source = LocalSource(Place(plan), 2, collector, engine)
+            source = LocalSource(Place(plan), 2, collector, lambda engine=engine: engine)
             batches = []
             for version in range(2):
                 if through_source:

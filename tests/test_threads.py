@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from turnwise.config.schema import Config
-from turnwise.setup.system import System
+from turnwise.setup.build import load_model
 from turnwise.util import threads
 
 
@@ -63,9 +63,7 @@ def test_loading_a_model_sets_the_threads_of_torch(monkeypatch: pytest.MonkeyPat
     changes = ["env.name=tests/toy_env.py:Corridor", "model.tiny.layers=1", "model.tiny.vocabulary_tasks=2", "device=cpu"]
     changes.append("model.tiny.max_length=4096")
     for more in ([], ["threads=3"]):
-        system = System(Config.load(None, [*changes, *more]))
-        assert system.learner is not None
-        system.close()
+        load_model(Config.load(None, [*changes, *more]))
     assert given == [1, 3]
 
 

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from safetensors.torch import load_file
 import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.api import train_config
+from turnwise.collect.hooks import Hooks
 from turnwise.config.schema import Config
 from turnwise.config.writing import to_toml
 from turnwise.learn import checkpoint, saving
@@ -31,7 +31,9 @@ from turnwise.learn.tiny import build_tiny_for
 from turnwise.runs import folder as runs
 from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter
-from turnwise.setup.system import System
+from turnwise.setup.build import load_model
+from turnwise.setup.environment import build_pool, build_tasks, smoke_test
+from turnwise.setup.warmstart import WarmStart
 
 BANDIT = f"{ROOT / 'tests' / 'bandit_env.py'}:Bandit"
 TINY: dict[str, Any] = {
@@ -253,7 +255,7 @@ def test_ctrl_c_in_an_evaluation_keeps_what_was_learned_before_it(
     stopped = start(tmp_path, reporter=Impatient("evaluation", nth), **WARM)
     assert stopped.interrupted and len(stopped.metrics) == nth - 1
     with monkeypatch.context() as patch:
-        patch.setattr(System, "warm_start", lambda *rest: pytest.fail("the warm start was made again"))
+        patch.setattr(WarmStart, "__call__", lambda *rest: pytest.fail("the warm start was made again"))
         resumed = tw.train(resume=stopped.folder)
     assert without_times(resumed.metrics) == without_times(warmed.metrics)
     assert all((weights(warmed.folder)[name] == tensor).all() for name, tensor in weights(resumed.folder).items())
@@ -341,10 +343,11 @@ def test_only_code_of_ones_own_is_asked_whether_it_returns(monkeypatch: pytest.M
         say(text)
         yield
 
-    monkeypatch.setattr("turnwise.setup.system.told_after", at_once)
-    system = System(Config.load(None, {"env.name": name, "model.tiny.vocabulary_tasks": 2}), say=said.append)
-    system.look(system.tasks)
-    assert system.tokenizer is not None
+    monkeypatch.setattr("turnwise.setup.environment.told_after", at_once)
+    config, hooks = Config.load(None, {"env.name": name, "model.tiny.vocabulary_tasks": 2}), Hooks(say=said.append)
+    with build_pool(config) as pool:
+        smoke_test(config.env, pool, build_tasks(config.env), hooks)
+    load_model(config, hooks=hooks)
     assert sum("does its reset or step return?" in text for text in said) == 2 * asked
 
 
@@ -621,15 +624,3 @@ def test_a_run_needs_nothing_that_only_posix_has(tmp_path: Path) -> None:
     done = python("-c", code, json.dumps(settings))
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["True"]
-
-
-@pytest.mark.parametrize(("asked", "device", "rests"), [(True, "cuda", True), (False, "cuda", False), (True, "cpu", False)])
-def test_the_engine_rests_during_an_update_where_asked_and_on_a_gpu(asked: bool, device: str, rests: bool) -> None:
-    seen: list[str] = []
-    system = System(Config.load(None, {**TINY, "engine.sleep": asked}))
-    system.__dict__["engine"] = SimpleNamespace(sleep=lambda: seen.append("sleep"))
-    system.__dict__["learner"] = SimpleNamespace(
-        device=SimpleNamespace(type=device), update=lambda *rest, **more: seen.append("update") or {"steps": 1.0}
-    )
-    assert system.update(None, 0, 0.0) == {"steps": 1.0}  # type: ignore[arg-type]
-    assert seen == (["sleep"] if rests else []) + ["update"]

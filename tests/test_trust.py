@@ -26,7 +26,7 @@ from turnwise.report.comparison import compare
 from turnwise.runs.exchange import export_trajectories
 from turnwise.runs.folder import Run
 from turnwise.setup.source import source_config
-from turnwise.setup.system import System
+from turnwise.setup.training import build_training
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside
 
@@ -110,9 +110,9 @@ def test_ones_own_run_is_never_asked_about(own: Path) -> None:
         lambda run: watch(str(run), n=1),
         lambda run: rescore(run),
         lambda run: replay(run, update=True),
-        lambda run: System(Config.load(run / "config.toml")),
+        lambda run: build_training(Config.load(run / "config.toml")),
     ],
-    ids=["evaluate", "resume", "recipe", "watch", "rescore", "replay", "system"],
+    ids=["evaluate", "resume", "recipe", "watch", "rescore", "replay", "training"],
 )
 def test_a_run_from_elsewhere_imports_nothing_unasked(strange: Path, act: Any) -> None:
     with pytest.raises(Untrusted, match=r"evil\.py:Game.*--trust"):

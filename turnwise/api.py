@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
 
+from turnwise.collect.faults import FaultWatch
 from turnwise.collect.panel import Evaluation, run_panel
 from turnwise.config import objects
 from turnwise.config.schema import Config, overridden
@@ -23,17 +25,16 @@ from turnwise.planner.small_gpu import for_this_gpu, keep_choice, limited, prepa
 from turnwise.report.progress import default_reporter
 from turnwise.report.summary import summarise_run
 from turnwise.runs.folder import CONFIG, Run
-from turnwise.runs.reporter import Reporter, heartbeat, shown_by
+from turnwise.runs.reporter import Reporter, heartbeat
 from turnwise.runs.result import Result
 from turnwise.runs.trackers import Trackers, make_trackers
 from turnwise.setup.arguments import CreditLike, EnvLike, Given, PromptsLike, RecipeLike, ReplyFunction, RewardLike, as_recipe
-from turnwise.setup.choose import make_system
 from turnwise.setup.early import check_trainable
 from turnwise.setup.measure import choose_panel, report_faults, says_how, settings_of
 from turnwise.setup.resume import apply_changes, resumed_config
 from turnwise.setup.source import source_config, write_weights
 from turnwise.setup.state import restore, save
-from turnwise.setup.system import System
+from turnwise.setup.training import build_player, build_training, check_engine, hooks_of
 from turnwise.train import run_iterations
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.garbage import loaded_set_apart
@@ -147,32 +148,33 @@ def _train(config: Config, run: Run, reporter: Reporter) -> Result:
     watched = playing.kept(run.folder, config.env.name)
     with Interrupt(reporter.note, lambda: playing.call) as interrupted, heartbeat(reporter), watched:
         prepare_allocator(config)
-        system = make_system(config, cancelled=interrupted, **shown_by(reporter))
-        try:
-            system.check()
-            keep_tokenizer(run, system)
+        with ExitStack() as stack:
+            stack.callback(trackers.close)
+            stack.callback(reporter.end)
+            training = build_training(config, hooks_of(reporter, interrupted))
+            stack.callback(training.close)
+            keep_tokenizer(run, config, training.tokenizer)
             keep_display(run, config)
-            state = restore(run, system, reporter.note)
+            state = restore(run, training, reporter.note)
             trackers.open(config.model_dump(mode="json"), run.metrics())
             run.on_log = trackers.log
-            interrupted.last = partial(save, run, system, state)
+            interrupted.last = partial(save, run, training, state)
             with loaded_set_apart():
                 try:
-                    run_iterations(run, system, state, reporter, system.over)
+                    run_iterations(run, training, state, reporter)
                 except Abandoned:
                     reporter.note("a call of the environment did not return: it was abandoned, and what was learned before is kept")
-                    save(run, system, state)
-            if system.broken is not None:
-                raise with_way_on(system.broken, run)
+                    save(run, training, state)
+            if training.faults.broken is not None:
+                raise with_way_on(training.faults.broken, run)
             finished = state.finished(config.iterations)
             if finished:
-                system.learner.save_model(run.model, tokenizer=system.preprocessor)
-        finally:
-            reporter.end()
-            trackers.close()
-            system.close()
+                training.learner.save_model(run.model)
     metrics = run.metrics()
-    summary = summarise_run(metrics, state, config, run, len(system.panel)) | {"config_hash": content_hash(config), "finished": finished}
+    summary = summarise_run(metrics, state, config, run, len(training.evaluate.panel)) | {
+        "config_hash": content_hash(config),
+        "finished": finished,
+    }
     run.write_summary(summary)
     return Result(run.folder, summary, not finished, metrics)
 
@@ -185,11 +187,11 @@ def with_way_on(fault: EnvironmentFault, run: Run) -> EnvironmentFault:
     return EnvironmentFault(fault.message, "\n".join(filter(None, [fault.lines, way])))
 
 
-def keep_tokenizer(run: Run, system: System) -> None:
+def keep_tokenizer(run: Run, config: Config, tokenizer: Any) -> None:
     """Keep the vocabulary of a tiny model in the run's folder, so that `export` can write a model without the environment."""
-    if system.config.model.path is None and not run.tokenizer.exists():
+    if config.model.path is None and not run.tokenizer.exists():
         with run.writing():
-            write_folder(run.tokenizer, system.tokenizer.save_pretrained)
+            write_folder(run.tokenizer, tokenizer.save_pretrained)
 
 
 def keep_display(run: Run, config: Config) -> None:
@@ -256,24 +258,22 @@ def evaluate_given(
     """What `evaluate` does, in the same form."""
     reporter = reporter or Reporter()
     config, folder = source_config(source, given, overrides, trust, reporter.note)
-    system = System(config, model_folder=folder, **shown_by(reporter))
-    with heartbeat(reporter):
-        try:
-            system.check_engine()
-            chosen = choose_panel(system, says_how(source, given, overrides), split, n, seed, repeats, overrides)
-            system.look(chosen.panel)
-            warmth = config.eval.temperature if temperature is None else temperature
-            reporter.begin(chosen.words, 0, 0)
-            collector = system.collector(warmth)
-            reporter.phase("evaluation")
-            result = run_panel(collector, chosen.panel, chosen.seed, chosen.repeats)
-            reporter.end()
-            report_faults(result, reporter.note, system.faults)
-            result.settings = settings_of(config, chosen.split, chosen.seed, collector.max_turns) | {"temperature": warmth}
-            return result
-        finally:
-            reporter.end()
-            system.close()
+    faults = FaultWatch(reporter.note, config.env.name)
+    with heartbeat(reporter), ExitStack() as stack:
+        stack.callback(reporter.end)
+        check_engine(config, folder)
+        chosen = choose_panel(config, says_how(source, given, overrides), split, n, seed, repeats, overrides)
+        hooks = replace(hooks_of(reporter), on_fault=faults.on_fault)
+        player = build_player(config, folder, chosen.panel, hooks, stack)
+        warmth = config.eval.temperature if temperature is None else temperature
+        reporter.begin(chosen.words, 0, 0)
+        collector = player.evaluation(warmth)
+        reporter.phase("evaluation")
+        result = run_panel(collector, chosen.panel, chosen.seed, chosen.repeats)
+        reporter.end()
+        report_faults(result, reporter.note, faults)
+        result.settings = settings_of(config, chosen.split, chosen.seed, player.max_turns) | {"temperature": warmth}
+        return result
 
 
 def export(run_folder: str | Path, out: str | Path, *, merged: bool = True, best: bool = False, model: str | None = None) -> Path:

@@ -90,7 +90,7 @@ class Harness:
         assert self.nodes.stdout is not None
         import ray  # noqa: F401
 
-        import turnwise.setup.gang  # noqa: F401
+        import turnwise.setup.cluster  # noqa: F401
 
         line = self.nodes.stdout.readline()
         assert line.startswith("address "), f"the nodes did not start: {(self.folder / 'nodes.log').read_text()}"

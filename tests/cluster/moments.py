@@ -143,7 +143,7 @@ RUNS: dict[str, Run] = {
         ONE,
         (
             _driver("before it joins Ray", -1, "during the start, before it joins Ray"),
-            _driver("hired engines", -1, "during the start of its engines"),
+            _driver("started engines", -1, "during the start of its engines"),
             _driver("has collected", 0, "when a batch is collected"),
             _driver("has gradients", 1, "during the optimiser step"),
             _driver("optimiser", 2, "during the optimiser step, with the masters moved"),

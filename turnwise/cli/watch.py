@@ -7,6 +7,7 @@ and reports what it sees. Text from a model or an environment is shown as plain 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from rich.text import Text
 
 from turnwise.collect.collector import Answer, Collector, Policy, Start
-from turnwise.collect.faults import spoilt
+from turnwise.collect.faults import FaultWatch, faulted
 from turnwise.collect.player_policy import PLAYERS, PlayerPolicy, advised, player
 from turnwise.config.schema import Config
 from turnwise.data.rollouts import Stop, Trajectory, Turn
@@ -25,8 +26,9 @@ from turnwise.envs.pool import Pool
 from turnwise.envs.registry import portable
 from turnwise.runs.folder import CONFIG
 from turnwise.setup.arguments import Given
+from turnwise.setup.environment import build_rewards, step_limit
 from turnwise.setup.source import source_config
-from turnwise.setup.system import System
+from turnwise.setup.training import build_model_policy, check_engine
 from turnwise.util.console import Console
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.printable import printable
@@ -54,50 +56,43 @@ def watch(
     `seed`; with one, make `n` attempts at it."""
     changes: dict[str, Any] = {f"env.options.{key}": value for key, value in (options or {}).items()}
     changes |= {"env.max_turns": max_turns} if max_turns is not None else {}
-    system = _system(agent, env, changes, trust)
-    own = system.config.env
-    split = split or (system.config.eval.split if (Path(agent) / CONFIG).is_file() else own.split)
+    config, folder = _config(agent, env, changes, trust)
+    own, faults = config.env, FaultWatch(lambda text: None, config.env.name)
+    split = split or (config.eval.split if (Path(agent) / CONFIG).is_file() else own.split)
     teller = Teller(console or Console())
     factory = portable(own.name, own.options)
-    policy: Any = None
-    if agent in PLAYERS:
-        policy = PlayerPolicy(player(agent, own.name, dict(own.options)))
-        factory = advised(factory, policy.player)
-    else:
-        policy = system.policy(_temperature(system, temperature))
     trajectories = []
-    try:
-        limits: dict[str, Any] = {"workers": own.workers, "timeout": own.timeout, "memory_mb": own.memory_mb}
-        with Pool(factory, 1, **limits) as pool:
-            watched, own_limit = Watched(policy, teller), system.config.agent.max_invalid
-            collector = Collector(pool, watched, system.max_turns, system.rewards, own_limit, on_fault=system.faults.hear)
-            for number, chosen in enumerate(_tasks(own.name, task, split, n, seed, dict(own.options))):
-                chance = seed if number == 0 else derive(seed, "watch", number)
-                teller.title(f"{own.name}, task {chosen.id} ({chosen.split}), seed {seed}, played by {agent}")
-                [trajectory] = collector.run([Start(chosen, number, number, chance, derive(chance, "watch policy"))])
-                teller.end(trajectory)
-                trajectories.append(trajectory)
-        if trajectories and all(map(spoilt, trajectories)):
-            raise system.faults.verdict(trajectories, len(trajectories))
-    finally:
-        system.close()
+    limits: dict[str, Any] = {"workers": own.workers, "timeout": own.timeout, "memory_mb": own.memory_mb}
+    with ExitStack() as stack:
+        policy: Any = None
+        if agent in PLAYERS:
+            policy = PlayerPolicy(player(agent, own.name, dict(own.options)))
+            factory = advised(factory, policy.player)
+        else:
+            policy = build_model_policy(config, folder, config.eval.temperature if temperature is None else temperature, stack)
+        pool = stack.enter_context(Pool(factory, 1, **limits))
+        watched, limit = Watched(policy, teller), config.agent.max_invalid
+        collector = Collector(pool, watched, step_limit(own), build_rewards(config), limit, on_fault=faults.on_fault)
+        for number, chosen in enumerate(_tasks(own.name, task, split, n, seed, dict(own.options))):
+            chance = seed if number == 0 else derive(seed, "watch", number)
+            teller.title(f"{own.name}, task {chosen.id} ({chosen.split}), seed {seed}, played by {agent}")
+            [trajectory] = collector.run([Start(chosen, number, number, chance, derive(chance, "watch policy"))])
+            teller.end(trajectory)
+            trajectories.append(trajectory)
+    if trajectories and all(map(faulted, trajectories)):
+        raise faults.verdict(trajectories, len(trajectories))
     return trajectories
 
 
-def _system(agent: str, env: str | None, changes: dict[str, Any], trust: bool = False) -> System:
+def _config(agent: str, env: str | None, changes: dict[str, Any], trust: bool = False) -> tuple[Config, Path | None]:
+    """The recipe that is played, and the folder of its model."""
     if agent not in PLAYERS:
         config, folder = source_config(agent, Given(env), changes, trust)
-        system = System(config, model_folder=folder)
-        system.check_engine()
-        return system
+        check_engine(config.trusted(), folder)
+        return config, folder
     if env is None:
         raise TurnwiseError(f"the {agent} agent needs an environment: turnwise play ENV --agent {agent}")
-    config = Config.load(None, {**changes, "env.name": env})
-    return System(config)
-
-
-def _temperature(system: System, given: float | None) -> float:
-    return system.config.eval.temperature if given is None else given
+    return Config.load(None, {**changes, "env.name": env}).trusted(), None
 
 
 def _tasks(env: str, task: str | None, split: str, n: int, seed: int, options: dict[str, Any]) -> list[Task]:

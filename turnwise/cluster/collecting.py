@@ -15,12 +15,12 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-from turnwise.cluster.crew import Hears
 from turnwise.cluster.work import Call, Outcome, Spec, Work
+from turnwise.cluster.workers import WorkerHooks
 from turnwise.collect.branching import begun
 from turnwise.collect.seats import in_order
 from turnwise.data.attempts import Start
-from turnwise.data.rollouts import Stop, Trajectory
+from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.envs.pool import EnvResult
 from turnwise.util.errors import Stopped, TurnwiseError
 
@@ -29,10 +29,10 @@ _sessions = count()
 
 
 class Engines(Protocol):
-    """What does the work of sessions: the crew, or an object that has access to it."""
+    """What does the work of sessions: the rollout workers, or an object that has access to them."""
 
     size: int
-    hears: Hears
+    hooks: WorkerHooks
 
     def run(self, works: Sequence[Work], homes: Sequence[int]) -> Sequence[Outcome | None]: ...
 
@@ -41,7 +41,7 @@ class Engines(Protocol):
 class RemoteCollector:
     """`run` returns the trajectories of all starts, in order. `counts` and `policy.counts` are sums over all shares."""
 
-    crew: Engines
+    workers: Engines
     spec: Spec = field(default_factory=Spec)
     max_turns: int = 0
     on_start: Callable[[int], None] = lambda count: None
@@ -50,7 +50,7 @@ class RemoteCollector:
 
     def __post_init__(self) -> None:
         name = next(_sessions)
-        self._names = [f"{name}.{k}" for k in range(self.crew.size)]
+        self._names = [f"{name}.{k}" for k in range(self.workers.size)]
         self._calls: list[list[Call]] = [[] for _ in self._names]
         self._outcomes: list[Outcome] = [Outcome(None) for _ in self._names]
         self._share: dict[int | str, int] = {}  # of every group
@@ -64,15 +64,15 @@ class RemoteCollector:
         shares = self._cut(planned)
         found: dict[int | str, Trajectory] = {}
         for k, outcome in self._do({k: Call("run", (share,)) for k, share in shares.items()}).items():
-            if outcome is None and not self.crew.hears.cancelled():
+            if outcome is None and not self.workers.hooks.cancelled():
                 found |= {start.number: _lost(start) for start in shares[k]}
             elif outcome is not None:
                 found |= {trajectory.id: trajectory for trajectory in outcome.value}
         return in_order(planned, found)
 
-    def say(self, texts: Sequence[str], seed: int, temperature: float | None = None) -> list[Any]:
-        """The policy's answers to these messages as turns, from the engine of the first share."""
-        return self._ask(Call("say", (list(texts), seed, temperature)))
+    def generate(self, texts: Sequence[str], seed: int, temperature: float | None = None) -> list[Turn]:
+        """The policy's responses to these messages as turns, from the engine of the first share."""
+        return self._ask(Call("generate", (list(texts), seed, temperature)))
 
     def openings(self, starts: Sequence[Start]) -> list[str]:
         """The first prompt of the agent in each of these attempts."""
@@ -80,7 +80,7 @@ class RemoteCollector:
 
     def _ask(self, call: Call) -> list[Any]:
         outcome = self._do({0: call})[0]
-        if outcome is None and self.crew.hears.cancelled():
+        if outcome is None and self.workers.hooks.cancelled():
             raise Stopped("interrupted while the plan waited for an answer of the policy")
         if outcome is None:
             raise TurnwiseError("the engine was lost too often while it answered the plan (cluster.retries): look at its memory")
@@ -91,7 +91,7 @@ class RemoteCollector:
         shares: dict[int, list[Start]] = {}
         for start in starts:
             home = start.group if start.branch is None else start.branch.trajectory.group
-            share = self._share.setdefault(home, len(self._share) % self.crew.size)
+            share = self._share.setdefault(home, len(self._share) % self.workers.size)
             self._share.setdefault(start.group, share)
             shares.setdefault(share, []).append(start)
         return shares
@@ -100,7 +100,7 @@ class RemoteCollector:
         for k, call in calls.items():
             self._calls[k].append(call)
         works = [Work(self._names[k], self.spec, tuple(self._calls[k])) for k in calls]
-        found = dict(zip(calls, self.crew.run(works, list(calls)), strict=True))
+        found = dict(zip(calls, self.workers.run(works, list(calls)), strict=True))
         for k, outcome in found.items():
             if outcome is None:
                 self._calls[k].pop()
@@ -115,6 +115,39 @@ class RemoteCollector:
             total.update(outcome.counts)
         self.policy.counts = total
         return found
+
+
+@dataclass
+class RemoteCollectors:
+    """Makes the collectors of a run on a cluster. `workers` is called when something is played for the first time: by then the workers
+    have weights. What a plan asks of the policy belongs to the session of the collector in use; while batches overlap there is none."""
+
+    workers: Callable[[], Engines]
+    max_turns: int
+    overlapping: bool = False
+    on_start: Callable[[int], None] = lambda count: None
+    on_fault: Callable[[Trajectory, EnvResult], None] = lambda trajectory, result: None
+    _current: RemoteCollector | None = None
+
+    def evaluation(self, temperature: float | None = None) -> RemoteCollector:
+        return self._new(Spec(temperature))
+
+    def training(self, drawing: Any = None) -> RemoteCollector:
+        return self._new(Spec(training=True, drawing=drawing))
+
+    def generate(self, texts: Sequence[str], seed: int, temperature: float | None = None) -> list[Turn]:
+        return self._session.generate(texts, seed, temperature)
+
+    def openings(self, starts: Sequence[Start]) -> list[str]:
+        return self._session.openings(starts)
+
+    def _new(self, spec: Spec) -> RemoteCollector:
+        self._current = RemoteCollector(self.workers(), spec, self.max_turns, self.on_start, self.on_fault)
+        return self._current
+
+    @property
+    def _session(self) -> RemoteCollector:
+        return self.evaluation() if self._current is None or self.overlapping else self._current
 
 
 def _lost(start: Start) -> Trajectory:

@@ -52,7 +52,7 @@ class Demand:
 
 
 @dataclass(frozen=True)
-class Seat:
+class Bundle:
     """A part on a node. `share` is the part of each GPU that it may take."""
 
     part: str  # "learner 0", "engine 1"
@@ -70,19 +70,19 @@ class _Room:
     engines: int = 0
 
 
-def place(nodes: Sequence[Node], demand: Demand) -> list[Seat]:
-    """A seat for every part; an error that says what is missing if there is not enough."""
+def place(nodes: Sequence[Node], demand: Demand) -> list[Bundle]:
+    """A bundle for every part; an error that says what is missing if there is not enough."""
     rooms = [_Room(node, float(node.cpus), float(node.gpus)) for node in sorted(nodes, key=lambda node: not node.here)]
     check_totals(nodes, demand)
     core = core_share(nodes, demand.processes)
-    learners: list[Seat] = []
+    learners: list[Bundle] = []
     if demand.gpu and not demand.colocated:
         learners += [_sit(rooms, f"learner {k}", 0.0 if demand.learners == 1 else core, 1.0, k == 0) for k in range(demand.learners)]
     share = ENGINE_SHARE if demand.colocated else 1.0
     gpus = demand.tensor_parallel * share if demand.gpu else 0.0
     engines = [_sit(rooms, f"engine {k}", core, gpus, spread=True) for k in range(demand.engines)]
     if demand.learners == 1 and not learners:
-        learners.append(Seat("learner 0", rooms[0].node, 0.0, 0.0))  # this process, which Ray does not count
+        learners.append(Bundle("learner 0", rooms[0].node, 0.0, 0.0))  # this process, which Ray does not count
     elif not learners:
         learners += [_sit(rooms, f"learner {k}", core, LEARNER_SHARE if demand.gpu else 0.0) for k in range(demand.learners)]
     return [*learners, *engines]
@@ -121,7 +121,7 @@ def _number(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _sit(rooms: list[_Room], part: str, cpus: float, gpus: float, here: bool = False, spread: bool = False) -> Seat:
+def _sit(rooms: list[_Room], part: str, cpus: float, gpus: float, here: bool = False, spread: bool = False) -> Bundle:
     fits = [room for room in rooms if room.cpus >= cpus and room.gpus >= gpus - ROUNDING and (not here or room.node.here)]
     if not fits:
         wanted = f"{cpus:g} cores" + (f" and {gpus:g} GPUs" if gpus else "")
@@ -129,15 +129,15 @@ def _sit(rooms: list[_Room], part: str, cpus: float, gpus: float, here: bool = F
         where = "this machine" if here else "one node"
         raise TurnwiseError(f"cluster: {part} needs {wanted} on {where}: {left}. A part is never split over nodes: lower what is asked for")
     room = min(fits, key=lambda room: room.engines / max(room.node.cpus, 1)) if spread else fits[0]
-    seat = Seat(part, room.node, cpus, gpus)
+    bundle = Bundle(part, room.node, cpus, gpus)
     room.cpus, room.gpus = room.cpus - cpus, room.gpus - gpus
     room.engines += spread
-    return seat
+    return bundle
 
 
-def crowded(seats: Sequence[Seat]) -> str:
+def crowded(bundles: Sequence[Bundle]) -> str:
     """A note if processes share cores; otherwise ""."""
-    own = [seat.cpus for seat in seats if seat.cpus]
+    own = [bundle.cpus for bundle in bundles if bundle.cpus]
     return (
         f"cluster: {len(own)} processes share cores, up to {round(1 / min(own))} on one: slower than with a core each"
         if min(own, default=1) < 1
@@ -145,10 +145,10 @@ def crowded(seats: Sequence[Seat]) -> str:
     )
 
 
-def lacking(seats: Sequence[Seat], patience: float = PATIENCE) -> str:
-    """What others use of the cluster that these seats need; "" if it is free, or becomes free in time."""
+def lacking(bundles: Sequence[Bundle], patience: float = PATIENCE) -> str:
+    """What others use of the cluster that these bundles need; "" if it is free, or becomes free in time."""
     ray, end = import_ray(), time.monotonic() + patience
-    needed = {"CPU": ("cores", sum(seat.cpus for seat in seats)), "GPU": ("GPUs", sum(seat.gpus for seat in seats))}
+    needed = {"CPU": ("cores", sum(bundle.cpus for bundle in bundles)), "GPU": ("GPUs", sum(bundle.gpus for bundle in bundles))}
     while True:
         free, wrong = ray.available_resources(), ""
         for name, (what, wanted) in needed.items():

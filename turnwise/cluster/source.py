@@ -9,58 +9,57 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
-from turnwise.cluster.ahead import Ahead
-from turnwise.cluster.crew import Crew
 from turnwise.cluster.metrics import age_metrics, group_ages, idle_metrics, ratio_metrics, seconds_metrics
+from turnwise.cluster.prefetch import Prefetcher
 from turnwise.cluster.weights import Sender
 from turnwise.cluster.work import Outcome, Work
-from turnwise.collect.source import Collected, Gathers, LocalSource, Mark
+from turnwise.cluster.workers import RolloutWorkers
+from turnwise.collect.source import MOST_PREFETCHED, Collected, Gathers, LocalSource, Mark
 from turnwise.data.batch import Batch
-from turnwise.engines.reports import COLUMNS
-from turnwise.util.errors import TurnwiseError
+from turnwise.util.metrics import numbers
 
 PATIENCE = 0.5  # seconds between two looks at whether the run is cancelled
 
 
 class Access:
-    """Access to the engines: directly, or through the thread that owns them while batches are collected ahead."""
+    """Access to the rollout workers: directly, or through the thread that owns them while batches are prefetched."""
 
-    def __init__(self, crew: Crew):
-        self.crew, self.size, self.hears = crew, crew.size, crew.hears
-        self.ahead: Ahead | None = None
+    def __init__(self, workers: RolloutWorkers):
+        self.workers, self.size, self.hooks = workers, workers.size, workers.hooks
+        self.prefetcher: Prefetcher | None = None
 
     def do(self, work: Callable[[], Any]) -> Any:
-        return work() if self.ahead is None else self.ahead.do(work)
+        return work() if self.prefetcher is None else self.prefetcher.do(work)
 
     def run(self, works: Sequence[Work], homes: Sequence[int]) -> list[Outcome | None]:
-        found: list[Outcome | None] = self.do(lambda: self.crew.run(works, homes))
-        return found
+        outcomes: list[Outcome | None] = self.do(lambda: self.workers.run(works, homes))
+        return outcomes
 
     def publish(self, version: int, send: Callable[[Any], Any], waits: bool = False) -> None:
-        """Give all engines these weights. `waits`: until they have them."""
+        """Give all workers these weights. `waits`: until they have them."""
 
         def work() -> None:
-            self.crew.publish(version, send)
+            self.workers.publish(version, send)
             if waits:
-                self.crew.settle()
-            if self.ahead is not None:
-                self.ahead.published(version)
+                self.workers.settle()
+            if self.prefetcher is not None:
+                self.prefetcher.published(version)
 
         self.do(work)
 
     def close(self) -> None:
-        if self.ahead is not None:
-            self.ahead.stop()
-        self.crew.close()
+        if self.prefetcher is not None:
+            self.prefetcher.stop()
+        self.workers.close()
 
 
 class RemoteEngine:
-    """All engines as one, to publish weights. Attempts go through a collector. `waits`: the learner's weights may not change before all
-    engines have read them. With `later` it is `settle` that waits for that, which is called before the learner goes on; until then, engines
-    read while the driver does other things."""
+    """The engines of all rollout workers as one receiver of weights. Attempts go through a collector. `waits`: the learner's weights may
+    not change before all engines have read them. With `later` it is `settle` that waits for that, which is called before the learner goes
+    on; until then, engines read while the driver does other things."""
 
     def __init__(self, access: Access, sender: Sender, waits: bool = False, later: bool = False):
-        self.access, self.version, self.reports, self.pending = access, 0, tuple(COLUMNS), 0
+        self.access, self.version = access, 0
         self.seconds = 0.0  # that the last weights took
         self._sender, self._waits, self._later = sender, waits, later
 
@@ -82,15 +81,7 @@ class RemoteEngine:
     def settle(self) -> None:
         """From now on the learner's weights may change."""
         if self._waits and self._later:
-            self.access.do(self.access.crew.updated)
-
-    def submit(self, requests: Sequence[Any]) -> None:
-        raise TurnwiseError("the engines of a cluster take whole attempts, not requests")
-
-    def poll(self, wait: bool = True) -> list[Any]:
-        return []
-
-    def release(self, sequence: int) -> None: ...
+            self.access.do(self.access.workers.updated)
 
     def close(self) -> None:
         self.access.close()
@@ -98,95 +89,103 @@ class RemoteEngine:
 
 
 @dataclass
-class ClusterSource(LocalSource):
-    """Collects with the engines of a cluster: on demand with a staleness of 0, otherwise ahead of the learner. `begin_ahead` starts the
-    thread for it, with the plan, the number of the first batch, and how many there are."""
+class ClusterSource:
+    """Collects with the rollout workers of a cluster: on demand, or ahead of the learner if `prefetcher` makes the thread for it from the
+    plan, the number of the first batch, and how many there are. `on_demand` collects one batch at a time; its collector is remote."""
 
-    staleness: int = 0
-    begin_ahead: Callable[[Any, int, int | None], Ahead] | None = None
-    access: Access | None = None
-    ranks_worked: Callable[[], Mapping[str, float]] = dict  # seconds of work of each learner rank since the last call
+    on_demand: LocalSource
+    engine: Callable[[], RemoteEngine]
+    prefetcher: Callable[[Any, int, int | None], Prefetcher] | None = None
+    learner_worked: Callable[[], Mapping[str, float]] = dict  # seconds of work of each learner rank since the last call
     _mark: Mark | None = field(default=None, init=False, repr=False)
     _drops: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     _waited: float = field(default=0.0, init=False, repr=False)
     _since: float = field(default_factory=time.monotonic, init=False, repr=False)
-    _spent: dict[str, float] = field(default_factory=dict, init=False, repr=False)  # by the engines, before this batch
+    _spent: dict[str, float] = field(default_factory=dict, init=False, repr=False)  # by the workers, before this batch
 
-    def batches(
-        self, plan: Gathers, staleness: int | None = None, n: int | None = None, begins: Callable[[], None] = lambda: None
-    ) -> Iterator[Collected]:
-        bound = self.staleness if staleness is None else staleness
-        if bound == 0 or self.begin_ahead is None or self.access is None:
-            for collected in super().batches(plan, 0, n, begins):
-                self._waited = collected.seconds
-                yield collected
-            return
-        first = self.version
-        ahead = self.access.ahead = self.begin_ahead(plan, first, n)
+    @property
+    def _access(self) -> Access:
+        return self.engine().access
+
+    @property
+    def version(self) -> int:
+        """The version of the weights that sample now."""
+        return self.on_demand.version
+
+    def batches(self, plan: Gathers, n: int | None = None, begins: Callable[[], None] = lambda: None) -> Iterator[Collected]:
+        """One batch after another."""
+        return self._on_demand(plan, n, begins) if self.prefetcher is None else self._prefetched(plan, n, begins)
+
+    def _on_demand(self, plan: Gathers, n: int | None, begins: Callable[[], None]) -> Iterator[Collected]:
+        def begin() -> None:
+            self._spent = dict(self._access.workers.seconds)
+            begins()
+
+        for collected in self.on_demand.batches(plan, n, begin):
+            self.engine().settle()
+            self._waited = collected.seconds
+            yield collected
+
+    def _prefetched(self, plan: Gathers, n: int | None, begins: Callable[[], None]) -> Iterator[Collected]:
+        first, access = self.version, self._access
+        assert self.prefetcher is not None
+        prefetcher = access.prefetcher = self.prefetcher(plan, first, n)
         try:
             for batch in count(first) if n is None else range(first, first + n):
                 begins()
                 start = time.monotonic()
-                found = self._next(ahead)
-                if found is None:
+                collected = self._next(prefetcher)
+                if collected is None:
                     return
-                self._mark, self._drops = ahead.marks.pop(batch), ahead.drops.pop(batch)
+                self._mark, self._drops = prefetcher.marks.pop(batch), prefetcher.drops.pop(batch)
                 self._waited = time.monotonic() - start
-                yield replace(found, seconds=self._waited, ahead=True)
+                yield replace(collected, seconds=self._waited, prefetched=True)
         finally:
-            ahead.stop()
-            self.access.ahead = None
+            prefetcher.stop()
+            access.prefetcher = None
 
-    def collect(self, plan: Gathers) -> Collected:
-        if self.access is not None:
-            self._spent = dict(self.access.crew.seconds)
-        found = super().collect(plan)
-        if isinstance(self.engine, RemoteEngine):
-            self.engine.settle()
-        return found
-
-    def _next(self, ahead: Ahead) -> Collected | None:
+    def _next(self, prefetcher: Prefetcher) -> Collected | None:
         """The next batch that is formed; None if the run is cancelled."""
-        while not self.cancelled():
+        while not self.on_demand.cancelled():
             try:
-                found = ahead.formed.get(timeout=PATIENCE)
+                formed = prefetcher.formed.get(timeout=PATIENCE)
             except queue.Empty:
-                if not ahead.alive and ahead.formed.empty():
+                if not prefetcher.alive and prefetcher.formed.empty():
                     return None
                 continue
-            if isinstance(found, BaseException):
-                raise found
-            return found
+            if isinstance(formed, BaseException):
+                raise formed
+            return formed
         return None
+
+    def publish(self, version: int) -> None:
+        """The learner's weights have this version now."""
+        self.on_demand.publish(version)
+
+    def prefetch(self, pause: Callable[[], object]) -> None:
+        """Let the workers load what the next tasks need, while the learner learns. Ahead of the learner they never rest."""
+        if self.prefetcher is None:
+            source = self.on_demand
+            self._access.workers.load_ahead(source.slots.coming(min(source.groups, MOST_PREFETCHED)))
 
     def mark(self, plan: Any) -> Mark:
         """The progress of the run with the batch that was handed out last. What was collected beyond it is attempted again."""
-        return self._mark if self._mark is not None else super().mark(plan)
+        return self._mark if self._mark is not None else self.on_demand.mark(plan)
 
     def metrics(self, batch: Batch) -> dict[str, float]:
         """How old the batch is and how far the policy has moved since, what was dropped, and which parts idled."""
-        rollouts, now = batch.rollouts, time.monotonic()
-        if self.access is None:
-            return {}
-        found: dict[str, Any] = {}
+        now, access = time.monotonic(), self._access
+        metrics: dict[str, Any] = {}
         if self._mark is not None:
             versions = [turn.version for trajectory in batch.trajectories for turn in trajectory.turns]
-            found |= age_metrics(group_ages(versions, rollouts.group, self.version)) | self._drops
+            metrics |= age_metrics(group_ages(versions, batch.rollouts.group, self.version)) | self._drops
             if batch.has("token.old_logprob"):
-                found |= ratio_metrics(batch.column("token.old_logprob") - batch.column("token.logprob"))
-        crew = self.access.crew
-        work, played = self.access.do(lambda: (crew.worked(), crew.environments()))
-        idle: dict[str, Any] = idle_metrics(work, self._since, now, {**played, **self.ranks_worked()})["idle"]
+                metrics |= ratio_metrics(batch.column("token.old_logprob") - batch.column("token.logprob"))
+        workers = access.workers
+        work, played = access.do(lambda: (workers.worked(), workers.environments()))
+        idle: dict[str, Any] = idle_metrics(work, self._since, now, {**played, **self.learner_worked()})["idle"]
         waited = self._waited / max(now - self._since, 1e-9)
         self._since = now
-        spent, self._spent = self._spent, dict(self.access.crew.seconds)
-        found |= seconds_metrics(spent, self._spent, getattr(self.engine, "seconds", 0.0))
-        return _flat("cluster", found | {"idle": idle | {"learner": min(waited, 1.0)}})
-
-
-def _flat(prefix: str, values: Mapping[str, Any]) -> dict[str, float]:
-    """Nested numbers under one prefix."""
-    found: dict[str, float] = {}
-    for name, value in values.items():
-        found |= _flat(f"{prefix}/{name}", value) if isinstance(value, Mapping) else {f"{prefix}/{name}": float(value)}
-    return found
+        spent, self._spent = self._spent, dict(workers.seconds)
+        metrics |= seconds_metrics(spent, self._spent, self.engine().seconds)
+        return numbers("cluster", metrics | {"idle": idle | {"learner": min(waited, 1.0)}})

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from turnwise.cluster.work import Outcome, Parts, Spec, died, drawn
+from turnwise.cluster.work import Outcome, Parts, Spec, died, generated
 from turnwise.collect.seats import game_of
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory
@@ -83,12 +83,12 @@ class Stream:
             if start.branch is not None:
                 copy = start.branch.trajectory
                 own = self._known.get((job.batch, copy.id))
-                if own is not None and drawn(own) == drawn(copy):
+                if own is not None and generated(own) == generated(copy):
                     self.collector.trails.adopt(copy, own)
         for key in [key for key in self._known if key[0] < job.batch - KEPT]:
             self.collector.trails.drop(self._known.pop(key))
 
-    def hear(self, trajectory: Trajectory, result: EnvResult) -> None:
+    def on_fault(self, trajectory: Trajectory, result: EnvResult) -> None:
         """A fault of an attempt, which belongs to a group."""
         if (entry := self.feed.jobs.get(game_of(int(trajectory.id)))) is not None:
             entry[0].faults.append((trajectory, result))
@@ -119,6 +119,6 @@ class Stream:
         new = {name: value - self._told.get(name, 0.0) for name, value in counts.items()}
         lost = self.collector.counts["lost_branches"] - self._lost_told
         self._told, self._lost_told = counts, self.collector.counts["lost_branches"]
-        spoilt = any(died(result) for _, result in job.faults)
+        faulted = any(died(result) for _, result in job.faults)
         found = [trajectory for start in job.starts for trajectory in job.found.get(start.number, ())]
-        return Outcome(found, new, lost, self.collector.lost, job.faults, spoilt, environments=self.parts.environments)
+        return Outcome(found, new, lost, self.collector.lost, job.faults, faulted, environments=self.parts.environments)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -31,7 +31,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Call:
-    """One use of a session: `run` with starts, `say` with texts, seed and temperature, `open` with starts."""
+    """One use of a session: `run` with starts, `generate` with texts, seed and temperature, `open` with starts."""
 
     name: str
     arguments: tuple[Any, ...]
@@ -62,7 +62,7 @@ class Outcome:
     lost_branches: int = 0
     lost: str = ""
     faults: list[tuple[Trajectory, EnvResult]] = field(default_factory=list)
-    spoilt: bool = False  # an environment's process has died, which is not the policy's fault: try again
+    faulted: bool = False  # an environment's process has died, which is not the policy's fault: try again
     seconds: dict[str, float] = field(default_factory=dict)
     environments: float = 0.0  # seconds that the actor's environments have played so far, per process
     sending: ChunkSender | None = field(default=None, repr=False, compare=False)
@@ -88,16 +88,6 @@ class Outcome:
             self.value, self.faults = found[: last.count], list(zip(found[last.count :], cast("list[EnvResult]", self.faults), strict=True))
 
 
-@dataclass
-class Hooks:
-    """What the parts of an actor call while they play."""
-
-    between: Callable[[], bool] = lambda: False  # asked between turns; true cancels
-    on_turn: Callable[[Trajectory], None] = lambda trajectory: None
-    on_end: Callable[[Trajectory], None] = lambda trajectory: None
-    on_fault: Callable[[Trajectory, EnvResult], None] = lambda trajectory, result: None
-
-
 class Parts(Protocol):
     """What an actor plays with. A function that setup/cluster.py passes on makes them inside the actor."""
 
@@ -112,7 +102,7 @@ class Parts(Protocol):
 
     def collector(self, spec: Spec) -> Collector: ...
 
-    def say(self, texts: Sequence[str], seed: int, temperature: float | None) -> list[Turn]: ...
+    def generate(self, texts: Sequence[str], seed: int, temperature: float | None) -> list[Turn]: ...
 
     def openings(self, starts: Sequence[Start]) -> list[str]: ...
 
@@ -123,8 +113,8 @@ class Parts(Protocol):
     def close(self) -> None: ...
 
 
-def drawn(trajectory: Trajectory) -> list[Any]:
-    """What the policy said in an attempt: enough to recognise it."""
+def generated(trajectory: Trajectory) -> list[Any]:
+    """What the policy generated in an attempt: enough to recognise it."""
     return [tuple(turn.response_ids) for turn in trajectory.turns]
 
 

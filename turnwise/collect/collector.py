@@ -12,11 +12,11 @@ next prompt of an attempt joins the policy's next step. With `ordered` the momen
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from inspect import signature
-from typing import Any, Protocol
+from typing import Protocol
 
 from turnwise.agent.text import stated_goal
 from turnwise.collect.branching import Arriving, Trails, begun
@@ -34,7 +34,7 @@ LONGEST_GOAL = 2000  # characters of a goal that are kept with an attempt
 PLAYED = (Stop.STEP_LIMIT, Stop.PARSE_FAILURES, Stop.CONTEXT_LIMIT)  # ends that leave what was played to be learned from
 
 
-__all__ = ["Answer", "Attempt", "Branch", "Collector", "Policy", "Start", "summarise"]
+__all__ = ["Answer", "Attempt", "Branch", "Collector", "Policy", "Start"]
 
 
 @dataclass(slots=True)
@@ -367,29 +367,3 @@ class Collector:
 def _shared(transition: Transition) -> bool:
     """Whether an answer is that of an environment with several seats."""
     return transition.observation.seat != 0 or bool(transition.others)
-
-
-def summarise(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-    """Counts that every collection reports: success, reward, length, validity, stop reasons."""
-    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
-    n = max(len(trajectories), 1)
-    return {
-        "trajectories": len(trajectories),
-        "turns": len(turns),
-        "success": sum(t.success for t in trajectories) / n,
-        "reward": sum(t.reward for t in trajectories) / n,
-        "length": len(turns) / n,
-        "invalid": sum(not turn.valid for turn in turns) / max(len(turns), 1),
-        "prompt_tokens": sum(len(turn.prompt_ids) for turn in turns),
-        "response_tokens": sum(len(turn.response_ids) for turn in turns),
-        "rewards": _parts(turns, n),
-    } | {f"stop/{stop.value}": sum(t.stop is stop for t in trajectories) / n for stop in Stop if any(t.stop is stop for t in trajectories)}
-
-
-def _parts(turns: Sequence[Turn], trajectories: int) -> dict[str, float]:
-    """The parts of the reward by name, per attempt; empty if the environment's reward is the only one."""
-    sums: dict[str, float] = {}
-    for turn in turns:
-        for name, value in turn.info.get("rewards", {}).items():
-            sums[name] = sums.get(name, 0.0) + value
-    return {name: value / trajectories for name, value in sums.items()}

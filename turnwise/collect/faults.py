@@ -1,7 +1,7 @@
 """Attempts that nothing can be learned from. One of them is dropped and reported once per kind; if nearly all are like that, the run
 stops.
 
-An attempt is spoilt by a fault of its environment (or of a reward term), by a fault of the engine, or by a prompt that never fitted. A
+An attempt is faulted if a fault of its environment (or of a reward term) or of the engine ended it, or if its prompt never fitted. A
 few of these are normal. A run with nothing else would "train" to its end and learn nothing, so it stops and shows what was wrong, with
 the lines of the user's own file. This takes several attempts at several tasks: one bad task, tried eight times, does not stop a run.
 """
@@ -26,7 +26,7 @@ WHOSE = {
 }
 
 
-def spoilt(trajectory: Trajectory) -> bool:
+def faulted(trajectory: Trajectory) -> bool:
     """Whether an attempt says nothing about the agent: a fault ended it, or it could not begin."""
     if trajectory.stop is Stop.CONTEXT_LIMIT:
         return not trajectory.turns
@@ -35,25 +35,35 @@ def spoilt(trajectory: Trajectory) -> bool:
 
 @dataclass
 class FaultWatch:
-    """Is told of faults as they happen (`hear`) and checks the result of a collection (`look`). `tasks`: how many there are in total."""
+    """Is told of faults as they happen (`on_fault`) and checks the result of a collection (`check`). `tasks`: how many there are in total.
+    `broken` is the reason why nothing can be learned from the run any more: its loop ends as if interrupted."""
 
     say: Callable[[str], None]
     environment: str = ""
     tasks: int = ENOUGH_TASKS
+    broken: EnvironmentFault | None = None
     _told: set[Stop] = field(default_factory=set)
     _lines: dict[Stop, str] = field(default_factory=dict)  # the user's own lines, of the first fault of each kind
     _first: dict[Stop, Trajectory] = field(default_factory=dict)
     _attempts: int = 0  # since something good was last seen
     _bad_tasks: set[str] = field(default_factory=set)
 
-    def hear(self, trajectory: Trajectory, result: EnvResult) -> None:
+    def on_fault(self, trajectory: Trajectory, result: EnvResult) -> None:
         """Called by the collector on a fault, while its traceback is available."""
         self._lines.setdefault(trajectory.stop, result.own_lines)
 
-    def look(self, trajectories: Sequence[Trajectory]) -> None:
-        """Report kinds of faults that are new; raise an error if nearly all attempts, here and before, were spoilt."""
+    def check(self, trajectories: list[Trajectory]) -> list[Trajectory]:
+        """The trajectories as they are; if nearly all attempts were faulted, the run is `broken`."""
+        try:
+            self.require(trajectories)
+        except EnvironmentFault as fault:
+            self.broken = fault
+        return trajectories
+
+    def require(self, trajectories: Sequence[Trajectory]) -> None:
+        """Report kinds of faults that are new; raise an error if nearly all attempts, here and before, were faulted."""
         seen = [trajectory for trajectory in trajectories if trajectory.stop is not Stop.CANCELLED]
-        bad = [trajectory for trajectory in seen if spoilt(trajectory)]
+        bad = [trajectory for trajectory in seen if faulted(trajectory)]
         for trajectory in bad:
             self._tell(trajectory)
         if len(bad) < NEARLY_ALL * len(seen):
@@ -65,7 +75,7 @@ class FaultWatch:
             raise self.verdict(bad, len(seen))
 
     def verdict(self, bad: Sequence[Trajectory], of: int) -> EnvironmentFault:
-        """The error for spoilt attempts; it shows one of the most frequent kind."""
+        """The error for faulted attempts; it shows one of the most frequent kind."""
         stops = [trajectory.stop for trajectory in bad]
         stop = max(dict.fromkeys(stops), key=stops.count)
         first = self._first.get(stop) or next(trajectory for trajectory in bad if trajectory.stop is stop)

@@ -13,6 +13,7 @@ from turnwise.data.attempts import Start
 from turnwise.data.rollouts import LARGEST_REWARD, Trajectory
 from turnwise.data.tasks import TaskSet
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.metrics import numbers
 from turnwise.util.seeds import derive
 from turnwise.util.statistics import by_cluster, effective_attempts, wilson
 
@@ -89,6 +90,15 @@ class Evaluation:
             "mean_of_types": self.mean_of_types,
             "measures": self.measures,
         } | plain
+
+    def metrics(self) -> dict[str, float]:
+        """The result as metrics of a run, each name with the prefix `eval/`."""
+        low, high = self.success.interval
+        plain = {"success": self.success.rate, "low": low, "high": high}
+        plain |= {"turns": self.turns, "reward": self.reward, "invalid": self.invalid}
+        by_type = {f"type/{kind}": share.rate for kind, share in self.by_type.items()}
+        measures = {f"measure/{name}": value for name, value in self.measures.items()}
+        return numbers("eval", plain | by_type | measures)
 
     def record(self) -> dict[str, Any]:
         """All that `turnwise compare` needs: the settings, the result, and the outcome of every attempt."""

@@ -1,7 +1,7 @@
 """Where batches come from. A source runs a plan, collects what it asks for, and hands out what it returns with the version that sampled it.
 
-    source = LocalSource(places, groups=16, collector=system.collector, engine=system.engine)
-    for batch in source.batches(plan):
+    source = LocalSource(slots, groups=16, collector=collectors.training, engine=lambda: engine)
+    for collected in source.batches(plan):
         …                                     # signals, credit, update
         source.publish(version)               # the engine forgets what it computed with the old weights
 
@@ -9,8 +9,9 @@ A plan is a generator of attempts: it yields what to attempt next, gets the fini
 never sees attempts that a fault has ended, or that have no turn: the source leaves them out and counts them (`faults`). All
 attempts of one batch are made by one collector, so the engine's cache and the snapshots of earlier attempts serve its branches.
 
-`LocalSource` collects in this process and on demand: nothing is collected ahead of the learner (staleness 0), so the same seed gives the
-same weights. A source that collects elsewhere has the same two methods.
+`LocalSource` collects in this process and on demand: nothing is collected ahead of the learner, so the same seed gives the same weights.
+The source of a cluster (cluster/source.py) has the same methods. A recipe may name a source of its own: a class that derives from
+`OwnSource`, gets the run's source, and changes what it hands out.
 """
 
 from __future__ import annotations
@@ -24,22 +25,25 @@ from typing import Any, NamedTuple, Protocol
 
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
-from turnwise.data.rollouts import Trajectory, sound
+from turnwise.data.rollouts import Stop, Trajectory, Turn, sound
 from turnwise.data.tasks import Task
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.metrics import numbers
+
+MOST_PREFETCHED = 64  # tasks for which an environment loads something before they are played
 
 
 class Mark(NamedTuple):
-    """How far a run has come in its tasks: what a checkpoint keeps of places and plan."""
+    """How far a run has come in its tasks: what a checkpoint keeps of task slots and plan."""
 
     used: int
     branches: dict[str, int]
     plan: dict[str, Any]
 
 
-def mark_of(places: Any, plan: Any) -> Mark:
-    """Where places and plan are now."""
-    return Mark(places.used, places.state(), plan.state())
+def mark_of(slots: Any, plan: Any) -> Mark:
+    """Where task slots and plan are now."""
+    return Mark(slots.used, slots.state(), plan.state())
 
 
 class Brought(Protocol):
@@ -52,7 +56,7 @@ class Brought(Protocol):
 class Gathers(Protocol):
     """A plan, as far as a source knows it."""
 
-    def gather(self, places: Any, groups: int) -> Generator[Sequence[Start], list[Trajectory], Brought]: ...
+    def gather(self, slots: Any, groups: int, /) -> Generator[Sequence[Start], list[Trajectory], Brought]: ...
 
 
 class Collects(Protocol):
@@ -76,8 +80,8 @@ class Published(Protocol):
 @dataclass(frozen=True)
 class Collected:
     """What one batch is made of. `version` is that of the weights that sampled it; `tasks` are the attempted tasks by id, data included;
-    `complete` is false if the run was cancelled before the end; `seconds` is how long it took; `ahead`: it was collected while others were
-    learned from, and `seconds` is how long the learner waited for it."""
+    `complete` is false if the run was cancelled before the end; `seconds` is how long it took; `prefetched`: it was collected while others
+    were learned from, and `seconds` is how long the learner waited for it."""
 
     trajectories: list[Trajectory]
     tasks: Mapping[str, Task]
@@ -85,49 +89,100 @@ class Collected:
     version: int = -1
     complete: bool = True
     seconds: float = 0.0
-    ahead: bool = False
+    prefetched: bool = False
+
+    def metrics(self) -> dict[str, float]:
+        """What is logged about it, by `collect/NAME`."""
+        return numbers("collect", summarise(self.trajectories) | self.counts)
+
+
+class Source(Protocol):
+    """What the loop asks of a source. `batches` yields one batch after another, until there are n or the run is cancelled, and calls
+    `begins` before each. `publish`: the learner's weights have this version now. `prefetch` prepares the next tasks while the learner
+    works, and calls `pause` between small parts. `metrics` are logged with a batch, `mark` is how far the run has come with the batch that
+    was handed out last."""
+
+    def batches(self, plan: Gathers, n: int | None = None, begins: Callable[[], None] = ...) -> Iterator[Collected]: ...
+
+    def publish(self, version: int) -> None: ...
+
+    def prefetch(self, pause: Callable[[], object]) -> None: ...
+
+    def metrics(self, batch: Batch) -> dict[str, float]: ...
+
+    def mark(self, plan: Any) -> Mark: ...
+
+
+class OwnSource:
+    """The base of sources that a recipe names: whatever a class does not do itself, the run's own source does."""
+
+    def __init__(self, source: Source):
+        self.source = source
+
+    def batches(self, plan: Gathers, n: int | None = None, begins: Callable[[], None] = lambda: None) -> Iterator[Collected]:
+        return self.source.batches(plan, n, begins)
+
+    def publish(self, version: int) -> None:
+        self.source.publish(version)
+
+    def prefetch(self, pause: Callable[[], object]) -> None:
+        self.source.prefetch(pause)
+
+    def metrics(self, batch: Batch) -> dict[str, float]:
+        return self.source.metrics(batch)
+
+    def mark(self, plan: Any) -> Mark:
+        return self.source.mark(plan)
 
 
 @dataclass
 class LocalSource:
-    """Collects in this process. `collector` makes a fresh collector for each batch; `heard` checks what a collector returned (for faults,
-    say) and passes it on; `say` takes one-line notices; `cancelled` ends a batch between two rounds of a plan."""
+    """Collects in this process. `collector` makes a fresh collector for each batch, and `engine` is called when the first one is needed.
+    `check` looks at what a collector returned (for faults, say) and passes it on; `say` takes one-line notices; `cancelled` ends a batch
+    between two rounds of a plan. `load` prepares the environment for a task that comes soon. `rests`: the engine frees its memory while a
+    batch is learned from."""
 
-    places: Any
+    slots: Any
     groups: int
     collector: Callable[[], Collects]
-    engine: Published
-    heard: Callable[[list[Trajectory]], list[Trajectory]] = lambda trajectories: trajectories
+    engine: Callable[[], Published]
+    check: Callable[[list[Trajectory]], list[Trajectory]] = lambda trajectories: trajectories
     say: Callable[[str], None] = lambda text: None
     cancelled: Callable[[], bool] = lambda: False
+    load: Callable[[Task], None] | None = None
+    rests: bool = False
 
     @property
     def version(self) -> int:
         """The version of the weights that sample now."""
-        return self.engine.version
+        return self.engine().version
 
-    def batches(
-        self, plan: Gathers, staleness: int = 0, n: int | None = None, begins: Callable[[], None] = lambda: None
-    ) -> Iterator[Collected]:
-        """One batch after another, each collected when it is asked for, until there are n or the run is cancelled. `begins` is called
-        before each."""
-        if staleness != 0:
-            raise TurnwiseError(f"staleness {staleness}: a source in this process collects on demand and never runs ahead; use 0")
+    def batches(self, plan: Gathers, n: int | None = None, begins: Callable[[], None] = lambda: None) -> Iterator[Collected]:
+        """One batch after another, each collected when it is asked for."""
         for _ in count() if n is None else range(n):
             if self.cancelled():
                 return
             begins()
             start = time.monotonic()
-            found = self.collect(plan)
-            found = replace(found, seconds=time.monotonic() - start)
-            yield found
-            del found  # its tokens are many: they are gone before the next ones come
+            collected = self.collect(plan)
+            collected = replace(collected, seconds=time.monotonic() - start)
+            if self.rests and (sleep := getattr(self.engine(), "sleep", None)) is not None:
+                sleep()
+            yield collected
+            del collected  # its tokens are many: they are gone before the next ones come
 
-    def publish(self, version: int, weights: Any = None) -> None:
+    def publish(self, version: int) -> None:
         """The learner's weights have this version now."""
         if version < self.version:
             raise TurnwiseError(f"version {version} was published after version {self.version}: versions only grow")
-        self.engine.publish(version, weights)
+        self.engine().publish(version)
+
+    def prefetch(self, pause: Callable[[], object]) -> None:
+        """Let the environment load what the next tasks need. This has no effect on any result."""
+        if self.load is not None:
+            for task in self.slots.coming(min(self.groups, MOST_PREFETCHED)):
+                self.load(task)
+                pause()
 
     def metrics(self, batch: Batch) -> dict[str, float]:
         """What a source logs about a batch with its columns, in addition to its counts: nothing, where all is done in one process."""
@@ -135,31 +190,30 @@ class LocalSource:
 
     def mark(self, plan: Any) -> Mark:
         """How far the run has come with the batch that was handed out last."""
-        return mark_of(self.places, plan)
+        return mark_of(self.slots, plan)
 
     def collect(self, plan: Gathers) -> Collected:
         """The next batch of a plan."""
         collector, version = self.collector(), self.version
         tasks: dict[str, Task] = {}
         branches = faults = 0
-        if hasattr(self.places, "begin"):
-            self.places.begin()
-        rounds = plan.gather(self.places, self.groups)
-        found: list[Trajectory] | None = None
+        self.slots.begin()
+        rounds = plan.gather(self.slots, self.groups)
+        attempts: list[Trajectory] | None = None
         while True:
             try:
-                starts = next(rounds) if found is None else rounds.send(found)
+                starts = next(rounds) if attempts is None else rounds.send(attempts)
             except StopIteration as end:
                 brought: Brought = end.value
                 break
             tasks |= {start.task.id: start.task for start in starts}
             branches += sum(start.branch is not None for start in starts)
-            finished = self.heard(collector.run(starts))
+            finished = self.check(collector.run(starts))
             if self.cancelled():
                 rounds.close()
                 return Collected(finished, tasks, {}, version, complete=False)
-            found = sound(finished)
-            faults += len(finished) - len(found)
+            attempts = sound(finished)
+            faults += len(finished) - len(attempts)
         counts = {**brought.counts, "faults": float(faults)}
         counts |= dict(getattr(collector.policy, "counts", {}))
         counts |= {name: float(value) for name, value in collector.counts.items() if name != "lost_branches"}
@@ -178,3 +232,29 @@ def distinct(trajectories: list[Trajectory]) -> list[Trajectory]:
             raise TurnwiseError(f"the plan returned two trajectories with the id {trajectory.id!r}: give a stored one a new id")
         seen.add(trajectory.id)
     return trajectories
+
+
+def summarise(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+    """What every batch reports: success, reward, length, validity, stop reasons."""
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    n = max(len(trajectories), 1)
+    return {
+        "trajectories": len(trajectories),
+        "turns": len(turns),
+        "success": sum(t.success for t in trajectories) / n,
+        "reward": sum(t.reward for t in trajectories) / n,
+        "length": len(turns) / n,
+        "invalid": sum(not turn.valid for turn in turns) / max(len(turns), 1),
+        "prompt_tokens": sum(len(turn.prompt_ids) for turn in turns),
+        "response_tokens": sum(len(turn.response_ids) for turn in turns),
+        "rewards": _parts(turns, n),
+    } | {f"stop/{stop.value}": sum(t.stop is stop for t in trajectories) / n for stop in Stop if any(t.stop is stop for t in trajectories)}
+
+
+def _parts(turns: Sequence[Turn], trajectories: int) -> dict[str, float]:
+    """The parts of the reward by name, per attempt; empty if the environment's reward is the only one."""
+    sums: dict[str, float] = {}
+    for turn in turns:
+        for name, value in turn.info.get("rewards", {}).items():
+            sums[name] = sums.get(name, 0.0) + value
+    return {name: value / trajectories for name, value in sums.items()}

@@ -30,15 +30,17 @@ def own_turns(trajectory: Any, t: Any, parent: Any, branch_t: Any) -> Bools:
     return own
 
 
-def with_shared_prefix(batch: Batch, rule: SharedPrefix) -> Batch:
-    """The batch with a mask by this rule. A mask that is there already stays: a turn must pass both."""
-    if rule == "each" or not batch.has("trajectory.parent"):
-        return batch
-    rollouts = batch.rollouts
-    own = own_turns(rollouts.trajectory, rollouts.t, _holders(batch), batch.column("trajectory.branch_t"))
-    if batch.has(MASK):
-        own = own & batch.column(MASK)
-    return batch if own.all() else batch.with_columns({MASK: own})
+def masked(batch: Batch, rule: SharedPrefix) -> Batch:
+    """The batch with masks of what is learned from: shared turns by this rule, and no token that was put into a response. A mask that is
+    there already stays: a turn or token must pass both."""
+    masks: dict[str, Bools] = {}
+    if batch.has(f"token.{INSERTED}"):
+        masks["token.mask"] = batch.column(f"token.{INSERTED}") == 0
+    if rule == "once" and batch.has("trajectory.parent"):
+        rollouts = batch.rollouts
+        masks[MASK] = own_turns(rollouts.trajectory, rollouts.t, _holders(batch), batch.column("trajectory.branch_t"))
+    both = {name: mask & batch.column(name) if batch.has(name) else mask for name, mask in masks.items()}
+    return batch.with_columns({name: mask for name, mask in both.items() if not mask.all()})
 
 
 def _holders(batch: Batch) -> Ints:
@@ -63,13 +65,3 @@ def _same_turns(branch: Trajectory, other: Trajectory) -> bool:
     return all(
         list(a.response_ids) == list(b.response_ids) and list(a.prompt_ids) == list(b.prompt_ids) and a.action == b.action for a, b in pairs
     )
-
-
-def without_inserted(batch: Batch) -> Batch:
-    """The batch with a mask that leaves out tokens which were put into a response. A mask that is there already stays."""
-    if not batch.has(f"token.{INSERTED}"):
-        return batch
-    drawn = batch.column(f"token.{INSERTED}") == 0
-    if batch.has("token.mask"):
-        drawn = drawn & batch.column("token.mask")
-    return batch if drawn.all() else batch.with_columns({"token.mask": drawn})

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnwise.data.rollouts import Trajectory
-from turnwise.util.beside import Pause
+from turnwise.util.background import Pause
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_atomically
 from turnwise.util.prefix import Prefix, common_length

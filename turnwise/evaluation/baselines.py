@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +24,7 @@ from turnwise.agent.parse import split_thought
 from turnwise.agent.prompts import load_template
 from turnwise.agent.text import goal_of, well_formed
 from turnwise.collect.collector import Collector, Start
+from turnwise.collect.faults import FaultWatch
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.panel import Evaluation, Share, evaluation_of, panel_starts, run_panel
 from turnwise.collect.players import ASK_EXPERT, Advised
@@ -36,12 +38,13 @@ from turnwise.envs import registry
 from turnwise.envs.base import Observation
 from turnwise.envs.registry import portable
 from turnwise.envs.scripts import Play, Reset, play_all
-from turnwise.runs.reporter import Reporter, heartbeat, shown_by
+from turnwise.runs.reporter import Reporter, heartbeat
 from turnwise.setup.arguments import Given
 from turnwise.setup.build import agent_settings
+from turnwise.setup.environment import build_tasks, limits_of, step_limit
 from turnwise.setup.measure import choose_panel, report_faults, says_how, settings_of
 from turnwise.setup.source import source_config
-from turnwise.setup.system import System
+from turnwise.setup.training import build_player, check_engine, hooks_of
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
@@ -81,36 +84,30 @@ def evaluate(
     config = with_examples(config, examples) if examples else config
     reporter = reporter or Reporter()
     warmth = config.eval.temperature if temperature is None else temperature
-    system = System(config, model_folder=folder, **shown_by(reporter))
-    with heartbeat(reporter):
-        try:
-            system.check_engine()
-            panel, split, seed, repeats, words = choose_panel(
-                system, says_how(source, Given(env), overrides), split, n, seed, repeats, overrides
-            )
-            system.look(panel)
-            settings = settings_of(config, split, seed, system.max_turns)
-            reporter.begin(words, 0, 0)
-            collector = system.collector(warmth)
-            reporter.phase("evaluation")
-            settings |= {"temperature": warmth, "player": agent, "examples": examples, "model": str(source or config.engine.model)}
-            if agent == "reflexion":
-                if isinstance(collector, ProgramCollector):
-                    raise TurnwiseError("reflexion writes into the prompts of an agent, and a program makes its own prompts")
-                tried, shares = Reflexion(system, collector, trials).run(panel_starts(panel, seed))
-                result = evaluation_of(tried, panel, 1)
-                settings["trials"] = [
-                    {"trial": k, "success": s.rate, "n": s.n, "interval": list(s.interval)} for k, s in enumerate(shares, 1)
-                ]
-            else:
-                result = run_panel(collector, panel, seed, repeats)
-            reporter.end()
-            report_faults(result, reporter.note, system.faults)
-            result.settings = settings
-            return result
-        finally:
-            reporter.end()
-            system.close()
+    faults = FaultWatch(reporter.note, config.env.name)
+    with heartbeat(reporter), ExitStack() as stack:
+        stack.callback(reporter.end)
+        check_engine(config, folder)
+        measured = says_how(source, Given(env), overrides)
+        panel, split, seed, repeats, words = choose_panel(config, measured, split, n, seed, repeats, overrides)
+        player = build_player(config, folder, panel, replace(hooks_of(reporter), on_fault=faults.on_fault), stack)
+        settings = settings_of(config, split, seed, player.max_turns)
+        reporter.begin(words, 0, 0)
+        collector = player.evaluation(warmth)
+        reporter.phase("evaluation")
+        settings |= {"temperature": warmth, "player": agent, "examples": examples, "model": str(source or config.engine.model)}
+        if agent == "reflexion":
+            if isinstance(collector, ProgramCollector):
+                raise TurnwiseError("reflexion writes into the prompts of an agent, and a program makes its own prompts")
+            tried, shares = Reflexion(player.agent, collector, trials).run(panel_starts(panel, seed))
+            result = evaluation_of(tried, panel, 1)
+            settings["trials"] = [{"trial": k, "success": s.rate, "n": s.n, "interval": list(s.interval)} for k, s in enumerate(shares, 1)]
+        else:
+            result = run_panel(collector, panel, seed, repeats)
+        reporter.end()
+        report_faults(result, reporter.note, faults)
+        result.settings = settings
+        return result
 
 
 # -- examples -------------------------------------------------------------------------------------------------------------------------
@@ -128,12 +125,13 @@ def with_examples(config: Config, count: int) -> Config:
 
 def solved(config: Config, count: int) -> Iterable[list[tuple[str, str]]]:
     """Observations and the expert's actions on the first training tasks that it solves."""
-    system = System(config)
+    config.trusted()
     if not has_expert(config.env.name, dict(config.env.options)):
         raise TurnwiseError(f"--examples {count}: environment {config.env.name!r} has no expert (expert(task) or expert_action())")
     factory, found = Advised(portable(config.env.name, config.env.options)), 0
-    with system.limits.pool(factory, len(system.tasks)) as pool:
-        for steps in play_all(pool, (expert_steps(task, system.max_turns) for task in system.tasks)):
+    tasks, max_turns = build_tasks(config.env), step_limit(config.env)
+    with limits_of(config.env).pool(factory, len(tasks)) as pool:
+        for steps in play_all(pool, (expert_steps(task, max_turns) for task in tasks)):
             if steps:
                 yield steps
                 found += 1
@@ -202,7 +200,7 @@ def with_notes(instructions: str, notes: Sequence[str]) -> str:
 class Reflexion:
     """Up to `trials` attempts at each task, with notes from the failed ones."""
 
-    system: System
+    agent: Agent
     collector: Collector
     trials: int
     notes: dict[str, list[str]] = field(default_factory=dict)
@@ -225,12 +223,13 @@ class Reflexion:
     def _collector(self) -> Collector:
         policy = self.collector.policy
         assert isinstance(policy, ModelPolicy)
-        return replace(self.collector, policy=replace(policy, new_context=lambda: Noted(self.system.agent, self.notes)))
+        return replace(self.collector, policy=replace(policy, new_context=lambda: Noted(self.agent, self.notes)))
 
     def _reflect(self, starts: Sequence[Start], last: Mapping[int, Trajectory], trial: int) -> None:
         """Ask the model for a note about each failed attempt; an empty one is dropped."""
-        engine, policy = self.system.engine, self.collector.policy
+        policy = self.collector.policy
         assert isinstance(policy, ModelPolicy)
+        engine = policy.engine
         tasks: dict[int, str] = {}
         for number, start in enumerate(starts):
             prompt = self._question(start.task, last[start.number])
@@ -242,7 +241,7 @@ class Reflexion:
             engine.submit([Request(key, prompt.ids, policy.sampling, seed, key, prompt.messages or None)])
         while engine.pending:
             for response in engine.poll():
-                text = response.text if response.text is not None else self.system.agent.chat.decode(response.token_ids)
+                text = response.text if response.text is not None else self.agent.chat.decode(response.token_ids)
                 engine.release(response.key)
                 if note := shortened(text):
                     self.notes.setdefault(tasks[response.key], []).append(note)
@@ -251,7 +250,7 @@ class Reflexion:
         """The prompt that asks for a note, with as many of the last turns as fit; None if there is nothing to look back at."""
         if not attempt.turns:
             return None
-        maker, template = self.system.agent.maker, load_template(REFLECTION)
+        maker, template = self.agent.maker, load_template(REFLECTION)
         goal = goal_of(task, Observation(attempt.turns[0].observation))
         instructions = with_notes(maker.settings.instructions, self.notes.get(task.id, ()))
         turns = [Past(t, well_formed(turn.observation.strip()), well_formed(turn.action)) for t, turn in enumerate(attempt.turns, 1)]

@@ -142,12 +142,11 @@ def _move(run: Run, iteration: int, variant: Variant, batch: Batch) -> dict[str,
     """One update from the checkpoint before the iteration: its metrics, its first gradient, and how the weights moved."""
     from turnwise.learn import checkpoint
     from turnwise.learn.packing import pack
-    from turnwise.setup.system import System
+    from turnwise.setup.build import build_policy, load_model
 
-    system = System(variant.config)
-    found = checkpoint.load(checkpoint.by_step(run.checkpoints)[iteration - 1])
-    learner = system.learner
-    learner.load_state(found.tensors, found.state["learner"])
+    learner = build_policy(variant.config, load_model(variant.config.trusted()))
+    stored = checkpoint.load(checkpoint.by_step(run.checkpoints)[iteration - 1])
+    learner.load_state(stored.tensors, stored.state["learner"])
     gradients: list[dict[str, Any]] = []
 
     def look(weights: Any) -> None:
@@ -158,7 +157,7 @@ def _move(run: Run, iteration: int, variant: Variant, batch: Batch) -> dict[str,
     packed = pack(batch.trajectories, batch.rollouts)
     before, start = learner.logprobs(packed), _copy(learner.weights.tensors())
     config = variant.config
-    metrics = system.learn(batch, derive(config.seed, "update", iteration), (iteration - 1) / config.iterations)
+    metrics = learner.update(batch, derive(config.seed, "update", iteration), progress=(iteration - 1) / config.iterations)
     delta = {name: tensor.cpu() - start[name] for name, tensor in learner.weights.tensors().items()}
     gap = learner.logprobs(packed).astype(np.float64) - before
     own = {name: value for name, value in metrics.items() if not name.startswith("seconds")}

@@ -14,13 +14,14 @@ from typing import Any
 
 from turnwise.collect.rewards import BadReward, Rewards, find_term
 from turnwise.config.schema import Config
+from turnwise.config.sections import Env
 from turnwise.data.images import without_marks
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.envs.scripts import Play, Reset, play_all
 from turnwise.runs.folder import CONFIG, Run, write_texts
 from turnwise.runs.reading import stored_trajectories
-from turnwise.setup.system import System
+from turnwise.setup.environment import build_rewards, limits_of, panel_of
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
 
@@ -42,10 +43,9 @@ def _rescore(run: Run, iteration: int | None, reward: str | None, trust: bool) -
     if not isinstance(before.get("split"), str):
         raise TurnwiseError(f"{run.folder}: the evaluation of iteration {number} does not say its split; its file was damaged or edited")
     config = Config.load(run.folder / CONFIG).trusted(trust, run.folder)
-    system = System(config)
-    tasks = find_tasks(system, before["split"], [attempt.task for attempt in attempts])
-    rewards = system.rewards if reward is None else only(reward)
-    with system.limits.pool(config.env.name, len(attempts), config.env.options) as pool:
+    tasks = find_tasks(config.trusted().env, before["split"], [attempt.task for attempt in attempts])
+    rewards = build_rewards(config) if reward is None else only(reward)
+    with limits_of(config.env).pool(config.env.name, len(attempts), config.env.options) as pool:
         played = list(play_all(pool, [play_again(tasks[attempt.task], attempt, rewards) for attempt in attempts]))
     again = [trajectory for trajectory, _ in played]
     record = _record(number, attempts, played) | {"reward_from": reward or "the environment", "split": before["split"]}
@@ -60,17 +60,17 @@ def only(reference: str) -> Rewards:
     return Rewards(0.0, [find_term("reward", reference)])
 
 
-def find_tasks(system: System, split: str, wanted: Sequence[str]) -> dict[str, Task]:
+def find_tasks(env: Env, split: str, wanted: Sequence[str]) -> dict[str, Task]:
     """The tasks of these ids in a split, as the environment has them now."""
     missing, found = set(wanted), {}
-    for task in system.panel_of(split, None, 0):
+    for task in panel_of(env, split, None, 0):
         if task.id in missing:
             found[task.id] = task
             missing.discard(task.id)
             if not missing:
                 return found
     raise TurnwiseError(
-        f"{len(missing)} of {len(set(wanted))} stored tasks are not in split {split!r} of {system.config.env.name} any more "
+        f"{len(missing)} of {len(set(wanted))} stored tasks are not in split {split!r} of {env.name} any more "
         f"(the first: {sorted(missing)[0]!r}): the environment's tasks have changed, and these attempts cannot be played again"
     )
 

@@ -74,15 +74,17 @@ def held_bytes(config: Config, shape: ModelShape) -> int:
 
 def what_is_played(config: Config, known: bool) -> list[str]:
     """Tasks, attempts and turns. If the environment is user code, which is not executed for this, only what the recipe says."""
-    from turnwise.setup.system import System
+    from turnwise.setup.environment import build_panel, build_tasks, step_limit
 
-    own, env, system = config.collect, config.env, System(config, plays=known)
+    own, env = config.collect, config.env
     held_out = f"{config.eval.n or 'some'} held out ({config.eval.split})"
     tasks = f"tasks: {env.tasks or 'those'} for training ({env.name}, {env.split}), {held_out}; the exact number is known when it runs"
     if known:
-        panel = f"{len(system.panel)} held out ({config.eval.split}; panel {system.panel.hash})"
-        tasks = f"tasks: {len(system.tasks)} for training ({env.name}, {env.split}), {panel}"
-    limit = system.max_turns if known else env.max_turns
+        training = build_tasks(config.trusted().env)
+        chosen = build_panel(config, training, lambda text: None)
+        panel = f"{len(chosen)} held out ({config.eval.split}; panel {chosen.hash})"
+        tasks = f"tasks: {len(training)} for training ({env.name}, {env.split}), {panel}"
+    limit = step_limit(env) if known else env.max_turns
     if limit is None:
         return [tasks, f"an iteration: {own.groups} tasks × {own.group_size} attempts × the environment's turn limit"]
     turns = own.groups * own.group_size * limit

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.cluster.placement import Node, Seat, crowded
+from turnwise.cluster.placement import Bundle, Node, crowded
 from turnwise.cluster.probe import PACKAGES
 from turnwise.config.schema import Config
-from turnwise.setup.placing import Checked, check_cluster
+from turnwise.setup.placement import Checked, check_cluster
 from turnwise.util.console import Console
 
 
@@ -19,9 +19,9 @@ def check_command(config: Config) -> int:
     found = check_cluster(config)
     console = Console()
     console.print(node_table(found.nodes, found.versions))
-    if found.seats:
-        console.print(seat_table(found.seats))
-    for note in filter(None, (crowded(found.seats), on_cpus(found, config.device))):
+    if found.bundles:
+        console.print(bundle_table(found.bundles))
+    for note in filter(None, (crowded(found.bundles), on_cpus(found, config.device))):
         console.print(Text(note), soft_wrap=True)
     for line in found.problems:
         console.print(Text(line, style="red"), soft_wrap=True)
@@ -31,7 +31,7 @@ def check_command(config: Config) -> int:
 
 def on_cpus(found: Checked, device: str) -> str:
     """A note if a recipe that may run on GPUs would get none; otherwise ""."""
-    if device == "cpu" or not found.seats or any(seat.gpus for seat in found.seats):
+    if device == "cpu" or not found.bundles or any(bundle.gpus for bundle in found.bundles):
         return ""
     elsewhere = any(node.gpus for node in found.nodes)
     where = ", although other nodes have GPUs: start the command on one of those" if elsewhere else ""
@@ -42,8 +42,8 @@ def verdict(found: Checked) -> str:
     """The last line."""
     if found.problems:
         return "This recipe cannot run on this cluster as it is."
-    nodes = len({seat.node.id for seat in found.seats})
-    return f"This recipe fits: {len(found.seats)} parts on {nodes} node{'s' if nodes > 1 else ''}."
+    nodes = len({bundle.node.id for bundle in found.bundles})
+    return f"This recipe fits: {len(found.bundles)} parts on {nodes} node{'s' if nodes > 1 else ''}."
 
 
 def node_table(nodes: Sequence[Node], versions: Mapping[str, Mapping[str, str]]) -> Table:
@@ -59,12 +59,12 @@ def node_table(nodes: Sequence[Node], versions: Mapping[str, Mapping[str, str]])
     return table
 
 
-def seat_table(seats: Sequence[Seat]) -> Table:
+def bundle_table(bundles: Sequence[Bundle]) -> Table:
     """What goes where."""
     table = Table("part", "node", "cores", "GPUs", title="Placement", title_justify="left")
-    for seat in seats:
-        cores = f"{seat.cpus:g}" if seat.cpus else "this process"
-        table.add_row(seat.part, seat.node.address, cores, f"{seat.gpus:g}" if seat.gpus else "–")
+    for bundle in bundles:
+        cores = f"{bundle.cpus:g}" if bundle.cpus else "this process"
+        table.add_row(bundle.part, bundle.node.address, cores, f"{bundle.gpus:g}" if bundle.gpus else "–")
     return table
 
 

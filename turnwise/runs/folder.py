@@ -32,7 +32,7 @@ from turnwise.data.rollouts import Trajectory
 from turnwise.data.schema import to_record
 from turnwise.data.tasks import Task
 from turnwise.data.tokens import read_tokens, write_tokens
-from turnwise.util.beside import Pause
+from turnwise.util.background import Pause
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside, sweep_files, write_atomically, write_text_atomically
 from turnwise.util.lock import Lock

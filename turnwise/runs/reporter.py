@@ -29,12 +29,6 @@ class Reporter:
     def end(self) -> None: ...
 
 
-def shown_by(reporter: Reporter) -> dict[str, Any]:
-    """How a `System` tells this reporter what it does."""
-    phase, advance = reporter.phase, reporter.advance
-    return {"say": reporter.note, "on_phase": phase, "on_start": reporter.expect, "on_end": lambda trajectory: advance()}
-
-
 @contextmanager
 def heartbeat(shown: Reporter) -> Iterator[None]:
     """Inside, the reporter is told every second that time passes, whatever this process does meanwhile."""

@@ -1,12 +1,13 @@
-"""The agent, the learner and the engine that a recipe describes. The rooms know nothing about recipes; here a recipe's settings become
-theirs."""
+"""The model, the agent, the learner and the engine that a recipe describes. The rooms know nothing about recipes; here a recipe's settings
+become theirs."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,24 +15,90 @@ import torch
 
 from turnwise.agent import Agent, AgentSettings
 from turnwise.agent.vision import Vision
+from turnwise.collect.hooks import Hooks
 from turnwise.config.learning import Optimiser
 from turnwise.config.schema import Config
 from turnwise.config.section import Section
+from turnwise.config.sections import Engine as EngineSection
 from turnwise.engines.base import Engine, Sampling
-from turnwise.engines.registry import checked, engines
+from turnwise.engines.registry import checked, engine_class, engines
 from turnwise.engines.registry import make as make_engine
+from turnwise.envs import registry
 from turnwise.envs.registry import as_given
+from turnwise.learn import models as loading
+from turnwise.learn.further.loading import Beside, build
+from turnwise.learn.further.models import REFERENCE, Models
 from turnwise.learn.learner import Learner
+from turnwise.learn.local import LocalLearner, Signal
 from turnwise.learn.models import choose_device, warn_of_slow_dtype
 from turnwise.learn.ranks.group import Ranks
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
+from turnwise.methods.registry import signals
 from turnwise.objectives import Loss
+from turnwise.setup.environment import limits_of, patience
+from turnwise.setup.names import needed
 from turnwise.util.control_strings import neutral_deep
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 S = TypeVar("S")
 KEY_VARIABLE = "OPENAI_API_KEY"
 PRECISIONS = ("float32", "bfloat16", "float16")
+
+
+# -- the model --------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model with what makes its inputs. `model` is None where another process has the weights: a server, or learner ranks. `vision` is
+    the processor of a vision-language model."""
+
+    tokenizer: Any
+    model: Any = None
+    vision: Vision | None = None
+
+    @property
+    def preprocessor(self) -> Any:
+        """What belongs next to the weights in a model's folder: the tokenizer, or the processor that holds it."""
+        return self.tokenizer if self.vision is None else self.vision.processor
+
+
+def load_model(config: Config, folder: Path | None = None, words: Path | None = None, hooks: Hooks | None = None) -> LoadedModel:
+    """The recipe's model, or the one in `folder`; torch computes with as many threads as it can use. `words`: a folder with the tiny
+    model's tokenizer, if its environment should not be played for it. Of a model on a server, a tokenizer that counts its tokens."""
+    hooks = hooks or Hooks()
+    if config.engine.name == "openai":
+        return LoadedModel(loading.load_tokenizer(config, folder, limits_of(config.env, hooks.cancelled)))
+    path = folder or config.model.path
+    if path is not None:
+        hooks.on_phase("loading the model")
+        model, tokenizer = loading.load(config, folder)
+    elif words is not None:
+        model, tokenizer = loading.load_tiny(config, words)
+    else:
+        playing = f"playing environment {config.env.name!r} for the vocabulary of the tiny model (model.tiny.vocabulary_tasks)"
+        hooks.on_phase(playing)
+        with patience(config.env, "still playing", hooks.say):
+            model, tokenizer = loading.load(config, limits=limits_of(config.env, hooks.cancelled))
+    loading.use_threads(model, config.threads)
+    check_served(config, model)
+    return LoadedModel(tokenizer, model, loading.load_vision(path))
+
+
+def load_tokenizer(config: Config, hooks: Hooks) -> LoadedModel:
+    """What a process needs that has no weights of its own. A tiny model's tokenizer is made with the model."""
+    path = config.model.path
+    if path is None:
+        return LoadedModel(load_model(config, hooks=hooks).tokenizer)
+    return LoadedModel(loading.tokenizer_of(str(path)), vision=loading.load_vision(path))
+
+
+# -- the agent --------------------------------------------------------------------------------------------------------------------
+
+
+def build_agent(config: Config, loaded: LoadedModel, say: Callable[[str], None] = lambda text: None) -> Agent:
+    """The agent: how prompts are made and responses are read."""
+    return Agent(loaded.tokenizer, agent_settings(config, registry.spec(config.env.name).load()), loaded.vision, say)
 
 
 def agent_settings(config: Config, environment: Any) -> AgentSettings:
@@ -69,6 +136,9 @@ def read_tools(tools: str | Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, A
     return tuple(dict(tool) for tool in tools if isinstance(tool, Mapping))
 
 
+# -- the learner ------------------------------------------------------------------------------------------------------------------
+
+
 def with_adapters(config: Config, model: Any) -> Any:
     """The model, with adapters if the recipe asks for them."""
     if config.model.lora is None:
@@ -83,12 +153,45 @@ def with_adapters(config: Config, model: Any) -> Any:
     return add_lora(model, rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout, targets=lora.targets, seed=config.seed)
 
 
-def build_learner(config: Config, model: Any, vision: Vision | None = None, ranks: Ranks | None = None) -> Learner:
-    """The learner of a run, on the recipe's device, with adapters if the recipe asks for them. `ranks`: one process of several."""
-    model = with_adapters(config, model)
+def build_policy(config: Config, loaded: LoadedModel, ranks: Ranks | None = None) -> Learner:
+    """The learner of the policy, on the recipe's device, with adapters if the recipe asks for them. `ranks`: one process of several."""
+    model = with_adapters(config, loaded.model)
     device = choose_device(config.device)
     warn_of_slow_dtype(config.model.dtype, device)
-    return Learner(model, learner_settings(config), device, vision=vision, ranks=ranks)
+    return Learner(model, learner_settings(config), device, vision=loaded.vision, ranks=ranks)
+
+
+def build_signals(config: Config) -> list[tuple[str, Signal]]:
+    """The recipe's signals, in their order."""
+    return [(section.name, signals[section.name].make(section.options, signals.kind)) for section in config.signal]
+
+
+def build_learner(
+    config: Config, loaded: LoadedModel, made_signals: Sequence[tuple[str, Signal]] = (), ranks: Ranks | None = None
+) -> LocalLearner:
+    """Everything of a run that needs weights."""
+    policy = build_policy(config, loaded, ranks)
+    models = build_models(config, policy, loaded.tokenizer, needed(config))
+    return LocalLearner(policy, models, made_signals, annotates(config), config.model.lora is not None, loaded.preprocessor)
+
+
+def annotates(config: Config) -> bool:
+    """Whether batches get what only the learner knows: because credit needs it, or because they may be older than the weights. Then the
+    log-probs of the weights as they are are what the learner's ratio and the metrics about age start from."""
+    stale = config.cluster is not None and config.cluster.staleness > 0 and config.learner.old_logprobs in (None, "learner")
+    return stale or config.learner.value is not None or config.objective.kl == "reward"
+
+
+def build_models(config: Config, policy: Learner, tokenizer: Any, needs: Container[str] = (), only: str | None = None) -> Models:
+    """All models of the recipe, or only one of them. `needs` are those of the run's stages: a reference is kept if one of them reads
+    it."""
+    if only is not None and only not in config.models:
+        raise unknown_name("model of this run:", only, config.models)
+    beside = Beside(policy, tokenizer, config.seed)
+    chosen = {name: section for name, section in config.models.items() if only in (None, name)}
+    auxiliary = {name: build(name, section, beside) for name, section in chosen.items()}
+    keep = f"model.{REFERENCE}" in needs and only is None
+    return Models(policy, tokenizer, auxiliary, keep, config.engine.max_tokens)
 
 
 def learner_settings(config: Config) -> LearnerSettings:
@@ -130,6 +233,15 @@ def settings_from(section: Section, kind: type[S], without: type[Section] = Sect
     return kind(**{name: getattr(section, name) for name in names} | more)
 
 
+# -- the engine -------------------------------------------------------------------------------------------------------------------
+
+
+def build_sampling(engine: EngineSection) -> Sampling:
+    """How tokens are sampled in training."""
+    names = ("temperature", "top_p", "top_k", "min_p", "max_tokens")
+    return Sampling(stop=tuple(engine.stop), **{name: getattr(engine, name) for name in names})
+
+
 def build_server(config: Config, tokenizer: Any, agent: Agent) -> Engine:
     """A server as the recipe names it. Its key comes from the environment and is sent only to the server."""
     from turnwise.engines.openai import OpenAIEngine, Server
@@ -158,37 +270,31 @@ def engine_options(config: Config) -> dict[str, Any]:
             if value not in PRECISIONS:
                 raise unknown_name(f"precision (engine.options.{name}):", str(value), PRECISIONS)
             options[name] = getattr(torch, value)
-    ready = getattr(engines[config.engine.name].function, "ready", None)
-    if ready is not None:  # before a model is loaded: packages, versions, devices
-        own = config.engine
-        ready(Sampling(own.temperature, own.top_p, own.top_k, own.min_p, own.max_tokens), options)
+    section = config.engine
+    sampling = Sampling(section.temperature, section.top_p, section.top_k, section.min_p, section.max_tokens)
+    engine_class(engines[section.name]).check_options(sampling, options)
     return options
 
 
 def check_served(config: Config, model: Any) -> None:
-    """Try a model that the transformers engine will serve, as it was loaded: before anything is learned or played."""
-    from turnwise.engines.batch_forward import check_batches
-    from turnwise.engines.native import supports
-
-    if config.engine.name == "transformers" or (config.engine.name == "native" and supports(model) is not None):
-        check_batches(model)
+    """Have the engine that will serve a model try it as it was loaded: before anything is learned or played."""
+    kind = engine_class(engines[config.engine.name])
+    if kind.fallback and kind.unsupported(model) is not None:
+        kind = engine_class(engines[kind.fallback])
+    kind.check_model(model)
 
 
 def build_engine(
     config: Config, model: Any, tokenizer: Any, stop_ids: Sequence[int], say: Callable[[str], None], vision: Vision | None = None
 ) -> Engine:
-    """The engine that the recipe names; a model that the native engine does not know is served by transformers, with a notice."""
-    own, name = config.engine, config.engine.name
+    """The engine that the recipe names; a model that it does not take is served by its fallback, with a notice."""
+    section, entry = config.engine, engines[config.engine.name]
     options = engine_options(config)
-    if name == "native":
-        from turnwise.engines.native import supports
-
-        reason = supports(model)
-        if reason is not None:
-            unused = f", without engine.options ({', '.join(own.options)})" if own.options else ""
-            say(f"the native engine does not take this model ({reason}): the transformers engine serves it{unused}")
-            name, options = "transformers", {}  # options of the native engine do not apply to another
-    longest = config.agent.max_prompt_tokens + own.max_tokens
-    given = {"stop_token_ids": stop_ids, "vision": vision}
-    made: Engine = make_engine(engines[name], model, tokenizer, own.max_batch, longest, given=given, options=options)
-    return made
+    fallback = engine_class(entry).fallback
+    if fallback and (reason := engine_class(entry).unsupported(model)) is not None:
+        unused = f", without engine.options ({', '.join(section.options)})" if section.options else ""
+        say(f"the {section.name} engine does not take this model ({reason}): the {fallback} engine serves it{unused}")
+        entry, options = engines[fallback], {}  # options of one engine do not apply to another
+    longest = config.agent.max_prompt_tokens + section.max_tokens
+    given = {"stop_token_ids": stop_ids} | ({"vision": vision} if engine_class(entry).images else {})
+    return make_engine(entry, model, tokenizer, section.max_batch, longest, given=given, options=options)

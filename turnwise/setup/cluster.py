@@ -1,7 +1,7 @@
-"""A run on a cluster: the same parts, with engines and environments in actors. The learner stays in this process.
+"""A run on a cluster: the same parts as on one process, with environments and engines in rollout workers, and another source.
 
-`ClusterSystem` is a `System` whose engine, collector and source are remote; the loop does not notice. `Playing` is what an actor is made
-of, also a `System`, of which only the playing half is used.
+With `cluster.learners = 1` the learner is in this process. With more it is a set of learner ranks: the driver has no model, and delegates
+everything that needs one. `ActorSpec` makes the parts of an actor in its process.
 """
 
 from __future__ import annotations
@@ -10,265 +10,267 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property, partial
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor
 
-from turnwise.cluster.ahead import Ahead
-from turnwise.cluster.ahead import Settings as AheadSettings
-from turnwise.cluster.collecting import RemoteCollector
-from turnwise.cluster.crew import Crew, Hears
-from turnwise.cluster.placement import Seat, crowded, prefers
-from turnwise.cluster.rollouter import Rollouter
+from turnwise.cluster.collecting import RemoteCollectors
+from turnwise.cluster.placement import Bundle, crowded, prefers
+from turnwise.cluster.prefetch import Prefetcher
+from turnwise.cluster.prefetch import Settings as PrefetchSettings
+from turnwise.cluster.ranks import LearnerRanks, Rank, RankedLearner, RankLearner
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
 from turnwise.cluster.start import connect, import_ray, leave
 from turnwise.cluster.weights import close_handles, copy_into, sender
-from turnwise.cluster.work import Hooks, Spec
+from turnwise.cluster.work import Spec
+from turnwise.cluster.worker import RolloutWorker
+from turnwise.cluster.workers import RolloutWorkers, WorkerHooks
 from turnwise.collect.collector import Collector
+from turnwise.collect.collectors import LocalCollectors
+from turnwise.collect.hooks import Hooks
+from turnwise.collect.source import LocalSource
 from turnwise.config import objects
 from turnwise.config.cluster import Cluster
 from turnwise.config.schema import Config
 from turnwise.data.attempts import Start
-from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task
-from turnwise.engines.base import Engine
-from turnwise.learn.learner import Learner
+from turnwise.learn.local import LocalLearner
 from turnwise.learn.models import choose_device
-from turnwise.setup.build import with_adapters
-from turnwise.setup.favours import openings, said
+from turnwise.learn.ranks.group import join
+from turnwise.setup.build import (
+    annotates,
+    build_agent,
+    build_engine,
+    build_learner,
+    build_signals,
+    load_model,
+    load_tokenizer,
+    with_adapters,
+)
+from turnwise.setup.environment import build_pool, smoke_test, step_limit
 from turnwise.setup.names import know
-from turnwise.setup.placing import check_recipe, seats_for
-from turnwise.setup.system import MOST_AHEAD, System
-from turnwise.util.beside import Pause
+from turnwise.setup.placement import bundles_for, check_recipe
+from turnwise.setup.training import (
+    Evaluator,
+    Training,
+    build_collectors,
+    build_credit,
+    build_examples,
+    build_plan,
+    build_slots,
+    check_training,
+    run_over,
+)
+from turnwise.setup.warmstart import WarmStart
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.garbage import play_only
+from turnwise.util.late import Late
 
-KEEPER = 60.0  # seconds for a GPU to be reserved
+RESERVES = 60.0  # seconds for a GPU to be reserved
 CALLS = 8  # that one actor takes at a time, in addition to one per group that it plays ahead
 OWN_WEIGHTS = ("vllm",)  # engines that load published weights themselves
 
 
-class ClusterSystem(System):
-    """A run whose engines are actors."""
+def build_cluster_training(config: Config, hooks: Hooks, stack: ExitStack) -> Training:
+    """A run on the recipe's cluster. `stack` closes what it opens."""
+    cluster = config.cluster
+    assert cluster is not None
+    bundles = join_cluster(config, hooks, stack)
+    checked = check_training(config, hooks)
+    with build_pool(config) as pool:
+        smoke_test(config.env, pool, checked.tasks, hooks)  # afterwards environments are played by the rollout workers
+    loaded = load_model(config, hooks=hooks) if cluster.learners == 1 else load_tokenizer(config, hooks)
+    agent = build_agent(config, loaded, hooks.say)
+    examples = build_examples(config, checked, agent, hooks)
+    spec = ActorSpec.of(config, loaded.tokenizer)
+    learner: LocalLearner | RankedLearner
+    if cluster.learners == 1:
+        learner = build_learner(config, loaded, checked.signals)
+    else:
+        learner = build_ranked_learner(config, bundles, spec, hooks, stack)
+    over = run_over(hooks, checked.faults)
+    engine = Late(lambda: build_remote_engine(config, learner, start_workers(config, bundles, spec, replace(hooks, cancelled=over))))
+    stack.callback(lambda: engine.built is not None and engine.built.close())
+    collectors = RemoteCollectors(
+        lambda: engine().access, checked.max_turns, cluster.staleness > 0, hooks.on_start, checked.faults.on_fault
+    )
+    plan = build_plan(config)
+    slots = build_slots(config, checked, agent, collectors, len(loaded.tokenizer), hooks)
+    training_collector = partial(collectors.training, plan.drawing)
+    on_demand = LocalSource(slots, config.collect.groups, training_collector, engine, checked.faults.check, hooks.say, over)
 
-    _seats: Sequence[Seat] = ()
-    _started = False
-    _keeper: Any = None
+    def prefetcher(plan: Any, first: int, batches: int | None) -> Prefetcher:
+        spec = Spec(training=True, drawing=plan.drawing)
+        settings = PrefetchSettings(slots, plan, config.collect.groups, cluster.staleness, spec, first, batches)
+        settings.check, settings.on_fault = checked.faults.check, checked.faults.on_fault
+        settings.on_start, settings.say = hooks.on_start, hooks.say
+        return Prefetcher(engine().access.workers, settings, cluster.retries)
 
-    @property
-    def own(self) -> Cluster:
-        """The section of the recipe."""
-        assert self.config.cluster is not None
-        return self.config.cluster
-
-    def check(self) -> None:
-        """Check the cluster before anything is loaded."""
-        self.connect()
-        super().check()
-        if "pool" in self.__dict__:  # the first look is over: environments are played by the engines
-            self.__dict__.pop("pool").close()
-
-    def connect(self) -> None:
-        """Join or start Ray, and decide what goes where."""
-        if self._seats:
-            return
-        check_recipe(self.config)
-        self._started = connect(self.own.address)
-        try:
-            self._seats = seats_for(self.config)
-            if note := crowded(self._seats):
-                self.say(note)
-            self._keeper = keep_gpu(self._seats[0]) if self._seats[0].gpus and self.own.learners == 1 else None
-        except BaseException:
-            leave(self._started)
-            raise
-
-    @cached_property
-    def crew(self) -> Crew:
-        """The engines; their weights come with the first version."""
-        hears = Hears(self.say, self.over, self._ended)
-        seats = [seat for seat in self._seats if seat.part.startswith("engine")]
-        shared = transfer(self.own, torch.device(choose_device(self.config.device))) == "ipc"  # with the learner, on its GPU
-        made = partial(hire, seats, Recruit.of(self), self.own.retries, waits=shared)
-        return Crew(made, self.own.engines, self.own.deadline, self.own.retries, hears)
-
-    @cached_property
-    def access(self) -> Access:
-        """Access to the engines from any thread."""
-        return Access(self.crew)
-
-    def _ended(self, count: int) -> None:
-        for _ in range(count):
-            self.on_end(Trajectory(0, 0))
-
-    @cached_property
-    def engine(self) -> Engine:
-        """All engines as one."""
-        self.connect()
-        kind = transfer(self.own, self.learner.device)
-        sends = sender(kind, self._weights, self.learner.device, self.own.deadline, self.own.port)
-        made = RemoteEngine(self.access, sends, waits=kind != "store", later=self.own.staleness == 0)
-        made.refresh()
-        return cast("Engine", made)
-
-    def _weights(self) -> Iterator[tuple[str, Tensor]]:
-        """What engines need of the learner's weights: those that are trained, by name."""
-        if self.config.engine.name in OWN_WEIGHTS:
-            yield from cast("Any", self.learner).full_weights()
-            return
-        for name, parameter in self.learner.weights.parameters.items():
-            if not name.startswith("critic."):
-                yield name, parameter.detach()
-
-    def _remote(self, spec: Spec) -> Collector:
-        self.engine  # noqa: B018  # the weights are there before anything is played
-        self._current = RemoteCollector(self.access, spec, self.max_turns, self.on_start, self.faults.hear)
-        return cast("Collector", self._current)
-
-    def collector(self, temperature: float | None = None) -> Collector:
-        return self._remote(Spec(temperature))
-
-    def training_collector(self) -> Collector:
-        return self._remote(Spec(training=True, drawing=getattr(self.plan, "drawing", None)))
-
-    def annotate(self, batch: Batch) -> Batch:
-        """A batch that may be older than the weights also gets the log-probs of the weights as they are: what the learner's ratio and the
-        metrics about age start from."""
-        return self.learner.annotate(batch) if self.measures_age else super().annotate(batch)
-
-    @property
-    def measures_age(self) -> bool:
-        """Whether batches get the log-probs of the weights as they are."""
-        return self.own.staleness > 0 and self.config.learner.old_logprobs in (None, "learner")
-
-    def load_ahead(self, pause: Pause = lambda: None) -> None:
-        """Let the engines load what the next tasks need, while the learner learns. Ahead of the learner they never rest."""
-        if self.own.staleness == 0:
-            self.crew.load_ahead(self.places.coming(min(self.config.collect.groups, MOST_AHEAD)))
-
-    def said(self, texts: Sequence[str], seed: int, temperature: float | None = None) -> list[Turn]:
-        return self._session.say(texts, seed, temperature)
-
-    def openings(self, starts: Sequence[Start]) -> list[str]:
-        return self._session.openings(starts)
-
-    @property
-    def _session(self) -> RemoteCollector:
-        """The collector that is in use: what a plan asks of the policy belongs to its session. While batches overlap there is none."""
-        if not hasattr(self, "_current") or self.own.staleness > 0:
-            self.collector()
-        return self._current
-
-    @cached_property
-    def source(self) -> ClusterSource:
-        self.places.vocabulary = len(self.tokenizer)
-        groups = self.config.collect.groups
-        parts = self.places, groups, self.training_collector, self.engine, self._heard, self.say, self.over
-        return ClusterSource(*parts, self.own.staleness, self._ahead, self.access, self.ranks_worked)
-
-    def ranks_worked(self) -> dict[str, float]:
-        """Seconds that each rank has worked since the last call; none if the learner is in this process."""
-        return {}
-
-    def _ahead(self, plan: Any, first: int, batches: int | None) -> Ahead:
-        spec = Spec(training=True, drawing=getattr(plan, "drawing", None))
-        own = AheadSettings(self.places, plan, self.config.collect.groups, self.own.staleness, spec, first, batches)
-        own.heard, own.on_fault, own.on_start, own.say = self._heard, self.faults.hear, self.on_start, self.say
-        return Ahead(self.crew, own, self.own.retries)
-
-    def close(self) -> None:
-        super().close()
-        if self._keeper is not None:
-            import_ray().kill(self._keeper)  # Ray itself may stay
-            self._keeper = None
-        if self._seats:
-            leave(self._started)
+    source = ClusterSource(on_demand, engine, prefetcher if cluster.staleness > 0 else None, learner.worked)
+    warm_start = WarmStart(config, examples, learner, collectors, engine, hooks)
+    evaluator = Evaluator(checked.panel, config.eval, collectors, plan, slots, checked.max_turns, checked.faults.check)
+    return Training(
+        config, source, plan, slots, learner, build_credit(config), evaluator, warm_start, checked.faults, over, loaded.tokenizer
+    )
 
 
-def transfer(own: Cluster, device: torch.device) -> str:
-    """How weights travel: as the recipe says, otherwise chosen by where learner and engines are."""
-    if own.transfer != "auto":
-        return own.transfer
-    if device.type != "cuda":
-        return "store"
-    alone = own.placement == "colocated" and own.engines * own.tensor_parallel == 1 and own.learners == 1
-    return "ipc" if alone else "broadcast"
+# -- the cluster --------------------------------------------------------------------------------------------------------------------
 
 
-def keep_gpu(seat: Seat) -> Any:
-    """Reserve a GPU of this machine for this process, and compute on it. Ray gives the other GPUs to the engines."""
+def join_cluster(config: Config, hooks: Hooks, stack: ExitStack) -> Sequence[Bundle]:
+    """Join or start Ray, and decide what goes where. `stack` leaves it again."""
+    cluster = config.cluster
+    assert cluster is not None
+    if cluster.learners > 1 and cluster.transfer in ("ipc", "broadcast"):
+        raise TurnwiseError(
+            f"cluster.transfer={cluster.transfer} is for one learner: several send their weights through Ray's store "
+            "(cluster.transfer=auto)"
+        )
+    check_recipe(config)
+    stack.callback(leave, connect(cluster.address))
+    bundles = bundles_for(config)
+    if note := crowded(bundles):
+        hooks.say(note)
+    if bundles[0].gpus and cluster.learners == 1:
+        reservation = reserve_gpu(bundles[0])
+        stack.callback(import_ray().kill, reservation)  # Ray itself may stay
+    return bundles
+
+
+def reserve_gpu(bundle: Bundle) -> Any:
+    """Reserve a GPU of this machine for this process, and compute on it. Ray gives the other GPUs to the rollout workers."""
     ray = import_ray()
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    class Keeper:
+    class Reservation:
         def gpu(self) -> int:
             import ray
 
             return int(ray.get_gpu_ids()[0])
 
-    where = NodeAffinitySchedulingStrategy(seat.node.id, soft=False)
-    keeper = ray.remote(Keeper).options(num_cpus=0, num_gpus=1, scheduling_strategy=where).remote()
+    where = NodeAffinitySchedulingStrategy(bundle.node.id, soft=False)
+    reservation = ray.remote(Reservation).options(num_cpus=0, num_gpus=1, scheduling_strategy=where).remote()
     try:
-        torch.cuda.set_device(ray.get(keeper.gpu.remote(), timeout=KEEPER))
+        torch.cuda.set_device(ray.get(reservation.gpu.remote(), timeout=RESERVES))
     except ray.exceptions.GetTimeoutError:
         raise TurnwiseError(
-            f"cluster: no GPU of this machine was free for the learner within {KEEPER:g} seconds: is another run on it?"
+            f"cluster: no GPU of this machine was free for the learner within {RESERVES:g} seconds: is another run on it?"
         ) from None
-    return keeper
+    return reservation
 
 
-def hire(seats: Sequence[Seat], recruit: Recruit, retries: int, number: int, waits: bool = False) -> Any:
-    """Start the actor of a number. It prefers the node of its seat, and takes any other that has room, unless it `waits` for that node."""
-    seat = seats[number]
+def transfer(cluster: Cluster, device: torch.device) -> str:
+    """How weights travel: as the recipe says, otherwise chosen by where learner and engines are."""
+    if cluster.transfer != "auto":
+        return cluster.transfer
+    if device.type != "cuda":
+        return "store"
+    alone = cluster.placement == "colocated" and cluster.engines * cluster.tensor_parallel == 1 and cluster.learners == 1
+    return "ipc" if alone else "broadcast"
+
+
+# -- the driver's side of the actors ------------------------------------------------------------------------------------------------
+
+
+def start_workers(config: Config, bundles: Sequence[Bundle], spec: ActorSpec, hooks: Hooks) -> RolloutWorkers:
+    """Start the rollout workers; their weights come with the first version."""
+    cluster = config.cluster
+    assert cluster is not None
+
+    def ended(count: int) -> None:
+        for _ in range(count):
+            hooks.on_end(Trajectory(0, 0))
+
+    own = [bundle for bundle in bundles if bundle.part.startswith("engine")]
+    shared = transfer(cluster, torch.device(choose_device(config.device))) == "ipc"  # with the learner, on its GPU
+    start = partial(start_actor, own, spec, cluster.retries, waits=shared)
+    return RolloutWorkers(start, cluster.engines, cluster.deadline, cluster.retries, WorkerHooks(hooks.say, hooks.cancelled, ended))
+
+
+def start_actor(bundles: Sequence[Bundle], spec: ActorSpec, retries: int, number: int, waits: bool = False) -> Any:
+    """Start the worker of a number. It prefers the node of its bundle, and takes any other that has room, unless it `waits` for it."""
+    bundle = bundles[number]
     limits: dict[str, Any] = {
-        "num_cpus": seat.cpus,
-        "num_gpus": seat.gpus,
+        "num_cpus": bundle.cpus,
+        "num_gpus": bundle.gpus,
         "max_restarts": 0,
         "max_task_retries": 0,
-        "max_concurrency": CALLS + (recruit.config.collect.groups if recruit.ahead else 0),
+        "max_concurrency": CALLS + (spec.config.collect.groups if spec.overlapping else 0),
     }
-    where = prefers(seat.node, waits)
-    return import_ray().remote(Rollouter).options(scheduling_strategy=where, **limits).remote(recruit, number, retries)
+    where = prefers(bundle.node, waits)
+    return import_ray().remote(RolloutWorker).options(scheduling_strategy=where, **limits).remote(spec, number, retries)
+
+
+def build_remote_engine(config: Config, learner: LocalLearner | RankedLearner, workers: RolloutWorkers) -> RemoteEngine:
+    """All rollout workers as one receiver of weights; they have the learner's."""
+    cluster = config.cluster
+    assert cluster is not None
+    device = learner.policy.device if isinstance(learner, LocalLearner) else torch.device("cpu")
+    kind = transfer(cluster, device)
+    weights = partial(learner.weights, config.engine.name in OWN_WEIGHTS)
+    sends = sender(kind, weights, device, cluster.deadline, cluster.port)
+    engine = RemoteEngine(Access(workers), sends, waits=kind != "store", later=cluster.staleness == 0)
+    engine.refresh()
+    return engine
+
+
+def build_ranked_learner(config: Config, bundles: Sequence[Bundle], spec: ActorSpec, hooks: Hooks, stack: ExitStack) -> RankedLearner:
+    """A learner that is several processes. They are started now: whatever a recipe gets wrong about its model is known before anything
+    is played."""
+    cluster = config.cluster
+    assert cluster is not None
+    own = [bundle for bundle in bundles if bundle.part.startswith("learner")]
+    rank_spec = RankSpec(spec, cluster.deadline, annotates(config))
+
+    def start(rank: int) -> Any:
+        bundle = own[rank]
+        limits = {"num_cpus": bundle.cpus, "num_gpus": bundle.gpus, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": 2}
+        return import_ray().remote(Rank).options(scheduling_strategy=prefers(bundle.node), **limits).remote(rank_spec, rank, len(own))
+
+    ranks = LearnerRanks(start, cluster.learners, cluster.deadline, cluster.retries, hooks.say)
+    stack.callback(ranks.close)
+    ranks.call("ready", pure=True)
+    return RankedLearner(ranks, rank_spec.annotates or bool(config.signal), bool(config.signal), hooks.say)
+
+
+# -- inside an actor ----------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Recruit:
-    """Makes the parts of an actor in its process. Holds what the actor cannot know: the recipe, this process's folder and module paths,
-    objects that were passed from Python, and the vocabulary of a tiny model."""
+class ActorSpec:
+    """Makes the parts of a rollout worker in its process. Holds what the process cannot know: the recipe, the driver's folder and module
+    paths, objects that were passed from Python, and the vocabulary of a tiny model. `overlapping`: groups of several batches are played
+    at once."""
 
     config: Config
     folder: str
     paths: tuple[str, ...]
-    given: Mapping[str, Any]
-    words: Mapping[str, bytes]
-    ahead: bool = False  # whether groups of several batches are played at once
+    objects: Mapping[str, Any]
+    vocabulary: Mapping[str, bytes]
+    overlapping: bool = False
 
     @classmethod
-    def of(cls, system: System) -> Recruit:
-        config = system.config.model_copy(
-            update={"threads": torch.get_num_threads(), "device": choose_device(system.config.device), "cluster": None}
-        )
-        if (size := system.config.cluster.tensor_parallel if system.config.cluster is not None else 1) > 1:
-            options = {**config.engine.options, "tensor_parallel": size}
+    def of(cls, recipe: Config, tokenizer: Any) -> ActorSpec:
+        cluster = recipe.cluster
+        config = recipe.model_copy(update={"threads": torch.get_num_threads(), "device": choose_device(recipe.device), "cluster": None})
+        if cluster is not None and cluster.tensor_parallel > 1:
+            options = {**config.engine.options, "tensor_parallel": cluster.tensor_parallel}
             config = config.model_copy(update={"engine": config.engine.model_copy(update={"options": options})})
         config._folder = None  # its code was trusted here
-        names = objects.names_in(config.model_dump(mode="json"))
-        given = {name: objects.find(name) for name in names}
+        passed = {name: objects.find(name) for name in objects.names_in(config.model_dump(mode="json"))}
         _by_value()
-        words = _files(system.tokenizer) if config.model.path is None else {}
-        ahead = system.config.cluster is not None and system.config.cluster.staleness > 0
-        return cls(config, str(Path.cwd()), tuple(sys.path), given, words, ahead)
+        vocabulary = _files(tokenizer) if config.model.path is None else {}
+        overlapping = cluster is not None and cluster.staleness > 0
+        return cls(config, str(Path.cwd()), tuple(sys.path), passed, vocabulary, overlapping)
 
-    def __call__(self, hooks: Hooks) -> PlayingParts:
+    def __call__(self, hooks: Hooks) -> WorkerParts:
         self.prepare()
-        parts = PlayingParts(self, hooks)
+        parts = WorkerParts(self, hooks)
         play_only()
         return parts
 
@@ -277,17 +279,17 @@ class Recruit:
         if Path(self.folder).is_dir():
             os.chdir(self.folder)
         sys.path += [path for path in self.paths if path not in sys.path]
-        objects.present(self.given)
+        objects.present(self.objects)
         know(self.config)
 
     @contextmanager
-    def vocabulary(self) -> Iterator[Path | None]:
+    def words(self) -> Iterator[Path | None]:
         """The tiny model's tokenizer as a folder, for as long as it takes to load it: a killed process removes nothing."""
-        if not self.words:
+        if not self.vocabulary:
             yield None
             return
         with tempfile.TemporaryDirectory(prefix="turnwise-words-") as folder:
-            for name, content in self.words.items():
+            for name, content in self.vocabulary.items():
                 (Path(folder) / name).write_bytes(content)
             yield Path(folder)
 
@@ -308,31 +310,20 @@ def _files(tokenizer: Any) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.is_file()}
 
 
-class Playing(System):
-    """The playing half of a run, in an actor: a model without optimiser, an engine, environments."""
+class WorkerParts:
+    """What a rollout worker plays with: a model without optimiser, an engine, environments."""
 
-    @cached_property
-    def learner(self) -> Learner:
-        """The model as the learner has it: the same precision, the same adapters."""
-        model = with_adapters(self.config, self._loaded[0])
-        device, dtype = torch.device(choose_device(self.config.device)), getattr(torch, self.config.model.dtype)
-        exact = hasattr(model, "disable_adapter")
-        model = model.to(device).eval()
-        for parameter in model.parameters():
-            if parameter.is_floating_point():  # otherwise codes of a base in 4 bits
-                parameter.data = parameter.data.to(torch.float32 if exact and parameter.requires_grad else dtype)
-        return cast("Learner", SimpleNamespace(model=model, device=device))
-
-
-class PlayingParts:
-    """What an actor plays with."""
-
-    def __init__(self, recruit: Recruit, hooks: Hooks):
-        self._hooks = hooks
-        with recruit.vocabulary() as words:
-            self._system = Playing(recruit.config, words=words, cancelled=hooks.between, on_end=hooks.on_end)
-            self._engine = self._system.engine
-        self._parameters = dict(self._system.learner.model.named_parameters())
+    def __init__(self, spec: ActorSpec, hooks: Hooks):
+        config = spec.config
+        with spec.words() as words:
+            loaded = load_model(config, words=words)
+        self._model = sampled_model(config, loaded.model)
+        agent = build_agent(config, loaded)
+        self._engine = build_engine(config, self._model, loaded.tokenizer, agent.stop_ids, hooks.say, loaded.vision)
+        self._pool = build_pool(config)
+        self._collectors = build_collectors(config, self._pool, agent, lambda: self._engine, step_limit(config.env), hooks)
+        self._device = torch.device(choose_device(config.device))
+        self._own_weights = config.engine.name in OWN_WEIGHTS
 
     @property
     def version(self) -> int:
@@ -340,44 +331,71 @@ class PlayingParts:
 
     @property
     def pids(self) -> list[int]:
-        pool = self._system.__dict__.get("pool")
-        return [] if pool is None else pool.pids
+        return self._pool.pids
 
     @property
     def environments(self) -> float:
-        pool = self._system.__dict__.get("pool")
-        return 0.0 if pool is None else float(pool.busy)
+        return float(self._pool.busy)
+
+    @property
+    def collectors(self) -> LocalCollectors:
+        return self._collectors
 
     def collector(self, spec: Spec) -> Collector:
-        system = self._system
-        if spec.training:
-            system.__dict__["plan"] = SimpleNamespace(drawing=spec.drawing)
-        made = system.training_collector() if spec.training else system.collector(spec.temperature)
-        assert isinstance(made, Collector)  # programs are refused before
-        made.on_turn, made.on_fault = self._hooks.on_turn, self._hooks.on_fault
-        return made
+        collectors = self._collectors
+        collector = collectors.training(spec.drawing) if spec.training else collectors.evaluation(spec.temperature)
+        assert isinstance(collector, Collector)  # programs are refused before
+        return collector
 
-    def say(self, texts: Sequence[str], seed: int, temperature: float | None) -> list[Turn]:
-        return said(self._system, texts, seed, temperature)
+    def generate(self, texts: Sequence[str], seed: int, temperature: float | None) -> list[Turn]:
+        return self._collectors.generate(texts, seed, temperature)
 
     def openings(self, starts: Sequence[Start]) -> list[str]:
-        return openings(self._system, starts)
+        return self._collectors.openings(starts)
 
     def load_ahead(self, task: Task) -> None:
-        if (pool := self._system.__dict__.get("pool")) is not None:
-            pool.load_ahead(task)
+        self._pool.load_ahead(task)
 
     def publish(self, version: int, weights: Any) -> None:
-        device = self._system.learner.device
-        tensors = weights.tensors(device)
-        if self._system.config.engine.name in OWN_WEIGHTS:
+        tensors = weights.tensors(self._device)
+        if self._own_weights:
             self._engine.publish(version, tensors)
         else:
-            copy_into(self._parameters, tensors)
+            copy_into(dict(self._model.named_parameters()), tensors)
             self._engine.publish(version)
-        if device.type == "cuda":  # from now on the learner may change its weights
-            torch.cuda.synchronize(device)
+        if self._device.type == "cuda":  # from now on the learner may change its weights
+            torch.cuda.synchronize(self._device)
 
     def close(self) -> None:
         close_handles()
-        self._system.close()
+        self._pool.close()
+        self._engine.close()
+
+
+def sampled_model(config: Config, model: Any) -> Any:
+    """The model as the learner has it, without an optimiser: the same precision, the same adapters."""
+    model = with_adapters(config, model)
+    dtype, adapters = getattr(torch, config.model.dtype), config.model.lora is not None
+    model = model.to(torch.device(choose_device(config.device))).eval()
+    for parameter in model.parameters():
+        if parameter.is_floating_point():  # otherwise codes of a base in 4 bits
+            parameter.data = parameter.data.to(torch.float32 if adapters and parameter.requires_grad else dtype)
+    return model
+
+
+@dataclass(frozen=True)
+class RankSpec:
+    """Makes what a learner rank works with, in its process."""
+
+    actor: ActorSpec
+    seconds: float
+    annotates: bool
+
+    def __call__(self, rank: int, size: int, address: str) -> RankLearner:
+        self.actor.prepare()
+        config = self.actor.config
+        ranks = join(rank, size, address, device=choose_device(config.device), timeout=self.seconds)
+        with self.actor.words() as words:
+            loaded = load_model(config, words=words)
+        learner = build_learner(config, loaded, build_signals(config), ranks)
+        return RankLearner(replace(learner, annotates=self.annotates))

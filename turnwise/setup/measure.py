@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from turnwise.collect.faults import NEARLY_ALL, WHOSE, FaultWatch, spoilt
+from turnwise.collect.faults import NEARLY_ALL, WHOSE, FaultWatch, faulted
 from turnwise.collect.panel import Evaluation
 from turnwise.config.schema import Config
 from turnwise.config.writing import content_hash
 from turnwise.data.rollouts import Stop
 from turnwise.data.tasks import TaskSet
 from turnwise.setup.arguments import Given
-from turnwise.setup.system import PANEL, System
+from turnwise.setup.environment import PANEL, panel_of, recipe_panel
 from turnwise.util.errors import TurnwiseError
 
 
@@ -33,7 +33,7 @@ def says_how(source: Any, given: Given, overrides: Mapping[str, Any]) -> bool:
 
 
 def choose_panel(
-    system: System,
+    config: Config,
     measured: bool,
     split: str | None,
     n: int | Literal["all"] | None,
@@ -43,17 +43,17 @@ def choose_panel(
 ) -> Chosen:
     """The selected panel; it is always reported whether training measured on it. Only the split that is asked for needs to exist, and where
     an override names it, its size need not be that of the recipe's panel."""
-    own, env, changed = system.config.eval, system.config.env.name, overrides or {}
+    own, env, changed = config.eval, config.env, overrides or {}
     chosen, chance = split or own.split, own.seed if seed is None else seed
     if measured and n is None and split is None:
         at_most = "eval.split" in changed and "eval.n" not in changed
-        panel = system.panel_of(chosen, None if at_most else own.n, chance, most=own.n or PANEL)
+        panel = panel_of(env, chosen, None if at_most else own.n, chance, most=own.n or PANEL)
     else:
-        panel = system.panel_of(chosen, None if n == "all" else n, chance)
-    words = f"evaluating on {env}: {len(panel)} tasks of {chosen} (panel {panel.hash})"
+        panel = panel_of(env, chosen, None if n == "all" else n, chance)
+    words = f"evaluating on {env.name}: {len(panel)} tasks of {chosen} (panel {panel.hash})"
     if measured and "eval.split" not in changed:
         try:
-            of_run = system.own_panel
+            of_run = recipe_panel(config)
         except TurnwiseError:  # its split is not here, or has fewer tasks
             words += f", not the panel of {own.split} that training measures on"
         else:
@@ -72,7 +72,7 @@ def settings_of(config: Config, split: str, seed: int, max_turns: int) -> dict[s
 def report_faults(result: Evaluation, say: Callable[[str], None], faults: FaultWatch) -> None:
     """Attempts that a fault ended count as failures, so they are reported; if nearly all ended like that, it is an error."""
     tried = [trajectory for trajectory in result.trajectories if trajectory.stop is not Stop.CANCELLED]
-    bad = [trajectory for trajectory in tried if spoilt(trajectory)]
+    bad = [trajectory for trajectory in tried if faulted(trajectory)]
     if bad and len(bad) >= NEARLY_ALL * len(tried):
         raise faults.verdict(bad, len(tried))
     for stop, whose in WHOSE.items():

@@ -16,7 +16,7 @@ from turnwise.config.schema import Config
 from turnwise.data.rollouts import BUILT_IN, DERIVED, LEVELS
 from turnwise.data.tasks import Task
 from turnwise.engines.reports import report_of
-from turnwise.setup.further import columns_read
+from turnwise.methods.registry import model_kinds
 from turnwise.setup.names import Piece, pieces, registry
 from turnwise.util.errors import TurnwiseError
 
@@ -42,6 +42,16 @@ def needs(config: Config) -> Iterator[tuple[Piece, tuple[str, ...], tuple[str, .
     for piece in named:
         if piece.family == "model kind" and (columns := read.get(piece.key.removesuffix(".kind"))):
             yield piece, columns, ()
+
+
+def columns_read(config: Config) -> dict[str, tuple[str, ...]]:
+    """The columns that trained models read in their own loss, by `models.NAME`: they must be available once credit is known."""
+    columns = {}
+    for name, section in config.models.items():
+        entry = model_kinds[section.kind]
+        if section.trained and hasattr(entry.function, "loss"):
+            columns[f"models.{name}"] = tuple(getattr(entry.make(section.options, model_kinds.kind), "needs", ()))
+    return columns
 
 
 def reports(config: Config) -> tuple[str, ...]:

@@ -11,14 +11,15 @@ from turnwise.config.recipes import is_recipe
 from turnwise.config.references import is_reference
 from turnwise.config.schema import Config, overridden
 from turnwise.config.sources import keep_files
+from turnwise.engines.registry import declared
 from turnwise.learn import checkpoint
 from turnwise.learn.further.loading import export as write_further
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.result import Result
 from turnwise.setup.arguments import Given, RecipeLike, as_recipe
-from turnwise.setup.further import build_models
+from turnwise.setup.build import LoadedModel, build_models, build_policy, load_model
+from turnwise.setup.early import names_server
 from turnwise.setup.resume import why_no_checkpoint
-from turnwise.setup.system import System
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.lock import Lock
 
@@ -41,7 +42,7 @@ def source_config(
         return overridden(values, {**more, **changes}, name)
 
     if source is None:
-        if overrides.get("engine.name") != "openai":
+        if not names_server(overrides):
             raise TurnwiseError("nothing to evaluate: give a run, a model folder, a recipe, or a server (engine.name=openai)")
         if given.env is None and given.prompts is None and "env.name" not in overrides:
             raise TurnwiseError("say which environment the server's model should play (env=…)")
@@ -56,7 +57,7 @@ def source_config(
         config = resolved(path / CONFIG).trusted(trust, run.folder)
         objects.keep(path, objects.names_in(config.model_dump(mode="json")), say, write=False)
         keep_files(path, config.model_dump(mode="json"), say, write=False)
-        return config, None if config.engine.name == "openai" else model_of(run, config)
+        return config, model_of(run, config) if declared(config.engine.name).in_process else None
     if not (path / "config.json").is_file():
         raise TurnwiseError(f"{path} is neither a run (no {CONFIG}) nor a model folder (no config.json)")
     if given.env is None and given.prompts is None:
@@ -80,28 +81,29 @@ def model_of(run: Run, config: Config) -> Path:
 def write_weights(run: Run, config: Config, out: Path, merged: bool = True, best: bool = False, model: str | None = None) -> Path:
     """A checkpoint's weights as a model folder, which replaces what was there: the policy's, or those of a further model."""
     path = checkpoint.best(run.checkpoints) if best else None
-    found = checkpoint.load(path) if path is not None else checkpoint.latest_good(run.checkpoints)
-    if found is None:
+    stored = checkpoint.load(path) if path is not None else checkpoint.latest_good(run.checkpoints)
+    if stored is None:
         trained = f"its trained model lies in {run.model}" if run.model.is_dir() else "there is nothing to export"
         raise TurnwiseError(f"{why_no_checkpoint(run, config) or f'{run.folder} has no checkpoint'}: {trained}")
     if best and path is None:
         raise TurnwiseError(f"none of the checkpoints of {run.folder} was evaluated, so the best is not known: leave --best out")
     if model in config.models and is_reference(config.models[model].kind):
         config.trusted(folder=run.folder)
-    system = _without_environment(run, config)
-    system.learner.load_state(found.tensors, found.state["learner"])
+    loaded = _without_environment(run, config)
+    policy = build_policy(config, loaded)
+    policy.load_state(stored.tensors, stored.state["learner"])
     if model is None:
-        return system.learner.save_model(out, merged=merged, tokenizer=system.preprocessor)
-    models = build_models(config, system.learner, system.tokenizer, only=model)
-    models.load_state(found.further, found.state.get("models", {}))
+        return policy.save_model(out, merged=merged, tokenizer=loaded.preprocessor)
+    models = build_models(config, policy, loaded.tokenizer, only=model)
+    models.load_state(stored.further, stored.state.get("models", {}))
     return write_further(models[model], out, merged)
 
 
-def _without_environment(run: Run, config: Config) -> System:
-    """The parts of a run that its weights need. A tiny model's vocabulary comes from the run's folder. Only a run that does not keep it
-    (interrupted before its first iteration) has to play its environment, and then needs the same trust as any other."""
+def _without_environment(run: Run, config: Config) -> LoadedModel:
+    """The model of a run as it starts. A tiny model's vocabulary comes from the run's folder. Only a run that does not keep it (interrupted
+    before its first iteration) has to play its environment, and then needs the same trust as any other."""
     if config.model.path is not None:
-        return System(config, plays=False)
+        return load_model(config)
     if (run.tokenizer / "tokenizer.json").is_file():
-        return System(config, words=run.file("tokenizer"), plays=False)
-    return System(config.trusted(folder=run.folder))
+        return load_model(config, words=run.file("tokenizer"))
+    return load_model(config.trusted(folder=run.folder))

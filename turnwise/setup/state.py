@@ -9,12 +9,14 @@ from dataclasses import asdict, dataclass, field
 from shlex import quote
 from typing import Any
 
+from turnwise.collect.source import Mark
+from turnwise.config.schema import Config
 from turnwise.data.rollouts import Trajectory
 from turnwise.learn import checkpoint
 from turnwise.learn.saving import sweep
 from turnwise.runs.folder import CONFIG, METRICS, Run
 from turnwise.setup.resume import why_no_checkpoint
-from turnwise.setup.system import System
+from turnwise.setup.training import Training
 from turnwise.util.errors import TurnwiseError
 
 
@@ -40,26 +42,27 @@ class State:
         """Whether a run of this many iterations is done, including its last line in the log."""
         return self.prepared and self.waiting is None and self.iteration >= iterations
 
-    def advance(self, system: System, trajectories: Sequence[Trajectory], metrics: dict[str, float], seconds: float) -> None:
+    def advance(self, mark: Mark, trajectories: Sequence[Trajectory], metrics: dict[str, float], seconds: float) -> None:
         """One more update is done; its metrics wait for the evaluation and the log."""
         self.iteration += 1
-        self.groups_used, self.branches, self.plan = system.source.mark(system.plan)
+        self.groups_used, self.branches, self.plan = mark
         self.turns += sum(len(trajectory.turns) for trajectory in trajectories)
         self.seconds += seconds
         self.waiting, self.score = metrics, None
 
 
-def save(run: Run, system: System, state: State) -> None:
+def save(run: Run, training: Training, state: State) -> None:
     """Write a checkpoint, unless there is already one of this iteration or the recipe wants none."""
-    if state.saved == state.iteration or not state.prepared or not system.config.run.checkpoint_every:
+    settings = training.config.run
+    if state.saved == state.iteration or not state.prepared or not settings.checkpoint_every:
         return
     state.saved = state.iteration
-    kept = {"run": asdict(state), "logs": run.logs}
-    system.keep(run.checkpoints, state.iteration, kept, state.score, system.config.run.keep_checkpoints)
+    numbers = {"run": asdict(state), "logs": run.logs}
+    training.learner.save(run.checkpoints, state.iteration, numbers, state.score, settings.keep_checkpoints)
 
 
-def restore(run: Run, system: System, say: Callable[[str], None]) -> State:
-    """The state of the newest intact checkpoint, loaded into the system; a fresh one if there is none. Later entries in the run's folder
+def restore(run: Run, training: Training, say: Callable[[str], None]) -> State:
+    """The state of the newest intact checkpoint, loaded into the parts; a fresh one if there is none. Later entries in the run's folder
     are dropped, because that work will be repeated."""
     for folder, name in ((run.checkpoints, None), (run.folder, run.model.name)):
         sweep(folder, name)
@@ -69,15 +72,15 @@ def restore(run: Run, system: System, say: Callable[[str], None]) -> State:
     for warning in caught:
         say(f"warning: {warning.message}")
     if path is None:
-        return _from_scratch(run, system, say)
+        return _from_scratch(run, training.config, say)
     try:
-        found = system.restored(path)
-        state = state_of(found["run"])
-        logs = {name: str(text) for name, text in found["logs"].items()} if "logs" in found else None
-        system.places.load_state(state.groups_used, state.branches)
+        stored = training.learner.restore(path)
+        state = state_of(stored["run"])
+        logs = {name: str(text) for name, text in stored["logs"].items()} if "logs" in stored else None
+        training.slots.load_state(state.groups_used, state.branches)
         if state.plan:  # nothing before the first iteration: the plan is as it was made
-            system.plan.load_state(state.plan)
-        system.source.publish(state.iteration)
+            training.plan.load_state(state.plan)
+        training.source.publish(state.iteration)
     except (KeyError, TypeError, AttributeError):
         raise TurnwiseError(
             f"checkpoint {path}: its state was written by another version of Turnwise. Continue with that version, or start "
@@ -91,15 +94,15 @@ def restore(run: Run, system: System, say: Callable[[str], None]) -> State:
     return state
 
 
-def state_of(kept: Mapping[str, Any]) -> State:
+def state_of(stored: Mapping[str, Any]) -> State:
     """The state that a checkpoint holds. Older ones call the number of used groups `place`."""
-    return State(**{"groups_used" if name == "place" else name: value for name, value in kept.items()})
+    return State(**{"groups_used" if name == "place" else name: value for name, value in stored.items()})
 
 
-def _from_scratch(run: Run, system: System, say: Callable[[str], None]) -> State:
+def _from_scratch(run: Run, config: Config, say: Callable[[str], None]) -> State:
     """No checkpoint: start from the beginning, unless the log shows that there was more."""
-    if why := why_no_checkpoint(run, system.config):
-        if system.config.run.checkpoint_every:
+    if why := why_no_checkpoint(run, config):
+        if config.run.checkpoint_every:
             raise TurnwiseError(
                 f"{why}. Put them back, or start a new run with the same recipe: turnwise train {quote(str(run.folder / CONFIG))}"
             )

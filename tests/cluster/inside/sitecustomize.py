@@ -26,32 +26,28 @@ own: dict[str, Any] = {"role": "driver", "rank": None}
 # module: (function, the moment before it, the moment after it)
 WATCHED: dict[str, list[tuple[str, str, str]]] = {
     "turnwise.setup.cluster": [
-        ("ClusterSystem.connect", "before it joins Ray", "joined Ray"),
-        ("PlayingParts.__init__", "before it loads", "loaded"),
-        ("PlayingParts.publish", "takes weights", "has weights"),
+        ("join_cluster", "before it joins Ray", "joined Ray"),
+        ("WorkerParts.__init__", "before it loads", "loaded"),
+        ("WorkerParts.publish", "takes weights", "has weights"),
         ("copy_into", "", "copied weights"),
-    ],
-    "turnwise.setup.gang": [
-        ("Apprentice.__call__", "before it meets the others", "ready"),
+        ("RankSpec.__call__", "before it meets the others", "ready"),
         ("join", "", "met the others"),
-        ("Learning.weights", "gathers weights", ""),
-        ("Learning.save_model", "exports", ""),
-        ("GangSystem.learn", "waits for the ranks", ""),
     ],
-    "turnwise.cluster.crew": [("Crew.__init__", "", "hired engines")],
+    "turnwise.cluster.ranks": [("RankLearner.weights", "gathers weights", ""), ("RankedLearner.update", "waits for the ranks", "")],
+    "turnwise.cluster.workers": [("RolloutWorkers.__init__", "", "started engines")],
     "turnwise.cluster.source": [("RemoteEngine.publish", "publishes", "published")],
-    "turnwise.cluster.rollouter": [
-        ("Rollouter._turned", "turn", ""),
-        ("Rollouter._ends", "attempt ends", ""),
-        ("Rollouter._perform", "", "work is done"),
+    "turnwise.cluster.worker": [
+        ("RolloutWorker._turned", "turn", ""),
+        ("RolloutWorker._ends", "attempt ends", ""),
+        ("RolloutWorker._perform", "", "work is done"),
     ],
     "turnwise.cluster.streaming": [("Stream.play", "plays groups", "")],
-    "turnwise.setup.system": [
-        ("System.give_credit", "has collected", ""),
-        ("System.learn", "learns", "has learned"),
-        ("System.evaluate", "evaluates", ""),
-        ("System.keep", "saves", "saved"),
-        ("System.restored", "restores", ""),
+    "turnwise.setup.training": [("Evaluator.__call__", "evaluates", "")],
+    "turnwise.learn.crediting": [("CreditStep.__call__", "has collected", "")],
+    "turnwise.learn.local": [
+        ("LocalLearner.update", "learns", "has learned"),
+        ("LocalLearner.save", "saves", "saved"),
+        ("LocalLearner.restore", "restores", ""),
     ],
     "turnwise.learn.update": [("Update._gradient", "before gradients", "has gradients")],
     "turnwise.learn.optimiser": [("Optimiser.step", "", "stepped"), ("Weights.publish", "optimiser", "")],
@@ -109,7 +105,7 @@ def _victims(strike: dict[str, Any]) -> list[int]:
     own_kind = strike["role"] == kind or (strike["role"], kind) == ("environment", "worker")
     if own_kind:
         return [os.getpid()]
-    engines = sorted(number for number, (title, _) in known.items() if title.startswith(b"ray::Rollouter"))
+    engines = sorted(number for number, (title, _) in known.items() if title.startswith(b"ray::RolloutWorker"))
     ranks = sorted(number for number, (title, _) in known.items() if title.startswith(b"ray::Rank"))
     if kind == "node":
         here = os.getpid() if own["role"] != "driver" else (ranks or engines)[0]
@@ -165,9 +161,9 @@ def _watch(module: ModuleType, entries: Sequence[tuple[str, str, str]]) -> None:
 
 def _notes_role(module: ModuleType) -> None:
     """Engines and ranks say what they are when they are made; the driver's log says which iteration it is."""
-    if module.__name__ == "turnwise.cluster.rollouter":
-        module.Rollouter.__init__ = _first(module.Rollouter.__init__, lambda *_: own.update(role="engine"))
-    if module.__name__ == "turnwise.cluster.gang":
+    if module.__name__ == "turnwise.cluster.worker":
+        module.RolloutWorker.__init__ = _first(module.RolloutWorker.__init__, lambda *_: own.update(role="engine"))
+    if module.__name__ == "turnwise.cluster.ranks":
         module.Rank.__init__ = _first(module.Rank.__init__, lambda _, factory, rank, size: own.update(role="rank", rank=rank))
     if module.__name__ == "turnwise.runs.folder":
         module.Run.log = _first(module.Run.log, lambda _, metrics: _noted(metrics["iteration"]))
@@ -195,7 +191,7 @@ class Watcher(importlib.abc.MetaPathFinder):
         self._busy: set[str] = set()
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if name in self._busy or (name not in WATCHED and name != "turnwise.cluster.gang"):
+        if name in self._busy or name not in WATCHED:
             return None
         self._busy.add(name)
         spec = importlib.util.find_spec(name)
@@ -205,7 +201,7 @@ class Watcher(importlib.abc.MetaPathFinder):
 
         def then(module: ModuleType) -> None:
             execute(module)
-            _watch(module, WATCHED.get(name, ()))
+            _watch(module, WATCHED[name])
             _notes_role(module)
 
         spec.loader.exec_module = then  # type: ignore[method-assign]

@@ -6,13 +6,14 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from turnwise.cluster.placement import Demand, Node, Seat, lacking, nodes, place
+from turnwise.cluster.placement import Bundle, Demand, Node, lacking, nodes, place
 from turnwise.cluster.probe import check_engine, probe, problems
 from turnwise.cluster.start import connect, free_port, leave
 from turnwise.config.cluster import Cluster
 from turnwise.config.schema import Config
+from turnwise.engines.registry import declared
 from turnwise.learn.models import choose_device
-from turnwise.setup.programs import is_program
+from turnwise.setup.environment import is_program
 from turnwise.util.errors import TurnwiseError
 
 SOON = 2.0  # seconds for Ray to notice what is free
@@ -26,7 +27,7 @@ class Checked:
 
     nodes: list[Node]
     versions: dict[str, dict[str, str]]
-    seats: list[Seat]
+    bundles: list[Bundle]
     problems: list[str]
 
 
@@ -40,13 +41,13 @@ def check_cluster(config: Config) -> Checked:
         versions = probe(found)
         try:
             check_recipe(config)
-            seats, wrong = place(found, demand_of(config)), list[str]()
+            bundles, wrong = place(found, demand_of(config)), list[str]()
         except TurnwiseError as error:
-            seats, wrong = [], [str(error)]
-        if busy := lacking(seats, SOON):
+            bundles, wrong = [], [str(error)]
+        if busy := lacking(bundles, SOON):
             wrong.append(busy)
-        used = {seat.node.id: seat.node for seat in seats}.values()
-        return Checked(found, versions, seats, [*wrong, *problems(used or found, versions, needed_packages(config))])
+        used = {bundle.node.id: bundle.node for bundle in bundles}.values()
+        return Checked(found, versions, bundles, [*wrong, *problems(used or found, versions, needed_packages(config))])
     finally:
         leave(started)
 
@@ -61,30 +62,30 @@ def check_recipe(config: Config) -> None:
 
 def check_program(config: Config) -> None:
     """An error if the environment is a program."""
-    if is_program(config):
+    if is_program(config.env):
         raise TurnwiseError(
             f"cluster: environment {config.env.name!r} is played in one process, because it is a program and each of its attempts becomes "
             "several trajectories. Train without the [cluster] section (cluster=none)"
         )
 
 
-def seats_for(config: Config) -> list[Seat]:
-    """A seat for every part of a run; an error if there is none, or if a node lacks a package. Ray lists a node that has just died for some
-    seconds more: then all parts are placed again, without it."""
+def bundles_for(config: Config) -> list[Bundle]:
+    """A bundle for every part of a run; an error if there is none, or if a node lacks a package. Ray lists a node that has just died for
+    some seconds more: then all parts are placed again, without it."""
     while True:
-        seats = place(nodes(), demand_of(config))
-        wrong, silent = _check_seats(seats, needed_packages(config))
+        bundles = place(nodes(), demand_of(config))
+        wrong, silent = _check_bundles(bundles, needed_packages(config))
         if not wrong:
-            return seats
-        if not _left({seat.node.id for seat in seats}, LEAVES if silent else 0.0):
+            return bundles
+        if not _left({bundle.node.id for bundle in bundles}, LEAVES if silent else 0.0):
             raise TurnwiseError(wrong)
 
 
-def _check_seats(seats: Sequence[Seat], needed: Sequence[str]) -> tuple[str, bool]:
-    """What is wrong with the nodes of these seats, and whether one of them does not answer."""
-    if busy := lacking(seats):
+def _check_bundles(bundles: Sequence[Bundle], needed: Sequence[str]) -> tuple[str, bool]:
+    """What is wrong with the nodes of these bundles, and whether one of them does not answer."""
+    if busy := lacking(bundles):
         return f"{busy}. Wait until they have ended, or lower cluster.engines", False
-    away = {seat.node.id: seat.node for seat in seats if not seat.node.here}
+    away = {bundle.node.id: bundle.node for bundle in bundles if not bundle.node.here}
     versions = probe(away.values())
     return "; ".join(problems(away.values(), versions, needed)), any("error" in found for found in versions.values())
 
@@ -102,8 +103,9 @@ def _left(ids: Collection[str], patience: float) -> bool:
 def needed_packages(config: Config) -> list[str]:
     """What a node must have installed to play a recipe."""
     lora = config.model.lora
-    own = {"vllm": config.engine.name == "vllm", "peft": lora is not None, "bitsandbytes": lora is not None and lora.base == "4bit"}
-    return ["turnwise", "torch", "transformers", *(name for name, needed in own.items() if needed)]
+    adapters = {"peft": lora is not None, "bitsandbytes": lora is not None and lora.base == "4bit"}
+    engine = declared(config.engine.name).packages
+    return ["turnwise", "torch", "transformers", *engine, *(name for name, needed in adapters.items() if needed)]
 
 
 def demand_of(config: Config) -> Demand:

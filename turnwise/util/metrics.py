@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from turnwise.collect.panel import Evaluation
-
 
 def numbers(prefix: str, values: Mapping[str, Any]) -> dict[str, float]:
     """Values as flat floats under a prefix; mappings inside are flattened, what is not a finite number is left out."""
@@ -20,22 +18,6 @@ def numbers(prefix: str, values: Mapping[str, Any]) -> dict[str, float]:
         elif isinstance(value, (bool, int, float)) and math.isfinite(value):
             found[f"{prefix}/{name}"] = float(value)
     return found
-
-
-def evaluation_metrics(result: Evaluation) -> dict[str, float]:
-    """An evaluation as metrics."""
-    low, high = result.success.interval
-    by_type = {f"type/{kind}": share.rate for kind, share in result.by_type.items()}
-    plain = {
-        "success": result.success.rate,
-        "low": low,
-        "high": high,
-        "turns": result.turns,
-        "reward": result.reward,
-        "invalid": result.invalid,
-    }
-    measures = {f"measure/{name}": value for name, value in result.measures.items()}
-    return numbers("eval", plain | by_type | measures)
 
 
 class Clock:

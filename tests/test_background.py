@@ -17,7 +17,7 @@ from turnwise.envs.pool import Pool
 from turnwise.learn.learner import Learner
 from turnwise.methods.planning import Places
 from turnwise.runs.folder import Run
-from turnwise.util.beside import Pause, beside
+from turnwise.util.background import Pause, background
 from turnwise.util.errors import TurnwiseError
 
 
@@ -29,7 +29,7 @@ def test_work_goes_on_beside_the_block_and_is_done_at_its_end() -> None:
         told.wait(60)
         done.append("first")
 
-    with beside(work, lambda pause: done.append("second")):
+    with background(work, lambda pause: done.append("second")):
         assert begun.wait(60) and not done
         told.set()
     assert done == ["first", "second"]
@@ -41,11 +41,11 @@ def test_waiting_ends_the_pauses_and_raises_the_error() -> None:
             pass
         raise ValueError("of the work")
 
-    with pytest.raises(ValueError, match="of the work"), beside(work) as wait:
+    with pytest.raises(ValueError, match="of the work"), background(work) as wait:
         wait()
-    with pytest.raises(ValueError, match="of the work"), beside(work):
+    with pytest.raises(ValueError, match="of the work"), background(work):
         pass
-    with pytest.raises(KeyError, match="of the block"), beside(work):
+    with pytest.raises(KeyError, match="of the block"), background(work):
         raise KeyError("of the block")
 
 

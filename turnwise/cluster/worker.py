@@ -22,7 +22,8 @@ from typing import Any, TypeVar
 
 from turnwise.cluster.chunks import Chunk, ChunkSender, Pace
 from turnwise.cluster.streaming import GroupJob, Stream
-from turnwise.cluster.work import Call, Hooks, Outcome, Parts, Spec, Work, died, drawn, portable
+from turnwise.cluster.work import Call, Outcome, Parts, Spec, Work, died, generated, portable
+from turnwise.collect.hooks import Hooks
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import Task
@@ -66,8 +67,8 @@ class Session:
         return Outcome(value, counts, self.collector.counts["lost_branches"], self.collector.lost, faults)
 
     def _make(self, call: Call) -> Any:
-        if call.name == "say":
-            return self.parts.say(*call.arguments)
+        if call.name == "generate":
+            return self.parts.generate(*call.arguments)
         if call.name == "open":
             return self.parts.openings(*call.arguments)
         (starts,) = call.arguments
@@ -84,11 +85,11 @@ class Session:
             return
         copy = start.branch.trajectory
         own = self._known.get(copy.id)
-        if own is not None and (own.task, own.seed, drawn(own)) == (copy.task, copy.seed, drawn(copy)):
+        if own is not None and (own.task, own.seed, generated(own)) == (copy.task, copy.seed, generated(copy)):
             self.collector.trails.adopt(copy, own)
 
 
-class Rollouter:
+class RolloutWorker:
     """The actor. `make` builds its parts, in the thread that plays; `retries` is how often work is repeated if an environment's process
     dies."""
 
@@ -188,7 +189,7 @@ class Rollouter:
 
     def _live(self, make: Callable[[Hooks], Parts]) -> None:
         try:
-            self._parts = make(Hooks(self._between, self._turned, self._ends, self._fault))
+            self._parts = make(Hooks(cancelled=self._between, on_turn=self._turned, on_end=self._ends, on_fault=self._fault))
             self._made.set_result(self._place())
         except BaseException as error:
             self._made.set_exception(portable(error))
@@ -310,7 +311,7 @@ class Rollouter:
         if self._session is not None:
             self._session.faults.append((trajectory, result))
         elif self._stream is not None:
-            self._stream.hear(trajectory, result)
+            self._stream.on_fault(trajectory, result)
 
     def _place(self) -> dict[str, Any]:
         return {"pid": os.getpid(), "number": self.number, "version": self._parts.version}

@@ -19,10 +19,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnwise.cluster.crew import Crew, Member
 from turnwise.cluster.metrics import drop_metrics
 from turnwise.cluster.scheduler import Action, Dispatch, Ended, Group, Lease, Scheduler
 from turnwise.cluster.work import Outcome, Spec
+from turnwise.cluster.workers import RolloutWorkers, Worker
 from turnwise.collect.branching import begun
 from turnwise.collect.seats import in_order, planned_group
 from turnwise.collect.source import Brought, Collected, Mark, distinct, mark_of
@@ -58,24 +58,24 @@ class Gather:
 class Settings:
     """How a run collects: the attempts, the bound on staleness, the first batch and the number of batches, and the callbacks."""
 
-    places: Any
+    slots: Any
     plan: Any
     groups: int
     staleness: int
     spec: Spec
     first: int = 0
     batches: int | None = None
-    heard: Callable[[list[Trajectory]], list[Trajectory]] = lambda trajectories: trajectories
+    check: Callable[[list[Trajectory]], list[Trajectory]] = lambda trajectories: trajectories
     on_fault: Callable[[Trajectory, Any], None] = lambda trajectory, result: None
     on_start: Callable[[int], None] = lambda count: None
     say: Callable[[str], None] = lambda text: None
 
 
-class Ahead:
+class Prefetcher:
     """Collects in a thread. `formed` has the batches in order, or the error that ended the thread."""
 
-    def __init__(self, crew: Crew, settings: Settings, retries: int = 2):
-        self.crew, self.own = crew, settings
+    def __init__(self, workers: RolloutWorkers, settings: Settings, retries: int = 2):
+        self.workers, self.own = workers, settings
         self.scheduler = Scheduler(settings.groups, settings.staleness, settings.groups, retries)
         self.scheduler.published(settings.first)
         self.formed: queue.Queue[Collected | BaseException] = queue.Queue()
@@ -84,12 +84,12 @@ class Ahead:
         self._told = dict(self.scheduler.counts)
         self._asked: queue.Queue[tuple[Callable[[], Any], Future[Any]]] = queue.Queue()
         self._gathers: list[Gather] = []
-        self._leases: dict[Any, tuple[Lease, Member]] = {}
+        self._leases: dict[Any, tuple[Lease, Worker]] = {}
         self._starts: dict[int, tuple[Gather, list[Start]]] = {}  # by the scheduler's ids
         self._lives: dict[int, int] = {}
         self._next = settings.first
         self._stopped = False
-        self._thread = threading.Thread(target=self._live, name="ahead", daemon=True)
+        self._thread = threading.Thread(target=self._live, name="prefetch", daemon=True)
         self._thread.start()
 
     # -- called by the learner's thread ---------------------------------------------------------------------------------------------
@@ -125,11 +125,11 @@ class Ahead:
 
     def _live(self) -> None:
         try:
-            self.crew.settle()  # an engine that is only slower to start gets its share of the first batch
-            while not self._stopped and not self.crew.hears.cancelled() and (self._gathers or self._more):
+            self.workers.settle()  # an engine that is only slower to start gets its share of the first batch
+            while not self._stopped and not self.workers.hooks.cancelled() and (self._gathers or self._more):
                 self._answer()
                 self._begin()
-                done = self.crew.step(list(self._leases))
+                done = self.workers.step(list(self._leases))
                 self._follow()
                 for ref in done:
                     self._returned(ref)
@@ -161,17 +161,16 @@ class Ahead:
     def _begin(self) -> None:
         """Start gathering the batches that are admitted, one at a time unless the plan allows them to overlap. All engines that new weights
         are on their way to get them first: the first one to have them would take the whole batch, and the others would idle."""
-        overlaps = bool(getattr(self.own.plan, "overlaps", False))
-        if any(member.state == "updating" for member in self.crew.members):
+        overlaps = self.own.plan.overlaps
+        if any(member.state == "updating" for member in self.workers.members):
             return
         self._follow()
         while self._more and self.scheduler.may_begin(self._next):
             if any(gather.brought is None for gather in self._gathers) and not overlaps:
                 return
-            if hasattr(self.own.places, "begin"):
-                self.own.places.begin()
-            rounds = self.own.plan.gather(self.own.places, self.own.groups)
-            gather = Gather(self._next, rounds, self.scheduler.version, mark_of(self.own.places, self.own.plan))
+            self.own.slots.begin()
+            rounds = self.own.plan.gather(self.own.slots, self.own.groups)
+            gather = Gather(self._next, rounds, self.scheduler.version, mark_of(self.own.slots, self.own.plan))
             self._gathers.append(gather)
             self._next += 1
             self._send(gather, None)
@@ -200,15 +199,15 @@ class Ahead:
             self._act(self.scheduler.submit(group))
 
     def _remember(self, gather: Gather, first: bool) -> None:
-        """Store the progress of the run with this batch. Batches that overlap take their places when they begin."""
-        if first or not getattr(self.own.plan, "overlaps", False):
-            gather.mark = mark_of(self.own.places, self.own.plan)
+        """Store the progress of the run with this batch. Batches that overlap take their task slots when they begin."""
+        if first or not self.own.plan.overlaps:
+            gather.mark = mark_of(self.own.slots, self.own.plan)
 
     # -- engines ----------------------------------------------------------------------------------------------------------------------
 
     def _follow(self) -> None:
         """Tell the scheduler which engines are up, and with which weights."""
-        for member in self.crew.members:
+        for member in self.workers.members:
             name = str(member.number)
             lost = self._lives.get(member.number) != member.lives or member.state == "gone"
             if name in self.scheduler.engines and lost:
@@ -224,9 +223,9 @@ class Ahead:
     def _act(self, actions: Sequence[Action]) -> None:
         for action in actions:
             if isinstance(action, Dispatch):
-                member = self.crew.members[int(action.engine)]
+                member = self.workers.members[int(action.engine)]
                 gather, starts = self._starts[action.lease.group]
-                ref = self.crew.employ(member, member.handle.group.remote(gather.batch, self.own.spec, starts))
+                ref = self.workers.employ(member, member.handle.group.remote(gather.batch, self.own.spec, starts))
                 self._leases[ref] = action.lease, member
             elif isinstance(action, Ended):
                 self._ended(action)
@@ -236,13 +235,13 @@ class Ahead:
         if ref not in self._leases:
             return
         lease, member = self._leases.pop(ref)
-        outcome = self.crew.result(member, ref)
+        outcome = self.workers.result(member, ref)
         if outcome is None:
             self._follow()  # its engine is lost
             return
         gather, starts = self._starts[lease.group]
         oldest = min((turn.version for one in outcome.value for turn in one.turns if turn.version >= 0), default=lease.version)
-        self._act(self.scheduler.finished(lease, oldest, not outcome.spoilt, time.monotonic()))
+        self._act(self.scheduler.finished(lease, oldest, not outcome.faulted, time.monotonic()))
         if lease.group in self.scheduler.held(gather.batch):
             self._keep(gather, lease, starts, outcome)
 
@@ -270,7 +269,7 @@ class Ahead:
 
     def _advance(self, gather: Gather) -> None:
         if gather.brought is None and not gather.waiting:
-            finished = self.own.heard(in_order(gather.starts, gather.found))
+            finished = self.own.check(in_order(gather.starts, gather.found))
             found = sound(finished)
             gather.counts["faults"] = gather.counts.get("faults", 0.0) + len(finished) - len(found)
             self._send(gather, found)

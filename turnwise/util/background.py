@@ -16,7 +16,7 @@ Pause = Callable[[], object]
 
 
 @contextmanager
-def beside(*works: Callable[[Pause], None]) -> Iterator[Callable[[], None]]:
+def background(*works: Callable[[Pause], None]) -> Iterator[Callable[[], None]]:
     """Do these works, one after another, in a thread while the block runs. The block gets a function that waits for them, now without
     pauses, and raises their first error. The end of the block does the same; an error of the block itself goes before one of theirs."""
     hurry, errors = threading.Event(), list[BaseException]()
@@ -29,7 +29,7 @@ def beside(*works: Callable[[Pause], None]) -> Iterator[Callable[[], None]]:
         except BaseException as error:
             errors.append(error)
 
-    thread = threading.Thread(target=run, name="turnwise-beside")
+    thread = threading.Thread(target=run, name="turnwise-background")
 
     def wait() -> None:
         hurry.set()

@@ -1,8 +1,8 @@
 """The engines of a run, seen from the driver: actors that are started, given weights, given work, and replaced when they are lost.
 
 Every wait has a deadline. A member is lost if Ray reports it, if its start or its weights fail, or if it has made no progress for
-`deadline` seconds. It is killed and hired again; the new one gets the current weights before any work. Its work goes to any free member, at
-most `retries` times more.
+`deadline` seconds. It is killed and started again; the new one gets the current weights before any work. Its work goes to any free member,
+at most `retries` times more.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PATIENCE = 0.2  # seconds that one wait for Ray takes at most
 
 
 @dataclass
-class Member:
+class Worker:
     """One engine. `state`: starting, updating (weights are on their way), up, gone. `ref` is what it is starting or updating with, `since`
     when it last made progress, `seen` the numbers that it last reported."""
 
@@ -40,7 +40,7 @@ class Member:
     look: Any = None
     looked: float = 0.0
     refs: set[Any] = field(default_factory=set)  # the work that it does
-    lives: int = 0  # how often it was hired again
+    lives: int = 0  # how often it was started again
     failures: int = 0  # starts that failed since it was last up
     version: int = -1  # of its weights
     began: float = 0.0  # of the work that it does
@@ -54,33 +54,33 @@ class Running:
     """Work that a member does, by its number, and what has arrived of it."""
 
     number: int
-    member: Member
+    member: Worker
     arrival: ChunkReceiver
 
 
 @dataclass
-class Hears:
-    """What the crew reports to the run."""
+class WorkerHooks:
+    """What the workers reports to the run."""
 
     say: Callable[[str], None] = lambda text: None
     cancelled: Callable[[], bool] = lambda: False
     ended: Callable[[int], None] = lambda count: None  # attempts that have ended since it was last called
 
 
-class Crew:
-    """`hire` starts the actor of a number. `send` gives one member weights, and returns a reference to wait for; None before the first
+class RolloutWorkers:
+    """`start` starts the actor of a number. `send` gives one member weights, and returns a reference to wait for; None before the first
     ones. `seconds` adds up what parts of the work took, over all members: `metrics.py` says which."""
 
-    def __init__(self, hire: Callable[[int], Any], size: int, deadline: float, retries: int = 2, hears: Hears | None = None):
+    def __init__(self, start: Callable[[int], Any], size: int, deadline: float, retries: int = 2, hooks: WorkerHooks | None = None):
         self.size, self.deadline, self.retries = size, deadline, retries
-        self.hears = hears or Hears()
+        self.hooks = hooks or WorkerHooks()
         self.counts: dict[str, float] = {"lost_engines": 0.0, "repeated_work": 0.0}
         self.seconds: dict[str, float] = defaultdict(float)
         self.version = -1
-        self._hire = hire
+        self._start = start
         self._send: Callable[[Any], Any] | None = None
         self._begun = False
-        self.members = [self._hired(number) for number in range(size)]
+        self.members = [self._started(number) for number in range(size)]
 
     # -- weights --------------------------------------------------------------------------------------------------------------------
 
@@ -102,7 +102,7 @@ class Crew:
         while any(member.state == "updating" for member in self.members):
             self.step([])
 
-    def _update(self, member: Member) -> None:
+    def _update(self, member: Worker) -> None:
         if self._send is None:
             member.state = "up"
             return
@@ -127,7 +127,7 @@ class Crew:
         while waiting or running:
             for ref in self._hand_out(works, homes, waiting, running):
                 self.seconds["wait"] += running[ref].member.began - began
-            if self.hears.cancelled() and not cancelled:
+            if self.hooks.cancelled() and not cancelled:
                 cancelled, waiting = True, deque()
                 for one in running.values():
                     one.member.handle.cancel.remote()
@@ -199,7 +199,7 @@ class Crew:
             if member.state == "up" and (own := list(tasks[member.number :: self.size])):
                 member.handle.load_ahead.remote(own)
 
-    def employ(self, member: Member, ref: Any) -> Any:
+    def employ(self, member: Worker, ref: Any) -> Any:
         """Give the member this work."""
         now = time.monotonic()
         if not member.refs:
@@ -207,7 +207,7 @@ class Crew:
         member.refs.add(ref)
         return ref
 
-    def result(self, member: Member, ref: Any, arrival: ChunkReceiver | None = None) -> Outcome | None:
+    def result(self, member: Worker, ref: Any, arrival: ChunkReceiver | None = None) -> Outcome | None:
         """The result of finished work, with what has arrived of it before; None if its member is lost."""
         if ref not in member.refs:
             return None
@@ -230,7 +230,7 @@ class Crew:
             self.seconds[part] += seconds
         return found
 
-    def _failed(self, error: Exception, member: Member) -> None:
+    def _failed(self, error: Exception, member: Worker) -> None:
         """Work has failed: the member is lost, or the error is the user's and ends the run."""
         import_ray()
         from ray.exceptions import RayActorError, RayError, RayTaskError
@@ -266,7 +266,7 @@ class Crew:
         mine = set(refs)
         return [ref for ref in done if ref in mine]
 
-    def _moved_on(self, member: Member) -> None:
+    def _moved_on(self, member: Worker) -> None:
         """A member has started, or has its weights now."""
         try:
             answer = import_ray().get(member.ref, timeout=self.deadline)
@@ -283,7 +283,7 @@ class Crew:
         else:
             member.state, member.version, member.failures = "up", int(answer), 0
 
-    def _looked_at(self, member: Member) -> None:
+    def _looked_at(self, member: Worker) -> None:
         try:
             seen = import_ray().get(member.look, timeout=LOOKS)
         except Exception:
@@ -295,7 +295,7 @@ class Crew:
         new = seen["ended"] - member.seen.get("ended", 0)
         member.look, member.seen = None, seen
         if new > 0:
-            self.hears.ended(new)
+            self.hooks.ended(new)
 
     def _check(self) -> None:
         now = time.monotonic()
@@ -309,14 +309,14 @@ class Crew:
             elif member.refs and member.look is None and now - member.looked > LOOKS:
                 member.look, member.looked = member.handle.status.remote(), now
 
-    def lose(self, member: Member, why: str, again: bool = True) -> None:
-        """Kill what is left of a member and hire it again. Without `again`, the others continue without it."""
+    def lose(self, member: Worker, why: str, again: bool = True) -> None:
+        """Kill what is left of a member and start it again. Without `again`, the others continue without it."""
         ray = import_ray()
         self.counts["lost_engines"] += 1
         try:
             ray.kill(member.handle, no_restart=True)
         except Exception as error:
-            self.hears.say(f"engine {member.number} could not be ended: {one_line(error)}")
+            self.hooks.say(f"engine {member.number} could not be ended: {one_line(error)}")
         if member.refs:
             member.spans.append((member.began, time.monotonic()))
         member.refs, member.look, member.version = set(), None, -1
@@ -324,14 +324,14 @@ class Crew:
         member.failures += member.state != "up"
         if not again or member.failures > self.retries:
             member.state = "gone"
-            self.hears.say(f"warning: engine {member.number} is gone: {why}")
+            self.hooks.say(f"warning: engine {member.number} is gone: {why}")
             if all(other.state == "gone" for other in self.members):
                 raise TurnwiseError(
                     f"no engine is left: {why}. What was learned is in the last checkpoint; look at `turnwise cluster check` and resume"
                 )
             return
-        self.hears.say(f"engine {member.number} was lost and is started again: {why}")
-        new = self._hired(member.number)
+        self.hooks.say(f"engine {member.number} was lost and is started again: {why}")
+        new = self._started(member.number)
         member.handle, member.ref, member.state, member.since, member.seen = new.handle, new.ref, new.state, new.since, {}
         member.lives += 1
 
@@ -351,9 +351,9 @@ class Crew:
             member.told = member.played
         return found
 
-    def _hired(self, number: int) -> Member:
-        handle = self._hire(number)
-        return Member(number, handle, handle.ready.remote())
+    def _started(self, number: int) -> Worker:
+        handle = self._start(number)
+        return Worker(number, handle, handle.ready.remote())
 
     def close(self) -> None:
         """End all members. Those that are up close what they have opened first."""

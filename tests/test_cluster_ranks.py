@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from turnwise.cluster.gang import Gang, Rank
+from turnwise.cluster.ranks import LearnerRanks, Rank
 from turnwise.util.errors import TurnwiseError
 
 ray = pytest.importorskip("ray")
@@ -23,7 +23,7 @@ class Counter:
     """A stand-in for a learner: a number that calls add to, a checkpoint in a file, and ways to fail."""
 
     def __init__(self, rank: int, folder: Path):
-        import turnwise.cluster.gang as module
+        import turnwise.cluster.ranks as module
 
         self.rank, self.folder, self.total, self.beats, self.was_restored = rank, folder, 0, 0, False
         self.clock = 0.0
@@ -111,15 +111,15 @@ def running() -> Iterator[None]:
 
 
 @pytest.fixture
-def gang(tmp_path: Path) -> Iterator[Callable[..., Gang]]:
-    made: list[Gang] = []
+def ranks(tmp_path: Path) -> Iterator[Callable[..., LearnerRanks]]:
+    made: list[LearnerRanks] = []
 
-    def make(said: list[str] | None = None, **options: Any) -> Gang:
-        def hire(rank: int) -> Any:
+    def make(said: list[str] | None = None, **options: Any) -> LearnerRanks:
+        def start(rank: int) -> Any:
             limits: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_concurrency": 2}
             return ray.remote(Rank).options(**limits).remote(lambda number, size, address: Counter(number, tmp_path), rank, 2)
 
-        made.append(Gang(hire, 2, **({"deadline": 30.0, "say": (said if said is not None else []).append} | options)))
+        made.append(LearnerRanks(start, 2, **({"deadline": 30.0, "say": (said if said is not None else []).append} | options)))
         return made[-1]
 
     yield make
@@ -127,9 +127,9 @@ def gang(tmp_path: Path) -> Iterator[Callable[..., Gang]]:
         own.close()
 
 
-def test_a_killed_rank_ends_all_and_the_calls_since_the_checkpoint_are_made_again(gang: Callable[..., Gang]) -> None:
+def test_a_killed_rank_ends_all_and_the_calls_since_the_checkpoint_are_made_again(ranks: Callable[..., LearnerRanks]) -> None:
     said: list[str] = []
-    own = gang(said)
+    own = ranks(said)
     assert own.call("add", 1) == (0, 1)
     before = own.pids
     own.save("keep", then=("restored",))
@@ -154,8 +154,8 @@ MOMENTS = {  # during a call, and while the ranks start again after that
 }
 
 
-def test_at_whichever_of_ten_moments_a_rank_is_killed_each_call_counts_once(gang: Callable[..., Gang], tmp_path: Path) -> None:
-    own = gang()
+def test_at_whichever_of_ten_moments_a_rank_is_killed_each_call_counts_once(ranks: Callable[..., LearnerRanks], tmp_path: Path) -> None:
+    own = ranks()
     own.call("add", 1)
     own.save("keep", then=("restored",))
     total = 1
@@ -189,15 +189,15 @@ class Slowed:
 
 def test_a_rank_has_worked_while_it_did_not_wait_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     learner, own = Slowed(), Rank(lambda rank, size, address: learner, 1, 2)
-    monkeypatch.setattr("turnwise.cluster.gang.time", SimpleNamespace(perf_counter=lambda: learner.now))
+    monkeypatch.setattr("turnwise.cluster.ranks.time", SimpleNamespace(perf_counter=lambda: learner.now))
     own.begin("nowhere")
     assert own.call("learn", (3.0, 0.5)) == (None, 3.0), "only the first rank sends its answer"
     learner.now += 100.0  # nobody calls
     assert own.call("learn", (2.0, 8.0)) == (None, 5.0)
 
 
-def test_the_work_of_ranks_is_told_once_and_that_of_lost_ranks_too(gang: Callable[..., Gang]) -> None:
-    own = gang()
+def test_the_work_of_ranks_is_told_once_and_that_of_lost_ranks_too(ranks: Callable[..., LearnerRanks]) -> None:
+    own = ranks()
     own.call("work", (1.0, 4.0))
     assert own.worked() == [1.0, 4.0]
     own.call("work", (0.5, 0.5))
@@ -207,14 +207,14 @@ def test_the_work_of_ranks_is_told_once_and_that_of_lost_ranks_too(gang: Callabl
     assert own.worked() == [0.0, 0.0]
 
 
-def test_a_gang_that_is_lost_again_and_again_ends_the_run(gang: Callable[..., Gang]) -> None:
-    own = gang(retries=1)
+def test_a_gang_that_is_lost_again_and_again_ends_the_run(ranks: Callable[..., LearnerRanks]) -> None:
+    own = ranks(retries=1)
     with pytest.raises(TurnwiseError, match=r"lost 2 times in a row .*rank 0 was lost.*then resume the run"):
         own.call("add_and_die", 1, 0, 5)
 
 
-def test_errors_of_the_work_itself_are_not_repeated(gang: Callable[..., Gang]) -> None:
-    own = gang()
+def test_errors_of_the_work_itself_are_not_repeated(ranks: Callable[..., LearnerRanks]) -> None:
+    own = ranks()
     with pytest.raises(TurnwiseError, match="the batch has no advantages"):
         own.call("wrong")
     with pytest.raises(TurnwiseError, match="bug failed on all ranks: ValueError: a bug"):
@@ -222,8 +222,8 @@ def test_errors_of_the_work_itself_are_not_repeated(gang: Callable[..., Gang]) -
     assert own.restarts == 0
 
 
-def test_a_call_without_progress_is_lost_and_one_that_is_only_slow_is_not(gang: Callable[..., Gang]) -> None:
-    own = gang(deadline=3.0, retries=0)
+def test_a_call_without_progress_is_lost_and_one_that_is_only_slow_is_not(ranks: Callable[..., LearnerRanks]) -> None:
+    own = ranks(deadline=3.0, retries=0)
     assert own.call("slow") == 0
     with pytest.raises(TurnwiseError, match="hang made no progress within 3 seconds"):
         own.call("hang")
