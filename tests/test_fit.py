@@ -34,9 +34,9 @@ from turnwise.learn.forward import PackedModel
 from turnwise.learn.fused.stack import Kept
 from turnwise.learn.lora import add_lora
 from turnwise.learn.memory import Memory
-from turnwise.learn.optimiser import Weights
 from turnwise.learn.packing import pack
 from turnwise.learn.shapes import SHAPES, shape_from, shape_of
+from turnwise.learn.weights import Weights
 from turnwise.report.fitting import LABELS
 from turnwise.runs.folder import Run
 from turnwise.setup.fit import GB, find, freedom, sampled_share, with_settings

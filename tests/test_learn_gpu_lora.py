@@ -17,8 +17,8 @@ from turnwise.engines.base import Sampling
 from turnwise.engines.native import NativeEngine
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, pack
 from turnwise.learn.forward import PackedModel
-from turnwise.learn.fourbit import pack_base
 from turnwise.learn.fused.stack import Kept
+from turnwise.learn.lora import pack_base
 from turnwise.objectives import Loss
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from turnwise.learn.homes import Home, add_product, home_of
+from turnwise.learn.weights import GradientBuffer, add_product, buffer_of
 from turnwise.util.errors import TurnwiseError
 
 CHUNK_ELEMENTS = {"cpu": 2**22, "cuda": 2**28}  # logits that exist at once, in numbers; more is not faster
@@ -115,7 +115,7 @@ class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
             if kept is not None:
                 kept[part] = _slopes(logits, target[part], log_sum, spread[part], torch.ones_like(log_sum), None, scale, cap)
         ctx.save_for_backward(hidden, weight, bias, target, normaliser, spread, kept)
-        ctx.settings, ctx.home = (scale, cap, chunk), home_of(weight) if weight.is_cuda else None
+        ctx.settings, ctx.buffer = (scale, cap, chunk), buffer_of(weight) if weight.is_cuda else None
         ctx.set_materialize_grads(False)  # an entropy that is only reported is free in the backward pass
         if not entropy:
             ctx.mark_non_differentiable(spread)
@@ -130,12 +130,12 @@ class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
         # The gradient of a sum is one number for all rows; kernels read one number per row.
         logprob_grad, entropy_grad = logprob_grad.contiguous(), None if entropy_grad is None else entropy_grad.contiguous()
         if kept is not None and entropy_grad is None:
-            return (*_from_kept(kept, hidden, weight, bias, logprob_grad, ctx.needs_input_grad[:3], ctx.home), *[None] * 6)
+            return (*_from_kept(kept, hidden, weight, bias, logprob_grad, ctx.needs_input_grad[:3], ctx.buffer), *[None] * 6)
         need_hidden, need_weight, need_bias = ctx.needs_input_grad[:3]
-        home = ctx.home if need_weight else None
+        buffer = ctx.buffer if need_weight else None
         right, kernels = _ready(weight), _kernels(weight, bias, cap)
         hidden_grad = torch.empty_like(hidden) if need_hidden else None
-        weight_grad = torch.zeros(weight.shape, dtype=normaliser.dtype, device=weight.device) if need_weight and home is None else None
+        weight_grad = torch.zeros(weight.shape, dtype=normaliser.dtype, device=weight.device) if need_weight and buffer is None else None
         bias_grad = torch.zeros(len(weight), dtype=normaliser.dtype, device=weight.device) if need_bias and bias is not None else None
         for part in _chunks(len(hidden), chunk):
             push = None if entropy_grad is None else entropy_grad[part]
@@ -149,8 +149,8 @@ class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
             slope = slope.to(right.dtype)
             if hidden_grad is not None:
                 hidden_grad[part] = (slope @ right).to(hidden.dtype)
-            if home is not None:
-                add_product([home], [len(weight)], slope, hidden[part].to(right.dtype))
+            if buffer is not None:
+                add_product([buffer], [len(weight)], slope, hidden[part].to(right.dtype))
             if weight_grad is not None:
                 weight_grad += _product(slope.t(), hidden[part].to(right.dtype))
         return (
@@ -167,16 +167,16 @@ def _learns(hidden: Tensor, head: Head) -> bool:
 
 
 def _from_kept(
-    kept: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None, pull: Tensor, needed: Sequence[bool], home: Home | None
+    kept: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None, pull: Tensor, needed: Sequence[bool], buffer: GradientBuffer | None
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """The gradients of hidden states, weight and bias if the log-probs have gradient `pull`, from what a gradient of 1 would be. That of a
-    weight with a home is added there."""
+    weight with a buffer is added there."""
     right, weight_grad = _ready(weight), None
     hidden_grad = (_product(kept, right) * pull[:, None]).to(hidden.dtype) if needed[0] else None
     if needed[1]:
         scaled = (hidden * pull[:, None]).to(right.dtype)
-        if home is not None:
-            add_product([home], [len(weight)], kept, scaled)
+        if buffer is not None:
+            add_product([buffer], [len(weight)], kept, scaled)
         else:
             weight_grad = _product(kept.t(), scaled).to(weight.dtype)
     bias_grad = (pull @ kept.to(pull.dtype)).to(bias.dtype) if needed[2] and bias is not None else None

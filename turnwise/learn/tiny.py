@@ -128,7 +128,7 @@ def build_model(vocabulary: int, size: TinySize, seed: int, tokenizer: Any) -> A
     """A Llama with random weights, the same for the same seed; torch's global generator is left as it was."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from turnwise.learn.chance import drawing_from
+    from turnwise.learn.device import rng_scope
 
     config = LlamaConfig(
         vocab_size=vocabulary,
@@ -146,7 +146,7 @@ def build_model(vocabulary: int, size: TinySize, seed: int, tokenizer: Any) -> A
         pad_token_id=tokenizer.pad_token_id,
         dtype="float32",
     )
-    with drawing_from(seed):
+    with rng_scope(seed):
         model = LlamaForCausalLM(config)
     return model.eval()
 

@@ -77,7 +77,7 @@ def with_adapters(config: Config, model: Any) -> Any:
 
     lora = config.model.lora
     if lora.base == "4bit":
-        from turnwise.learn.fourbit import pack_base
+        from turnwise.learn.lora import pack_base
 
         model = pack_base(model, choose_device(config.device), getattr(torch, config.model.dtype))
     return add_lora(model, rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout, targets=lora.targets, seed=config.seed)

@@ -6,8 +6,8 @@ from collections.abc import Container
 from typing import Any
 
 from turnwise.config.schema import Config
-from turnwise.learn.further.loading import Beside, build
-from turnwise.learn.further.models import POLICY, REFERENCE, Models
+from turnwise.learn.auxiliary.loading import Beside, build
+from turnwise.learn.auxiliary.models import POLICY, REFERENCE, Models
 from turnwise.learn.learner import Learner
 from turnwise.methods.registry import model_kinds
 from turnwise.util.errors import unknown_name

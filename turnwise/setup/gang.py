@@ -24,11 +24,10 @@ from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory
 from turnwise.learn import checkpoint
 from turnwise.learn import models as loading
-from turnwise.learn.further.models import Models
+from turnwise.learn.auxiliary.models import Models
 from turnwise.learn.learner import Learner
 from turnwise.learn.models import choose_device
-from turnwise.learn.ranks.group import Ranks, join
-from turnwise.learn.ranks.waits import waits
+from turnwise.learn.ranks.group import Ranks, join, waits
 from turnwise.learn.sft import SftSettings
 from turnwise.setup.build import build_learner
 from turnwise.setup.cluster import OWN_WEIGHTS, ClusterSystem, Recruit

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.learn import checkpoint
-from turnwise.learn.further.models import Models
+from turnwise.learn.auxiliary.models import Models
 from turnwise.learn.learner import Learner
-from turnwise.learn.ranks import checkpoint as together
 
 
 def keep_weights(
@@ -22,12 +21,12 @@ def keep_weights(
     if learner.ranks is None:
         checkpoint.save(folder, step, tensors | further, state, score=score, keep=keep)
     else:
-        together.save(learner.ranks, folder, step, tensors | further, state, score=score, keep=keep)
+        checkpoint.save_together(learner.ranks, folder, step, tensors | further, state, score=score, keep=keep)
 
 
 def restored_weights(learner: Learner, models: Models, path: Path) -> dict[str, Any]:
     """Load the weights of a checkpoint that is intact. Returns its state."""
     found = checkpoint.read(path, models.like, learner.ranks)
     learner.load_state(found.tensors, found.state["learner"])
-    models.load_state(found.further, found.state.get("models", {}))
+    models.load_state(found.tensors, found.state.get("models", {}))
     return found.state

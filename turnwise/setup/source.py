@@ -12,7 +12,7 @@ from turnwise.config.references import is_reference
 from turnwise.config.schema import Config, overridden
 from turnwise.config.sources import keep_files
 from turnwise.learn import checkpoint
-from turnwise.learn.further.loading import export as write_further
+from turnwise.learn.auxiliary.loading import export as write_further
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.result import Result
 from turnwise.setup.arguments import Given, RecipeLike, as_recipe
@@ -93,7 +93,7 @@ def write_weights(run: Run, config: Config, out: Path, merged: bool = True, best
     if model is None:
         return system.learner.save_model(out, merged=merged, tokenizer=system.preprocessor)
     models = build_models(config, system.learner, system.tokenizer, only=model)
-    models.load_state(found.further, found.state.get("models", {}))
+    models.load_state(found.tensors, found.state.get("models", {}))
     return write_further(models[model], out, merged)
 
 

@@ -38,10 +38,10 @@ from turnwise.envs.look import first_look
 from turnwise.envs.pool import Pool
 from turnwise.envs.scripts import Limits
 from turnwise.learn import models as loading
-from turnwise.learn.further.models import Models
+from turnwise.learn.auxiliary.critic import targets_of
+from turnwise.learn.auxiliary.models import Models
 from turnwise.learn.learner import Learner
 from turnwise.learn.sft import SftSettings, warm_start
-from turnwise.learn.values import targets_of
 from turnwise.methods.planning import Dynamic, Places, Plain, Plan
 from turnwise.methods.registry import plans, signals
 from turnwise.setup.build import agent_settings, build_engine, build_learner, build_server, check_served, engine_options

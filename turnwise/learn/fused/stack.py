@@ -23,10 +23,10 @@ from turnwise.engines.native.families import base_of, causal_of
 from turnwise.engines.native.weights import OUTSIDE, Layer, Weights
 from turnwise.learn.fused.adapters import parameters
 from turnwise.learn.fused.attention import Frame
-from turnwise.learn.fused.experts import ExpertsHalf
-from turnwise.learn.fused.layers import AnyLayer, AttentionHalf, Embedding, LastNorm, MlpHalf
+from turnwise.learn.fused.layers import AnyLayer, AttentionHalf, Embedding, ExpertsHalf, LastNorm, MlpHalf
 from turnwise.learn.fused.shared import SharedWeights
-from turnwise.learn.homes import home_of, reserve
+from turnwise.learn.offload import fetch_of
+from turnwise.learn.weights import buffer_of, reserve
 
 ALL = 10**6
 
@@ -161,7 +161,7 @@ class FusedStack:
         """The last hidden states of all tokens of a packed row, or of those at `places` (each at most once)."""
         inner, shape = self.model.model, self.weights.shape
         layers: Sequence[AnyLayer] = self.weights.layers
-        fetch = getattr(self.model, "fetch_layer", None)  # of a model whose layers come from host memory
+        fetch = fetch_of(self.model)
         self.weights.copy_again(None if fetch is None else OUTSIDE)  # an optimiser step may have been taken since the last look
         cos, sin = zip(*self._rotations(max(lengths)), strict=True)
         sizes = shape.heads, shape.kv_heads, shape.head_dim
@@ -190,7 +190,7 @@ class FusedStack:
 
 def embedded(ids: Tensor, module: Any) -> Tensor:
     """The rows of an embedding."""
-    if home_of(module.weight) is None or not module.weight.requires_grad:
+    if buffer_of(module.weight) is None or not module.weight.requires_grad:
         return embedding(ids, module.weight, module.padding_idx)
     found: Tensor = Embedding.apply(ids, module.weight, module.padding_idx)
     return found

@@ -70,7 +70,7 @@ def _level(name: str) -> int:
 
 
 @dataclass(frozen=True)
-class Said:
+class Predictions:
     """`logprob`: of every response token; empty if the loss does not need it. `outputs`: the heads', by name. `rows`: which part of the
     batch this is. Columns are read like a mapping: said["turn.reward"]."""
 
