@@ -130,7 +130,7 @@ def has_adapters(model: Any) -> bool:
 class PackedModel:
     """A causal language model that takes packed sequences. `model` may be wrapped by peft; weights are shared with it, not copied."""
 
-    never_said: tuple[int, ...] = ()  # tokens that no response can contain
+    never_sampled: tuple[int, ...] = ()  # tokens that no response can contain
 
     def __init__(self, model: nn.Module, fused: bool | None = None):
         """`fused` requests our layers, or forbids them; None: if they are faster, that is, on a GPU in half precision, and on a CPU in
@@ -413,7 +413,7 @@ class VisionModel(PackedModel):
     def __init__(self, model: nn.Module, vision: Vision):
         self.vision = vision
         super().__init__(model, fused=False)
-        self.never_said = vision.never_said
+        self.never_sampled = vision.never_said
 
     def like(self, model: nn.Module) -> PackedModel:
         return VisionModel(model, self.vision)

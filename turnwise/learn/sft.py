@@ -116,7 +116,7 @@ def _schedule(packed: Packed, settings: SftSettings, seed: int) -> Iterator[tupl
 def _backward(learner: Learner, batch: Packed, prompt_weight: float) -> float:
     """Gradients of the mean −log p of a batch's responses, plus `prompt_weight` × that of its prompts, in parts that fit the learner's
     token budget. Returns the loss of the responses."""
-    policy, never = learner.policy, learner.policy.never_said
+    policy, never = learner.policy, learner.policy.never_sampled
     prompt_tokens = int(_prompt_places(batch, never).sum()) if prompt_weight > 0 else 0
 
     def losses(piece: Packed) -> tuple[Tensor, Tensor]:

@@ -46,7 +46,7 @@ class Headless(PackedModel):
 
 @dataclass(frozen=True)
 class Beside:
-    """What a further model is built with: the policy and its tokenizer, the run's seed."""
+    """What an auxiliary model is built with: the policy and its tokenizer, the run's seed."""
 
     learner: Learner
     tokenizer: Any
@@ -181,7 +181,7 @@ def _load_heads(model: AuxiliaryModel, folder: Path) -> None:
 
 
 def export(model: AuxiliaryModel, folder: str | Path, merged: bool = True) -> Path:
-    """Write a further model as a Hugging Face folder, atomically, with its heads next to the weights. One that reads the policy's hidden
+    """Write an auxiliary model as a Hugging Face folder, atomically, with its heads next to the weights. One that reads the policy's hidden
     states has only heads."""
     own = {} if model.traits.classifier else dict(model.heads.named_parameters())
     heads = {name: weight.detach().float().cpu().contiguous() for name, weight in own.items()}

@@ -97,7 +97,7 @@ class KindTraits:
 
 @dataclass(frozen=True)
 class Training:
-    """How a further model is trained. `epochs` and `minibatches`: passes over a batch and optimiser steps in each, of whole groups."""
+    """How an auxiliary model is trained. `epochs` and `minibatches`: passes over a batch and optimiser steps in each, of whole groups."""
 
     optimiser: OptimiserSettings = field(default_factory=OptimiserSettings)
     epochs: int = 1
@@ -105,7 +105,7 @@ class Training:
 
 
 class AuxiliaryModel(Scorer):
-    """A further model. `kind` defines its heads and how it learns; `training` None freezes it. With `shares`, `packed` is the policy
+    """An auxiliary model. `kind` defines its heads and how it learns; `training` None freezes it. With `shares`, `packed` is the policy
     itself: its hidden states feed the heads, and only the heads are trained. With `texts`, it has another tokenizer than the policy."""
 
     kind: Any
@@ -382,8 +382,12 @@ class AuxiliaryModel(Scorer):
 
     @property
     def weights_by_name(self) -> dict[str, Tensor]:
-        heads = {f"heads.{name}": weight.detach() for name, weight in self.heads.named_parameters() if not self.traits.classifier}
-        return ({} if self.shares else plain_weights(self.packed, self.weights.masters)) | heads
+        return ({} if self.shares else plain_weights(self.packed, self.weights.masters)) | self._head_weights
+
+    @property
+    def _head_weights(self) -> dict[str, Tensor]:
+        """Those of its own heads, by name; a classifier's head is part of the model."""
+        return {f"heads.{name}": weight.detach() for name, weight in self.heads.named_parameters() if not self.traits.classifier}
 
     def follow(self, other: Scorer, share: float = 1.0) -> None:
         """Move the weights towards another model's: completely, or by a share, as target networks do. The optimiser keeps its state. A
@@ -406,12 +410,11 @@ class AuxiliaryModel(Scorer):
     def _plain_targets(self) -> dict[str, Tensor]:
         """What `follow` writes to: the masters of trained weights, the weights themselves elsewhere; adapters are left alone."""
         inner: dict[str, Tensor] = {} if self.shares else dict(self.packed.causal.named_parameters())
-        adapted = has_adapters(self.packed.outer)
-        masters = {} if adapted else self.weights.masters
-        found = {
+        masters = {} if has_adapters(self.packed.outer) else self.weights.masters
+        plain = {
             name.replace("base_layer.", ""): masters.get(name, weight).detach() for name, weight in inner.items() if "lora_" not in name
         }
-        return found | {f"heads.{name}": weight.detach() for name, weight in self.heads.named_parameters() if not self.traits.classifier}
+        return plain | self._head_weights
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All that is needed to continue exactly here: tensors (copies, on the CPU) and plain numbers. Frozen weights are kept only if
@@ -452,8 +455,7 @@ class AuxiliaryModel(Scorer):
     def _frozen(self) -> dict[str, Tensor]:
         """The weights that no optimiser moves, by name; empty for a model that shares the policy's."""
         inner = {} if self.shares else dict(self.packed.outer.named_parameters())
-        all_ = inner | {f"heads.{name}": weight for name, weight in self.heads.named_parameters() if not self.traits.classifier}
-        return {name: weight.detach() for name, weight in all_.items() if name not in self.weights.masters}
+        return {name: weight.detach() for name, weight in (inner | self._head_weights).items() if name not in self.weights.masters}
 
     def _fingerprint(self) -> str:
         return "" if self.shares else fingerprint(self.packed.outer)
@@ -466,8 +468,8 @@ def _backward(judged: Judged, name: str) -> Judged:
         return judged
     if not isinstance(value, Tensor) or value.dim() != 0 or not value.requires_grad:
         raise TurnwiseError(
-            f"model {name!r}: its loss is one number that depends on what the model said, or None where there is nothing to learn from; "
-            f"not {str(value)[:80]}"
+            f"model {name!r}: its loss is one number that depends on what the model predicts, or None where there is nothing to learn "
+            f"from; not {str(value)[:80]}"
         )
     value.backward()
     return value.detach(), metrics

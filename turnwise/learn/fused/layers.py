@@ -30,7 +30,7 @@ from torch.nn.functional import embedding, linear
 from turnwise.engines.native.experts import Experts, Routing, filled, gathered, grouped, routing
 from turnwise.engines.native.weights import NO_ROTATION, Layer
 from turnwise.learn.fused import eager
-from turnwise.learn.fused.adapters import Factor, factors_of, multiply, pull, slopes
+from turnwise.learn.fused.adapters import Factor, factor_gradients, factors_of, input_gradient, multiply
 from turnwise.learn.fused.attention import Frame, attend, attend_backward
 from turnwise.learn.fused.shared import Half, SharedLayer, attention_of, for_later, mlp_of
 from turnwise.learn.weights import GradientBuffer, buffer_of, buffers_of, joined, share, weight_gradients
@@ -51,7 +51,8 @@ class AttentionHalf(torch.autograd.Function):  # type: ignore[misc]
     """Norm, queries, keys and values, their norms, rotation, attention, output, its norm. With `places`, only those rows continue.
 
     Weights: the norm's, output, query, key, value, their three biases, the norms of query and key, the norm after attention; then the
-    adapters' factors of output, and of query, key and value."""
+    adapters' factors of output, and of query, key and value. Shapes: `x`, `delta`, `total` and `normed` are [tokens, hidden size], `scales`
+    [tokens], `qkv` [rows, (heads + 2 · kv_heads) · head size], `mixed` [rows, heads · head size]."""
 
     @staticmethod
     def forward(
@@ -90,8 +91,8 @@ class AttentionHalf(torch.autograd.Function):  # type: ignore[misc]
             out_grad = ops.widen(out_grad, wide.tokens, wide.rows)
         chosen = mixed if rows is None else mixed.index_select(0, rows)
         out_weight = weight_gradients(out_grad, chosen, [out_grad.shape[1]], wanted[1:2], buffers[1:2])
-        mixed_grad, inner = pull(out_grad, layer.out, last_factors)
-        more = slopes(out_grad, chosen, inner, last_factors)
+        mixed_grad, inner = input_gradient(out_grad, layer.out, last_factors)
+        more = factor_gradients(out_grad, chosen, inner, last_factors)
         if places is not None:
             total_grad = _spread(total_grad, places, len(total))
         if rows is not None:
@@ -102,11 +103,11 @@ class AttentionHalf(torch.autograd.Function):  # type: ignore[misc]
         del parts, raw
         sizes = [frame.heads * frame.size, frame.kv_heads * frame.size, frame.kv_heads * frame.size]
         joint = weight_gradients(qkv_grad, normed, sizes, wanted[2:5], buffers[2:5])
-        biases = _bias_slopes(sums, sizes, wanted[5:8], buffers[5:8])
-        normed_grad, inner = pull(qkv_grad, layer.qkv, factors)
-        more += slopes(qkv_grad, normed, inner, factors)
+        biases = _bias_gradients(sums, sizes, wanted[5:8], buffers[5:8])
+        normed_grad, inner = input_gradient(qkv_grad, layer.qkv, factors)
+        more += factor_gradients(qkv_grad, normed, inner, factors)
         x_grad, norm = _norm_backward(normed_grad, total_grad, total, scales, layer.before_attention, wanted[0], buffers[0])
-        found = _slopes([norm, *out_weight, *joint, *biases, *head_norms, after], total.dtype, more, wanted)
+        found = _in_dtype([norm, *out_weight, *joint, *biases, *head_norms, after], total.dtype, more, wanted)
         return x_grad, x_grad if has_delta else None, None, None, None, None, *found
 
 
@@ -118,7 +119,7 @@ def _rows(places: Tensor | None, frame: Frame, window: int) -> Tensor | None:
     return places if wide is None else wide.rows[places]
 
 
-def _bias_slopes(
+def _bias_gradients(
     parts: Tensor | None, sizes: Sequence[int], wanted: Sequence[bool], buffers: Sequence[GradientBuffer | None]
 ) -> list[Tensor | None]:
     """The sum of rows as gradients of biases of these sizes; None for those that have a buffer, where it is added."""
@@ -149,7 +150,7 @@ def _norm_backward(
     return x_grad, None
 
 
-def _slopes(found: list[Tensor | None], dtype: torch.dtype, more: list[Tensor], wanted: Sequence[bool]) -> list[Tensor | None]:
+def _in_dtype(found: list[Tensor | None], dtype: torch.dtype, more: list[Tensor], wanted: Sequence[bool]) -> list[Tensor | None]:
     """Gradients in the weights' dtype, and those of adapters, which have their own; None where nobody asked for one."""
     cast = [None if one is None or not asked else one.to(dtype) for one, asked in zip(found, wanted, strict=False)]
     return [*cast, *(one if asked else None for one, asked in zip(more, wanted[len(found) :], strict=True))]
@@ -217,7 +218,8 @@ def _spread(rows: Tensor, places: Tensor, count: int) -> Tensor:
 
 class MlpHalf(torch.autograd.Function):  # type: ignore[misc]
     """Norm, gate and up, activation, down, its norm. Weights: the norm's, down, gate, up, the norm after it; then the adapters' factors of
-    down, and of gate and up."""
+    down, and of gate and up. Shapes: `x`, `delta`, `total` and `normed` are [tokens, hidden size], `both` (gate and up) [tokens, 2 ·
+    intermediate size], `active` [tokens, intermediate size]."""
 
     @staticmethod
     def forward(
@@ -248,16 +250,16 @@ class MlpHalf(torch.autograd.Function):  # type: ignore[misc]
         out_grad, after = _after_backward(out_grad, last, layer.after_mlp)
         normed = kept[1] if len(kept) > 1 else ops.add_norm(total, None, layer.before_mlp, eps)[1]
         both = kept[0] if kept else multiply(normed, layer.gate_up, factors)
-        active_grad, inner = pull(out_grad, layer.down, last_factors)
+        active_grad, inner = input_gradient(out_grad, layer.down, last_factors)
         both_grad, active = ops.swiglu_backward(both, active_grad, kind, kept[2] if len(kept) > 2 else None)
-        more = slopes(out_grad, active, inner, last_factors)
+        more = factor_gradients(out_grad, active, inner, last_factors)
         down = weight_gradients(out_grad, active, [out_grad.shape[1]], wanted[1:2], buffers[1:2])
         del both, kept, active, active_grad
         joint = weight_gradients(both_grad, normed, [both_grad.shape[1] // 2] * 2, wanted[2:4], buffers[2:4])
-        normed_grad, inner = pull(both_grad, layer.gate_up, factors)
-        more += slopes(both_grad, normed, inner, factors)
+        normed_grad, inner = input_gradient(both_grad, layer.gate_up, factors)
+        more += factor_gradients(both_grad, normed, inner, factors)
         x_grad, norm = _norm_backward(normed_grad, total_grad, total, scales, layer.before_mlp, wanted[0], buffers[0])
-        return x_grad, x_grad, None, None, None, None, *_slopes([norm, *down, *joint, after], total.dtype, more, wanted)
+        return x_grad, x_grad, None, None, None, None, *_in_dtype([norm, *down, *joint, after], total.dtype, more, wanted)
 
 
 class Embedding(torch.autograd.Function):  # type: ignore[misc]
