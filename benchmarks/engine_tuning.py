@@ -32,7 +32,7 @@ from turnwise.engines.native.layer_products import LayerProducts
 from turnwise.engines.native.mail import Results
 from turnwise.engines.native.product_table import Blocks
 from turnwise.engines.native.switches import Switches
-from turnwise.learn.lora import pack_base
+from turnwise.learn.fourbit import pack_base
 
 CASES = {  # rows, tokens on average, and how rows differ
     "128 at 768": (128, 768, "even"),

@@ -388,7 +388,7 @@ def measure(bench: Bench) -> dict[str, Any]:
         **{name: summary[name] for name in known},
         "tokens_forward": metrics["tokens_forward"],
         "steps": metrics["steps"],
-        "tokens_per_batch": bench.learner.settings.tokens_per_batch,
+        "tokens_per_batch": bench.learner.budget.tokens,
         "seconds": {name: round(value, 2) for name, value in seconds.items()} | {"total": round(sum(seconds.values()), 2)},
         **shares(seconds, bench.floors, bool(metrics.get("old_from_engine"))),
         "old_from_engine": bool(metrics.get("old_from_engine")),

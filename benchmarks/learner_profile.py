@@ -40,14 +40,14 @@ import torch
 from iteration import SIZES, TINY, Shape, ceilings, make_model
 from kept import watch
 from results import need_gpu, publish
-from turnwise.learn.update import Update
 
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings
 from turnwise.learn.fused import attention
 from turnwise.learn.fused.stack import Kept
-from turnwise.learn.weights import adds_in_place, home_of
+from turnwise.learn.homes import adds_in_place, home_of
+from turnwise.learn.update import Update
 from turnwise.objectives import Loss
 
 HERE = Path(__file__).parent

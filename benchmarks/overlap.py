@@ -250,7 +250,7 @@ class Bench:
         return Lane(replay, self.low, AHEAD["piece"]), found
 
     def _sent(self, array: Any, device: torch.device, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """As `turnwise.learn.device.sent`, but what was sent once stays: a graph cannot hold a copy from pinned memory."""
+        """As `turnwise.learn.sending.sent`, but what was sent once stays: a graph cannot hold a copy from pinned memory."""
         found = torch.as_tensor(array, dtype=dtype)
         if found.device.type == device.type:
             return found
