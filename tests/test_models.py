@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 from turnwise.data.batch import Batch
-from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, pack
+from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, pack
 from turnwise.learn.auxiliary.loading import Headless, difference
 from turnwise.learn.auxiliary.model import AuxiliaryModel, Training
 from turnwise.learn.auxiliary.models import Models
@@ -144,6 +144,18 @@ def test_policy_and_reference_are_asked_in_the_same_way() -> None:
     assert np.abs(models.policy.score(batch) - before).max() > 1e-3
     np.testing.assert_array_equal(models.reference.score(batch), before)
     np.testing.assert_array_equal(models["policy"].score(batch), models.policy.score(batch))
+
+
+def test_the_critic_of_ppo_is_asked_as_any_model_with_heads() -> None:
+    batch, settings = batch_of(), LearnerSettings(value=ValueSettings(level="token"))
+    learner = Learner(tiny(), settings)
+    assert learner.critic is not None
+    torch.nn.init.normal_(learner.critic.heads.value.weight, generator=torch.Generator().manual_seed(0))
+    models = Models(learner, None)
+    np.testing.assert_allclose(models["value"].outputs(batch)["value"], learner.annotate(batch).column("token.value"), atol=1e-5)
+    assert models.update(batch) == {}  # the learner trains it
+    with pytest.raises(TurnwiseError, match=r"models.value: the critic of learner.value has this name"):
+        Models(learner, None, {"value": model_of()})
 
 
 def test_a_model_that_is_not_there_is_named_with_the_way_to_get_it() -> None:
@@ -318,7 +330,7 @@ def test_what_cannot_be_done_is_said_in_words() -> None:
         model.outputs(batch)
     with pytest.raises(TurnwiseError, match=r"reads the column 'token.ref', which it was not given \(given: trajectory.success\)"):
         model.update(batch, outcome, columns=("trajectory.success",))
-    with pytest.raises(TurnwiseError, match="one number that depends on what the model said"):
+    with pytest.raises(TurnwiseError, match="one number that depends on what the model predicts"):
         model.update(batch, lambda said: said.logprob)
     with pytest.raises(TurnwiseError, match="column 'ref' says no level"):
         model.update(batch, outcome, columns=("ref",))
@@ -440,6 +452,3 @@ def test_a_copy_of_the_policy_begins_anew_after_a_warm_start() -> None:
     np.testing.assert_array_equal(models["prm"].score(batch), models.policy.score(batch))
     np.testing.assert_array_equal(models.reference.score(batch), models.policy.score(batch))
     np.testing.assert_array_equal(models["other"].score(batch), other)
-
-
-# -- memory -----------------------------------------------------------------------------------------------------------------------

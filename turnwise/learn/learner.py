@@ -81,17 +81,16 @@ from turnwise.util.seeds import derive
 from turnwise.util.threads import at_once
 
 Column = NDArray[np.float32]
-Outputs = tuple[Tensor, Tensor, Tensor | None]  # of a micro-batch: log-probs and entropies, [response tokens], and values
+Outputs = tuple[Tensor, Tensor | None, Tensor | None]  # of a micro-batch: log-probs and entropies, [response tokens], and values
 NORM = "the norm of the gradient"
 ADVICE = " or learner.gradient_checkpointing = true, give the engine less (engine.options.cache_memory), or use adapters"
 
 
 @dataclass(frozen=True)
 class Scores:
-    """The policy's numbers for packed tokens: log-prob and entropy of each, and the critic's values (one per turn or one per token)."""
+    """The policy's numbers for packed tokens: the log-prob of each, and the critic's values (one per turn or one per token)."""
 
     logprob: Column
-    entropy: Column
     value: Column | None
 
 
@@ -225,7 +224,7 @@ class Learner:
     # -- scoring ------------------------------------------------------------------------------------------------------------------
 
     def score(self, packed: Packed) -> Scores:
-        """Log-probs, entropies and values under the current weights, in the order of `packed`."""
+        """Log-probs and values under the current weights, in the order of `packed`."""
         return self._score(self.policy, packed, self.critic)
 
     def logprobs(self, packed: Packed) -> Column:
@@ -240,10 +239,11 @@ class Learner:
             return self._score(self.reference.policy, packed, None).logprob
 
     def _score(self, policy: PackedModel, packed: Packed, critic: Critic | None) -> Scores:
-        def one(part: Packed) -> Outputs:
-            return self.forward(policy, part, critic)
+        def one(part: Packed) -> tuple[Tensor, Tensor | None]:
+            logprob, _, value = self.forward(policy, part, critic, entropy=False)
+            return logprob, value
 
-        def work(tokens: int) -> list[Outputs]:
+        def work(tokens: int) -> list[tuple[Tensor, Tensor | None]]:
             workers = self.workers(policy) if critic is None else 1
             if workers == 1:
                 return passes(policy, self.ranks, packed, tokens, "score", one, one)
@@ -253,14 +253,13 @@ class Learner:
 
         with torch.no_grad(), self._mode(policy, training=False):
             parts = self.budget(work) if len(packed) else []
-        logprobs, entropies, values = zip(*parts, strict=True) if parts else ((), (), ())
-        scores = {"logprob": _join(logprobs), "entropy": _join(entropies)}
-        offsets = dict.fromkeys(scores, packed.token_offsets)
+        logprobs, values = zip(*parts, strict=True) if parts else ((), ())
+        scores, offsets = {"logprob": _join(logprobs)}, {"logprob": packed.token_offsets}
         if critic is not None:
             scores["value"] = _join(values)
             offsets["value"] = packed.turn_offsets if self.settings.values_turns else packed.token_offsets
         scores = restored(self.ranks, packed, scores, offsets)
-        return Scores(scores["logprob"], scores["entropy"], scores.get("value"))
+        return Scores(scores["logprob"], scores.get("value"))
 
     def workers(self, policy: PackedModel) -> int:
         """How many threads compute micro-batches at the same time: a tiny model leaves cores idle. Our own layers draw no random numbers,
@@ -268,11 +267,11 @@ class Learner:
         alone = self.ranks is None and policy.fused is not None and self.device.type == "cpu" and fetch_of(policy.causal) is None
         return at_once(torch.get_num_threads()) if alone else 1
 
-    def forward(self, policy: PackedModel, part: Packed, critic: Critic | None) -> Outputs:
+    def forward(self, policy: PackedModel, part: Packed, critic: Critic | None, entropy: bool = True) -> Outputs:
         """Log-probs, entropies and values of a micro-batch. Only positions that predict a response token go through the output layer."""
-        return policy.inside(lambda: self._forward(policy, part, critic))
+        return policy.inside(lambda: self._forward(policy, part, critic, entropy))
 
-    def _forward(self, policy: PackedModel, part: Packed, critic: Critic | None) -> Outputs:
+    def _forward(self, policy: PackedModel, part: Packed, critic: Critic | None, entropy: bool) -> Outputs:
         source_R, target_R = (to_device(x, policy.device) for x in (part.source, part.target))  # [response tokens]
         hidden_TH = policy.hidden(part, source_R if critic is None else None)  # with a critic, of all tokens
         states_RH = hidden_TH if critic is None else hidden_TH[source_R]
@@ -281,11 +280,10 @@ class Learner:
             policy.head,
             target_R,
             temperature=self.settings.temperature,
-            entropy=True,
+            entropy=entropy,
             chunk=self.memory.rows_of_logits(),
             keep=self.memory.keeps_slopes,
         )
-        assert entropy_R is not None
         return logprob_R, entropy_R, None if critic is None else critic.values(hidden_TH, part)
 
     @contextmanager
