@@ -98,20 +98,20 @@ def with_targets(packed: Packed, batch: Batch, settings: ValueSettings) -> Packe
     return packed_targets(packed, batch, {name: batch.column(f"{level}.{name}") for name in ("value", "target")}, settings)
 
 
-def packed_targets(packed: Packed, batch: Batch, given: Mapping[str, Any], settings: ValueSettings) -> Packed:
+def packed_targets(packed: Packed, batch: Batch, columns: Mapping[str, Any], settings: ValueSettings) -> Packed:
     """`packed` with `old_value` and `value_target` from columns `value` and `target` of the critic's level."""
     names = {"value": "old_value", "target": "value_target"}
     if settings.level == "token":
-        return packed.with_columns(**{names[own]: spread(f"token.{own}", values, packed, batch) for own, values in given.items()})
-    for own, values in given.items():
+        return packed.with_columns(**{names[name]: spread(f"token.{name}", values, packed, batch) for name, values in columns.items()})
+    for name, values in columns.items():
         if np.shape(values) != (len(batch.rollouts),):
-            raise TurnwiseError(f"column turn.{own} has shape {np.shape(values)}; one number per turn ({len(batch.rollouts)},) is needed")
-    return packed.with_turn_columns(**{names[own]: np.asarray(values)[packed.turn_row] for own, values in given.items()})
+            raise TurnwiseError(f"column turn.{name} has shape {np.shape(values)}; one number per turn ({len(batch.rollouts)},) is needed")
+    return packed.with_turn_columns(**{names[name]: np.asarray(values)[packed.turn_row] for name, values in columns.items()})
 
 
 def with_read(packed: Packed, batch: Batch, reads: Iterable[str], who: str) -> Packed:
     """`packed` with the columns that an objective declares, unless the learner has them anyway."""
-    found = {}
+    columns = {}
     for name in reads:
         if name in LEARNER_COLUMNS:
             continue
@@ -119,8 +119,8 @@ def with_read(packed: Packed, batch: Batch, reads: Iterable[str], who: str) -> P
             raise TurnwiseError(
                 f"{who} needs the column {name!r}, which this batch does not have: a signal that gives it adds it, or batch.with_columns(…)"
             )
-        found[EXTRA + key_of(name)] = spread(name, batch.column(name), packed, batch)
-    return packed.with_columns(**found)
+        columns[EXTRA + key_of(name)] = spread(name, batch.column(name), packed, batch)
+    return packed.with_columns(**columns)
 
 
 def with_overrides(packed: Packed, batch: Batch, columns: Mapping[str, Any], value: ValueSettings | None, reads: Iterable[str]) -> Packed:
@@ -142,15 +142,15 @@ def with_overrides(packed: Packed, batch: Batch, columns: Mapping[str, Any], val
 
 def key_of(name: str) -> str:
     """The name of a column in `Tokens.extra`: without the level; the whole name if tokens already have a column of that name."""
-    own = name.partition(".")[2]
-    return name if own in FIELDS else own
+    short = name.partition(".")[2]
+    return name if short in FIELDS else short
 
 
 def spread(name: str, values: Any, packed: Packed, batch: Batch) -> NDArray[Any]:
     """A column of the batch, one entry per packed token. `values` are in the batch's order, at the level in its name."""
     level = name.partition(".")[0]
-    place, size = _places(level, packed, batch)
-    if place is None:
+    index, size = _index_of(level, packed, batch)
+    if index is None:
         raise TurnwiseError(f"column {name!r}: a name is level.name, and the level one of {', '.join(LEVELS)}")
     column = np.asarray(values)
     if column.shape != (size,) or column.dtype.kind not in "biuf":
@@ -158,10 +158,10 @@ def spread(name: str, values: Any, packed: Packed, batch: Batch) -> NDArray[Any]
             f"column {name!r} has shape {column.shape} and holds {column.dtype}: one number per {level} ({size},) is needed, in the "
             "batch's order"
         )
-    return np.asarray(column[place])
+    return np.asarray(column[index])
 
 
-def _places(level: str, packed: Packed, batch: Batch) -> tuple[Ints | None, int]:
+def _index_of(level: str, packed: Packed, batch: Batch) -> tuple[Ints | None, int]:
     """For each packed token the index of its entry in columns of a level, and the number of entries."""
     rollouts = batch.rollouts
     if level == "token":
@@ -209,31 +209,33 @@ def _rows(batch: Batch, step: Step) -> Ints | None:
     wanted = _numbers(step.trajectories, len(rollouts.trajectory_labels), "trajectory")
     if rows is not None:
         return rows[np.isin(rollouts.trajectory[rows], wanted)]
-    place = np.full(len(rollouts.trajectory_labels), len(wanted))
-    place[wanted[::-1]] = np.arange(len(wanted))[::-1]
-    own = np.flatnonzero(place[rollouts.trajectory] < len(wanted))
-    return own[np.argsort(place[rollouts.trajectory[own]], kind="stable")]
+    rank = np.full(len(rollouts.trajectory_labels), len(wanted))  # of each trajectory among those that the step names
+    rank[wanted[::-1]] = np.arange(len(wanted))[::-1]
+    rows = np.flatnonzero(rank[rollouts.trajectory] < len(wanted))
+    return rows[np.argsort(rank[rollouts.trajectory[rows]], kind="stable")]
 
 
-def _numbers(given: Any, size: int, what: str) -> Ints:
+def _numbers(numbers: Any, size: int, what: str) -> Ints:
     """Numbers of turns or trajectories; a mask over all of them also works."""
-    array = np.asarray(given)
+    array = np.asarray(numbers)
     if array.dtype == np.bool_ and array.shape == (size,):
         return np.flatnonzero(array)
     if array.size == 0:
         return np.zeros(0, np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu" or array.min() < 0 or array.max() >= size:
-        raise TurnwiseError(f"a step's {what} numbers are integers from 0 to {size - 1}, or a mask over all {size}, not {str(given)[:80]}")
+        raise TurnwiseError(
+            f"a step's {what} numbers are integers from 0 to {size - 1}, or a mask over all {size}, not {str(numbers)[:80]}"
+        )
     return array.astype(np.int64, copy=False)
 
 
 def _in_order(packed: Packed, rows: Ints, size: int) -> Ints:
     """The sequences of these rows, each once, in the order of their first row."""
-    home = np.full(size, -1)
-    home[packed.turn_row] = np.repeat(np.arange(len(packed)), np.diff(packed.turn_offsets))
-    owners = home[rows]
-    found, first = np.unique(owners[owners >= 0], return_index=True)
-    return found[np.argsort(first)]
+    sequence_of_row = np.full(size, -1)
+    sequence_of_row[packed.turn_row] = np.repeat(np.arange(len(packed)), np.diff(packed.turn_offsets))
+    owners = sequence_of_row[rows]
+    sequences, first = np.unique(owners[owners >= 0], return_index=True)
+    return sequences[np.argsort(first)]
 
 
 def worth_reading(packed: Packed, turns_count: bool) -> Ints:
@@ -254,10 +256,10 @@ def _counts(packed: Packed, tokens: Mask, turns: Mask, turns_count: bool) -> Mas
 def has_token(packed: Packed, tokens: Mask) -> Mask:
     """For each packed turn whether one of its tokens counts; a turn without a response has none that could be masked."""
     size = int(packed.turn_row.max()) + 1 if len(packed.turn_row) else 0
-    masked, kept = np.zeros(size, np.bool_), np.zeros(size, np.bool_)
+    masked, counted = np.zeros(size, np.bool_), np.zeros(size, np.bool_)
     masked[packed.turn[~tokens]] = True
-    kept[packed.turn[tokens]] = True
-    has: Mask = (kept | ~masked)[packed.turn_row]
+    counted[packed.turn[tokens]] = True
+    has: Mask = (counted | ~masked)[packed.turn_row]
     return has
 
 
@@ -338,10 +340,10 @@ def vanishes(loss: Loss) -> bool:
     return value.item() == 0 and bool((slope == 0).all())
 
 
-def with_credit(packed: Packed, kept: Mask, whole_trajectories: bool) -> Mask:
+def with_credit(packed: Packed, in_loss: Mask, whole_trajectories: bool) -> Mask:
     """True for sequences with credit other than 0 on a token that counts (with `whole_trajectories`: for all of a trajectory that has
     some)."""
-    credit = (np.asarray(packed.columns["advantage"]) != 0) & kept  # NaN counts as credit, and is noticed later
+    credit = (np.asarray(packed.columns["advantage"]) != 0) & in_loss  # NaN counts as credit, and is noticed later
     owner = np.repeat(np.arange(len(packed)), np.diff(packed.token_offsets))
     needed = np.bincount(owner, weights=credit, minlength=len(packed)) > 0
     if whole_trajectories:

@@ -61,7 +61,7 @@ def reason_against(model: Any, shared: bool = False) -> str | None:
     if any(getattr(dropout, "p", 0.0) for module in causal.modules() for dropout in getattr(module, "lora_dropout", {}).values()):
         return "its adapters have dropout"
     for layer in causal.model.layers:
-        mlp = [] if hasattr(layer.mlp, "experts") else [layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj]
+        mlp = [] if _is_sparse(layer) else [layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj]
         if any(base_of(module).bias is not None for module in (layer.self_attn.o_proj, *mlp)):
             return "it has biases after attention"
     return None
@@ -139,7 +139,7 @@ class FusedStack:
         for module in inner.layers:
             _, out, *joint = _attention(module)
             groups = [[out], joint[:3]]
-            if hasattr(module.mlp, "experts"):
+            if _is_sparse(module):
                 groups += [[weight] for weight in _experts(module)[1:]]
             else:
                 _, down, *both = _mlp(module)
@@ -209,7 +209,7 @@ def parameters_of(module: Any, layer: AnyLayer) -> Parameters:
     def adapters(*products: str) -> list[Tensor]:
         return parameters(*(getattr(layer, name) for name in products)) if isinstance(layer, Layer) else []
 
-    half, weights = (ExpertsHalf, _experts(module)) if hasattr(module.mlp, "experts") else (MlpHalf, _mlp(module))
+    half, weights = (ExpertsHalf, _experts(module)) if _is_sparse(module) else (MlpHalf, _mlp(module))
     return half, [*_attention(module), *adapters("out", "qkv")], [*weights, *adapters("down", "gate_up")]
 
 
@@ -234,6 +234,11 @@ def _mlp(module: Any) -> list[Tensor | None]:
 def _experts(module: Any) -> list[Tensor | None]:
     own = module.mlp
     return [module.post_attention_layernorm.weight, own.gate.weight, own.experts.gate_up_proj, own.experts.down_proj]
+
+
+def _is_sparse(module: Any) -> bool:
+    """Whether a layer's MLP is a mixture of experts."""
+    return hasattr(module.mlp, "experts")
 
 
 def _wrapped(module: Any) -> bool:
