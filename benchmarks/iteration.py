@@ -306,7 +306,7 @@ def measure_iteration(bench: Bench) -> dict[str, Any]:
         **{name: summary[name] for name in ("turns", "length", "success", "prompt_tokens", "response_tokens")},
         "tokens_forward": metrics["tokens_forward"],
         "steps": metrics["steps"],
-        "tokens_per_batch": bench.learner.settings.tokens_per_batch,
+        "tokens_per_batch": bench.learner.budget.tokens,
         "old_from_engine": from_engine,
         "engine_gap": {"mean": metrics["engine_gap"], "max": metrics["engine_gap_max"]},
         "peak_gb": round(max(metrics["memory_peak_gib"] * 2**30, torch.cuda.max_memory_allocated()) / 1e9, 1) if on_gpu else None,

@@ -26,16 +26,14 @@ from native_models import FAMILIES, make
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.learn import checkpoint
+from turnwise.learn.auxiliary.model import AuxiliaryModel, Training
+from turnwise.learn.auxiliary.models import Models
 from turnwise.learn.forward import PackedModel
-from turnwise.learn.further.model import FurtherModel, Training
-from turnwise.learn.further.models import Models
 from turnwise.learn.learner import Learner
 from turnwise.learn.lora import add_lora
-from turnwise.learn.ranks import checkpoint as together
-from turnwise.learn.ranks.group import Ranks, join
+from turnwise.learn.ranks.group import Ranks, join, waits
 from turnwise.learn.ranks.sharding import Sharded
 from turnwise.learn.ranks.tensors import whole
-from turnwise.learn.ranks.waits import waits
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
 from turnwise.learn.sft import SftSettings, warm_start
 from turnwise.methods.kinds_of_models import Causal
@@ -255,7 +253,7 @@ def exported_and_copied(ranks: Ranks | None, folder: Path) -> Found:
 @case
 def a_further_model_learns(ranks: Ranks | None, folder: Path) -> Found:
     learner = own_layers(tiny(), SETTINGS, ranks=ranks)
-    model = FurtherModel(
+    model = AuxiliaryModel(
         "prm", PackedModel(tiny(3)), None, kind=Causal(), training=Training(ADAM), tokens_per_batch=30,
         ranks=learner.ranks, decisions=learner.decisions,
     )  # fmt: skip
@@ -302,7 +300,7 @@ def one_process_runs_out_of_memory(ranks: Ranks | None, folder: Path) -> Found:
         hook.remove()
         if ranks is not None:
             assert any("out of memory with 48 tokens" in str(warning.message) for warning in caught)
-            assert learner.settings.tokens_per_batch == 24
+            assert learner.budget.tokens == 24
         found |= {f"{number} {name}": tensor for name, tensor in weights(learner).items()}
     return found
 
@@ -312,12 +310,12 @@ def state_of(learner: Learner, folder: Path, ranks: Ranks | None) -> None:
     if ranks is None:
         checkpoint.save(folder, 1, tensors, numbers)
     else:
-        together.save(ranks, folder, 1, tensors, numbers, score=0.5)
+        checkpoint.save_together(ranks, folder, 1, tensors, numbers, score=0.5)
 
 
 def resumed(folder: Path, ranks: Ranks | None) -> Learner:
     learner = own_layers(tiny(9), KEPT, ranks=ranks)
-    found = checkpoint.latest_good(folder) if ranks is None else together.latest_good(ranks, folder, learner.like)
+    found = checkpoint.read(checkpoint.newest_intact(folder), learner.like, ranks)  # type: ignore[arg-type]
     assert found is not None
     learner.load_state(found.tensors, found.state)
     return learner

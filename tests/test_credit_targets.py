@@ -20,7 +20,7 @@ from turnwise.credit.registry import apply
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings
-from turnwise.learn.values import targets_of
+from turnwise.learn.auxiliary.critic import targets_of
 from turnwise.setup.training import build_credit
 from turnwise.util.errors import TurnwiseError
 

@@ -77,7 +77,7 @@ def test_a_policy_moves_towards_its_teacher_and_the_teacher_stays(tmp_path: Path
     assert ((gap - gap.mean()) * (now - batch.column("token.logprob"))).sum() > 0  # what the teacher prefers has become more likely
 
     found = kept(result.folder)
-    assert not found.state["models"]["teacher"]["moved"] and not found.further
+    assert not found.state["models"]["teacher"]["moved"] and not any(name.startswith(checkpoint.AUXILIARY) for name in found.tensors)
     policy = sum(tensor.numel() for tensor in load_tensors(result.folder / "model" / "model.safetensors").values())
     assert policy < 3 * 192 * 192 * 4  # fewer weights than the attention of its teacher alone
 
@@ -166,7 +166,7 @@ def test_a_process_reward_model_learns_beside_the_policy_and_its_rewards_become_
     assert np.abs(second.column("turn.advantage") - outcome).max() > 1e-4
 
     found = kept(result.folder)
-    assert {name.partition("/")[0] for name in found.further} == {"model_prm", "model_reference"}
+    assert {name.partition("/")[0] for name in found.tensors if name.startswith(checkpoint.AUXILIARY)} == {"model_prm", "model_reference"}
     assert found.state["models"]["prm"]["updates"] == 2
 
 

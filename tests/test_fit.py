@@ -24,9 +24,9 @@ from turnwise.learn.activations import Kept, kept_bytes, logit_chunk
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.lora import add_lora
 from turnwise.learn.memory import Memory
-from turnwise.learn.optimiser import Weights
 from turnwise.learn.packing import pack
 from turnwise.learn.shapes import SHAPES, ModelShape, shape_from, shape_of
+from turnwise.learn.weights import Weights
 from turnwise.planner.choose import LEVERS, MARGIN, Freedom, as_it_is, choose, seconds
 from turnwise.planner.fit import GB, find, freedom, sampled_share, with_settings
 from turnwise.planner.memory import CONTEXT, FUSED, Demand

@@ -97,12 +97,11 @@ def test_rotations_between_rows_and_tokens_do_what_their_plain_arithmetic_does(d
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "qwen3-moe", "gemma3", "smollm3"])
 def test_a_learner_with_these_kernels_has_the_gradients_of_the_models_own_layers(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from turnwise.learn.fused import experts, kernels, layers
+    from turnwise.learn.fused import kernels, layers
 
     packed = pack(trajectories(3, groups=1, size=2))
     own, fused = PackedModel(make(family), fused=False), PackedModel(make(family), fused=True)
-    for module in (layers, experts):
-        monkeypatch.setattr(module, "operations", lambda device: kernels)
+    monkeypatch.setattr(layers, "operations", lambda device: kernels)
     (wanted, slopes), (found, found_slopes) = run(own, packed), run(fused, packed)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
     assert_same(found_slopes, slopes, 1e-4)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from turnwise.learn import checkpoint
-from turnwise.learn.checkpoint import Keeper, best, checkpoints, latest_good, load, save
+from turnwise.learn.checkpoint import best, checkpoints, latest_good, load, save
 from turnwise.learn.saving import OLD, PART
 from turnwise.util.errors import TurnwiseError
 
@@ -72,12 +72,11 @@ def test_when_no_checkpoint_is_whole_it_says_so_instead_of_starting_anew(tmp_pat
 
 
 def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
-    keeper = Keeper(tmp_path, keep=2)
     for step, score in enumerate([0.1, 0.9, 0.3, None, float("nan"), 0.2]):
-        keeper.save(step, TENSORS, {}, score)
+        save(tmp_path, step, TENSORS, {}, score=score, keep=2)
     assert names(tmp_path) == ["step-00000001", "step-00000004", "step-00000005"]
-    assert keeper.best() == tmp_path / "step-00000001"
-    latest = keeper.latest()
+    assert best(tmp_path) == tmp_path / "step-00000001"
+    latest = latest_good(tmp_path)
     assert latest is not None and latest.step == 5
 
 

@@ -21,9 +21,8 @@ from turnwise.engines.base import Sampling
 from turnwise.engines.fourbit import dense, is_packed
 from turnwise.engines.native import NativeEngine, supports
 from turnwise.engines.native.weights import Weights
-from turnwise.learn.fourbit import has_packed, pack_base
 from turnwise.learn.learner import Learner
-from turnwise.learn.lora import add_lora
+from turnwise.learn.lora import add_lora, has_packed, pack_base
 from turnwise.learn.packing import pack
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings
 from turnwise.objectives import Loss

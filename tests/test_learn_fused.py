@@ -15,7 +15,7 @@ from turnwise.data.batch import Batch
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, add_lora, forward, gae_targets, pack
 from turnwise.learn.activations import Kept
 from turnwise.learn.forward import PackedModel
-from turnwise.learn.fused import eager, reason_against
+from turnwise.learn.fused import reason_against
 from turnwise.learn.fused.attention import Frame, attend, attend_backward
 from turnwise.objectives import Loss
 from turnwise.util.errors import TurnwiseError
@@ -45,21 +45,6 @@ def test_values_and_gradients_are_those_of_the_models_own_layers(kind: str, tied
     (wanted, slopes), (found, found_slopes) = run(own, packed, places), run(fused, packed, places)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
     assert_same(found_slopes, slopes, 1e-4)
-
-
-@pytest.mark.parametrize(("kept", "joined"), [(Kept(), 0), (Kept(2, 2, 9), 0), (Kept(1, 1), 1), (Kept(0, 0), 2)])
-def test_the_halves_of_an_mlp_are_kept_or_never_written(kept: Kept, joined: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy, packed = PackedModel(tiny(num_hidden_layers=2), fused=True), pack(trajectories(3, context="full"))
-    assert policy.fused is not None
-    policy.fused.kept = kept
-    calls: list[int] = []
-    gated = eager.gated
-    monkeypatch.setattr(eager, "gated", lambda x, weight, kind: calls.append(len(x)) or gated(x, weight, kind))
-    found, _ = run(policy, packed)
-    assert len(calls) == joined
-    with policy.attention(), torch.no_grad():  # nobody needs them
-        assert torch.equal(policy.hidden(packed, None), found)
-    assert len(calls) == joined + 2
 
 
 WINDOW = 9  # shorter than most sequences of the batch
@@ -150,21 +135,6 @@ def test_on_a_cpu_models_in_float32_run_through_fused_layers_and_others_through_
     assert not [warning for warning in recwarn if "layers" in str(warning.message)]
 
 
-@pytest.mark.parametrize("narrow", [False, True])
-def test_on_a_cpu_everything_is_kept_unless_it_shall_be_computed_again(narrow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    packed, norms = pack(trajectories(3, context="full")), list[int]()
-    norm = eager.add_norm
-    monkeypatch.setattr(eager, "add_norm", lambda x, *rest: norms.append(len(x)) or norm(x, *rest))
-    counts = []
-    for again in (None, True):
-        learner = Learner(tiny(), LearnerSettings(gradient_checkpointing=again))
-        learner.memory.prepare(len(packed.ids))
-        norms.clear()
-        run(learner.policy, packed, packed.source if narrow else None)
-        counts.append(len(norms))
-    assert counts == [5, 9]  # two in each layer and one after the last; those in layers twice
-
-
 @pytest.mark.parametrize("window", [0, 3])
 @pytest.mark.parametrize("kv_heads", [4, 2])
 def test_attention_of_some_tokens_is_that_of_all_at_their_places(window: int, kv_heads: int) -> None:
@@ -186,21 +156,6 @@ def test_attention_of_some_tokens_is_that_of_all_at_their_places(window: int, kv
     for one, two in zip(attend_backward(slopes, qkv, found, own, some, window, places), wanted, strict=True):
         torch.testing.assert_close(one, two)
     assert not wanted[0][5].any() and len(own) == 2
-
-
-def test_a_gradient_that_is_in_one_piece_is_turned_where_it_is() -> None:
-    generator = torch.Generator().manual_seed(0)
-    cos, sin, places = *(torch.randn(4, 8, generator=generator) for _ in range(2)), torch.tensor([0, 1, 2, 0, 1, 3])
-    whole = torch.randn(6, 8 * 8, generator=generator)
-    parts = whole.view(6, 8, 8).split([4, 2, 2], 1)
-    wanted = eager.rotate_back(*(part.clone() for part in parts), cos, sin, places)[0]
-    for order in ((1, 0, 2), (0, 2, 1)):  # parts of one piece, but not in its order
-        mixed = [parts[number] for number in order]
-        other = eager.rotate_back(*mixed, cos, sin, places)[0]
-        assert torch.equal(other, eager.rotate_back(*(part.clone() for part in mixed), cos, sin, places)[0])
-    assert not torch.equal(whole, wanted)
-    found = eager.rotate_back(*parts, cos, sin, places)[0]
-    assert found.data_ptr() == whole.data_ptr() and torch.equal(found, wanted)
 
 
 @pytest.mark.parametrize("half", [True, False])

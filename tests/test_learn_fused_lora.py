@@ -20,8 +20,8 @@ from turnwise.engines.native import supports
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, add_lora, forward, pack
 from turnwise.learn.activations import Kept
 from turnwise.learn.forward import PackedModel
-from turnwise.learn.fourbit import pack_base
 from turnwise.learn.fused import reason_against
+from turnwise.learn.lora import pack_base
 from turnwise.objectives import Loss
 from turnwise.util.errors import TurnwiseError
 
@@ -67,11 +67,6 @@ def double() -> Any:
             own = partial(rms_norm, normalized_shape=module.weight.shape, weight=module.weight, eps=module.variance_epsilon)
             module.forward = own
     return model
-
-
-@pytest.mark.parametrize("kept", [Kept(), Kept(0, 0)])
-def test_in_double_precision_they_agree_to_its_digits(kept: Kept) -> None:
-    compare(double, kept, exact=1e-9)
 
 
 @pytest.mark.parametrize("variant", ["llama3 rope", "qwen3", "qwen3-moe", "qwen3-moe, a dense layer", "gemma3", "smollm3"])
@@ -140,18 +135,6 @@ def test_adapters_that_are_off_add_nothing_and_are_back_afterwards() -> None:
     with model.disable_adapter():
         torch.testing.assert_close(seen(), plain, rtol=1e-4, atol=1e-5)
     assert torch.equal(seen(), before) and not torch.allclose(before, plain, atol=1e-3)
-
-
-def test_a_step_of_the_optimiser_is_seen_by_the_next_pass_at_once() -> None:
-    model, packed = adapted(tiny()), pack(trajectories(3))
-    policy = PackedModel(model, fused=True)
-    with torch.no_grad(), policy.attention():
-        policy.hidden(packed)
-        for name, parameter in model.named_parameters():
-            if "lora_" in name:
-                parameter.data.mul_(1.5)
-        found = policy.hidden(packed)
-    torch.testing.assert_close(found, run(PackedModel(model, fused=False), packed)[0], rtol=1e-4, atol=1e-5)
 
 
 def test_updates_with_a_reference_move_adapters_as_peft_does() -> None:

@@ -18,10 +18,8 @@ from turnwise.learn.forward import PackedModel
 from turnwise.learn.fused import eager
 from turnwise.learn.fused.attention import Frame, attend, attend_backward
 from turnwise.learn.logprobs import Head, token_logprobs
-from turnwise.learn.ranks.group import join, leave
+from turnwise.learn.ranks.group import Waits, join, leave, waits
 from turnwise.learn.ranks.tensors import whole
-from turnwise.learn.ranks.waits import Waits, waits
-from turnwise.learn.update import Update
 from turnwise.objectives import Loss
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -240,7 +238,7 @@ def test_gradients_that_products_add_up_are_those_of_autograd(tied: bool) -> Non
         learner = Learner(whole, LearnerSettings(dtype="bfloat16"), "cuda")
         if not direct:
             for parameter in whole.parameters():
-                del parameter.home
+                del parameter.gradient_buffer
         for own in found:
             packed = pack(own)
             with learner.training(0):
@@ -298,14 +296,14 @@ def test_half_the_tokens_are_computed_at_once_when_memory_runs_out(monkeypatch: 
     torch.cuda.empty_cache()  # what earlier tests left
     room = 4 * 2**30  # for a tiny model's update, and for what follows
     limit = torch.cuda.memory_reserved() + room
-    whole = Update._backward
+    whole = learner._backward
     before = torch.cuda.get_per_process_memory_fraction()
 
-    def hungry(update: Update, part: Any, *others: Any) -> Any:
+    def hungry(batch: Any, minibatch: Any, part: Any) -> Any:
         keep = torch.empty(room * len(part.ids) // 2400, dtype=torch.uint8, device="cuda")
-        return whole(update, part, *others) if len(keep) else {}
+        return whole(batch, minibatch, part) if len(keep) else {}
 
-    monkeypatch.setattr(Update, "_backward", hungry)
+    monkeypatch.setattr(learner, "_backward", hungry)
     torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.mem_get_info()[1])
     try:
         with warnings.catch_warnings(record=True) as seen:
@@ -313,4 +311,4 @@ def test_half_the_tokens_are_computed_at_once_when_memory_runs_out(monkeypatch: 
             assert learner.update(credited(found, credit.compute("gigpo", rollouts)))["steps"] == 1
     finally:
         torch.cuda.set_per_process_memory_fraction(before)
-    assert any("out of memory with 4096 tokens" in str(w.message) for w in seen) and learner.settings.tokens_per_batch == 2048
+    assert any("out of memory with 4096 tokens" in str(w.message) for w in seen) and learner.budget.tokens == 2048

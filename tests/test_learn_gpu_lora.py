@@ -18,7 +18,7 @@ from turnwise.engines.native import NativeEngine
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, pack
 from turnwise.learn.activations import Kept
 from turnwise.learn.forward import PackedModel
-from turnwise.learn.fourbit import pack_base
+from turnwise.learn.lora import pack_base
 from turnwise.objectives import Loss
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

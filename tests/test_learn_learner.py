@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-import time
+import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from learn_cases import VOCABULARY, credited, rollouts_of, tiny, trajectories
+from learn_cases import VOCABULARY, credited, equal, rollouts_of, tiny, trajectories, weights_of
 from native_models import make
 from transformers import AutoModelForCausalLM
 
@@ -31,14 +30,6 @@ def batch(seed: int = 0, **more: Any) -> tuple[list[Trajectory], Rollouts, Any]:
     found = trajectories(seed, **more)
     rollouts = rollouts_of(found)
     return found, rollouts, credit.compute("gigpo", rollouts)
-
-
-def weights_of(learner: Learner) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in learner.weights.tensors().items()}
-
-
-def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.parametrize("adapters", [False, True])
@@ -148,14 +139,6 @@ def test_an_update_ends_when_the_policy_has_moved_too_far() -> None:
     metrics = Learner(tiny(), settings).update(credited(found, values))
     assert metrics["stopped_early"] == 1 and 1 <= metrics["steps"] < 8 and metrics["kl_at_stop"] > 0.01
     assert Learner(tiny(), replace(settings, kl_stop=None)).update(credited(found, values))["steps"] == 8
-
-
-def test_mini_batches_and_epochs_are_optimiser_steps() -> None:
-    found, rollouts, values = batch(5, groups=3, size=4)
-    for settings, steps in ((LearnerSettings(minibatches=4, epochs=2), 8), (LearnerSettings(minibatch_size=6), 2)):
-        assert Learner(tiny(), settings).update(credited(found, values))["steps"] == steps
-    by_turn = LearnerSettings(minibatch_size=5, minibatch_unit="turn")
-    assert Learner(tiny(), by_turn).update(credited(found, values))["steps"] == round(len(rollouts) / 5)
 
 
 def test_a_clipped_gradient_has_the_norm_that_was_asked_for() -> None:
@@ -287,13 +270,13 @@ def test_values_land_on_their_own_turns() -> None:
     found, rollouts, _ = batch(12)
     learner = Learner(tiny(), LearnerSettings(value=ValueSettings()))
     assert learner.critic is not None
-    torch.nn.init.normal_(learner.critic.layer.weight, generator=torch.Generator().manual_seed(0))
+    torch.nn.init.normal_(learner.critic.heads.value.weight, generator=torch.Generator().manual_seed(0))
     values = learner.annotate(Batch.of(found)).column("turn.value")
     for row in range(len(rollouts)):
         x = next(x for x in found if x.id == rollouts.trajectory_labels[rollouts.trajectory[row]])
         prompt = torch.tensor([list(x.turns[rollouts.t[row]].prompt_ids)])
         with torch.no_grad():
-            wanted = learner.critic.layer(learner.model.model(input_ids=prompt).last_hidden_state[0, -1]).item()
+            wanted = learner.critic.heads.value(learner.model.model(input_ids=prompt).last_hidden_state[0, -1]).item()
         assert values[row] == pytest.approx(wanted, abs=1e-4)
 
 
@@ -389,14 +372,32 @@ def test_a_resumed_learner_goes_on_bit_by_bit(adapters: bool) -> None:
     assert {k: v for k, v in wanted.items() if "seconds" not in k} == {k: v for k, v in got.items() if "seconds" not in k}
 
 
+def test_a_state_with_the_critic_among_the_policys_weights_is_continued() -> None:
+    """As checkpoints had it before the critic became an auxiliary model."""
+    settings = LearnerSettings(value=ValueSettings())
+    straight, resumed = Learner(tiny(), settings), Learner(tiny(), settings)
+    found = credited(straight.annotate(Batch.of(trajectories(2))))
+    found = found.with_columns({"turn.target": np.linspace(0, 1, len(found.rollouts))})
+    straight.update(found)
+    tensors, numbers = straight.state()
+    old = {re.sub(r"^model_value/(\w+)/heads\.value\.", r"\1/critic.layer.", name): tensor for name, tensor in tensors.items()}
+    assert {"weights/critic.layer.weight", "optimiser/critic.layer.bias/exp_avg"} < set(old)
+    resumed.load_state(old, {name: value for name, value in numbers.items() if name != "value"})
+    assert straight.update(found)["loss"] == resumed.update(found)["loss"]
+    assert equal(straight.state()[0], resumed.state()[0])
+
+
 def test_a_state_of_another_model_is_refused() -> None:
     learner = Learner(tiny())
     learner.update(credited(trajectories(1)))
     tensors, numbers = learner.state()
     with pytest.raises(TurnwiseError, match="shape"):
         Learner(tiny(intermediate_size=40)).load_state(tensors, numbers)
-    with pytest.raises(TurnwiseError, match="missing"):
-        Learner(tiny(), LearnerSettings(value=ValueSettings())).load_state(tensors, numbers)
+    critic = Learner(tiny(), LearnerSettings(value=ValueSettings()))
+    with pytest.raises(TurnwiseError, match="no critic"):
+        critic.load_state(tensors, numbers)
+    with pytest.raises(TurnwiseError, match="a critic"):
+        learner.load_state(*critic.state())
     with pytest.raises(TurnwiseError, match="not in the model"):
         Learner(tiny()).load_state({**tensors, "weights/stranger": torch.zeros(1)}, numbers)
     saved = Learner(add_lora(tiny(0), rank=2)).state()
@@ -475,33 +476,3 @@ def test_a_models_vocabulary_bounds_what_it_is_asked() -> None:
     found = [Trajectory(0, 0, turns=[Turn(anchor="x", prompt_ids=[1], response_ids=[VOCABULARY])])]
     with pytest.raises(TurnwiseError, match=f"0 to {VOCABULARY - 1}"):
         Learner(tiny()).logprobs(pack(found))
-
-
-@pytest.mark.parametrize("lora", [False, True])
-def test_scores_of_several_threads_are_those_of_one(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, lora: bool) -> None:
-    """Micro-batches of a tiny model are scored at the same time where cores are left; that changes no bit and keeps no gradient. One
-    thread each: with more, the order of sums may depend on what else is computed."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    request.addfinalizer(lambda: torch.set_num_threads(before))
-    model = add_lora(tiny(), rank=4) if lora else tiny()
-    learner = Learner(model, LearnerSettings(tokens_per_batch=24, loss=Loss(kl_coef=0.1)))
-    packed, used = pack(trajectories(12)), set[int]()
-    plain = learner.score(packed), learner.reference_logprobs(packed)
-    forward = learner._forward
-
-    def noted(*given: Any) -> Any:
-        found = forward(*given)
-        used.add(threading.get_ident())
-        assert not found[0].requires_grad
-        time.sleep(0.01)
-        return found
-
-    monkeypatch.setattr(learner, "_forward", noted)
-    monkeypatch.setattr("turnwise.learn.learner.at_once", lambda used: 3)
-    assert learner.policy.fused is not None
-    learner.policy.fused._tables = []  # made by all of them at the same time
-    again = learner.score(packed), learner.reference_logprobs(packed)
-    assert np.array_equal(plain[0].logprob, again[0].logprob) and np.array_equal(plain[0].entropy, again[0].entropy)
-    assert np.array_equal(plain[1], again[1])
-    assert len(used) > 1 and threading.get_ident() not in used

@@ -5,14 +5,12 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from learn_cases import VOCABULARY, plain_logprobs, tiny, trajectories
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from turnwise.learn.forward import PackedModel
-from turnwise.learn.logprobs import Head, _from_kept, token_logprobs
+from turnwise.learn.logprobs import Head, token_logprobs
 from turnwise.learn.packing import pack
 from turnwise.objectives.entropy import from_logits
 from turnwise.util.errors import TurnwiseError
@@ -77,36 +75,6 @@ def test_gradients_from_kept_slopes_equal_those_of_logits_made_again(
         torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
 
 
-def test_nothing_is_kept_of_a_pass_that_only_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> Any:
-        raise AssertionError("slopes were made")
-
-    monkeypatch.setattr("turnwise.learn.logprobs._slopes", fail)
-    hidden, weight, target = torch.randn(5, 8), torch.randn(11, 8), torch.zeros(5, dtype=torch.long)
-    token_logprobs(hidden, Head(weight), target, keep=True)
-    with torch.no_grad():
-        token_logprobs(hidden.requires_grad_(), Head(weight.requires_grad_()), target, keep=True)
-    with pytest.raises(AssertionError, match="slopes were made"):  # a pass that learns does
-        token_logprobs(hidden, Head(weight), target, keep=True)
-
-
-def test_kept_slopes_are_gone_before_the_layers_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So the memory of an update has room for slopes or for the work of a layer, and not for both (`planner/memory.py`)."""
-    seen: list[Any] = []
-
-    def watched(kept: torch.Tensor, *arguments: Any) -> Any:
-        seen.append(StorageWeakRef(kept.untyped_storage()))
-        return _from_kept(kept, *arguments)
-
-    monkeypatch.setattr("turnwise.learn.logprobs._from_kept", watched)
-    below = torch.randn(5, 4, requires_grad=True)
-    hidden = below * 1.0
-    hidden.register_hook(lambda grad: seen.append(seen[0].expired()))
-    logprob, _ = token_logprobs(hidden, Head(torch.randn(9, 4, requires_grad=True)), torch.arange(5), keep=True)
-    logprob.sum().backward()
-    assert seen[1:] == [True]
-
-
 def test_bfloat16_weights_are_multiplied_in_float32() -> None:
     generator = torch.Generator().manual_seed(1)
     hidden, weight = (torch.randn(n, 64, generator=generator).bfloat16() for n in (9, 50))
@@ -136,23 +104,6 @@ def test_packed_logprobs_equal_transformers_own_forward(kind: str, context: str,
         plain = [plain_logprobs(model, list(t.prompt_ids), list(t.response_ids), temperature) for x in found for t in x.turns]
     assert policy.packs
     torch.testing.assert_close(logprob, torch.cat(plain), rtol=1e-5, atol=1e-5)
-
-
-def test_packed_equals_padded_equals_one_by_one() -> None:
-    model, rng = tiny(), np.random.default_rng(0)
-    sequences = [torch.as_tensor(rng.integers(0, VOCABULARY, length)) for length in (9, 1, 14, 5)]
-    longest = max(map(len, sequences))
-    padded = torch.stack([torch.nn.functional.pad(s, (0, longest - len(s))) for s in sequences])
-    mask = torch.stack([(torch.arange(longest) < len(s)).long() for s in sequences])
-    policy = PackedModel(model)
-    places = torch.cat([torch.arange(len(s)) for s in sequences])
-    with torch.no_grad():
-        with policy.attention():
-            together = policy._hidden(torch.cat(sequences), places, list(map(len, sequences)))
-        alone = torch.cat([model.model(input_ids=s[None]).last_hidden_state[0] for s in sequences])
-        rows = model.model(input_ids=padded, attention_mask=mask).last_hidden_state
-    torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(together, torch.cat([row[: len(s)] for row, s in zip(rows, sequences, strict=True)]), rtol=1e-5, atol=1e-5)
 
 
 def test_a_sliding_window_is_kept_inside_each_sequence() -> None:
@@ -213,12 +164,6 @@ def hooked(change: Any) -> Any:
 
     model.model.register_forward_hook(after)
     return model
-
-
-def test_a_model_that_rounds_otherwise_in_longer_rows_packs_all_the_same() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert PackedModel(hooked(lambda ids: 2e-5 * ids.shape[1])).packs
 
 
 @pytest.mark.parametrize("change", [lambda ids: 2e-5 * ids[0, 0], lambda ids: 1e-2 * ids.shape[1]])

@@ -16,8 +16,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from turnwise.learn import pack
 from turnwise.learn.activations import Kept
 from turnwise.learn.forward import PackedModel
-from turnwise.learn.fused import eager, long
-from turnwise.learn.fused.attention import Frame, Stretch, attend, attend_backward, runs_of
+from turnwise.learn.fused import attention, eager
+from turnwise.learn.fused.attention import CudnnCall, FlashCall, Frame, PaddedRows, _long, _long_backward, attend, attend_backward, runs_of
 
 HEADS, KV_HEADS, SIZE = 4, 2, 8
 
@@ -42,9 +42,9 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.testing.assert_close(out, found)
         return torch.autograd.grad(found, leaves, slope)
 
-    monkeypatch.setattr(long, "cudnn", forward)
-    monkeypatch.setattr(long, "cudnn_backward", backward)
-    monkeypatch.setattr(long, "GRAIN", 16)
+    monkeypatch.setattr(attention, "cudnn", forward)
+    monkeypatch.setattr(attention, "cudnn_backward", backward)
+    monkeypatch.setattr(attention, "GRAIN", 16)
     monkeypatch.setattr("turnwise.learn.fused.attention.LONG", 33)
 
 
@@ -58,19 +58,19 @@ def test_attention_of_padded_groups_is_that_of_each_sequence(plain: None, length
     wanted, known = attend(qkv, frame)
     slopes = attend_backward(grad, qkv, wanted, known, frame)
     runs = runs_of(frame, True, together)
-    wide = long.Wide.of(runs, lengths, qkv.device)
+    wide = PaddedRows.of(runs, lengths, qkv.device)
     assert wide is not None
     rows, padded = qkv[wide.tokens], eager.widen(grad, wide.tokens, wide.rows).view(-1, HEADS, SIZE)
     places = torch.arange(tokens).split(lengths)
     for call in runs:
         own, part = slice(call.start, call.end), torch.cat([places[number] for number in call.sequences])
         inside = wide.rows[part] - call.start
-        if isinstance(call, Stretch):
+        if isinstance(call, FlashCall):
             assert torch.equal(rows[own], qkv[part]) and torch.equal(padded[own].flatten(1), grad[part])
             continue
-        out, *state = long.attend(rows, call, frame)
+        out, *state = _long(rows, call, frame)
         torch.testing.assert_close(out[inside].flatten(1), wanted[part])
-        found = long.attend_backward(padded[own], rows, out, state, call, frame)
+        found = _long_backward(padded[own], rows, out, state, call, frame)
         for one, other in zip(found, slopes, strict=True):
             torch.testing.assert_close(one[inside], other[part])
     assert sorted(number for call in runs for number in call.sequences) == list(range(len(lengths)))
@@ -104,7 +104,7 @@ def test_layers_with_unused_rows_have_the_gradients_of_layers_without(
 
 def test_sequences_of_nearly_the_same_length_are_one_call_wherever_they_are() -> None:
     def calls(lengths: list[int], together: bool = True) -> list[tuple[int, ...]]:
-        return [run.lengths if isinstance(run, long.Group) else () for run in runs_of(frame_of(lengths), True, together)]
+        return [run.lengths if isinstance(run, CudnnCall) else () for run in runs_of(frame_of(lengths), True, together)]
 
     assert calls([8440] * 3) == [(8440,) * 3]
     assert calls([8440] * 3, together=False) == [(8440,)] * 3
@@ -120,7 +120,7 @@ def test_every_token_has_one_row_and_every_row_the_token_of_its_sequence() -> No
     for fast in (False, True):
         runs = runs_of(frame_of(lengths), fast, True)
         assert [run.start for run in runs] == [0, *(run.end for run in runs[:-1])]
-        wide = long.Wide.of(runs, lengths, torch.device("cpu"))
+        wide = PaddedRows.of(runs, lengths, torch.device("cpu"))
         assert (wide is None) == (not fast)
         if wide is None:
             assert runs[-1].end == sum(lengths)
@@ -129,5 +129,5 @@ def test_every_token_has_one_row_and_every_row_the_token_of_its_sequence() -> No
         assert torch.equal(wide.tokens[wide.rows], torch.arange(sum(lengths)))
         for call in runs:
             assert set(owner[wide.tokens[call.start : call.end]].tolist()) == set(call.sequences)
-            if isinstance(call, Stretch):
+            if isinstance(call, FlashCall):
                 assert call.offsets.tolist() == [0, 10, 2057] and call.end == 2057

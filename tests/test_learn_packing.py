@@ -14,9 +14,8 @@ from learn_cases import rollouts_of, trajectories
 from turnwise.credit import Credit
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.learn.minibatch import sequences_of, spread
 from turnwise.learn.packing import microbatches, pack
-from turnwise.learn.selection import sequences_of
-from turnwise.learn.spread import spread
 from turnwise.methods.steps import cut
 from turnwise.util.errors import TurnwiseError
 
@@ -209,8 +208,8 @@ def test_micro_batches_hold_each_sequence_once_and_respect_the_budget(seed: int,
     owner = packed.sequence_trajectory if whole else np.arange(len(packed))
     for part in parts:
         assert packed.lengths[part].sum() <= budget or len(set(owner[part].tolist())) == 1
-    homes = [set(owner[part].tolist()) for part in parts]
-    assert sum(map(len, homes)) == len(set().union(*homes))  # nothing that must stay whole is cut
+    buffers = [set(owner[part].tolist()) for part in parts]
+    assert sum(map(len, buffers)) == len(set().union(*buffers))  # nothing that must stay whole is cut
 
 
 @settings(max_examples=25, deadline=None)

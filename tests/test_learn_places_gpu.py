@@ -10,8 +10,9 @@ import torch
 from learn_cases import equal, tiny, trajectories
 from torch import nn
 
-from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, chunked, pack
-from turnwise.learn.optimiser import Optimiser, Weights
+from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, chunked_adam, pack
+from turnwise.learn.optimiser import Optimiser
+from turnwise.learn.weights import Weights
 from turnwise.objectives import Loss
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -34,7 +35,7 @@ def stepped(kind: Any, place: str, steps: int = 4) -> tuple[Weights, dict[str, t
 
 @pytest.mark.parametrize("kind", ["float32", "8bit"])
 def test_a_step_from_host_memory_is_bitwise_that_on_the_device(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr(chunked, "CHUNK", 20_000)  # many chunks: both buffers are used again and again
+    monkeypatch.setattr(chunked_adam, "CHUNK", 20_000)  # many chunks: both buffers are used again and again
     (here, one, first), (there, other, second) = (stepped(kind, place) for place in ("device", "host"))
     assert equal(one, other) and equal(first, second)
     assert there.masters["wide"].is_pinned() and here.masters["wide"].is_cuda

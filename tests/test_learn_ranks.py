@@ -24,8 +24,7 @@ from turnwise.learn.learner import Learner
 from turnwise.learn.lora import add_lora
 from turnwise.learn.packing import pack
 from turnwise.learn.ranks.group import Ranks
-from turnwise.learn.ranks.sharding import may_fuse
-from turnwise.learn.ranks.shares import dealt, shares
+from turnwise.learn.ranks.sharding import dealt, may_fuse, shares
 from turnwise.util.errors import TurnwiseError
 
 NAMES = [

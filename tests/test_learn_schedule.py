@@ -14,8 +14,7 @@ from test_learn_gradient import GradientOf, assert_same
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import ragged
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, checkpoint, pack
-from turnwise.learn.selection import sequences_of
-from turnwise.learn.update import Update
+from turnwise.learn.minibatch import select, sequences_of
 from turnwise.methods.registry import schedules
 from turnwise.methods.steps import ScheduleView, Step, cut
 from turnwise.objectives import Loss, Tokens, token_weights
@@ -270,8 +269,8 @@ def test_a_step_that_is_known_is_made_while_the_one_before_is_computed(
     rows = [np.arange(0, 3), np.arange(3, 6), np.arange(6, 8)]
     name = schedule(lambda view: [Step(rows=own, refresh=("old_logprob",) if refreshes else ()) for own in rows])
     learner, said = Learner(tiny(), LearnerSettings(optimiser=FAST, schedule=name)), list[str]()
-    weighted, taken = Update._weighted, learner.optimiser.step
-    monkeypatch.setattr(Update, "_weighted", lambda *given: said.append("made") or weighted(*given))
+    taken = learner.optimiser.step
+    monkeypatch.setattr("turnwise.learn.learner.select", lambda *given: said.append("made") or select(*given))
     monkeypatch.setattr(learner.optimiser, "step", lambda *given: said.append("taken") or taken(*given))
     found = trajectories(4)
     learner.update(credited(found, np.random.default_rng(0).normal(size=sum(len(one.turns) for one in found))))

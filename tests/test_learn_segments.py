@@ -12,7 +12,7 @@ from native_models import make
 from turnwise.config.schema import Config
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings
 from turnwise.learn.forward import PackedModel
-from turnwise.learn.homes import home_of, joined
+from turnwise.learn.weights import buffer_of, joined
 from turnwise.planner import small_gpu
 
 GB = 10**9
@@ -84,7 +84,7 @@ def test_every_matrix_has_a_place_of_zeros_and_layers_that_compute_as_one_share_
     assert {name for name, weight in learner.weights.parameters.items() if weight.dim() > 1} == set(found)
     assert all(gradient.shape == learner.weights.masters[name].shape and not gradient.any() for name, gradient in found.items())
     attention = learner.model.model.layers[0].self_attn
-    sums = [home_of(layer.weight).sum for layer in (attention.q_proj, attention.k_proj, attention.v_proj)]  # type: ignore[union-attr]
+    sums = [buffer_of(layer.weight).sum for layer in (attention.q_proj, attention.k_proj, attention.v_proj)]  # type: ignore[union-attr]
     whole = joined(sums)
     assert whole is not None and len(whole) == sum(map(len, sums))  # type: ignore[arg-type]
 

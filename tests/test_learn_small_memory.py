@@ -12,12 +12,12 @@ from learn_cases import credited, equal, tiny, trajectories, weights_of
 from torch import nn
 
 from turnwise.config.schema import Config
-from turnwise.learn import chunked, moments
+from turnwise.learn import chunked_adam
 from turnwise.learn.checkpoint import latest_good, save
 from turnwise.learn.learner import Learner
-from turnwise.learn.optimiser import Optimiser, Weights
-from turnwise.learn.packing import pack
+from turnwise.learn.optimiser import Optimiser
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
+from turnwise.learn.weights import Weights
 from turnwise.objectives import Loss
 from turnwise.setup.build import learner_settings
 from turnwise.util.errors import TurnwiseError
@@ -40,9 +40,9 @@ def settings(dtype: str = "float32", value: bool = False, **optimiser: Any) -> L
 def stored(values: torch.Tensor, signed: bool, seed: int = 0) -> torch.Tensor:
     """Numbers after they were packed and unpacked."""
     codes = torch.empty(values.shape, dtype=torch.uint8)
-    scales = torch.empty(len(values), moments.blocks_of(values))
-    moments.pack(values, codes, scales, signed, generator(seed))
-    return moments.unpack(codes, scales, signed)
+    scales = torch.empty(len(values), chunked_adam.blocks_of(values))
+    chunked_adam.pack_moment(values, codes, scales, signed, generator(seed))
+    return chunked_adam.unpack_moment(codes, scales, signed)
 
 
 # -- 8 bits -------------------------------------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ def test_a_packed_number_is_within_a_code_of_what_it_was_and_keeps_its_sign(size
     values = draw(0, 5, size)
     found = stored(values, True)
     assert torch.equal(found.sign(), values.sign())
-    assert ((found / values) - 1).abs().max() < 2 ** (1 / moments.STEPS) - 1 + 1e-6
+    assert ((found / values) - 1).abs().max() < 2 ** (1 / chunked_adam.STEPS) - 1 + 1e-6
     assert torch.equal(found.abs().amax(), values.abs().amax())
 
 
@@ -67,12 +67,6 @@ def test_a_second_moment_that_is_not_zero_never_becomes_zero() -> None:
     values = torch.tensor([[1.0, 1e-30, 0.0] + [1e-12] * 125])
     found = stored(values, False)
     assert (found[0] > 0).tolist() == (values[0] > 0).tolist()
-
-
-def test_a_block_of_zeros_stays_zero_and_does_not_touch_its_neighbour() -> None:
-    values = torch.cat([torch.zeros(2, 128), draw(2, 2, 128)], 1)
-    assert torch.equal(stored(values, True)[:, :128], torch.zeros(2, 128))
-    assert torch.equal(stored(values, True)[:, 128:].sign(), values[:, 128:].sign())
 
 
 def quadratic(optimiser: dict[str, Any], steps: int = 60, host: bool = False) -> tuple[torch.Tensor, torch.Tensor, Optimiser]:
@@ -103,10 +97,6 @@ def test_8_bit_moments_stay_close_to_a_float64_adamw_and_reach_the_same_place() 
     assert near < 1.02 * exact
 
 
-def test_the_first_step_with_8_bit_moments_is_exactly_that_of_float32() -> None:
-    assert torch.equal(quadratic({"moments": "8bit"}, 1)[0], quadratic({}, 1)[0])
-
-
 def test_8_bit_moments_take_a_quarter_of_the_memory_and_small_tensors_stay_float32() -> None:
     parameters = {"weight": nn.Parameter(draw(0, 64, 256)), "norm": nn.Parameter(draw(1, 256)), "small": nn.Parameter(draw(2, 8, 8))}
     weights = Weights(parameters.items())
@@ -124,31 +114,14 @@ def test_8_bit_moments_take_a_quarter_of_the_memory_and_small_tensors_stay_float
     assert heavy < 2.1 * 64 * 256
 
 
-def test_a_small_model_learns_a_preference_as_well_with_8_bit_moments() -> None:
-    """Wide enough that its weights are packed: two answers to one question, of which one is rewarded."""
-    chances = {}
-    for kind in ("float32", "8bit"):
-        own = OptimiserSettings(lr=6e-3, moments=kind)  # type: ignore[arg-type]
-        learner = Learner(tiny(hidden_size=64, intermediate_size=64), LearnerSettings(loss=Loss(kl_coef=0.0), optimiser=own))
-        found = trajectories(3, 1, 2)
-        values = np.concatenate([np.full(len(t.turns), 1.0 if number == 0 else -1.0) for number, t in enumerate(found)])
-        before = learner.logprobs(pack(found[:1])).mean()
-        for step in range(6):
-            learner.update(credited(found, values), step)
-        chances[kind] = learner.logprobs(pack(found[:1])).mean()
-        assert chances[kind] > before + 1.0
-        assert any(t.dtype == torch.uint8 for t in learner.state()[0].values()) == (kind == "8bit")
-    assert abs(chances["8bit"] - chances["float32"]) < 0.5
-
-
 # -- host memory --------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", ["float32", "8bit"])
 def test_an_optimiser_in_host_memory_gives_bitwise_the_same_weights(monkeypatch: Any, dtype: str, kind: str) -> None:
-    monkeypatch.setattr(chunked, "CHUNK", 1000)  # several chunks per weight
-    monkeypatch.setattr(moments, "FEWEST", 64)
+    monkeypatch.setattr(chunked_adam, "CHUNK", 1000)  # several chunks per weight
+    monkeypatch.setattr(chunked_adam, "FEWEST", 64)
     found, results = credited(trajectories()), []
     for place in ("device", "host"):
         learner = Learner(tiny(), settings(dtype, value=True, moments=kind, optimiser_place=place))
@@ -164,7 +137,7 @@ def test_an_optimiser_in_host_memory_gives_bitwise_the_same_weights(monkeypatch:
 
 @pytest.mark.parametrize("kind", ["float32", "8bit"])
 def test_a_state_resumes_exactly_and_in_the_other_place_too(monkeypatch: Any, tmp_path: Path, kind: str) -> None:
-    monkeypatch.setattr(moments, "FEWEST", 64)
+    monkeypatch.setattr(chunked_adam, "FEWEST", 64)
     found = credited(trajectories())
     learner = Learner(tiny(), settings("bfloat16", moments=kind, optimiser_place="host"))
     learner.update(found, 0)
@@ -181,7 +154,7 @@ def test_a_state_resumes_exactly_and_in_the_other_place_too(monkeypatch: Any, tm
 
 
 def test_a_state_of_the_other_kind_of_moments_is_refused(monkeypatch: Any) -> None:
-    monkeypatch.setattr(moments, "FEWEST", 64)
+    monkeypatch.setattr(chunked_adam, "FEWEST", 64)
     learners = {kind: Learner(tiny(), settings(moments=kind)) for kind in ("float32", "8bit")}
     for learner in learners.values():
         learner.update(credited(trajectories()), 0)
@@ -206,12 +179,6 @@ def test_an_unknown_kind_or_place_is_an_error_that_suggests_one() -> None:
         OptimiserSettings(moments="8-bit")  # type: ignore[arg-type]
     with pytest.raises(TurnwiseError, match="host"):
         OptimiserSettings(optimiser_place="hots")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("name", "value"), [("moments", "8bit"), ("optimiser_place", "host")])
-def test_several_processes_refuse_what_one_process_can_have(name: str, value: str) -> None:
-    with pytest.raises(TurnwiseError, match=f"learner.{name}"):
-        LearnerSettings(optimiser=OptimiserSettings(**{name: value})).check_sharded()  # type: ignore[arg-type]
 
 
 def test_a_recipe_sets_them_and_a_cluster_of_learners_refuses_them() -> None:

@@ -21,7 +21,7 @@ from test_method_objectives_losses import rows
 import turnwise as tw
 from turnwise.data.batch import Batch
 from turnwise.learn import checkpoint
-from turnwise.learn.further.kinds import heads_of
+from turnwise.learn.auxiliary.model import heads_of
 from turnwise.methods.archer import archer_values
 from turnwise.methods.kinds_of_models import Heads
 from turnwise.methods.planning import Places

@@ -22,7 +22,7 @@ import turnwise as tw
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.learn import checkpoint
-from turnwise.learn.further.kinds import heads_of
+from turnwise.learn.auxiliary.model import heads_of
 from turnwise.methods.kinds_of_models import Heads
 from turnwise.methods.planning import Places, gathered
 from turnwise.methods.registry import plans

@@ -13,14 +13,13 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 from turnwise.data.batch import Batch
-from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, pack
+from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, pack
 from turnwise.learn.activations import PAGES, USABLE
+from turnwise.learn.auxiliary.loading import Headless, difference
+from turnwise.learn.auxiliary.model import AuxiliaryModel, Training
+from turnwise.learn.auxiliary.models import Models
+from turnwise.learn.auxiliary.predictions import Predictions
 from turnwise.learn.forward import PackedModel
-from turnwise.learn.further.loading import Headless
-from turnwise.learn.further.model import FurtherModel, Training
-from turnwise.learn.further.models import Models
-from turnwise.learn.further.said import Said
-from turnwise.learn.further.tokens import difference
 from turnwise.methods import model_kinds
 from turnwise.methods.kinds_of_models import Heads, Reward
 from turnwise.util.errors import TurnwiseError
@@ -42,15 +41,15 @@ def tokens_of(batch: Batch) -> Any:
     return batch.rollouts.tokens
 
 
-def model_of(kind: Any = None, training: Training | None = None, dtype: Any = torch.float32, **more: Any) -> FurtherModel:
-    return FurtherModel("mine", PackedModel(tiny(seed=1).to(dtype)), None, kind=kind, training=training, dtype=dtype, **more)
+def model_of(kind: Any = None, training: Training | None = None, dtype: Any = torch.float32, **more: Any) -> AuxiliaryModel:
+    return AuxiliaryModel("mine", PackedModel(tiny(seed=1).to(dtype)), None, kind=kind, training=training, dtype=dtype, **more)
 
 
 def turns_of(batch: Batch) -> list[Any]:
     return [turn for trajectory in batch.trajectories for turn in trajectory.turns]
 
 
-def weights_of(model: FurtherModel) -> dict[str, Tensor]:
+def weights_of(model: AuxiliaryModel) -> dict[str, Tensor]:
     inner = {name: weight.detach().clone() for name, weight in model.packed.outer.named_parameters()}
     return inner | {f"heads.{name}": weight.detach().clone() for name, weight in model.heads.named_parameters()}
 
@@ -148,6 +147,18 @@ def test_policy_and_reference_are_asked_in_the_same_way() -> None:
     np.testing.assert_array_equal(models["policy"].score(batch), models.policy.score(batch))
 
 
+def test_the_critic_of_ppo_is_asked_as_any_model_with_heads() -> None:
+    batch, settings = batch_of(), LearnerSettings(value=ValueSettings(level="token"))
+    learner = Learner(tiny(), settings)
+    assert learner.critic is not None
+    torch.nn.init.normal_(learner.critic.heads.value.weight, generator=torch.Generator().manual_seed(0))
+    models = Models(learner, None)
+    np.testing.assert_allclose(models["value"].outputs(batch)["value"], learner.annotate(batch).column("token.value"), atol=1e-5)
+    assert models.update(batch) == {}  # the learner trains it
+    with pytest.raises(TurnwiseError, match=r"models.value: the critic of learner.value has this name"):
+        Models(learner, None, {"value": model_of()})
+
+
 def test_a_model_that_is_not_there_is_named_with_the_way_to_get_it() -> None:
     models = Models(Learner(tiny()), None, {"teacher": model_of()})
     assert list(models) == ["policy", "reference", "teacher"] and "teacher" in models and "judge" not in models
@@ -160,13 +171,13 @@ def test_a_model_that_is_not_there_is_named_with_the_way_to_get_it() -> None:
 # -- how a model learns -----------------------------------------------------------------------------------------------------------
 
 
-def outcome(said: Said) -> tuple[Tensor, dict[str, Tensor]]:
+def outcome(said: Predictions) -> tuple[Tensor, dict[str, Tensor]]:
     """An implicit process reward model: the log-ratio to a reference, summed over a trajectory, predicts success."""
     ratio = 0.5 * said.sum(said.logprob - said["token.ref"], "token", "trajectory")
     return binary_cross_entropy_with_logits(ratio, said["trajectory.success"]), {"ratio": ratio.detach().mean()}
 
 
-def pairs(said: Said) -> Tensor | None:
+def pairs(said: Predictions) -> Tensor | None:
     """Every success of a group against every failure of it."""
     ratio = 0.1 * said.sum(said.logprob - said["token.ref"], "token", "trajectory")
     won, group = said["trajectory.success"] > 0, torch.as_tensor(said.rows.path("trajectory", "group"))
@@ -195,7 +206,7 @@ def test_an_implicit_process_reward_model_learns_to_tell_success_and_nothing_els
 
 @pytest.mark.parametrize("loss", [outcome, pairs])
 @pytest.mark.parametrize("context", ["window", "full"])
-def test_how_a_batch_is_cut_never_changes_the_gradient(context: str, loss: Callable[[Said], Any]) -> None:
+def test_how_a_batch_is_cut_never_changes_the_gradient(context: str, loss: Callable[[Predictions], Any]) -> None:
     found = []
     for tokens in (10_000, 25, 1):
         model = model_of(training=FAST, tokens_per_batch=tokens)
@@ -252,7 +263,7 @@ def test_heads_that_read_the_policy_leave_it_as_it_is() -> None:
     batch = batch.with_columns({"turn.target_value": np.random.default_rng(1).normal(size=len(batch))})
     learner = Learner(tiny())
     policy = {name: weight.clone() for name, weight in learner.model.named_parameters()}
-    model = FurtherModel("critic", learner.policy, None, kind=Heads(heads={"value": "turn"}), training=FAST, shares=True)
+    model = AuxiliaryModel("critic", learner.policy, None, kind=Heads(heads={"value": "turn"}), training=FAST, shares=True)
     assert sorted(model.weights.masters) == ["heads.value.bias", "heads.value.weight"]
     losses = [model.update(batch)["loss"] for _ in range(40)]
     assert losses[-1] < 0.7 * losses[0]
@@ -266,7 +277,7 @@ def test_a_reward_model_of_transformers_is_read_at_the_end_of_each_turn() -> Non
     torch.manual_seed(0)
     sizes = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
     judge = LlamaForSequenceClassification(LlamaConfig(**sizes, num_labels=1, pad_token_id=0)).eval()
-    model, batch = FurtherModel("judge", Headless(judge), None, kind=Reward()), batch_of("full")
+    model, batch = AuxiliaryModel("judge", Headless(judge), None, kind=Reward()), batch_of("full")
     with torch.no_grad():
         states = [judge.model(input_ids=torch.tensor([[*turn.prompt_ids, *turn.response_ids]])) for turn in turns_of(batch)]
         wanted = [judge.score(state.last_hidden_state[0, -1]).item() for state in states]
@@ -281,7 +292,7 @@ def test_adapters_are_trained_alone() -> None:
 
     batch, inner = batch_of(), tiny(seed=1)
     base = {name: weight.detach().clone() for name, weight in inner.named_parameters()}
-    model = FurtherModel("mine", PackedModel(add_lora(inner, rank=4)), None, training=FAST)
+    model = AuxiliaryModel("mine", PackedModel(add_lora(inner, rank=4)), None, training=FAST)
     assert all("lora_" in name for name in model.weights.masters)
     before = model.score(batch)
     losses = [model.update(batch, outcome, columns=READ)["loss"] for _ in range(5)]
@@ -294,7 +305,7 @@ def test_optimiser_steps_see_whole_groups_in_an_order_fixed_by_the_seed() -> Non
     def seen(seed: int) -> list[list[int]]:
         found: list[list[int]] = []
 
-        def loss(said: Said) -> Tensor:
+        def loss(said: Predictions) -> Tensor:
             found.append(said.rows.at["group"].tolist())
             assert said.size("trajectory") == 4 * len(found[-1])
             return said.logprob.mean()
@@ -320,7 +331,7 @@ def test_what_cannot_be_done_is_said_in_words() -> None:
         model.outputs(batch)
     with pytest.raises(TurnwiseError, match=r"reads the column 'token.ref', which it was not given \(given: trajectory.success\)"):
         model.update(batch, outcome, columns=("trajectory.success",))
-    with pytest.raises(TurnwiseError, match="one number that depends on what the model said"):
+    with pytest.raises(TurnwiseError, match="one number that depends on what the model predicts"):
         model.update(batch, lambda said: said.logprob)
     with pytest.raises(TurnwiseError, match="column 'ref' says no level"):
         model.update(batch, outcome, columns=("ref",))
@@ -350,7 +361,7 @@ def test_other_tokens_are_told_apart_by_what_differs() -> None:
 
 
 def test_a_model_of_texts_takes_no_token_ids() -> None:
-    model = FurtherModel("judge", PackedModel(tiny().double()), Words("go to the hall"), texts=True, dtype=torch.float64)
+    model = AuxiliaryModel("judge", PackedModel(tiny().double()), Words("go to the hall"), texts=True, dtype=torch.float64)
     with torch.no_grad():
         wanted = plain_logprobs(model.packed.causal, [0, 1], [2, 3]).numpy()
     np.testing.assert_allclose(model.logprobs(["go to"], ["the hall"])[0], wanted, atol=1e-12)
@@ -394,8 +405,8 @@ def test_heads_on_the_policys_hidden_states_follow_others_alone() -> None:
     batch, learner = batch_of(), Learner(tiny())
     kind = {"kind": Heads(heads={"value": "turn"}, targets={"value": "turn.reward"}, spread=0.1), "shares": True}
     critic, target = (
-        FurtherModel("critic", learner.policy, None, training=FAST, **kind),
-        FurtherModel("target", learner.policy, None, **kind),
+        AuxiliaryModel("critic", learner.policy, None, training=FAST, **kind),
+        AuxiliaryModel("target", learner.policy, None, **kind),
     )
     before = {name: weight.detach().clone() for name, weight in target.heads.named_parameters()}
     policy = {name: weight.detach().clone() for name, weight in learner.policy.outer.named_parameters()}
@@ -406,7 +417,7 @@ def test_heads_on_the_policys_hidden_states_follow_others_alone() -> None:
         assert not torch.equal(goal, before[name])
         torch.testing.assert_close(weight.detach(), before[name] + 0.25 * (goal - before[name]), atol=1e-6, rtol=1e-5)
     assert all(torch.equal(weight, policy[name]) for name, weight in learner.policy.outer.named_parameters())
-    fresh = FurtherModel("target", learner.policy, None, **kind)
+    fresh = AuxiliaryModel("target", learner.policy, None, **kind)
     fresh.load_state(*target.state())
     np.testing.assert_array_equal(fresh.outputs(batch)["value"], target.outputs(batch)["value"])
     with pytest.raises(TurnwiseError, match="no heads that they could follow"):
@@ -414,7 +425,7 @@ def test_heads_on_the_policys_hidden_states_follow_others_alone() -> None:
 
 
 def test_another_frozen_model_than_the_saved_one_is_refused() -> None:
-    other = FurtherModel("mine", PackedModel(tiny(seed=9)), None)
+    other = AuxiliaryModel("mine", PackedModel(tiny(seed=9)), None)
     with pytest.raises(TurnwiseError, match=r"'mine': its frozen weights differ.*models.mine"):
         other.load_state(*model_of().state())
 
@@ -442,31 +453,3 @@ def test_a_copy_of_the_policy_begins_anew_after_a_warm_start() -> None:
     np.testing.assert_array_equal(models["prm"].score(batch), models.policy.score(batch))
     np.testing.assert_array_equal(models.reference.score(batch), models.policy.score(batch))
     np.testing.assert_array_equal(models["other"].score(batch), other)
-
-
-# -- memory -----------------------------------------------------------------------------------------------------------------------
-
-
-def test_memory_is_planned_with_what_other_models_will_still_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    learner = Learner(tiny())
-    prm, teacher = model_of(training=FAST), model_of()
-    Models(learner, None, {"prm": prm, "teacher": teacher})
-    size = sum(weight.numel() for weight in learner.model.parameters())
-    assert learner.memory.others() == 8 * size == prm.budget.memory.others()
-    assert teacher.budget.memory.others() == 16 * size
-    monkeypatch.setattr(PackedModel, "device", property(lambda self: torch.device("cuda")))
-    monkeypatch.setattr("turnwise.learn.memory.free_bytes", lambda device: 10**10)
-    monkeypatch.setattr("turnwise.learn.further.models._number", lambda device: 0)
-    learner.device = torch.device("cuda")
-    for memory, own, others in (
-        (learner.memory, 12 * size, 8 * size),
-        (prm.budget.memory, 12 * size, 8 * size),
-        (teacher.budget.memory, 0, 16 * size),
-    ):
-        memory.look(None)
-        assert memory.room == pytest.approx(USABLE * (10**10 - own - memory._head_bytes() - others - PAGES))
-    monkeypatch.undo()
-    learner.device = torch.device("cpu")
-    batch = batch_of()
-    prm.update(batch, outcome, columns=READ)
-    assert learner.memory.others() == 0 and teacher.budget.memory.others() == 8 * size

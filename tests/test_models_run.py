@@ -16,7 +16,7 @@ from turnwise import TurnwiseError
 from turnwise.config.schema import Config
 from turnwise.config.writing import to_toml
 from turnwise.learn import checkpoint
-from turnwise.learn.further.loading import Beside, build, dtype_of
+from turnwise.learn.auxiliary.loading import Beside, build, dtype_of
 from turnwise.learn.learner import Learner
 from turnwise.learn.tiny import TinySize, build_model, build_tokenizer
 from turnwise.runs.reporter import Reporter
@@ -81,7 +81,7 @@ class Ending(Reporter):
 def further(folder: Path) -> dict[str, torch.Tensor]:
     found = checkpoint.latest_good(folder / "checkpoints")
     assert found is not None
-    return found.further
+    return {name: tensor for name, tensor in found.tensors.items() if name.startswith(checkpoint.AUXILIARY)}
 
 
 def test_a_run_with_models_that_was_killed_and_resumed_gives_the_same_weights(tmp_path: Path, recipe: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from turnwise.engines.native import NativeEngine, product_table
 from turnwise.engines.native.product_table import Blocks
 from turnwise.engines.native.switches import PLAIN
 from turnwise.engines.sampling import ATTEMPTS, Columns, draw, truncate, uniforms
-from turnwise.learn.fourbit import pack_base
+from turnwise.learn.lora import pack_base
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

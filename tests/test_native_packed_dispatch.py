@@ -17,7 +17,7 @@ from turnwise.engines.fourbit import dense
 from turnwise.engines.native.product_table import packed_blocks
 from turnwise.engines.native.switches import PLAIN, Switches
 from turnwise.engines.native.weights import Linear, Weights
-from turnwise.learn.fourbit import pack_base
+from turnwise.learn.lora import pack_base
 
 __all__ = ["fourbit"]  # a fixture
 

@@ -12,7 +12,7 @@ from learn_cases import credited, equal, tiny, trajectories, weights_of
 from test_learn_gradient import GradientOf, assert_same
 
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, checkpoint
-from turnwise.learn.prepare import may_skip
+from turnwise.learn.minibatch import may_skip
 from turnwise.objectives import Loss, TokenLoss, Tokens, algorithms
 from turnwise.objectives.clip import clip
 from turnwise.util.errors import TurnwiseError

@@ -37,10 +37,10 @@ def test_an_order_over_very_many_items_costs_nothing_to_make() -> None:
 def test_torch_draws_from_the_seed_inside_and_goes_on_as_before_afterwards() -> None:
     import torch
 
-    from turnwise.learn.chance import drawing_from
+    from turnwise.learn.device import rng_scope
 
     torch.manual_seed(5)
-    with drawing_from(3):
+    with rng_scope(3):
         inside = torch.rand(4)
     afterwards = torch.rand(4)
     assert torch.equal(afterwards, torch.rand(4, generator=torch.manual_seed(5)))

@@ -32,7 +32,7 @@ from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory
 from turnwise.learn import checkpoint
 from turnwise.learn.local import LocalLearner
-from turnwise.learn.ranks.waits import waits
+from turnwise.learn.ranks.group import waits
 from turnwise.learn.sft import SftSettings
 from turnwise.util.errors import TurnwiseError
 

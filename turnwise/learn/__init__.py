@@ -9,12 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from turnwise.learn.auxiliary.critic import gae_targets
     from turnwise.learn.learner import Learner
     from turnwise.learn.lora import add_lora
     from turnwise.learn.packing import Packed, pack
     from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
     from turnwise.learn.sft import SftSettings, as_trajectories, warm_start
-    from turnwise.learn.values import gae_targets
 
 _HOME = {
     "Learner": "learner",
@@ -27,7 +27,7 @@ _HOME = {
     "SftSettings": "sft",
     "as_trajectories": "sft",
     "warm_start": "sft",
-    "gae_targets": "values",
+    "gae_targets": "auxiliary.critic",
 }
 
 

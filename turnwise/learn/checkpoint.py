@@ -5,6 +5,10 @@
 A folder is filled under a hidden name and then renamed, so a kill or a full disk while saving leaves the checkpoints before it as they
 were. The manifest holds the size and sha256 of every file and is written last; reading checks them all, and `latest_good` goes back to the
 newest checkpoint that passes.
+
+Several learner ranks write one together: each writes its shares into a separate file, through torch.distributed.checkpoint as safetensors,
+and the first one writes the rest and renames the folder when all have succeeded. Each file says which part of which tensor it holds, so
+any number of ranks reads the folder.
 """
 
 from __future__ import annotations
@@ -15,58 +19,38 @@ import math
 import re
 import shutil
 import warnings
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from turnwise.learn.ranks import storage
 from turnwise.learn.ranks.group import Ranks
-from turnwise.learn.saving import OLD, PART, sweep, write_folder
+from turnwise.learn.ranks.tensors import is_shared, placed_like
+from turnwise.learn.saving import OLD, PART, begin_folder, complete_folder, sweep, write_folder
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside
 
 VERSION = 1
 PATTERN = re.compile(r"step-(\d{8,})")
 FILE = re.compile(r"[\w-]+\.(safetensors|json)")
-FURTHER = "model_"  # prefix of the groups of further models, one group per model
+AUXILIARY = "model_"  # prefix of the groups of auxiliary models, one group per model
+Like = Callable[[str], Tensor | None]  # a tensor that is sharded as the one of this name is; None: it is not sharded
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint: the learner's tensors by name, the JSON state, the step, the score it was saved with, and the tensors of further
-    models."""
+    """A checkpoint: the tensors of learner and auxiliary models by name, the JSON state, the step, and the score it was saved with."""
 
     path: Path
     step: int
     score: float | None
     tensors: dict[str, Tensor]
     state: dict[str, Any]
-    further: dict[str, Tensor] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Keeper:
-    """A folder of checkpoints, and how many of them are kept."""
-
-    folder: Path
-    keep: int = 2
-
-    def save(self, step: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any], score: float | None = None) -> Path:
-        """Write one; the newest `keep` and the best are kept."""
-        return save(self.folder, step, tensors, state, score=score, keep=self.keep)
-
-    def latest(self) -> Checkpoint | None:
-        """The newest intact one."""
-        return latest_good(self.folder)
-
-    def best(self) -> Path | None:
-        """The one with the highest score."""
-        return best(self.folder)
 
 
 def save(
@@ -99,9 +83,7 @@ def save(
         sweep(path.parent)
         write_folder(path, fill)
     except (OSError, SafetensorError) as error:
-        raise TurnwiseError(
-            f"checkpoint {path} could not be written ({error}); those before it are untouched. Is the disk full?"
-        ) from error
+        raise _unwritten(path, error) from error
     prune(folder, keep)
     return path
 
@@ -152,19 +134,16 @@ def verify(path: Path) -> None:
     _state(path)
 
 
-def read(path: Path, like: storage.Like = lambda name: None, ranks: Ranks | None = None) -> Checkpoint:
+def read(path: Path, like: Like = lambda name: None, ranks: Ranks | None = None) -> Checkpoint:
     """Read one checkpoint, which is intact. With `ranks`, all processes read it together, each its shares: `like` says how tensors are
     sharded."""
     manifest = _manifest(path)
     if "ranks" in manifest:
-        tensors = storage.read(path, like, ranks)
+        tensors = _read_shards(path, like, ranks)
     else:
         groups = [name.removesuffix(".safetensors") for name in manifest["files"] if name.endswith(".safetensors")]
-        tensors = {n: t for group in groups for n, t in storage.read_plain(path / f"{group}.safetensors", group, like).items()}
-    state = _state(path)
-    further = {name: tensor for name, tensor in tensors.items() if name.startswith(FURTHER)}
-    own = {name: tensor for name, tensor in tensors.items() if name not in further}
-    return Checkpoint(path, manifest["step"], manifest["score"], own, state, further)
+        tensors = {n: t for group in groups for n, t in _read_plain(path / f"{group}.safetensors", group, like).items()}
+    return Checkpoint(path, manifest["step"], manifest["score"], tensors, _state(path))
 
 
 def latest_good(folder: str | Path) -> Checkpoint | None:
@@ -258,3 +237,114 @@ def _manifest(path: Path) -> dict[str, Any]:
 def _sha256(file: Path) -> str:
     with file.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+# Several learner ranks.
+
+
+def save_together(
+    ranks: Ranks,
+    folder: str | Path,
+    step: int,
+    tensors: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    *,
+    score: float | None = None,
+    keep: int = 2,
+) -> Path:
+    """`save` by several ranks, each of which has its shares. If one of them fails, all raise the error, and the checkpoints before it are
+    untouched."""
+    check(step, keep, tensors)
+    path = Path(folder) / f"step-{step:08d}"
+    temporary = Path(_by_first(ranks, lambda: str(_begin(path)), path))
+    digest: dict[str, Any] = {}
+    problem = ""
+    try:
+        file = _write_shards(temporary, tensors, ranks)
+        digest = digests([file]) if file.is_file() else {}
+    except Exception as error:
+        problem = f"rank {ranks.rank}: {type(error).__name__}: {str(error)[-300:]}"
+    everywhere = ranks.gather((problem, digest))
+    problems = [problem for problem, _ in everywhere if problem]
+    if problems:
+        if ranks.rank == 0:
+            shutil.rmtree(temporary, ignore_errors=True)
+        raise _unwritten(path, problems[0])
+    files = {name: entry for _, written in everywhere for name, entry in written.items()}
+
+    def finish() -> str:
+        try:
+            write_manifest(temporary, step, score, state, files, ranks.size)
+            complete_folder(temporary, path)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        prune(folder, keep)
+        return ""
+
+    _by_first(ranks, finish, path)
+    return path
+
+
+def _begin(path: Path) -> Path:
+    sweep(path.parent)
+    return begin_folder(path)
+
+
+def _by_first(ranks: Ranks, work: Callable[[], str], written: Path | None = None) -> str:
+    """What the first rank answers; its error everywhere. `written`: the checkpoint that it writes, if it writes one."""
+    answer, problem = "", ""
+    if ranks.rank == 0:
+        try:
+            answer = work()
+        except Exception as error:
+            problem = str(error) if isinstance(error, TurnwiseError) else f"{type(error).__name__}: {error}"
+    answer, problem = ranks.gather((answer, problem))[0]
+    if problem:
+        raise TurnwiseError(problem) if written is None else _unwritten(written, problem)
+    return answer
+
+
+def _unwritten(path: Path, problem: object) -> TurnwiseError:
+    return TurnwiseError(f"checkpoint {path} could not be written ({problem}); those before it are untouched. Is the disk full?")
+
+
+def _write_shards(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> Path:
+    """Write this rank's shares, together with the others. Returns its own file."""
+    import torch.distributed.checkpoint as dcp  # a second of imports that one process does not need
+
+    writer = dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    dcp.save(dict(tensors), storage_writer=writer, process_group=ranks.group)
+    return folder / f"shard-{ranks.rank + 1:05d}-model-00001-of-00001.safetensors"
+
+
+def _read_shards(folder: Path, like: Like, ranks: Ranks | None) -> dict[str, Tensor]:
+    """All tensors of a folder that several ranks have written: shares where `like` has shares, whole ones elsewhere, on the CPU."""
+    import torch.distributed.checkpoint as dcp
+
+    reader = dcp.HuggingFaceStorageReader(str(folder))
+    tensors: dict[str, Tensor] = {}
+    for name, entry in reader.read_metadata().state_dict_metadata.items():
+        example: Any = like(name)
+        tensors[name] = torch.empty(tuple(entry.size), dtype=entry.properties.dtype)
+        if example is not None and is_shared(example):
+            tensors[name] = torch.empty_like(example, dtype=entry.properties.dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a single process needs no process group, which torch mentions
+        reader = dcp.HuggingFaceStorageReader(str(folder))
+        if ranks is None:
+            dcp.load(tensors, storage_reader=reader, no_dist=True)
+        else:
+            dcp.load(tensors, storage_reader=reader, process_group=ranks.group)
+    return tensors
+
+
+def _read_plain(file: Path, group: str, like: Like) -> dict[str, Tensor]:
+    """The tensors of a file that one process has written, cut into shares one after another."""
+    tensors = {}
+    with safe_open(file, framework="pt") as handle:
+        for name in handle.keys():  # noqa: SIM118 (it is not a dictionary)
+            example = like(f"{group}/{name}")
+            tensor = handle.get_tensor(name)
+            tensors[f"{group}/{name}"] = tensor if example is None else placed_like(tensor, example)
+    return tensors

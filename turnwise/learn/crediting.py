@@ -9,7 +9,7 @@ from typing import Any, Literal
 from turnwise import credit
 from turnwise.data.batch import Batch
 from turnwise.data.masks import SharedPrefix, masked
-from turnwise.learn.values import targets_of
+from turnwise.learn.auxiliary.critic import targets_of
 from turnwise.util.metrics import numbers
 
 

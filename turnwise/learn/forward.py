@@ -9,13 +9,15 @@ Models differ, and a leak between sequences would be silent. So every model is t
 second must not depend on the first, nor on the first one's positions. A model that fails (state-space layers, custom attention, logit
 caps inside the attention, rotary frequencies that depend on the length) is run one sequence at a time with its own attention instead:
 slower but correct. Its output layer is compared with ours in the same trial.
+
+A vision-language model (`VisionModel`) is not packed: packing would have to follow every model's own placement of images.
 """
 
 from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -25,11 +27,12 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
+from turnwise.agent.vision import NEVER, Vision
+from turnwise.learn.device import to_device
 from turnwise.learn.fused import FusedStack, reason_against
 from turnwise.learn.fused.stack import EVERYTHING
 from turnwise.learn.logprobs import Head, token_logprobs
 from turnwise.learn.packing import Packed, starts_of
-from turnwise.learn.sending import sent
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.rotary import Stretching
 
@@ -119,16 +122,21 @@ def _varlen_attention() -> Any:
     return varlen_attn if "window_size" in inspect.signature(varlen_attn).parameters else None
 
 
+def has_adapters(model: Any) -> bool:
+    """Whether peft has wrapped a model."""
+    return hasattr(model, "disable_adapter")
+
+
 class PackedModel:
     """A causal language model that takes packed sequences. `model` may be wrapped by peft; weights are shared with it, not copied."""
 
-    never_said: tuple[int, ...] = ()  # tokens that no response can contain
+    never_sampled: tuple[int, ...] = ()  # tokens that no response can contain
 
     def __init__(self, model: nn.Module, fused: bool | None = None):
         """`fused` requests our layers, or forbids them; None: if they are faster, that is, on a GPU in half precision, and on a CPU in
         float32."""
         self.outer, self._wanted = model, fused
-        self.causal: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self.causal: Any = model.get_base_model() if has_adapters(model) else model
         self.backbone: Any = getattr(self.causal, "base_model", None)
         if self.backbone is None or self.backbone is self.causal:
             raise TurnwiseError(
@@ -252,9 +260,9 @@ class PackedModel:
                 config._attn_implementation = implementation
 
     def _hidden(self, ids: Any, position: Any, lengths: list[int], places: Any = None, layer: int = -1) -> Tensor:
-        row, where = (sent(x, self.device) for x in (ids, position))
-        chosen = None if places is None else sent(places, self.device)
-        borders = Borders(lengths, sent(starts_of(lengths), self.device, torch.int32))
+        row, where = (to_device(x, self.device) for x in (ids, position))
+        chosen = None if places is None else to_device(places, self.device)
+        borders = Borders(lengths, to_device(starts_of(lengths), self.device, torch.int32))
         if self.fused is not None and layer == -1:
             return self.fused.hidden(row, where, lengths, borders.offsets, chosen)
         if self.packs:
@@ -397,3 +405,42 @@ def _places(*lengths: int) -> Any:
 def _distance(one: Tensor, other: Tensor) -> float:
     largest: float = (one - other).abs().max().item()
     return largest
+
+
+class VisionModel(PackedModel):
+    """`vision` is the model's processor, the one that made the prompts."""
+
+    def __init__(self, model: nn.Module, vision: Vision):
+        self.vision = vision
+        super().__init__(model, fused=False)
+        self.never_sampled = vision.never_said
+
+    def like(self, model: nn.Module) -> PackedModel:
+        return VisionModel(model, self.vision)
+
+    @property
+    def head(self) -> Head:
+        """The output layer, in which image tokens have no probability, as in the engine."""
+        own = Head.of(self.causal)
+        silent = torch.zeros(len(own.weight), device=own.weight.device)
+        silent[list(self.vision.never_said)] = NEVER
+        return Head(own.weight, silent if own.bias is None else own.bias + silent, own.scale, own.softcap)
+
+    def hidden(self, packed: Packed, places: Any = None, layer: int = -1) -> Tensor:
+        self.check_words(packed)
+        images = packed.images if packed.images is not None else ((),) * len(packed)
+        alike: dict[Hashable, list[int]] = {}
+        for number, length in enumerate(packed.lengths.tolist()):
+            alike.setdefault(self.vision.kind(length, images[number]), []).append(number)
+        states: dict[int, Tensor] = {}
+        for numbers in alike.values():
+            ids = np.stack([packed.ids[packed.offsets[n] : packed.offsets[n + 1]] for n in numbers])
+            inputs, _ = self.vision.inputs(self.causal, ids, [images[n] for n in numbers])
+            self.stretching.reset()
+            found = self.backbone(**inputs, use_cache=False, **asked(layer))
+            states |= dict(zip(numbers, state_of(found, layer), strict=True))
+        out = torch.cat([states[number] for number in range(len(packed))])
+        return out if places is None else out[torch.as_tensor(places, device=out.device)]
+
+    def _isolates(self) -> bool:
+        return False  # nothing is packed, so nothing can leak

@@ -13,9 +13,8 @@ from torch import Tensor
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory
 from turnwise.learn import checkpoint
-from turnwise.learn.further.models import Models
+from turnwise.learn.auxiliary.models import Models
 from turnwise.learn.learner import Learner
-from turnwise.learn.ranks import checkpoint as shards
 from turnwise.learn.sft import SftSettings, warm_start
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.metrics import numbers
@@ -81,13 +80,13 @@ class LocalLearner:
         if self.policy.ranks is None:
             checkpoint.save(folder, step, tensors | auxiliary, state, score=score, keep=keep)
         else:
-            shards.save(self.policy.ranks, folder, step, tensors | auxiliary, state, score=score, keep=keep)
+            checkpoint.save_together(self.policy.ranks, folder, step, tensors | auxiliary, state, score=score, keep=keep)
 
     def restore(self, path: Path) -> dict[str, Any]:
         """Load the weights of an intact checkpoint. Returns its state."""
         stored = checkpoint.read(path, self.models.like, self.policy.ranks)
         self.policy.load_state(stored.tensors, stored.state["learner"])
-        self.models.load_state(stored.further, stored.state.get("models", {}))
+        self.models.load_state(stored.tensors, stored.state.get("models", {}))
         return stored.state
 
     def weights(self, merged: bool) -> Iterator[tuple[str, Tensor]]:
@@ -97,8 +96,7 @@ class LocalLearner:
             yield from self.policy.full_weights()
             return
         for name, parameter in self.policy.weights.parameters.items():
-            if not name.startswith("critic."):
-                yield name, parameter.detach()
+            yield name, parameter.detach()
 
     def save_model(self, folder: Path, merged: bool = True) -> Path:
         """Write the policy as a Hugging Face folder."""

@@ -4,9 +4,9 @@ A vocabulary of 150,000 makes the logits of one batch larger than the model. Her
 forward pass keeps one number per token (the log of the softmax's denominator), and the backward pass recomputes each chunk. Products are
 accumulated in float32 whatever the precision of the weights, because a log-probability that is off by 0.05 is a ratio that is off by 5 %.
 
-Where memory allows (`keep`), the forward pass also writes down how each log-probability depends on its row's logits, in the weights'
-precision. The gradient of a log-probability is one number per row, which multiplies that row: so the backward pass needs no logits, and is
-two products over all tokens.
+Where memory allows (`keep`), the forward pass also caches the gradient of each log-probability by its row's logits, in the weights'
+precision. The gradient of the loss by a log-probability is one number per row, which multiplies that row: so the backward pass needs no
+logits, and is two products over all tokens.
 
 The temperature divides the logits as the sampler does, so these are log-probabilities of the distribution that the tokens were drawn from.
 """
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from turnwise.learn.homes import Home, add_product, home_of
+from turnwise.learn.weights import GradientBuffer, add_product, buffer_of
 from turnwise.util.errors import TurnwiseError
 
 CHUNK_ELEMENTS = {"cpu": 2**22, "cuda": 2**28}  # logits that exist at once, in numbers; more is not faster
@@ -31,8 +31,8 @@ CHUNK_ELEMENTS = {"cpu": 2**22, "cuda": 2**28}  # logits that exist at once, in 
 class Head:
     """The output layer of a causal language model: logits = bound(scale · (hidden · weightᵀ + bias))."""
 
-    weight: Tensor
-    bias: Tensor | None = None
+    weight: Tensor  # [vocabulary, hidden size]
+    bias: Tensor | None = None  # [vocabulary]
     scale: float = 1.0
     softcap: float | None = None
 
@@ -80,7 +80,8 @@ def _cap(head: Head, temperature: float) -> float | None:
 
 
 class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
-    """Chunked log-softmax of a linear layer. Second derivatives are left out: no objective here needs them."""
+    """Chunked log-softmax of a linear layer. Second derivatives are left out: no objective here needs them. Letters after a name are axes:
+    R rows (response tokens), H hidden size, V vocabulary. `hidden` is [R, H], `weight` [V, H], `target` and the outputs [R]."""
 
     @staticmethod
     def forward(
@@ -96,63 +97,69 @@ class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
         keep: bool,
     ) -> tuple[Tensor, Tensor]:
         logprob = torch.empty(len(hidden), dtype=torch.promote_types(hidden.dtype, torch.float32), device=hidden.device)
-        normaliser, spread = torch.empty_like(logprob), torch.zeros_like(logprob)
-        right, kernels = _ready(weight), _kernels(weight, bias, cap)
-        kept = right.new_empty(len(hidden), len(right)) if keep else None
+        normaliser, entropies = torch.empty_like(logprob), torch.zeros_like(logprob)
+        weight_VH, kernels = _ready(weight), _kernels(weight, bias, cap)
+        cached_RV = weight_VH.new_empty(len(hidden), len(weight_VH)) if keep else None
         for part in _chunks(len(hidden), chunk):
             if kernels is not None:
-                logits = _product(hidden[part].to(right.dtype), right.t())
-                kernels.pick(logits, target[part], scale, logprob[part], normaliser[part], spread[part])
-                if kept is not None:
+                logits_RV = _product(hidden[part].to(weight_VH.dtype), weight_VH.t())
+                kernels.pick(logits_RV, target[part], scale, logprob[part], normaliser[part], entropies[part])
+                if cached_RV is not None:
                     ones = torch.ones_like(normaliser[part])
-                    kernels.slopes(logits, target[part], normaliser[part], spread[part], ones, None, scale, right.dtype, kept[part])
+                    kernels.slopes(
+                        logits_RV, target[part], normaliser[part], entropies[part], ones, None, scale, weight_VH.dtype, cached_RV[part]
+                    )
                 continue
-            logits = _logits(hidden[part], right, bias, scale, cap)
-            normaliser[part] = log_sum = logits.logsumexp(-1)
-            logprob[part] = logits.gather(-1, target[part, None])[:, 0] - log_sum
+            logits_RV = _logits(hidden[part], weight_VH, bias, scale, cap)
+            normaliser[part] = log_sum = logits_RV.logsumexp(-1)
+            logprob[part] = logits_RV.gather(-1, target[part, None])[:, 0] - log_sum
             if entropy:
-                spread[part] = _entropy(logits, log_sum)
-            if kept is not None:
-                kept[part] = _slopes(logits, target[part], log_sum, spread[part], torch.ones_like(log_sum), None, scale, cap)
-        ctx.save_for_backward(hidden, weight, bias, target, normaliser, spread, kept)
-        ctx.settings, ctx.home = (scale, cap, chunk), home_of(weight) if weight.is_cuda else None
+                entropies[part] = _entropy(logits_RV, log_sum)
+            if cached_RV is not None:
+                cached_RV[part] = _logit_gradients(
+                    logits_RV, target[part], log_sum, entropies[part], torch.ones_like(log_sum), None, scale, cap
+                )
+        ctx.save_for_backward(hidden, weight, bias, target, normaliser, entropies, cached_RV)
+        ctx.settings, ctx.buffer = (scale, cap, chunk), buffer_of(weight) if weight.is_cuda else None
         ctx.set_materialize_grads(False)  # an entropy that is only reported is free in the backward pass
         if not entropy:
-            ctx.mark_non_differentiable(spread)
-        return logprob, spread
+            ctx.mark_non_differentiable(entropies)
+        return logprob, entropies
 
     @staticmethod
     def backward(ctx: Any, logprob_grad: Tensor | None, entropy_grad: Tensor | None) -> tuple[Any, ...]:
-        hidden, weight, bias, target, normaliser, spread, kept = ctx.saved_tensors
+        hidden, weight, bias, target, normaliser, entropies, cached_RV = ctx.saved_tensors
         scale, cap, chunk = ctx.settings
         if logprob_grad is None:
             logprob_grad = torch.zeros_like(normaliser)
         # The gradient of a sum is one number for all rows; kernels read one number per row.
         logprob_grad, entropy_grad = logprob_grad.contiguous(), None if entropy_grad is None else entropy_grad.contiguous()
-        if kept is not None and entropy_grad is None:
-            return (*_from_kept(kept, hidden, weight, bias, logprob_grad, ctx.needs_input_grad[:3], ctx.home), *[None] * 6)
+        if cached_RV is not None and entropy_grad is None:
+            return (*_from_cached(cached_RV, hidden, weight, bias, logprob_grad, ctx.needs_input_grad[:3], ctx.buffer), *[None] * 6)
         need_hidden, need_weight, need_bias = ctx.needs_input_grad[:3]
-        home = ctx.home if need_weight else None
-        right, kernels = _ready(weight), _kernels(weight, bias, cap)
+        buffer = ctx.buffer if need_weight else None
+        weight_VH, kernels = _ready(weight), _kernels(weight, bias, cap)
         hidden_grad = torch.empty_like(hidden) if need_hidden else None
-        weight_grad = torch.zeros(weight.shape, dtype=normaliser.dtype, device=weight.device) if need_weight and home is None else None
+        weight_grad = torch.zeros(weight.shape, dtype=normaliser.dtype, device=weight.device) if need_weight and buffer is None else None
         bias_grad = torch.zeros(len(weight), dtype=normaliser.dtype, device=weight.device) if need_bias and bias is not None else None
         for part in _chunks(len(hidden), chunk):
-            push = None if entropy_grad is None else entropy_grad[part]
-            known = normaliser[part], spread[part], logprob_grad[part], push
+            part_entropy_grad = None if entropy_grad is None else entropy_grad[part]
+            known = normaliser[part], entropies[part], logprob_grad[part], part_entropy_grad
             if kernels is not None:
-                slope = kernels.slopes(_product(hidden[part].to(right.dtype), right.t()), target[part], *known, scale, right.dtype)
+                logit_grad_RV = kernels.slopes(
+                    _product(hidden[part].to(weight_VH.dtype), weight_VH.t()), target[part], *known, scale, weight_VH.dtype
+                )
             else:
-                slope = _slopes(_logits(hidden[part], right, bias, scale, cap), target[part], *known, scale, cap)
+                logit_grad_RV = _logit_gradients(_logits(hidden[part], weight_VH, bias, scale, cap), target[part], *known, scale, cap)
             if bias_grad is not None:
-                bias_grad += slope.sum(0)
-            slope = slope.to(right.dtype)
+                bias_grad += logit_grad_RV.sum(0)
+            logit_grad_RV = logit_grad_RV.to(weight_VH.dtype)
             if hidden_grad is not None:
-                hidden_grad[part] = (slope @ right).to(hidden.dtype)
-            if home is not None:
-                add_product([home], [len(weight)], slope, hidden[part].to(right.dtype))
+                hidden_grad[part] = (logit_grad_RV @ weight_VH).to(hidden.dtype)
+            if buffer is not None:
+                add_product([buffer], [len(weight)], logit_grad_RV, hidden[part].to(weight_VH.dtype))
             if weight_grad is not None:
-                weight_grad += _product(slope.t(), hidden[part].to(right.dtype))
+                weight_grad += _product(logit_grad_RV.t(), hidden[part].to(weight_VH.dtype))
         return (
             hidden_grad,
             None if weight_grad is None else weight_grad.to(weight.dtype),
@@ -166,37 +173,50 @@ def _learns(hidden: Tensor, head: Head) -> bool:
     return bool(torch.is_grad_enabled() and (hidden.requires_grad or head.weight.requires_grad))
 
 
-def _from_kept(
-    kept: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None, pull: Tensor, needed: Sequence[bool], home: Home | None
+def _from_cached(
+    cached_RV: Tensor,
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    logprob_grad: Tensor,
+    needs_grad: Sequence[bool],
+    buffer: GradientBuffer | None,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The gradients of hidden states, weight and bias if the log-probs have gradient `pull`, from what a gradient of 1 would be. That of a
-    weight with a home is added there."""
-    right, weight_grad = _ready(weight), None
-    hidden_grad = (_product(kept, right) * pull[:, None]).to(hidden.dtype) if needed[0] else None
-    if needed[1]:
-        scaled = (hidden * pull[:, None]).to(right.dtype)
-        if home is not None:
-            add_product([home], [len(weight)], kept, scaled)
+    """The gradients of hidden states, weight and bias if the log-probs have gradient `logprob_grad`, from what a gradient of 1 would be.
+    That of a weight with a buffer is added there."""
+    weight_VH, weight_grad = _ready(weight), None
+    hidden_grad = (_product(cached_RV, weight_VH) * logprob_grad[:, None]).to(hidden.dtype) if needs_grad[0] else None
+    if needs_grad[1]:
+        scaled = (hidden * logprob_grad[:, None]).to(weight_VH.dtype)
+        if buffer is not None:
+            add_product([buffer], [len(weight)], cached_RV, scaled)
         else:
-            weight_grad = _product(kept.t(), scaled).to(weight.dtype)
-    bias_grad = (pull @ kept.to(pull.dtype)).to(bias.dtype) if needed[2] and bias is not None else None
+            weight_grad = _product(cached_RV.t(), scaled).to(weight.dtype)
+    bias_grad = (logprob_grad @ cached_RV.to(logprob_grad.dtype)).to(bias.dtype) if needs_grad[2] and bias is not None else None
     return hidden_grad, weight_grad, bias_grad
 
 
-def _slopes(
-    logits: Tensor, target: Tensor, normaliser: Tensor, spread: Tensor, pull: Tensor, push: Tensor | None, scale: float, cap: float | None
+def _logit_gradients(
+    logits_RV: Tensor,
+    target: Tensor,
+    normaliser: Tensor,
+    entropies: Tensor,
+    logprob_grad: Tensor,
+    entropy_grad: Tensor | None,
+    scale: float,
+    cap: float | None,
 ) -> Tensor:
-    """The gradient of the raw logits if the log-prob of the target has gradient `pull` and the entropy has `push`."""
-    log_p = logits - normaliser[:, None]
-    slope = log_p.exp()
-    factor = -pull[:, None]
-    if push is not None:  # d entropy / d logit = −p (log p + entropy)
-        factor = factor - push[:, None] * (log_p + spread[:, None])
-    slope = slope.mul_(factor)
-    slope.scatter_add_(-1, target[:, None], pull[:, None])
+    """The gradient of the raw logits if the log-prob of the target has gradient `logprob_grad` and the entropy has `entropy_grad`."""
+    log_p = logits_RV - normaliser[:, None]
+    logit_grad_RV = log_p.exp()
+    factor = -logprob_grad[:, None]
+    if entropy_grad is not None:  # d entropy / d logit = −p (log p + entropy)
+        factor = factor - entropy_grad[:, None] * (log_p + entropies[:, None])
+    logit_grad_RV = logit_grad_RV.mul_(factor)
+    logit_grad_RV.scatter_add_(-1, target[:, None], logprob_grad[:, None])
     if cap is not None:
-        slope = slope * (1 - (logits / cap).square())
-    return slope.mul_(scale)
+        logit_grad_RV = logit_grad_RV * (1 - (logits_RV / cap).square())
+    return logit_grad_RV.mul_(scale)
 
 
 def _kernels(weight: Tensor, bias: Tensor | None, cap: float | None) -> Any:
@@ -226,14 +246,14 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, scale: float, cap: float | None) -> Tensor:
-    logits = _product(hidden.to(weight.dtype), weight.t())
+    logits_RV = _product(hidden.to(weight.dtype), weight.t())
     if bias is not None:
-        logits = logits + bias.to(logits.dtype)
+        logits_RV = logits_RV + bias.to(logits_RV.dtype)
     if scale != 1.0:
-        logits = logits * scale
-    return logits if cap is None else cap * torch.tanh(logits / cap)
+        logits_RV = logits_RV * scale
+    return logits_RV if cap is None else cap * torch.tanh(logits_RV / cap)
 
 
-def _entropy(logits: Tensor, log_sum: Tensor) -> Tensor:
-    log_p = logits - log_sum[:, None]
+def _entropy(logits_RV: Tensor, log_sum: Tensor) -> Tensor:
+    log_p = logits_RV - log_sum[:, None]
     return -(log_p.exp() * log_p).sum(-1)

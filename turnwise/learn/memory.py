@@ -16,14 +16,14 @@ from turnwise.engines.native.memory import free_bytes
 from turnwise.learn import activations
 from turnwise.learn.activations import NOTHING, Kept
 from turnwise.learn.forward import PackedModel
-from turnwise.learn.fourbit import has_packed
 from turnwise.learn.fused.stack import EVERYTHING
-from turnwise.learn.homes import home_of
 from turnwise.learn.logprobs import CHUNK_ELEMENTS
-from turnwise.learn.optimiser import Optimiser, Weights
+from turnwise.learn.lora import has_packed
+from turnwise.learn.optimiser import Optimiser
 from turnwise.learn.ranks.tensors import held
 from turnwise.learn.settings import OptimiserSettings
 from turnwise.learn.shapes import NAMES, ModelShape, shape_from
+from turnwise.learn.weights import Weights, buffer_of
 
 CPU_TOKENS = 8192
 
@@ -96,7 +96,7 @@ class Memory:
     def _head_bytes(self) -> int:
         """A chunk of logits with its gradient, and the output layer's gradient if it is made apart from where it is added up."""
         weight = self.policy.head.weight
-        apart = weight.requires_grad and home_of(weight) is None
+        apart = weight.requires_grad and buffer_of(weight) is None
         return 8 * self.piece + (8 * weight.numel() if apart else 0)
 
     def rows_of_logits(self) -> int | None:

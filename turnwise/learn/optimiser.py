@@ -1,96 +1,27 @@
-"""Weights with a float32 copy, and AdamW on that copy.
+"""AdamW on the float32 masters of the weights (`weights.py`), with warm-up, learning-rate schedule and clipping.
 
-A model that computes in bfloat16 cannot learn in it: a step of 1e-6 of a weight is smaller than its last bit. So each trained weight has
-a float32 master; gradients of every micro-batch are added up on the masters in float32, AdamW moves them, and `publish` writes them back
-into the model. A weight that is already float32 is its own master and needs no extra memory.
-
-With `host`, the masters and AdamW's moments are in host memory, and a step brings them to the device in chunks (`chunked.py`). Gradients
-stay on the device.
+`learner.lr` of a recipe is `OptimiserSettings.lr`, and a step's rate is `lr` × `OptimiserSettings.factor(…)`, set in `Optimiser.step`. With
+`host`, masters and moments are in host memory, and a step brings them to the device in chunks (`chunked_adam.py`). Gradients stay on the
+device.
 
 A step whose loss or gradient is not finite is skipped: the weights and the moments stay as they were. A few of them in a row end training.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from turnwise.learn.carrier import host_copy
-from turnwise.learn.chunked import EXACT, KINDS, ChunkedAdam
-from turnwise.learn.decide import Decisions
-from turnwise.learn.homes import Home, settle
-from turnwise.learn.ranks.tensors import held, placed_like, put, whole
+from turnwise.learn.chunked_adam import EXACT, KINDS, ChunkedAdam
+from turnwise.learn.ranks.group import Decisions
+from turnwise.learn.ranks.tensors import held, is_shared, placed_like, whole
 from turnwise.learn.settings import OptimiserSettings
+from turnwise.learn.weights import Weights
 from turnwise.util.errors import TurnwiseError
-
-
-class Weights:
-    """The trained parameters by name, and the float32 master of each."""
-
-    def __init__(
-        self,
-        named: Iterable[tuple[str, nn.Parameter]],
-        dtype: torch.dtype = torch.float32,
-        exact: Container[str] = (),
-        host: bool = False,
-    ):
-        """`dtype` is what the model computes in: parameters are changed to it, except those named in `exact`, which become float32.
-        Masters are copies of the original parameters. `host`: masters that are copies, and the moments, are in host memory."""
-        self.parameters: dict[str, nn.Parameter] = dict(named)
-        self.masters: dict[str, Tensor] = {}
-        self.host = host
-        self._sums: dict[str, Tensor] = {}  # gradients of masters in host memory, on the model's device
-        for name, parameter in self.parameters.items():
-            if parameter.dtype == torch.float32 and (dtype == torch.float32 or name in exact):
-                self.masters[name] = parameter
-                continue
-            full = parameter.data.float()
-            parameter.data = full if name in exact else full.to(dtype)
-            if parameter.dtype == torch.float32:
-                self.masters[name] = parameter
-                continue
-            master = host_copy(full, full.device) if host else full.clone()
-            self.masters[name] = master
-            settle(parameter, Home(master, self._sums if host else None, name))
-
-    def gradients(self) -> dict[str, Tensor]:
-        """The gradients by name, on the model's device; without those of weights that have none."""
-        found = {name: self._sums.get(name, master.grad) for name, master in self.masters.items()}
-        return {name: gradient for name, gradient in found.items() if gradient is not None}
-
-    def put_gradient(self, name: str, gradient: Tensor) -> None:
-        """Set the gradient of a weight."""
-        if self.host and self.masters[name] is not self.parameters[name]:
-            self._sums[name] = gradient
-        else:
-            self.masters[name].grad = gradient
-
-    def zero_grad(self) -> None:
-        """Forget all gradients."""
-        for tensor in (*self.parameters.values(), *self.masters.values()):
-            tensor.grad = None
-        self._sums.clear()
-
-    def publish(self) -> None:
-        """Write the masters into the model."""
-        copied = [name for name, parameter in self.parameters.items() if self.masters[name] is not parameter]
-        if copied:
-            torch._foreach_copy_([self.parameters[name].data for name in copied], [self.masters[name] for name in copied])
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The masters, detached, by name."""
-        return {name: master.detach() for name, master in self.masters.items()}
-
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load these values; names and shapes must be exactly those of the model."""
-        check_names("weights", tensors, self.masters)
-        for name, master in self.masters.items():
-            put(master, tensors[name])
-        self.publish()
 
 
 @dataclass(frozen=True)
@@ -105,33 +36,28 @@ class Step:
 class Optimiser:
     """AdamW over the masters of `weights`, with warm-up, learning-rate schedule and clipping."""
 
-    def __init__(
-        self, weights: Weights, settings: OptimiserSettings, own_lr: Mapping[str, float] | None = None, decisions: Decisions | None = None
-    ):
-        """`own_lr` gives some weights, by name, a separate learning rate; the learning-rate schedule also applies to it."""
+    def __init__(self, weights: Weights, settings: OptimiserSettings, decisions: Decisions | None = None):
         self.weights, self.settings, self._decisions = weights, settings, decisions or Decisions()
         self.look: Callable[[Weights], None] = lambda weights: None  # called with the gradients before every step, before clipping
         self.steps_taken = 0
         self.bad_in_a_row = 0
-        masters, rates = weights.masters, own_lr or {}
-        if not masters:
+        if not weights.masters:
             raise TurnwiseError("the model has no weight that requires a gradient: nothing to train")
-        groups: dict[tuple[float, float], list[str]] = {}
-        for name, master in masters.items():
-            decay = settings.weight_decay if master.dim() > 1 else 0.0
-            groups.setdefault((rates.get(name, settings.lr), decay), []).append(name)
-        self._rates = [rate for rate, _ in groups]
+        groups: dict[float, list[str]] = {}  # by weight decay
+        for name, master in weights.masters.items():
+            groups.setdefault(settings.weight_decay if master.dim() > 1 else 0.0, []).append(name)
         self._adam = self._make(groups)
 
-    def _make(self, groups: Mapping[tuple[float, float], list[str]]) -> Any:
-        """torch's AdamW; our own in chunks if moments or masters are kept in another form or place."""
+    def _make(self, groups: Mapping[float, list[str]]) -> Any:
+        """torch's AdamW; our own in chunks if moments or masters are stored in another form or place."""
         settings, weights, masters = self.settings, self.weights, self.weights.masters
         if settings.moments == "8bit" or weights.host:
             device = next(iter(weights.parameters.values())).device
-            own = [{"names": names, "lr": rate, "weight_decay": decay} for (rate, decay), names in groups.items()]
-            return ChunkedAdam(weights, own, settings, device)
+            options = [{"names": names, "lr": settings.lr, "weight_decay": decay} for decay, names in groups.items()]
+            return ChunkedAdam(weights, options, settings, device)
         return torch.optim.AdamW(
-            [{"params": [masters[name] for name in names], "lr": rate, "weight_decay": decay} for (rate, decay), names in groups.items()],
+            [{"params": [masters[name] for name in names], "weight_decay": decay} for decay, names in groups.items()],
+            lr=settings.lr,
             betas=settings.betas,
             eps=settings.eps,
             fused=True if all(master.is_cuda for master in masters.values()) else None,
@@ -151,11 +77,15 @@ class Optimiser:
             return self._adam.bytes_to_come
         return sum(8 * held(master) for master in self.weights.masters.values())
 
-    def norm(self) -> Tensor:
-        """The norm of all gradients, on their device."""
+    def norm(self, also: Sequence[Tensor] = ()) -> Tensor:
+        """The norm of all gradients and of those in `also`, which are not sharded, on their device."""
         gradients = list(self.weights.gradients().values())
+        if gradients and is_shared(gradients[0]):
+            norms = [whole(torch.nn.utils.get_total_norm(gradients)), *(gradient.norm() for gradient in also)]
+            return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+        gradients += also
         device = next(iter(self.weights.parameters.values())).device
-        return whole(torch.nn.utils.get_total_norm(gradients)) if gradients else torch.zeros((), device=device)
+        return torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros((), device=device)
 
     def step(self, loss: float, progress: float = 0.0, known: tuple[Tensor, float] | None = None) -> Step:
         """Move the weights by the gradients on the masters, then clear them. `loss` is only checked to be finite. `known`: what `norm`
@@ -171,8 +101,8 @@ class Optimiser:
             return Step(False, size, lr)
         if self.settings.clip is not None and size + 1e-6 > 0.999 * self.settings.clip:  # otherwise by a factor of 1
             self._clip(norm)
-        for group, rate in zip(self._adam.param_groups, self._rates, strict=True):
-            group["lr"] = rate * factor
+        for group in self._adam.param_groups:
+            group["lr"] = lr
         self._adam.step()
         self.weights.zero_grad()
         if not isinstance(self._adam, ChunkedAdam):  # which has done so chunk by chunk
@@ -230,15 +160,3 @@ class Optimiser:
             device = master.device if kind != "step" or self._adam.defaults.get("fused") else torch.device("cpu")
             own = placed_like(value.detach(), master) if kind != "step" else value.detach()
             self._adam.state[master][kind] = own.to(device).clone()
-
-
-def check_names(what: str, given: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    """Raises an error if names or shapes differ; it names the first."""
-    for name, tensor in wanted.items():
-        if name not in given:
-            raise TurnwiseError(f"{what}: {name!r} is missing. Is this a state of the same model, with the same adapters and critic?")
-        if given[name].shape != tensor.shape:
-            raise TurnwiseError(f"{what}: {name!r} has shape {tuple(given[name].shape)}, the model's has {tuple(tensor.shape)}")
-    strange = set(given) - set(wanted)
-    if strange:
-        raise TurnwiseError(f"{what}: {sorted(strange)[0]!r} is not in the model. Is this a state of another model?")

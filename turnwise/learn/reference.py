@@ -10,10 +10,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from turnwise.learn.forward import PackedModel
-from turnwise.learn.optimiser import check_names
+from turnwise.learn.forward import PackedModel, has_adapters
+from turnwise.learn.offload import OffloadedModel, host_copy_of
 from turnwise.learn.ranks.tensors import put
-from turnwise.learn.streamed import Streamed, host_twin
+from turnwise.learn.weights import check_names
 from turnwise.util.errors import TurnwiseError
 
 
@@ -23,17 +23,17 @@ class Reference:
     def __init__(self, policy: PackedModel, model: nn.Module | None = None, dtype: torch.dtype | None = None, host: bool = False):
         """`model` is a custom reference; without it, a copy of the current policy. `dtype` is what it computes in; None: as the policy.
         `host`: its weights are in host memory, and come to the device layer by layer while it scores."""
-        self._adapted = model is None and hasattr(policy.outer, "disable_adapter")
-        self._streamed: Streamed | None = None
+        self._adapted = model is None and has_adapters(policy.outer)
+        self._offloaded: OffloadedModel | None = None
         self.policy = policy
         if self._adapted:
             return
         parameter = next(policy.causal.parameters())
         dtype = dtype or parameter.dtype
         if host:
-            frozen = (model.to("cpu") if model is not None else host_twin(policy.causal)).requires_grad_(False).eval()
-            self._streamed = Streamed(frozen, parameter.device, dtype)
-            with self._streamed.active():
+            frozen = (model.to("cpu") if model is not None else host_copy_of(policy.causal)).requires_grad_(False).eval()
+            self._offloaded = OffloadedModel(frozen, parameter.device, dtype)
+            with self._offloaded.active():
                 self.policy = policy.like(frozen)
                 self._release()
             return
@@ -54,8 +54,8 @@ class Reference:
         if self._adapted:
             with self.policy.outer.disable_adapter():
                 yield
-        elif self._streamed is not None:
-            with self._streamed.active():
+        elif self._offloaded is not None:
+            with self._offloaded.active():
                 try:
                     yield
                 finally:

@@ -127,7 +127,7 @@ def write_model(
     model: nn.Module, folder: Path, merged: bool, tokenizer: Any = None, also: Callable[[Path], Any] = lambda folder: None
 ) -> Path:
     """The model (adapters merged into a copy, or alone) and its tokenizer as one Hugging Face folder, and what `also` puts into it."""
-    adapted = hasattr(model, "merge_and_unload")
+    adapted = hasattr(model, "merge_and_unload")  # peft has wrapped it
     whole: Any = copy.deepcopy(model).merge_and_unload() if adapted and merged else model
     return write_with(whole.save_pretrained, folder, tokenizer, also)
 

@@ -18,7 +18,7 @@ PASSES = ("epochs", "minibatches", "minibatch_size", "minibatch_unit")  # settin
 Dtype = Literal["float32", "bfloat16"]
 Moments = Literal["float32", "8bit"]
 Place = Literal["device", "host"]
-Anchor = Literal["learner", "engine", "auto"]
+OldLogprobs = Literal["learner", "engine", "auto"]
 ReferencePlace = Literal["device", "host", "auto"]
 
 
@@ -103,9 +103,9 @@ class LearnerSettings:
     reference_place              where the reference's copy of the weights is: on the model's device, in host memory, from which its layers
                                  come one after another when it scores, or "auto": in host memory if a GPU would have too little left
     temperature                  the sampler's; log-probs are at this temperature
-    old_logprobs, engine_gap     whose log-probs the ratio is anchored on: the learner's before the first step, the engine's, or "auto":
-                                 the engine's if their mean distance from the learner's on a sample is at most `engine_gap`, and the root
-                                 of its mean square at most twice that; None: see `anchor`
+    old_logprobs, engine_gap     whose log-probs are the old ones of the ratio: the learner's before the first step, the engine's, or
+                                 "auto": the engine's if their mean distance from the learner's on a sample is at most `engine_gap`, and
+                                 the root of its mean square at most twice that; None: see `old_logprobs_on`
     kl_reward_coef, kl_reward    subtract coefficient × KL to the reference from each turn's reward, and the estimator (k1, k2, k3)
     kl_reward_cap                a bound on each token's k3 in it; None: no bound
     kl_stop                      end an update when the KL from the old policy exceeds this
@@ -128,7 +128,7 @@ class LearnerSettings:
     skip_zero_credit: bool | None = None
     reference_place: ReferencePlace = "device"
     temperature: float = 1.0
-    old_logprobs: Anchor | None = None
+    old_logprobs: OldLogprobs | None = None
     engine_gap: float = 0.03
     kl_reward_coef: float = 0.0
     kl_reward: str = "k1"
@@ -141,7 +141,7 @@ class LearnerSettings:
         _choice(self, "minibatch_unit", ("trajectory", "turn"))
         _choice(self, "dtype", get_args(Dtype))
         if self.old_logprobs is not None:
-            _choice(self, "old_logprobs", get_args(Anchor))
+            _choice(self, "old_logprobs", get_args(OldLogprobs))
         _choice(self, "reference_place", get_args(ReferencePlace))
         _choice(self, "kl_reward", ("k1", "k2", "k3"))
         counts = {"epochs": 1, "minibatches": 1, "minibatch_size": 1, "tokens_per_batch": 0}
@@ -155,8 +155,8 @@ class LearnerSettings:
                 "learner: this loss averages over whole trajectories, which mini-batches of turns cut: use minibatch_unit='trajectory'"
             )
 
-    def anchor(self, device: str) -> Anchor:
-        """Whose log-probs the ratio is anchored on, on a device of this type. Left open, it is "auto" where passes in 16 bits differ
+    def old_logprobs_on(self, device: str) -> OldLogprobs:
+        """Whose log-probs are the old ones of the ratio, on a device of this type. Left open, it is "auto" where passes in 16 bits differ
         anyway, that is, on a GPU. Left open or "auto", it is the learner's if the loss compares the engine's log-probs with them."""
         compared = "engine_logprob" in self.loss.needs or "token.logprob" in self.loss.reads
         if self.old_logprobs == "auto" and compared:
@@ -195,6 +195,16 @@ class LearnerSettings:
     def made_schedule(self) -> Callable[..., Any]:
         """The schedule itself, to be called with a view of a batch: a function with its options, or a new object of its class."""
         return schedules[self.schedule].make(self._schedule_options, schedules.kind)
+
+    @property
+    def whole_trajectories(self) -> bool:
+        """Whether the loss averages over whole trajectories, so that a micro-batch must not cut them."""
+        return self.loss.level == "trajectory"
+
+    @property
+    def values_turns(self) -> bool:
+        """Whether there is a critic that values turns: then a turn without tokens also counts."""
+        return self.value is not None and self.value.level == "turn"
 
     @property
     def needs_reference(self) -> bool:

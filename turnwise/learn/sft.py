@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.learn.device import to_device
 from turnwise.learn.logprobs import token_logprobs
 from turnwise.learn.metrics import StepLog
 from turnwise.learn.optimiser import Optimiser
 from turnwise.learn.packing import Packed, microbatches, pack
-from turnwise.learn.ranks.shares import passes
-from turnwise.learn.sending import sent
+from turnwise.learn.ranks.sharding import passes
 from turnwise.learn.settings import OptimiserSettings
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
@@ -116,7 +116,7 @@ def _schedule(packed: Packed, settings: SftSettings, seed: int) -> Iterator[tupl
 def _backward(learner: Learner, batch: Packed, prompt_weight: float) -> float:
     """Gradients of the mean −log p of a batch's responses, plus `prompt_weight` × that of its prompts, in parts that fit the learner's
     token budget. Returns the loss of the responses."""
-    policy, never = learner.policy, learner.policy.never_said
+    policy, never = learner.policy, learner.policy.never_sampled
     prompt_tokens = int(_prompt_places(batch, never).sum()) if prompt_weight > 0 else 0
 
     def losses(piece: Packed) -> tuple[Tensor, Tensor]:
@@ -137,7 +137,7 @@ def _backward(learner: Learner, batch: Packed, prompt_weight: float) -> float:
         policy.inside(lambda: losses(piece))[0].backward(torch.zeros((), device=learner.device))
 
     learner.reserve()
-    parts = passes(policy, learner.ranks, batch, learner.settings.tokens_per_batch, "sft", work, idle)
+    parts = passes(policy, learner.ranks, batch, learner.budget.tokens, "sft", work, idle)
     return learner.everywhere({"loss": float(sum(parts, torch.zeros((), device=learner.device)))})["loss"]
 
 
@@ -155,7 +155,7 @@ def _prompt_places(packed: Packed, never: Sequence[int]) -> Any:
 
 def _mean_loss(learner: Learner, hidden: Tensor, piece: Packed, source: Any, count: int) -> Tensor:
     """Sum of −log p of the tokens that follow the positions `source`, over `count`."""
-    places, targets = (sent(x, hidden.device) for x in (source, piece.ids[source + 1]))
+    places, targets = (to_device(x, hidden.device) for x in (source, piece.ids[source + 1]))
     return -token_logprobs(hidden[places], learner.policy.head, targets)[0].sum() / count
 
 

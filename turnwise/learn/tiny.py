@@ -128,7 +128,7 @@ def build_model(vocabulary: int, size: TinySize, seed: int, tokenizer: Any) -> A
     """A Llama with random weights, the same for the same seed; torch's global generator is left as it was."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from turnwise.learn.chance import drawing_from
+    from turnwise.learn.device import rng_scope
 
     config = LlamaConfig(
         vocab_size=vocabulary,
@@ -146,7 +146,7 @@ def build_model(vocabulary: int, size: TinySize, seed: int, tokenizer: Any) -> A
         pad_token_id=tokenizer.pad_token_id,
         dtype="float32",
     )
-    with drawing_from(seed):
+    with rng_scope(seed):
         model = LlamaForCausalLM(config)
     return model.eval()
 
@@ -191,8 +191,8 @@ def environment_texts(
     nobody: set[str] = set()  # "expert", once it is known that there is none
     with limits.pool(Advised(portable(env, options), plan_first=True, required=False), count) as pool:
         plays = (_play(task, turns, random.Random(f"texts {seed} {task.id}"), nobody) for task in chosen)
-        for said in play_all(pool, plays, limits.cancelled):
-            yield from said
+        for texts in play_all(pool, plays, limits.cancelled):
+            yield from texts
     if limits.cancelled():
         raise Stopped(
             "stopped while the words of the tiny model were collected: nothing is kept"
@@ -202,12 +202,12 @@ def environment_texts(
 def _play(task: Task, turns: int, chance: random.Random, nobody: set[str]) -> Play[list[str]]:
     """The words of one task, played at random and, if there is an expert, by the expert. A failing environment is reported by the run;
     its words so far still count."""
-    said: list[str] = []
+    texts: list[str] = []
     for player in ("chance", "expert"):
         if player in nobody:
             break
         result = yield Reset(task)
-        words = _said(result)
+        words = _texts_of(result)
         for _ in range(turns):
             if result.over:
                 break
@@ -218,14 +218,14 @@ def _play(task: Task, turns: int, chance: random.Random, nobody: set[str]) -> Pl
             if result.message.startswith(NO_EXPERT):
                 nobody.add("expert")
                 words = []
-            words += _said(result)
-        said += words
+            words += _texts_of(result)
+        texts += words
         if result.fault is not None:
             break
-    return said
+    return texts
 
 
-def _said(result: EnvResult) -> list[str]:
+def _texts_of(result: EnvResult) -> list[str]:
     """The words of an answer: after a step, the action comes first."""
     if result.transition is None:
         return []

@@ -12,7 +12,7 @@ A schedule is a function of `(view, *, options)`, or a class whose objects are c
         for turn in range(t.max(), -1, -1):
             yield Step(rows=np.flatnonzero(t == turn), refresh=("old_logprob",))
 
-Nothing here knows torch. The learner turns a step into sequences and masks (`turnwise/learn/selection.py`).
+Nothing here knows torch. The learner turns a step into sequences and masks (`turnwise/learn/minibatch.py`).
 """
 
 from __future__ import annotations

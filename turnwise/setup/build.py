@@ -26,8 +26,8 @@ from turnwise.engines.registry import make as make_engine
 from turnwise.envs import registry
 from turnwise.envs.registry import as_given
 from turnwise.learn import models as loading
-from turnwise.learn.further.loading import Beside, build
-from turnwise.learn.further.models import REFERENCE, Models
+from turnwise.learn.auxiliary.loading import Beside, build
+from turnwise.learn.auxiliary.models import REFERENCE, Models
 from turnwise.learn.learner import Learner
 from turnwise.learn.local import LocalLearner, Signal
 from turnwise.learn.models import choose_device, warn_of_slow_dtype
@@ -147,7 +147,7 @@ def with_adapters(config: Config, model: Any) -> Any:
 
     lora = config.model.lora
     if lora.base == "4bit":
-        from turnwise.learn.fourbit import pack_base
+        from turnwise.learn.lora import pack_base
 
         model = pack_base(model, choose_device(config.device), getattr(torch, config.model.dtype))
     return add_lora(model, rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout, targets=lora.targets, seed=config.seed)

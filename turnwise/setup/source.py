@@ -13,7 +13,7 @@ from turnwise.config.schema import Config, overridden
 from turnwise.config.sources import keep_files
 from turnwise.engines.registry import declared
 from turnwise.learn import checkpoint
-from turnwise.learn.further.loading import export as write_further
+from turnwise.learn.auxiliary.loading import export as write_further
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.result import Result
 from turnwise.setup.arguments import Given, RecipeLike, as_recipe
@@ -95,7 +95,7 @@ def write_weights(run: Run, config: Config, out: Path, merged: bool = True, best
     if model is None:
         return policy.save_model(out, merged=merged, tokenizer=loaded.preprocessor)
     models = build_models(config, policy, loaded.tokenizer, only=model)
-    models.load_state(stored.further, stored.state.get("models", {}))
+    models.load_state(stored.tensors, stored.state.get("models", {}))
     return write_further(models[model], out, merged)
 
 

@@ -53,7 +53,7 @@ def multiply(x: Tensor, product: Any, factors: Sequence[Factor]) -> Tensor:
     return out
 
 
-def pull(grad: Tensor, product: Any, factors: Sequence[Factor]) -> tuple[Tensor, Tensor | None]:
+def input_gradient(grad: Tensor, product: Any, factors: Sequence[Factor]) -> tuple[Tensor, Tensor | None]:
     """The gradient of a product's input, and that of what lies between the adapters' factors, [rows, ranks]."""
     out = grad @ product.weight
     if not factors:
@@ -62,7 +62,7 @@ def pull(grad: Tensor, product: Any, factors: Sequence[Factor]) -> tuple[Tensor,
     return out.addmm_(inner, _downs(factors, grad.dtype)), inner
 
 
-def slopes(grad: Tensor, x: Tensor, inner_grad: Tensor | None, factors: Sequence[Factor]) -> list[Tensor]:
+def factor_gradients(grad: Tensor, x: Tensor, inner_grad: Tensor | None, factors: Sequence[Factor]) -> list[Tensor]:
     """The gradients of A and B of each adapter, if the product's output has gradient `grad` and its input was x."""
     if inner_grad is None:
         return []

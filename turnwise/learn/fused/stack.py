@@ -24,10 +24,10 @@ from turnwise.engines.native.weights import OUTSIDE, Layer, Weights
 from turnwise.learn.activations import EVERY, Kept
 from turnwise.learn.fused.adapters import parameters
 from turnwise.learn.fused.attention import Frame
-from turnwise.learn.fused.experts import ExpertsHalf
-from turnwise.learn.fused.layers import AnyLayer, AttentionHalf, Embedding, LastNorm, MlpHalf
+from turnwise.learn.fused.layers import AnyLayer, AttentionHalf, Embedding, ExpertsHalf, LastNorm, MlpHalf
 from turnwise.learn.fused.shared import SharedWeights
-from turnwise.learn.homes import home_of, reserve
+from turnwise.learn.offload import fetch_of
+from turnwise.learn.weights import buffer_of, reserve
 
 EVERYTHING = Kept(inputs=EVERY)
 
@@ -44,7 +44,7 @@ def reason_against(model: Any, shared: bool = False) -> str | None:
     if any(getattr(dropout, "p", 0.0) for module in causal.modules() for dropout in getattr(module, "lora_dropout", {}).values()):
         return "its adapters have dropout"
     for layer in causal.model.layers:
-        mlp = [] if hasattr(layer.mlp, "experts") else [layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj]
+        mlp = [] if _is_sparse(layer) else [layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj]
         if any(base_of(module).bias is not None for module in (layer.self_attn.o_proj, *mlp)):
             return "it has biases after attention"
     return None
@@ -122,7 +122,7 @@ class FusedStack:
         for module in inner.layers:
             _, out, *joint = _attention(module)
             groups = [[out], joint[:3]]
-            if hasattr(module.mlp, "experts"):
+            if _is_sparse(module):
                 groups += [[weight] for weight in _experts(module)[1:]]
             else:
                 _, down, *both = _mlp(module)
@@ -144,7 +144,7 @@ class FusedStack:
         """The last hidden states of all tokens of a packed row, or of those at `places` (each at most once)."""
         inner, shape = self.model.model, self.weights.shape
         layers: Sequence[AnyLayer] = self.weights.layers
-        fetch = getattr(self.model, "fetch_layer", None)  # of a model whose layers come from host memory
+        fetch = fetch_of(self.model)
         self.weights.copy_again(None if fetch is None else OUTSIDE)  # an optimiser step may have been taken since the last look
         cos, sin = zip(*self._rotations(max(lengths)), strict=True)
         sizes = shape.heads, shape.kv_heads, shape.head_dim
@@ -173,7 +173,7 @@ class FusedStack:
 
 def embedded(ids: Tensor, module: Any) -> Tensor:
     """The rows of an embedding."""
-    if home_of(module.weight) is None or not module.weight.requires_grad:
+    if buffer_of(module.weight) is None or not module.weight.requires_grad:
         return embedding(ids, module.weight, module.padding_idx)
     found: Tensor = Embedding.apply(ids, module.weight, module.padding_idx)
     return found
@@ -192,7 +192,7 @@ def parameters_of(module: Any, layer: AnyLayer) -> Parameters:
     def adapters(*products: str) -> list[Tensor]:
         return parameters(*(getattr(layer, name) for name in products)) if isinstance(layer, Layer) else []
 
-    half, weights = (ExpertsHalf, _experts(module)) if hasattr(module.mlp, "experts") else (MlpHalf, _mlp(module))
+    half, weights = (ExpertsHalf, _experts(module)) if _is_sparse(module) else (MlpHalf, _mlp(module))
     return half, [*_attention(module), *adapters("out", "qkv")], [*weights, *adapters("down", "gate_up")]
 
 
@@ -217,6 +217,11 @@ def _mlp(module: Any) -> list[Tensor | None]:
 def _experts(module: Any) -> list[Tensor | None]:
     own = module.mlp
     return [module.post_attention_layernorm.weight, own.gate.weight, own.experts.gate_up_proj, own.experts.down_proj]
+
+
+def _is_sparse(module: Any) -> bool:
+    """Whether a layer's MLP is a mixture of experts."""
+    return hasattr(module.mlp, "experts")
 
 
 def _wrapped(module: Any) -> bool:

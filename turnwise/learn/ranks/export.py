@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from turnwise.engines.fourbit import dense
-from turnwise.learn.forward import PackedModel
+from turnwise.learn.forward import PackedModel, has_adapters
 from turnwise.learn.ranks.group import Ranks
 from turnwise.learn.ranks.tensors import whole
 from turnwise.learn.saving import write_model, write_with
@@ -46,7 +46,7 @@ def _merged(layer: Any, base: Tensor) -> Tensor:
 
 def trained_weights_of(model: nn.Module, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
     """The weights that are trained, whole, under their names in the model; adapters are float32."""
-    exact = hasattr(model, "disable_adapter")
+    exact = has_adapters(model)
     for name, weight in model.named_parameters():
         if weight.requires_grad:
             full = whole(weight).detach()
@@ -83,7 +83,7 @@ def write_sharded(
 ) -> Path:
     """The model as a Hugging Face folder, written by the first process. If that fails, all raise the error."""
     first = ranks.rank == 0
-    if merged or not hasattr(policy.outer, "disable_adapter"):
+    if merged or not has_adapters(policy.outer):
         model = plain_model(policy, dtype, keep=first, device="cpu")
 
         def write() -> Path:

@@ -5,19 +5,37 @@
 
 Every process makes the same calls in the same order with the same arguments. Numbers and small objects travel over gloo on the CPU;
 weights and gradients travel over NCCL if the model is on a GPU. No wait is longer than the timeout of the group.
+
+Ranks that train one model must do the same thing at the same moment: if one of them retries with a smaller batch, stops an update early or
+skips a step while the others do not, the next collective operation never ends. So each such decision is made by `Decisions`, and nowhere
+else in the learner:
+
+| decision | rule |
+|---|---|
+| `retry` after running out of memory | if any rank ran out of memory |
+| `tokens` computed at once | the smallest number that any rank has room for |
+| `recompute` activations | if any rank has to |
+| `stop` of an update by its KL | by the KL of all tokens, each rank weighted by its own |
+| `trust` in the engine's log-probs | if all ranks find them near |
+| `skip` of a step whose loss or gradient is not finite | if any rank has one |
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
-from turnwise.learn.ranks.waits import waits
 from turnwise.util.errors import TurnwiseError
 
 T = TypeVar("T")
@@ -115,3 +133,100 @@ def leave() -> None:
     """Leave the process group."""
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+class Waits:
+    """The exchanges of one process."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._events: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()  # of exchanges that were not added yet
+
+    @contextmanager
+    def exchange(self, tensor: Tensor | None = None) -> Iterator[None]:
+        """Inside, this process exchanges something with the others: this tensor, or numbers on the CPU."""
+        if tensor is not None and tensor.is_cuda:
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            yield
+            end.record()
+            self._events.append((begin, end))
+            return
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds += time.perf_counter() - began
+
+    @property
+    def seconds(self) -> float:
+        """So far. Exchanges that a GPU has not finished are added later."""
+        while self._events and self._events[0][1].query():
+            begin, end = self._events.popleft()
+            self._seconds += begin.elapsed_time(end) / 1000
+        return self._seconds
+
+
+waits = Waits()  # of this process
+
+
+class Decide(Protocol):
+    """How processes communicate. All of them call the same method and get the same answer."""
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set anywhere."""
+
+    def smallest(self, number: float) -> float:
+        """The smallest of all numbers."""
+
+    def total(self, number: float) -> float:
+        """The sum of all numbers."""
+
+
+class Alone:
+    """One process: it decides for itself."""
+
+    def any(self, flag: bool) -> bool:
+        return flag
+
+    def smallest(self, number: float) -> float:
+        return number
+
+    def total(self, number: float) -> float:
+        return number
+
+
+@dataclass
+class Decisions:
+    """The learner's decisions, taken together with the other processes."""
+
+    together: Decide = field(default_factory=Alone)
+
+    def retry(self, out_of_memory: bool) -> bool:
+        """Whether a step is tried again with fewer tokens at once. Call it after every attempt, whether it succeeded or not."""
+        return self.together.any(out_of_memory)
+
+    def tokens(self, room: int) -> int:
+        """The tokens that are computed at once."""
+        return int(self.together.smallest(room))
+
+    def recompute(self, must: bool) -> bool:
+        """Whether activations are computed twice instead of being kept."""
+        return self.together.any(must)
+
+    def stop(self, kl: float, limit: float | None, tokens: int = 1) -> bool:
+        """Whether the policy has moved so far from the old one that the update ends. `tokens` is what this process's KL is a mean of.
+        Without a limit nothing is exchanged."""
+        if limit is None:
+            return False
+        if type(self.together) is Alone:
+            return kl > limit  # exactly this number: a product and a quotient could round it
+        return self.together.total(kl * tokens) / max(self.together.total(tokens), 1) > limit
+
+    def trust(self, near: bool) -> bool:
+        """Whether the engine's log-probs are the old ones."""
+        return not self.together.any(not near)
+
+    def skip(self, *numbers: float) -> bool:
+        """Whether an optimiser step is skipped, because a loss or a gradient norm is not finite."""
+        return self.together.any(not all(math.isfinite(number) for number in numbers))

@@ -11,60 +11,73 @@ takes a function and calls it with the root's weights in place.
 
 Our layers (`turnwise.learn.fused`) compute here too, on GPUs in half precision: FSDP2 gathers a layer's weights when its module is called,
 so the module is called and computes with our layer.
+
+A pass through a sharded model is a fixed sequence of collective operations: gather the weights of a layer, of the next one, …, and on the
+way back reduce the gradients. A rank that runs out of memory in the middle cannot make the rest of the pass, and the others would wait for
+it. So every pass notes its operations (`Lockstep`). The failing rank frees its memory, makes the remaining operations of this pass and of
+all passes still to come with zeros, and then reports the failure where all of them decide together what to do. What the others computed
+with those zeros is discarded by that decision.
+
+Which rank computes which sequences (`dealt`): sequences, or all sequences of a trajectory if they must stay together, are dealt out longest
+first, each to the rank with the fewest tokens so far. Every rank then cuts its own into micro-batches. All of this is arithmetic on numbers
+that every rank has, so nothing is exchanged. Passes over a sharded model are made together, so all ranks need the same number of
+micro-batches: those with fewer get empty ones.
 """
 
 from __future__ import annotations
 
+import heapq
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
-from torch import nn
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from turnwise.learn.forward import HALF, PackedModel, not_taken
+from turnwise.data.rollouts import Ints, ragged
+from turnwise.learn.forward import HALF, PackedModel, has_adapters, not_taken
 from turnwise.learn.fused import reason_against
-from turnwise.learn.ranks.group import Ranks
-from turnwise.learn.ranks.lockstep import Gather, Lockstep, Reduce
+from turnwise.learn.packing import Packed, microbatches
+from turnwise.learn.ranks.group import Ranks, waits
 from turnwise.util.errors import TurnwiseError
 
 T = TypeVar("T")
 
 
 class Root(nn.Module):  # type: ignore[misc]
-    """Model and critic as one module whose forward pass is any function."""
+    """A module whose forward pass is any function that computes with the model."""
 
-    def __init__(self, model: nn.Module, critic: nn.Module | None = None):
+    def __init__(self, model: nn.Module):
         super().__init__()
-        self.model, self.critic = model, critic
+        self.model = model
 
     def forward(self, work: Callable[[], T]) -> T:
         return work()
 
 
 class Sharded:
-    """A packed model, and a critic if there is one, sharded over all processes. Their parameters are replaced by shares."""
+    """A packed model, sharded over all ranks. Its parameters are replaced by shares."""
 
-    def __init__(self, policy: PackedModel, ranks: Ranks, dtype: torch.dtype, critic: nn.Module | None = None, fused: bool | None = None):
+    def __init__(self, policy: PackedModel, ranks: Ranks, dtype: torch.dtype, fused: bool | None = None):
         """`fused` requests or forbids our layers; None: if they are faster, that is, on GPUs in half precision."""
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # a second of imports that one process does not need
 
         if policy.fused is not None:
             raise TurnwiseError("layers were fused before the weights were sharded: make the model with PackedModel(model, fused=False)")
         fuses = may_fuse(policy, ranks, dtype, fused)
-        self.root: Any = Root(policy.outer, critic)
+        self.root: Any = Root(policy.outer)
         self.ranks = ranks
         self.joins = False  # whether layers also make joined copies of their weights
         self.lockstep = Lockstep(torch.device(ranks.device), self.reset)
         trained = [weight.dtype for weight in policy.outer.parameters() if weight.requires_grad]
-        lower = bool(trained) and not hasattr(policy.outer, "disable_adapter") and dtype != torch.float32
+        lower = bool(trained) and not has_adapters(policy.outer) and dtype != torch.float32
         precision = MixedPrecisionPolicy(dtype if lower else None, torch.float32 if lower else None, cast_forward_inputs=False)
         self.parts: list[Any] = [*layers_of(policy)] if policy.packs else []  # others make a different number of passes for each batch
         for layer in self.parts:
             fully_shard(layer, mesh=ranks.mesh, mp_policy=precision)
-        if critic is not None:
-            fully_shard(critic, mesh=ranks.mesh)  # float32, whatever the model computes in
-            self.parts.append(critic)
         fully_shard(self.root, mesh=ranks.mesh, mp_policy=precision, reshard_after_forward=False)
         self.parts.append(self.root)
         gather, reduce = Gather(self.lockstep), Reduce(self.lockstep)
@@ -130,3 +143,163 @@ def may_fuse(policy: PackedModel, ranks: Ranks, dtype: torch.dtype, wanted: bool
         if ranks.rank == 0:
             warnings.warn(not_taken(name, reason), stacklevel=4)
     return reason is None
+
+
+T = TypeVar("T")
+P = TypeVar("P")
+Operation = tuple[str, tuple[int, ...], tuple[int, ...], torch.dtype, Any]  # kind, shapes of output and input, dtype, group
+
+
+class Lockstep:
+    """The passes of one sharded model. `reset` frees what an aborted pass has left behind."""
+
+    def __init__(self, device: torch.device, reset: Callable[[], None]):
+        self._device, self._reset = device, reset
+        self.passes = 0  # made so far, idle ones included
+        self._made: list[Operation] = []
+        self._known: dict[str, list[Operation]] = {}  # the operations of a pass of each kind
+
+    def each(self, kind: str, parts: Sequence[P | None], work: Callable[[P], T], idle: Callable[[], Any]) -> list[T]:
+        """The results of `work` for all parts that are not None; `idle` makes the pass of a None. All processes have the same number of
+        parts. `kind` names passes with the same operations; the first one of a kind is preceded by an idle one, which notes them."""
+        if kind not in self._known:
+            self._made = []
+            idle()
+            self._known[kind] = self._made
+        done: list[T] = []
+        for number, part in enumerate(parts):
+            self._made, self.passes = [], self.passes + 1
+            failed = ""
+            try:
+                if part is None:
+                    idle()
+                else:
+                    done.append(work(part))
+            except torch.OutOfMemoryError as error:
+                failed = str(error) or "no memory left"
+            if failed:  # outside the handler: the error's frames hold the tensors that filled the memory
+                self._catch_up(kind, len(self._made), len(parts) - number - 1)
+                raise torch.OutOfMemoryError(failed)
+        return done
+
+    def _catch_up(self, kind: str, made: int, passes: int) -> None:
+        self._reset()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        operations = self._known[kind]
+        for operation in operations[made:] + operations * passes:
+            self._empty(*operation)
+
+    def _empty(self, kind: str, out: tuple[int, ...], own: tuple[int, ...], dtype: torch.dtype, group: Any) -> None:
+        given, got = torch.zeros(own, dtype=dtype, device=self._device), torch.empty(out, dtype=dtype, device=self._device)
+        if kind == "gather":
+            _gather(got, given, group=group)
+        else:
+            _reduce(got, given, group=group)
+
+    def note(self, kind: str, out: Tensor, own: Tensor, group: Any) -> None:
+        """One more operation is about to be made."""
+        self._made.append((kind, tuple(out.shape), tuple(own.shape), out.dtype, group))
+
+
+class _Comm:
+    """How FSDP2 exchanges tensors, noted."""
+
+    def __init__(self, lockstep: Lockstep):
+        self._lockstep = lockstep
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class Gather(_Comm):
+    """All-gather of weights."""
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
+        self._lockstep.note("gather", output_tensor, input_tensor, group)
+        with waits.exchange(input_tensor):
+            return _gather(output_tensor, input_tensor, group=group, async_op=async_op)
+
+
+class Reduce(_Comm):
+    """Reduce-scatter of gradients: always a sum."""
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
+        if op != dist.ReduceOp.SUM:
+            raise TurnwiseError(f"gradients of several ranks are summed, and torch {torch.__version__} asks for {op}: is it supported?")
+        self._lockstep.note("reduce", output_tensor, input_tensor, group)
+        with waits.exchange(input_tensor):
+            return _reduce(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
+
+
+_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the newer names of the same operations
+_reduce: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+T = TypeVar("T")
+Array = NDArray[Any]
+
+
+def dealt(packed: Packed, size: int, whole_trajectories: bool = False) -> list[Ints]:
+    """The sequences of each process, in their order."""
+    owner = np.arange(len(packed))
+    if whole_trajectories and len(packed):
+        owner = np.unique(packed.sequence_trajectory, return_inverse=True)[1].reshape(-1)
+    tokens = np.bincount(owner, weights=packed.lengths).astype(np.int64)
+    taker = np.zeros(len(tokens), np.int64)
+    load = [(0, rank) for rank in range(size)]
+    for unit in np.argsort(-tokens, kind="stable").tolist():
+        used, rank = load[0]
+        taker[unit] = rank
+        heapq.heapreplace(load, (used + int(tokens[unit]), rank))
+    return [np.flatnonzero(taker[owner] == rank) for rank in range(size)]
+
+
+def shares(packed: Packed, tokens: int, size: int, whole_trajectories: bool = False) -> list[list[Ints]]:
+    """The micro-batches of each process: the same number for all, empty ones last."""
+    found = [microbatches(packed, own, tokens, whole_trajectories) for own in dealt(packed, size, whole_trajectories)]
+    count = max(map(len, found))
+    return [own + [np.zeros(0, np.int64)] * (count - len(own)) for own in found]
+
+
+def shortest(packed: Packed) -> Packed:
+    """What a process reads in an empty micro-batch: the shortest sequence of the batch."""
+    return packed.take([int(np.argmin(packed.lengths))])
+
+
+def passes(
+    policy: PackedModel,
+    ranks: Ranks | None,
+    packed: Packed,
+    tokens: int,
+    kind: str,
+    work: Callable[[Packed], T],
+    idle: Callable[[Packed], Any],
+    whole_trajectories: bool = False,
+) -> list[T]:
+    """`work` on this process's micro-batches, or on all if there is one process; `idle` on a sequence that does not count, where another
+    process has one micro-batch more. `kind` names passes that exchange the same weights."""
+    if ranks is None:
+        return [work(packed.take(part)) for part in microbatches(packed, np.arange(len(packed)), tokens, whole_trajectories)]
+    own = shares(packed, tokens, ranks.size, whole_trajectories)[ranks.rank]
+    if policy.sharded is None:
+        return [work(packed.take(part)) for part in own if len(part)]
+    parts = [packed.take(part) if len(part) else None for part in own]
+    found: list[T] = policy.sharded.lockstep.each(kind, parts, work, lambda: idle(shortest(packed)))
+    return found
+
+
+def restored(ranks: Ranks | None, packed: Packed, own: Mapping[str, Array], offsets: Mapping[str, Ints]) -> dict[str, Array]:
+    """Columns of all sequences, in the order of `packed`, from those of every process's own. `offsets`: where the entries of each
+    sequence start in a column."""
+    if ranks is None:
+        return dict(own)
+    everywhere, mine = ranks.gather(dict(own)), dealt(packed, ranks.size)
+    found: dict[str, Array] = {}
+    for name, starts in offsets.items():
+        given = [columns.get(name) for columns in everywhere]
+        like = next(column for column in given if column is not None)
+        found[name] = np.zeros((int(starts[-1]), *like.shape[1:]), like.dtype)
+        for column, sequences in zip(given, mine, strict=True):
+            if column is not None:
+                found[name][ragged(starts, sequences)] = column
+    return found

@@ -6,13 +6,17 @@
 A loss sees a whole mini-batch at once, however much memory that takes to compute. If the mini-batch does not fit, its log-probs and
 outputs are computed part by part without gradient, the loss gives the gradient of each of these numbers, and a second pass propagates it
 into the weights, again part by part. So a loss may compare the trajectories of a group, and how a batch is cut never changes a gradient.
+
+With several learner ranks, every rank has the whole model. Each computes the log-probs and outputs of its share of a mini-batch; all get
+all of them and evaluate the same loss; each propagates the gradient of its share into the weights, and the gradients are summed. The sums
+are bitwise identical everywhere, and so are the weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -20,40 +24,91 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from turnwise.data.batch import Batch
-from turnwise.learn.chance import drawing_from
-from turnwise.learn.decide import Decisions
-from turnwise.learn.forward import PackedModel
-from turnwise.learn.further.budget import Budget
-from turnwise.learn.further.kinds import HasLoss, Loss, heads_of
-from turnwise.learn.further.said import LEVELS, Rows, Said, chosen_columns
-from turnwise.learn.further.scorer import Column, ReadAt, Scorer, Texts, order_of, placed, places_of, plain_weights
-from turnwise.learn.further.shared import shared_gradient
+from turnwise.learn.auxiliary.predictions import LEVELS, Predictions, Rows, chosen_columns
+from turnwise.learn.auxiliary.scorer import Column, ReadAt, Scorer, Texts, order_of, placed, places_of, plain_weights
+from turnwise.learn.budget import Budget
+from turnwise.learn.device import rng_scope, to_device
+from turnwise.learn.forward import PackedModel, has_adapters
+from turnwise.learn.hooks import GivesState, TakesState
 from turnwise.learn.memory import Memory
-from turnwise.learn.optimiser import Optimiser, Weights, check_names
+from turnwise.learn.optimiser import Optimiser, Step
 from turnwise.learn.packing import Packed, microbatches
-from turnwise.learn.ranks.group import Ranks
+from turnwise.learn.ranks.group import Decisions, Ranks
+from turnwise.learn.ranks.sharding import passes
 from turnwise.learn.saving import fingerprint
 from turnwise.learn.settings import OptimiserSettings
+from turnwise.learn.weights import Weights, check_names
 from turnwise.methods.kinds_of_models import Causal
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
+T = TypeVar("T")
+READ_AT: tuple[ReadAt, ...] = ("turn", "turn_end", "token")
+INDEX = "index in the mini-batch"
+Metrics = Mapping[str, Any]
+Loss = Callable[[Predictions], "Tensor | tuple[Tensor, Metrics] | None"]
 Judged = tuple[Tensor | None, Mapping[str, Any]]  # a loss and its metrics
 Judge = Callable[[Mapping[str, Tensor]], Judged]
 
 
+@runtime_checkable
+class HasLoss(Protocol):
+    """A kind that says itself how its model is trained."""
+
+    def loss(self, predictions: Predictions) -> Tensor | tuple[Tensor, Metrics] | None: ...
+
+
+@dataclass(frozen=True)
+class KindTraits:
+    """The optional members of a kind of model (`turnwise/methods/kinds_of_models.py`), which may be any class: read here and nowhere else.
+
+    heads        where each head is read, by name
+    head         makes a head from its name and the hidden size; None: `deep(size, layers, spread)`
+    spread       deviation of the heads' first weights: two heads that learn the same column then differ. 0: they start at zero
+    layers       hidden layers with ReLU in each head
+    logprobs     whether its loss reads log-probs
+    needs        columns that its loss reads
+    classifier   whether the model is a reward model of transformers, whose own last layer is the head
+    """
+
+    heads: Mapping[str, ReadAt]
+    head: Callable[[str, int], nn.Module] | None
+    spread: float
+    layers: int
+    logprobs: bool
+    needs: tuple[str, ...]
+    classifier: bool
+
+    @classmethod
+    def of(cls, kind: Any) -> KindTraits:
+        def member(name: str, default: Any) -> Any:
+            return getattr(kind, name, default)
+
+        return cls(
+            heads=dict(member("heads", dict)()),
+            head=member("head", None),
+            spread=float(member("spread", 0.0)),
+            layers=int(member("layers", 0)),
+            logprobs=bool(member("logprobs", True)),
+            needs=tuple(member("needs", ())),
+            classifier=bool(member("classifier", False)),
+        )
+
+
 @dataclass(frozen=True)
 class Training:
-    """How a further model is trained. `epochs` and `minibatches`: passes over a batch and optimiser steps in each, of whole groups."""
+    """How an auxiliary model is trained. `epochs` and `minibatches`: passes over a batch and optimiser steps in each, of whole groups."""
 
     optimiser: OptimiserSettings = field(default_factory=OptimiserSettings)
     epochs: int = 1
     minibatches: int = 1
 
 
-class FurtherModel(Scorer):
-    """A further model. `kind` defines its heads and how it learns; `training` None freezes it. With `shares`, `packed` is the policy
+class AuxiliaryModel(Scorer):
+    """An auxiliary model. `kind` defines its heads and how it learns; `training` None freezes it. With `shares`, `packed` is the policy
     itself: its hidden states feed the heads, and only the heads are trained. With `texts`, it has another tokenizer than the policy."""
+
+    kind: Any
 
     def __init__(
         self,
@@ -73,7 +128,8 @@ class FurtherModel(Scorer):
         ranks: Ranks | None = None,
         decisions: Decisions | None = None,
     ):
-        self.kind: Any = kind or Causal()
+        self.kind = kind or Causal()
+        self.traits = KindTraits.of(self.kind)
         self.training, self.shares, self.texts, self.seed = training, shares, texts, seed
         self.starts_from_policy = starts_from_policy
         self.trained, self.progress, self.updates, self.moved = training is not None, 0.0, 0, False
@@ -84,14 +140,14 @@ class FurtherModel(Scorer):
         memory = Memory(packed, self.weights, None)
         self.budget = Budget(memory, tokens_per_batch, f"models.{name}.tokens_per_batch", self.weights.zero_grad, decisions)
         super().__init__(name, packed, tokenizer, self.budget, temperature=temperature, ranks=ranks)
-        self.budget.look(self.optimiser)
+        self.budget.measure(self.optimiser)
         if self.trained and not shares and packed.fused is None and memory.must_recompute(self.budget.tokens):
             packed.recompute()
 
     def _make_heads(self, packed: PackedModel, size: int, where: str) -> tuple[dict[str, ReadAt], nn.ModuleDict]:
-        if getattr(self.kind, "classifier", False):
-            return dict(self.kind.heads()), nn.ModuleDict({"reward": packed.causal.score.float()})
-        with drawing_from(self.seed % 2**63, packed.device):  # custom heads may start at random
+        if self.traits.classifier:
+            return dict(self.traits.heads), nn.ModuleDict({"reward": packed.causal.score.float()})
+        with rng_scope(self.seed % 2**63, packed.device):  # custom heads may start at random
             places, heads = heads_of(self.kind, size, where)
         return places, heads.to(packed.device)
 
@@ -101,7 +157,7 @@ class FurtherModel(Scorer):
         own = {id(weight) for weight in inner.values()}
         heads = {f"heads.{name}": weight for name, weight in self.heads.named_parameters() if id(weight) not in own}
         exact_ids = {id(weight) for weight in self.heads.parameters()}
-        adapted = hasattr(packed.outer, "disable_adapter")
+        adapted = has_adapters(packed.outer)
         if self.training is None:
             for weight in (*inner.values(), *heads.values()):
                 weight.requires_grad_(False)
@@ -141,7 +197,7 @@ class FurtherModel(Scorer):
         return super()._ids(prompt, continuation)
 
     def _score(self, packed: Packed, *, temperature: float | None = None, **wanted: Any) -> dict[str, Column]:
-        if getattr(self.kind, "classifier", False) and wanted.get("logprobs"):
+        if self.traits.classifier and wanted.get("logprobs"):
             raise TurnwiseError(f"model {self.name!r} is a reward model: it has outputs(batch), and no log-probs")
         if wanted.get("heads") and not self.places:
             raise TurnwiseError(f"model {self.name!r} has no heads: its kind is {type(self.kind).__name__} (models.{self.name}.kind)")
@@ -160,11 +216,16 @@ class FurtherModel(Scorer):
         if not heads:
             return super()._forward(part, temperature, logprobs=logprobs, hidden=hidden, layer=layer)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.shares):
-            states, found = self.packed.inside(lambda: self._states(part, temperature, logprobs))
+            states, outputs = self.packed.inside(lambda: self._states(part, temperature, logprobs))
+        return outputs | self.heads_on(states, part)
+
+    def heads_on(self, states_TH: Tensor, part: Packed) -> dict[str, Tensor]:
+        """The output of each head, one number per turn or response token, from the hidden states of all tokens of a part."""
+        outputs = {}
         for name, place in self.places.items():
-            chosen = states[torch.as_tensor(places_of(part, place), device=states.device)]
-            found[name] = self.heads[name](chosen.to(next(self.heads[name].parameters()).dtype))[:, 0]
-        return found
+            chosen = states_TH[to_device(places_of(part, place), states_TH.device)]
+            outputs[name] = self.heads[name](chosen.to(next(self.heads[name].parameters()).dtype))[:, 0]
+        return outputs
 
     def _states(self, part: Packed, temperature: float, logprobs: bool) -> tuple[Tensor, dict[str, Tensor]]:
         """All hidden states of a part, and the log-probs of its response tokens if they are wanted."""
@@ -184,8 +245,8 @@ class FurtherModel(Scorer):
     ) -> dict[str, float]:
         """Learn from a batch. Returns metrics: means over the optimiser steps.
 
-        loss      a function of what the model said about a mini-batch (`Said`): a number with gradient, (number, metrics), or None if
-                  there is nothing to learn from it. Default: the kind's own
+        loss      a function of what the model predicts for a mini-batch (`Predictions`): a number with gradient, (number,
+                  metrics), or None if there is nothing to learn from it. Default: the kind's own
         columns   names of the batch's columns that the loss reads, or arrays by such names
         logprobs  whether the loss reads log-probs; None: as the kind says
         """
@@ -193,9 +254,9 @@ class FurtherModel(Scorer):
             raise TurnwiseError(f"model {self.name!r} is frozen, so it cannot be updated: set models.{self.name}.trained=true")
         chosen = loss if loss is not None else self._own_loss()
         given = self._columns(batch, columns, loss is None)
-        wanted = {"logprobs": getattr(self.kind, "logprobs", True) if logprobs is None else logprobs, "heads": bool(self.places)}
+        wanted = {"logprobs": self.traits.logprobs if logprobs is None else logprobs, "heads": bool(self.places)}
         packed, seed = self._packed(batch), derive(self.seed, f"update of model {self.name}", self.updates)
-        self.budget.look(self.optimiser)
+        self.budget.measure(self.optimiser)
         steps: list[dict[str, float]] = []
         with self._computing(training=True):
             for number, sequences in enumerate(self._minibatches(packed, batch, seed)):
@@ -214,7 +275,7 @@ class FurtherModel(Scorer):
         )
 
     def _columns(self, batch: Batch, given: Sequence[str] | Mapping[str, Any], own: bool) -> dict[str, NDArray[Any]]:
-        names = [*given, *(getattr(self.kind, "needs", ()) if own else ())]
+        names = [*given, *(self.traits.needs if own else ())]
         arrays = dict(given) if isinstance(given, Mapping) else {}
         for name in names:
             if name.partition(".")[0] not in LEVELS:
@@ -250,8 +311,8 @@ class FurtherModel(Scorer):
         def judged(found: Mapping[str, Tensor]) -> Judged:
             outputs = {name: value for name, value in found.items() if name != "logprob"}
             empty = torch.zeros(0, device=self.packed.device)
-            given = loss(Said(found.get("logprob", empty), outputs, tensors, rows))
-            return given if isinstance(given, tuple) else (given, {})
+            judged_loss = loss(Predictions(found.get("logprob", empty), outputs, tensors, rows))
+            return judged_loss if isinstance(judged_loss, tuple) else (judged_loss, {})
 
         value, metrics = self.budget(lambda tokens: self._gradient(part, tokens, judged, wanted, seed))
         if value is None:
@@ -263,38 +324,70 @@ class FurtherModel(Scorer):
     def _gradient(self, batch: Packed, tokens: int, judged: Judge, wanted: Mapping[str, bool], seed: int) -> Judged:
         """Gradients of a mini-batch on the weights; its loss and metrics."""
         if self.ranks is not None:
-            return shared_gradient(self, self.ranks, batch, tokens, lambda found: _backward(judged(found), self.name), wanted, seed)
+            return self._gradient_of_ranks(self.ranks, batch, tokens, judged, wanted, seed)
         parts = [batch.take(part) for part in microbatches(batch, np.arange(len(batch)), tokens)]
         if len(parts) == 1:
-            return _backward(judged(self.said(parts[0], wanted, derive(seed, 0))), self.name)
+            return _backward(judged(self._predict(parts[0], wanted, derive(seed, 0))), self.name)
         with torch.no_grad():
-            first = [self.said(part, wanted, derive(seed, number)) for number, part in enumerate(parts)]
-        leaves = {name: torch.cat([found[name] for found in first]).requires_grad_() for name in first[0]}
+            first = [self._predict(part, wanted, derive(seed, number)) for number, part in enumerate(parts)]
+        leaves = {name: torch.cat([outputs[name] for outputs in first]).requires_grad_() for name in first[0]}
         value, metrics = _backward(judged(leaves), self.name)
-        used = {name: leaf.grad.split([len(found[name]) for found in first]) for name, leaf in leaves.items() if leaf.grad is not None}
+        gradients = {name: leaf.grad.split([len(out[name]) for out in first]) for name, leaf in leaves.items() if leaf.grad is not None}
         for number, part in enumerate(parts):
-            found = self.said(part, wanted, derive(seed, number))
-            names = [name for name in used if len(found[name])]
-            if names:
-                torch.autograd.backward([found[name] for name in names], [used[name][number] for name in names])
+            outputs = self._predict(part, wanted, derive(seed, number))
+            _pull(outputs, {name: gradient[number] for name, gradient in gradients.items()})
         return value, metrics
 
-    def said(self, part: Packed, wanted: Mapping[str, bool], seed: int) -> dict[str, Tensor]:
+    def _gradient_of_ranks(self, ranks: Ranks, batch: Packed, tokens: int, judged: Judge, wanted: Mapping[str, bool], seed: int) -> Judged:
+        """The same with several ranks, each of which computes its share of the sequences."""
+        decisions = self.budget.decisions
+        tokens_, turns = np.arange(len(batch.source)), np.arange(len(batch.turn_row))
+        batch = batch.with_columns(**{INDEX: tokens_}).with_turn_columns(**{INDEX: turns})
+
+        def predict(part: Packed) -> dict[str, Tensor]:
+            return self._predict(part, wanted, derive(seed, int(part.turn_row[0])))  # both passes over a part draw the same random numbers
+
+        with torch.no_grad():
+            first = together(decisions, lambda: passes(self.packed, ranks, batch, tokens, "score", predict, predict))
+        share = {name: torch.cat([outputs[name] for outputs in first]).cpu().numpy() for name in first[0]} if first else {}
+        everything = self.restored(batch, share, wanted)
+        leaves = {name: torch.as_tensor(column, device=self.packed.device).requires_grad_() for name, column in everything.items()}
+        value, metrics = _backward(judged(leaves), self.name)
+        gradients = {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
+        if value is None:
+            return value, metrics
+
+        def pull(part: Packed) -> None:
+            outputs = predict(part)
+            per_token = {name: name == "logprob" or self.places.get(name) == "token" for name in gradients}
+            index = {name: (part.columns if per_token[name] else part.turn_columns)[INDEX] for name in gradients}
+            _pull(outputs, {name: gradient[index[name]] for name, gradient in gradients.items()})
+
+        together(decisions, lambda: passes(self.packed, ranks, batch, tokens, "score", pull, predict))
+        sum_gradients(self.weights, ranks)
+        return value, metrics
+
+    def _predict(self, part: Packed, wanted: Mapping[str, bool], seed: int) -> dict[str, Tensor]:
         """A part through the model; dropout draws from the seed alone, so both passes over a part are the same."""
         self.budget.memory.prepare(len(part.ids))
-        with drawing_from(seed % 2**63, self.packed.device):
+        with rng_scope(seed % 2**63, self.packed.device):
             return self._forward(part, self.temperature, logprobs=wanted["logprobs"], heads=wanted["heads"])
 
-    # -- keeping ------------------------------------------------------------------------------------------------------------------
+    def step(self, loss: float, progress: float, norm: tuple[Tensor, float] | None = None) -> Step:
+        """Move the weights by their gradients. `norm`: as of `Optimiser.step`."""
+        assert self.optimiser is not None
+        return self.optimiser.step(loss, progress, norm)
+
+    # -- state --------------------------------------------------------------------------------------------------------------------
 
     @property
     def weights_by_name(self) -> dict[str, Tensor]:
-        heads = {f"heads.{name}": weight.detach() for name, weight in self.heads.named_parameters() if not self._is_classifier}
-        return ({} if self.shares else plain_weights(self.packed, self.weights.masters)) | heads
+        return ({} if self.shares else plain_weights(self.packed, self.weights.masters)) | self._head_weights
 
     @property
-    def _is_classifier(self) -> bool:
-        return bool(getattr(self.kind, "classifier", False))
+    def _head_weights(self) -> dict[str, Tensor]:
+        """Those of its own heads, by name; a classifier's head is part of the model."""
+        return {f"heads.{name}": weight.detach() for name, weight in self.heads.named_parameters() if not self.traits.classifier}
 
     def follow(self, other: Scorer, share: float = 1.0) -> None:
         """Move the weights towards another model's: completely, or by a share, as target networks do. The optimiser keeps its state. A
@@ -317,12 +410,11 @@ class FurtherModel(Scorer):
     def _plain_targets(self) -> dict[str, Tensor]:
         """What `follow` writes to: the masters of trained weights, the weights themselves elsewhere; adapters are left alone."""
         inner: dict[str, Tensor] = {} if self.shares else dict(self.packed.causal.named_parameters())
-        adapted = hasattr(self.packed.outer, "disable_adapter")
-        masters = {} if adapted else self.weights.masters
-        found = {
+        masters = {} if has_adapters(self.packed.outer) else self.weights.masters
+        plain = {
             name.replace("base_layer.", ""): masters.get(name, weight).detach() for name, weight in inner.items() if "lora_" not in name
         }
-        return found | {f"heads.{name}": weight.detach() for name, weight in self.heads.named_parameters() if not self._is_classifier}
+        return plain | self._head_weights
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All that is needed to continue exactly here: tensors (copies, on the CPU) and plain numbers. Frozen weights are kept only if
@@ -333,7 +425,7 @@ class FurtherModel(Scorer):
             groups["optimiser"], numbers["optimiser"] = self.optimiser.state()
         if self.moved:
             groups["frozen"] = self._frozen()
-        if hasattr(self.kind, "state"):
+        if isinstance(self.kind, GivesState):
             numbers["kind"] = self.kind.state()
         tensors = {f"{group}/{name}": weight.to("cpu", copy=True) for group, own in groups.items() for name, weight in own.items()}
         return tensors, numbers
@@ -356,15 +448,14 @@ class FurtherModel(Scorer):
                 weight.data.copy_(groups["frozen"][name])
         if self.optimiser is not None:
             self.optimiser.load_state(groups["optimiser"], numbers["optimiser"])
-        if "kind" in numbers and hasattr(self.kind, "load_state"):
+        if "kind" in numbers and isinstance(self.kind, TakesState):
             self.kind.load_state(numbers["kind"])
         self.updates, self.moved = int(numbers["updates"]), bool(numbers["moved"])
 
     def _frozen(self) -> dict[str, Tensor]:
         """The weights that no optimiser moves, by name; empty for a model that shares the policy's."""
         inner = {} if self.shares else dict(self.packed.outer.named_parameters())
-        all_ = inner | {f"heads.{name}": weight for name, weight in self.heads.named_parameters() if not self._is_classifier}
-        return {name: weight.detach() for name, weight in all_.items() if name not in self.weights.masters}
+        return {name: weight.detach() for name, weight in (inner | self._head_weights).items() if name not in self.weights.masters}
 
     def _fingerprint(self) -> str:
         return "" if self.shares else fingerprint(self.packed.outer)
@@ -377,8 +468,75 @@ def _backward(judged: Judged, name: str) -> Judged:
         return judged
     if not isinstance(value, Tensor) or value.dim() != 0 or not value.requires_grad:
         raise TurnwiseError(
-            f"model {name!r}: its loss is one number that depends on what the model said, or None where there is nothing to learn from; "
-            f"not {str(value)[:80]}"
+            f"model {name!r}: its loss is one number that depends on what the model predicts, or None where there is nothing to learn "
+            f"from; not {str(value)[:80]}"
         )
     value.backward()
     return value.detach(), metrics
+
+
+def _pull(outputs: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
+    """Propagate the gradients of some outputs into the weights."""
+    names = [name for name in gradients if len(outputs[name])]
+    if names:
+        torch.autograd.backward([outputs[name] for name in names], [gradients[name] for name in names])
+
+
+def heads_of(kind: Any, size: int, where: str) -> tuple[dict[str, ReadAt], nn.ModuleDict]:
+    """Where each head of a kind is read, and the layers themselves."""
+    traits = KindTraits.of(kind)
+    for name, place in traits.heads.items():
+        if place not in READ_AT or not name.isidentifier():
+            raise TurnwiseError(f"{where}: heads are names with one of {', '.join(READ_AT)}, not {name!r}: {place!r}")
+
+    def default_head(name: str, size: int) -> nn.Module:
+        return deep(size, traits.layers, traits.spread, derive(0, "head", name))
+
+    make_head = traits.head or default_head
+    return dict(traits.heads), nn.ModuleDict({name: make_head(name, size) for name in traits.heads}).float()
+
+
+def linear(size: int, spread: float = 0.0, seed: int = 0) -> nn.Module:
+    """A linear layer that starts at zero: before it has learned, everything is worth 0. Or with normal weights of deviation `spread`."""
+    layer = nn.Linear(size, 1)
+    nn.init.zeros_(layer.weight)
+    if spread > 0:
+        nn.init.normal_(layer.weight, std=spread, generator=torch.Generator().manual_seed(seed))
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def deep(size: int, layers: int, spread: float = 0.0, seed: int = 0) -> nn.Module:
+    """A linear layer behind `layers` hidden ones with ReLU."""
+    generator = torch.Generator().manual_seed(derive(seed, "hidden layers") % 2**63)
+    parts: list[nn.Module] = []
+    for _ in range(layers):
+        hidden = nn.Linear(size, size)
+        nn.init.normal_(hidden.weight, std=(2 / size) ** 0.5, generator=generator)
+        nn.init.zeros_(hidden.bias)
+        parts += [hidden, nn.ReLU()]
+    last = linear(size, spread, seed)
+    return nn.Sequential(*parts, last) if parts else last
+
+
+def together(decisions: Decisions, work: Callable[[], T]) -> T:
+    """The result of the work. If one process runs out of memory, all of them report that."""
+    done, failed = list[T](), ""
+    try:
+        done = [work()]
+    except torch.OutOfMemoryError as error:
+        failed = str(error) or "no memory left"
+    if decisions.retry(bool(failed)):
+        raise torch.OutOfMemoryError(failed or "in another process")
+    return done[0]
+
+
+def sum_gradients(weights: Weights, ranks: Ranks) -> None:
+    """The gradients on whole weights, summed over all processes. A weight without a gradient anywhere gets none."""
+    names, own = list(weights.masters), weights.gradients()
+    somewhere = np.any(ranks.gather([name in own for name in names]), axis=0)
+    for name, some in zip(names, somewhere.tolist(), strict=True):
+        if some:
+            gradient = own[name] if name in own else torch.zeros_like(weights.masters[name], device=weights.parameters[name].device)
+            weights.put_gradient(name, gradient)
+            ranks.sum_([gradient])

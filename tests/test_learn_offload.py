@@ -11,13 +11,12 @@ import torch
 from learn_cases import credited, equal, tiny, trajectories
 from native_models import make
 
-from turnwise.config.schema import Config
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.learner import Learner
+from turnwise.learn.offload import OffloadedModel, host_copy_of
 from turnwise.learn.packing import Packed, pack
 from turnwise.learn.reference import Reference
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings
-from turnwise.learn.streamed import Streamed, host_twin
 from turnwise.objectives import Loss
 from turnwise.util.errors import TurnwiseError
 
@@ -73,59 +72,51 @@ def test_layers_that_take_turns_in_a_place_are_computed_by_one_thread(monkeypatc
 
 @pytest.mark.parametrize("kind", ["qwen2", "llama", "qwen3-moe", "gemma3", "smollm3"])
 @pytest.mark.parametrize("fused", [False, True])
-def test_streamed_layers_compute_what_resident_ones_do(kind: str, fused: bool) -> None:
+def test_offloaded_layers_compute_what_resident_ones_do(kind: str, fused: bool) -> None:
     packed = pack(trajectories(context="full"))
     model = deep(kind=kind, tie_word_embeddings=kind == "llama") if kind in ("qwen2", "llama") else make(kind)
     wanted = hidden(PackedModel(model, fused=fused), packed)
-    twin = host_twin(model)
-    streamed = Streamed(twin, CPU, torch.float32)
-    with streamed.active():
-        policy = PackedModel(twin, fused=fused)
+    copied = host_copy_of(model)
+    offloaded = OffloadedModel(copied, CPU, torch.float32)
+    with offloaded.active():
+        policy = PackedModel(copied, fused=fused)
     for _ in range(2):
-        with streamed.active():
+        with offloaded.active():
             assert torch.equal(hidden(policy, packed), wanted)
             if policy.fused is not None:
                 policy.fused.release()
 
 
 def test_outside_a_pass_all_weights_are_in_host_memory_and_nothing_can_compute() -> None:
-    twin = host_twin(deep())
-    streamed = Streamed(twin, CPU, torch.float32)
-    with streamed.active():
-        policy = PackedModel(twin, fused=False)
-        inside = {weight.data_ptr() for weight in twin.model.layers[4].parameters()}
-        assert inside == {weight.data_ptr() for weight in twin.model.layers[0].parameters()}  # they share a buffer
-    assert all(group.is_in(group.home) for group in (streamed.root, *streamed.layers))
+    copied = host_copy_of(deep())
+    offloaded = OffloadedModel(copied, CPU, torch.float32)
+    with offloaded.active():
+        policy = PackedModel(copied, fused=False)
+        inside = {weight.data_ptr() for weight in copied.model.layers[4].parameters()}
+        assert inside == {weight.data_ptr() for weight in copied.model.layers[0].parameters()}  # they share a buffer
+    assert all(group.is_in(group.host) for group in (offloaded.root, *offloaded.layers))
     with pytest.raises(TurnwiseError, match=r"active\(\)"):
         hidden(policy, pack(trajectories()))
-
-
-def test_the_device_holds_two_layers_and_what_is_not_in_layers() -> None:
-    model = deep()
-    streamed = Streamed(host_twin(model), CPU, torch.float32)
-    layer = sum(weight.numel() for weight in model.model.layers[0].parameters())
-    rest = sum(weight.numel() for weight in model.parameters()) - 5 * layer
-    assert streamed.bytes_ == 4 * (rest + 2 * layer)
 
 
 def test_layers_that_share_weights_come_all_at_once() -> None:
     model = deep()
     model.model.layers[3] = model.model.layers[1]
     wanted = hidden(PackedModel(model, fused=False), pack(trajectories()))
-    twin = host_twin(model)
-    streamed = Streamed(twin, CPU, torch.float32)
-    assert not streamed.layers
-    with streamed.active():
-        assert torch.equal(hidden(PackedModel(twin, fused=False), pack(trajectories())), wanted)
+    copied = host_copy_of(model)
+    offloaded = OffloadedModel(copied, CPU, torch.float32)
+    assert not offloaded.layers
+    with offloaded.active():
+        assert torch.equal(hidden(PackedModel(copied, fused=False), pack(trajectories())), wanted)
 
 
 def test_weights_that_something_moves_are_an_error_not_wrong_numbers() -> None:
-    twin = host_twin(deep())
-    streamed = Streamed(twin, CPU, torch.float32)
-    weight = twin.model.layers[2].mlp.up_proj.weight
-    with pytest.raises(TurnwiseError, match="reference_place"), streamed.active():
+    copied = host_copy_of(deep())
+    offloaded = OffloadedModel(copied, CPU, torch.float32)
+    weight = copied.model.layers[2].mlp.up_proj.weight
+    with pytest.raises(TurnwiseError, match="reference_place"), offloaded.active():
         weight.data = weight.data.clone()
-    assert all(group.is_in(group.home) for group in streamed.layers)
+    assert all(group.is_in(group.host) for group in offloaded.layers)
 
 
 def test_a_reference_in_host_memory_is_kept_resumed_and_reset() -> None:
@@ -150,12 +141,3 @@ def test_a_custom_reference_and_a_further_one_can_be_in_host_memory() -> None:
     assert isinstance(made_later, Reference)
     with made_later.active():
         assert torch.equal(hidden(made_later.policy, packed), hidden(learner.policy, packed))
-
-
-def test_a_wrong_place_and_several_processes_are_errors() -> None:
-    with pytest.raises(TurnwiseError, match="auto"):
-        LearnerSettings(reference_place="autos")  # type: ignore[arg-type]
-    with pytest.raises(TurnwiseError, match="one process"):
-        LearnerSettings(reference_place="host").check_sharded()
-    with pytest.raises(TurnwiseError, match="one process"):
-        Config.load({"cluster": {"learners": 2}, "learner": {"reference_place": "host"}})

@@ -19,13 +19,13 @@ from torch import Tensor
 
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
-from turnwise.learn.forward import PackedModel
+from turnwise.learn.forward import PackedModel, has_adapters
 from turnwise.learn.logprobs import token_logprobs
 from turnwise.learn.packing import Packed, pack
 from turnwise.learn.ranks.export import plain_weights_of
 from turnwise.learn.ranks.group import Ranks
-from turnwise.learn.ranks.shares import passes
-from turnwise.learn.ranks.shares import restored as from_shares
+from turnwise.learn.ranks.sharding import passes
+from turnwise.learn.ranks.sharding import restored as from_shares
 from turnwise.util.errors import TurnwiseError
 
 T = TypeVar("T")
@@ -206,7 +206,7 @@ def plain_weights(packed: PackedModel, exact: Mapping[str, Tensor] | None = None
     """The weights of a model as those of one without adapters. `exact`: float32 masters by their names in the outer model."""
     if packed.sharded is not None:
         return dict(plain_weights_of(packed, torch.float32))
-    if hasattr(packed.outer, "merge_and_unload"):
+    if has_adapters(packed.outer):
         model: Any = copy.deepcopy(packed.outer).merge_and_unload()
         return {name: weight.detach() for name, weight in model.named_parameters()}
     known = exact or {}

@@ -11,7 +11,7 @@ import torch
 from learn_cases import credited, tiny, trajectories
 
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings
-from turnwise.learn.decide import Alone, Decisions
+from turnwise.learn.ranks.group import Alone, Decisions
 from turnwise.util.errors import TurnwiseError
 
 
@@ -79,11 +79,6 @@ def test_a_loss_that_is_not_finite_anywhere_skips_the_step_everywhere() -> None:
     assert everybody(lambda d, rank: d.skip(1.0, 2.0)) == [False] * 3
 
 
-def test_the_engines_log_probs_are_trusted_everywhere_or_nowhere() -> None:
-    assert everybody(lambda d, rank: d.trust(rank != 1)) == [False] * 3
-    assert everybody(lambda d, rank: d.trust(True)) == [True] * 3
-
-
 @pytest.mark.parametrize("number", [0.1, 1 / 3, 2.0**-40])
 def test_one_process_decides_by_exactly_its_own_numbers(number: float) -> None:
     alone = Decisions()
@@ -114,17 +109,17 @@ def test_a_learner_tries_again_when_another_process_ran_out_of_memory() -> None:
     alone.update(batch)
     with pytest.warns(UserWarning, match="out of memory with 200 tokens"):
         together.update(batch)
-    assert together.settings.tokens_per_batch == 100
+    assert together.budget.tokens == 100
     for name, tensor in alone.weights.tensors().items():
         torch.testing.assert_close(together.weights.tensors()[name], tensor, rtol=1e-3, atol=1e-4)
     hopeless = Learner(tiny(), settings, decisions=Decisions(Elsewhere({1, 2})))
-    with pytest.warns(UserWarning, match="out of memory"), pytest.raises(TurnwiseError, match="in another process"):
+    with pytest.warns(UserWarning, match="out of memory"), pytest.raises(TurnwiseError, match="on another rank"):
         hopeless.update(batch)
 
 
 def test_a_learner_computes_no_more_tokens_at_once_than_every_process_has_room_for() -> None:
     learner = Learner(tiny(), LearnerSettings(), decisions=Decisions(Elsewhere(set(), room=77)))
-    assert learner.settings.tokens_per_batch == 77
+    assert learner.budget.tokens == 77
 
 
 def test_a_step_is_skipped_when_another_process_has_no_finite_loss() -> None:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from turnwise.data.batch import Batch
-from turnwise.learn.checkpoint import FURTHER
-from turnwise.learn.further.kinds import HasLoss
-from turnwise.learn.further.model import FurtherModel
-from turnwise.learn.further.scorer import Scorer, plain_weights
+from turnwise.learn.auxiliary.model import AuxiliaryModel, HasLoss
+from turnwise.learn.auxiliary.scorer import Scorer, plain_weights
+from turnwise.learn.checkpoint import AUXILIARY
+from turnwise.learn.forward import has_adapters
 from turnwise.learn.learner import Learner
 from turnwise.learn.ranks.tensors import is_shared
 from turnwise.util.errors import TurnwiseError, unknown_name
 
-T = TypeVar("T")
 POLICY, REFERENCE = "policy", "reference"
 
 
@@ -25,24 +24,13 @@ class Policy(Scorer):
     """The policy as a scorer; the learner updates it."""
 
     def __init__(self, learner: Learner, tokenizer: Any):
-        super().__init__(
-            POLICY, learner.policy, tokenizer, retried_by(learner), temperature=learner.settings.temperature, ranks=learner.ranks
-        )
+        super().__init__(POLICY, learner.policy, tokenizer, learner.budget, temperature=learner.settings.temperature, ranks=learner.ranks)
         self._learner = learner
 
     @property
     def weights_by_name(self) -> dict[str, Tensor]:
         """The exact weights: the optimiser's float32 ones."""
         return plain_weights(self.packed, self._learner.weights.masters)
-
-
-def retried_by(learner: Learner) -> Callable[[Callable[[int], Any]], Any]:
-    """Work within the learner's memory, with as many tokens at once as it takes."""
-
-    def run(work: Callable[[int], T]) -> T:
-        return learner.within_memory(lambda: work(learner.settings.tokens_per_batch))
-
-    return run
 
 
 class Models:
@@ -53,11 +41,13 @@ class Models:
         self,
         learner: Learner,
         tokenizer: Any,
-        further: Mapping[str, FurtherModel] | None = None,
+        auxiliary: Mapping[str, AuxiliaryModel] | None = None,
         keep_reference: bool = False,
         longest: int = 0,
     ):
-        self.learner, self.further, self.longest = learner, dict(further or {}), longest
+        self.learner, self.auxiliary, self.longest = learner, dict(auxiliary or {}), longest
+        if learner.critic is not None and learner.critic.name in self.auxiliary:
+            raise TurnwiseError(f"models.{learner.critic.name}: the critic of learner.value has this name, choose another one")
         self.progress = 0.0
         self.policy = Policy(learner, tokenizer)
         self._own_reference = learner.make_reference() if keep_reference and learner.reference is None else None
@@ -75,7 +65,7 @@ class Models:
             REFERENCE,
             found.policy,
             self.policy.tokenizer,
-            retried_by(learner),
+            learner.budget,
             temperature=temperature,
             active=found.active,
             ranks=learner.ranks,
@@ -83,39 +73,41 @@ class Models:
 
     def __getitem__(self, name: str) -> Any:
         if name in (POLICY, REFERENCE):
-            return getattr(self, name)
-        if name not in self.further:
+            return self.policy if name == POLICY else self.reference
+        if self.learner.critic is not None and name == self.learner.critic.name:
+            return self.learner.critic
+        if name not in self.auxiliary:
             hint = f"a recipe brings it with [models.{name}]"
             error = unknown_name("model", name, self)
             raise TurnwiseError(f"{error}; {hint}")
-        return self.further[name]
+        return self.auxiliary[name]
 
     def __iter__(self) -> Iterator[str]:
-        yield from (POLICY, REFERENCE, *self.further)
+        yield from (POLICY, REFERENCE, *self.auxiliary)
 
     def __contains__(self, name: object) -> bool:
-        return name in (POLICY, REFERENCE) or name in self.further
+        return name in (POLICY, REFERENCE) or name in self.auxiliary
 
     def at(self, progress: float) -> None:
         """The progress of the run, from 0 to 1: falling learning rates and the weights of curricula follow it."""
         self.progress = progress
-        for model in self.further.values():
+        for model in self.auxiliary.values():
             model.progress = progress
 
     def update(self, batch: Batch) -> dict[str, float]:
         """Train every model that has a loss; metrics by `NAME/metric`."""
         found: dict[str, float] = {}
-        for name, model in self.further.items():
+        for name, model in self.auxiliary.items():
             if model.trained and isinstance(model.kind, HasLoss):
                 found |= {f"{name}/{metric}": value for metric, value in model.update(batch).items()}
         return found
 
     def follow_policy(self) -> None:
         """The policy has been changed by a warm start: models that started as copies of it are copied again, and so is the reference."""
-        for model in self.further.values():
+        for model in self.auxiliary.values():
             if model.starts_from_policy:
                 model.follow(self.policy)
-        if self._own_reference is not None and not hasattr(self.learner.model, "disable_adapter"):
+        if self._own_reference is not None and not has_adapters(self.learner.model):
             self._own_reference.follow(self.learner.policy)
 
     # -- memory -------------------------------------------------------------------------------------------------------------------
@@ -123,16 +115,16 @@ class Models:
     def _plan_memory(self) -> None:
         """Every model leaves room for what the others will still allocate permanently on its device: the moments of their optimisers."""
         self.learner.memory.others = lambda: self._to_come(None)
-        for name, model in self.further.items():
+        for name, model in self.auxiliary.items():
             model.budget.memory.others = lambda own=name: self._to_come(own)  # type: ignore[misc]
 
     def _to_come(self, own: str | None) -> int:
         """Bytes that all models but one will still take on its device; `own` None means the policy."""
-        device = self.learner.device if own is None else self.further[own].packed.device
+        device = self.learner.device if own is None else self.auxiliary[own].packed.device
         bytes_: int = 0
         if own is not None and same_device(self.learner.device, device):
             bytes_ += self.learner.memory.moments_to_come(self.learner.optimiser)
-        for name, model in self.further.items():
+        for name, model in self.auxiliary.items():
             if name != own and model.optimiser is not None and same_device(model.packed.device, device):
                 bytes_ += model.budget.memory.moments_to_come(model.optimiser)
         return bytes_
@@ -140,28 +132,28 @@ class Models:
     # -- keeping ------------------------------------------------------------------------------------------------------------------
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """What a checkpoint keeps of all further models: tensors in a group for each, and plain numbers by name."""
+        """What a checkpoint keeps of all auxiliary models: tensors in a group for each, and plain numbers by name."""
         tensors: dict[str, Tensor] = {}
         numbers: dict[str, Any] = {}
-        for name, model in self.further.items():
+        for name, model in self.auxiliary.items():
             own, numbers[name] = model.state()
-            tensors |= {f"{FURTHER}{name}/{key}": tensor for key, tensor in own.items()}
+            tensors |= {f"{AUXILIARY}{name}/{key}": tensor for key, tensor in own.items()}
         if self._own_reference is not None:
             weights = self._own_reference.tensors()
             copied = {key: tensor if is_shared(tensor) else tensor.to("cpu", copy=True) for key, tensor in weights.items()}
-            tensors |= {f"{FURTHER}{REFERENCE}/{key}": tensor for key, tensor in copied.items()}
+            tensors |= {f"{AUXILIARY}{REFERENCE}/{key}": tensor for key, tensor in copied.items()}
         return tensors, numbers
 
     def like(self, name: str) -> Tensor | None:
         """A tensor that is sharded as the one of this name in a checkpoint; None if that is not sharded."""
-        if not name.startswith(FURTHER):
+        if not name.startswith(AUXILIARY):
             return self.learner.like(name)
-        own = name.removeprefix(f"{FURTHER}{REFERENCE}/")
+        own = name.removeprefix(f"{AUXILIARY}{REFERENCE}/")
         return None if self._own_reference is None else self._own_reference.tensors().get(own)
 
     def load_state(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
         """Continue where `state` was taken."""
-        for name, model in self.further.items():
+        for name, model in self.auxiliary.items():
             if name not in numbers:
                 raise TurnwiseError(f"the checkpoint has no state of model {name!r}: it was written by a run without [models.{name}]")
             model.load_state(_group(tensors, name), numbers[name])
@@ -170,7 +162,7 @@ class Models:
 
 
 def _group(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
-    start = f"{FURTHER}{name}/"
+    start = f"{AUXILIARY}{name}/"
     return {key.removeprefix(start): tensor for key, tensor in tensors.items() if key.startswith(start)}
 
 

@@ -1,11 +1,11 @@
-"""What a model said about a mini-batch, as its loss sees it: log-probs and outputs of heads with gradient, along with the batch's
+"""What a model predicts for a mini-batch, as its loss sees it: log-probs and outputs of heads with gradient, along with the batch's
 columns.
 
-Levels are named, never guessed: a column `turn.reward` has one entry per turn, and `said.sum(values, "token", "turn")` adds up the tokens
-of each turn. So the log-ratio of an implicit process reward model and the loss on its outcome are
+Levels are named, never guessed: a column `turn.reward` has one entry per turn, and `predictions.sum(values, "token", "turn")` adds up the
+tokens of each turn. So the log-ratio of an implicit process reward model and the loss on its outcome are
 
-    ratio = said.sum(said.logprob - said["token.logprob"], "token", "trajectory")
-    loss = binary_cross_entropy_with_logits(0.05 * ratio, said["trajectory.success"])
+    ratio = predictions.sum(predictions.logprob - predictions["token.logprob"], "token", "trajectory")
+    loss = binary_cross_entropy_with_logits(0.05 * ratio, predictions["trajectory.success"])
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ def _level(name: str) -> int:
 
 
 @dataclass(frozen=True)
-class Said:
+class Predictions:
     """`logprob`: of every response token; empty if the loss does not need it. `outputs`: the heads', by name. `rows`: which part of the
-    batch this is. Columns are read like a mapping: said["turn.reward"]."""
+    batch this is. Columns are read like a mapping: predictions["turn.reward"]."""
 
     logprob: Tensor
     outputs: Mapping[str, Tensor]

@@ -1,4 +1,4 @@
-"""Further models as a recipe describes them."""
+"""Auxiliary models as a recipe describes them: loaded, built, exported."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from safetensors.torch import load_file, save_file
 
 from turnwise.config.further import FurtherModel as Section
 from turnwise.learn import models as loading
-from turnwise.learn.forward import PackedModel
-from turnwise.learn.fourbit import has_packed
-from turnwise.learn.further.model import FurtherModel, Training
-from turnwise.learn.further.scorer import plain_weights
-from turnwise.learn.further.tokens import check_shared
+from turnwise.learn.auxiliary.model import AuxiliaryModel, KindTraits, Training
+from turnwise.learn.auxiliary.scorer import plain_weights
+from turnwise.learn.forward import PackedModel, VisionModel, has_adapters
 from turnwise.learn.learner import Learner
 from turnwise.learn.logprobs import Head
+from turnwise.learn.lora import has_packed
 from turnwise.learn.ranks.export import plain_model
 from turnwise.learn.saving import write_folder, write_model
-from turnwise.learn.seeing import SeeingModel
 from turnwise.learn.settings import OptimiserSettings
 from turnwise.learn.tiny import TinySize, build_model
 from turnwise.methods.registry import model_kinds
@@ -48,20 +46,20 @@ class Headless(PackedModel):
 
 @dataclass(frozen=True)
 class Beside:
-    """What a further model is built with: the policy and its tokenizer, the run's seed."""
+    """What an auxiliary model is built with: the policy and its tokenizer, the run's seed."""
 
     learner: Learner
     tokenizer: Any
     seed: int
 
 
-def build(name: str, section: Section, beside: Beside) -> FurtherModel:
+def build(name: str, section: Section, beside: Beside) -> AuxiliaryModel:
     """The model of `[models.NAME]`."""
     where = f"models.{name}"
     made = model_kinds[section.kind].make(section.options, model_kinds.kind)
     seed, policy = derive(beside.seed, where), beside.learner
     packed, tokenizer = _weights(name, section, made, beside, seed)
-    model = FurtherModel(
+    model = AuxiliaryModel(
         name,
         packed,
         tokenizer,
@@ -105,7 +103,7 @@ def _weights(name: str, section: Section, kind: Any, beside: Beside, seed: int) 
         return policy, tokenizer
     vision = None
     if section.path is not None:
-        model, tokenizer = _classifier(section.path) if getattr(kind, "classifier", False) else loading.load_folder(section.path)
+        model, tokenizer = _classifier(section.path) if KindTraits.of(kind).classifier else loading.load_folder(section.path)
         if not section.texts:
             check_shared(name, tokenizer, beside.tokenizer, model.get_input_embeddings().weight.shape[0])
         vision = loading.load_vision(section.path)
@@ -124,9 +122,9 @@ def _weights(name: str, section: Section, kind: Any, beside: Beside, seed: int) 
         )
     if section.copy_of is not None:
         return policy.like(model), tokenizer
-    if getattr(kind, "classifier", False):
+    if KindTraits.of(kind).classifier:
         return Headless(model), tokenizer
-    return PackedModel(model) if vision is None else SeeingModel(model, vision), tokenizer
+    return PackedModel(model) if vision is None else VisionModel(model, vision), tokenizer
 
 
 def _device(name: str, section: Section, learner: Learner) -> torch.device:
@@ -142,8 +140,9 @@ def copied(learner: Learner) -> Any:
     if learner.ranks is not None or has_packed(learner.model):
         return plain_model(learner.policy, torch.float32).requires_grad_(True)
     model: Any = copy.deepcopy(learner.model)
-    model = model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
-    exact = {} if hasattr(learner.model, "merge_and_unload") else plain_weights(learner.policy, learner.weights.masters)
+    adapted = has_adapters(model)
+    model = model.merge_and_unload() if adapted else model
+    exact = {} if adapted else plain_weights(learner.policy, learner.weights.masters)
     for key, weight in model.named_parameters():
         weight.data = exact.get(key, weight.data).detach().float().clone()
         weight.requires_grad_(True)
@@ -168,10 +167,10 @@ def _classifier(path: str) -> tuple[Any, Any]:
     return model.eval(), tokenizer
 
 
-def _load_heads(model: FurtherModel, folder: Path) -> None:
+def _load_heads(model: AuxiliaryModel, folder: Path) -> None:
     """Load heads that were exported next to the weights."""
     file = folder / HEADS
-    if not model.heads or not file.is_file() or getattr(model.kind, "classifier", False):
+    if not model.heads or not file.is_file() or model.traits.classifier:
         return
     known = load_file(file)
     own = dict(model.heads.named_parameters())
@@ -181,10 +180,10 @@ def _load_heads(model: FurtherModel, folder: Path) -> None:
         weight.data.copy_(known[name])
 
 
-def export(model: FurtherModel, folder: str | Path, merged: bool = True) -> Path:
-    """Write a further model as a Hugging Face folder, atomically, with its heads next to the weights. One that reads the policy's hidden
+def export(model: AuxiliaryModel, folder: str | Path, merged: bool = True) -> Path:
+    """Write an auxiliary model as a Hugging Face folder, atomically, with its heads next to the weights. One that reads the policy's hidden
     states has only heads."""
-    own = {} if getattr(model.kind, "classifier", False) else dict(model.heads.named_parameters())
+    own = {} if model.traits.classifier else dict(model.heads.named_parameters())
     heads = {name: weight.detach().float().cpu().contiguous() for name, weight in own.items()}
 
     def put(temporary: Path) -> None:
@@ -194,3 +193,38 @@ def export(model: FurtherModel, folder: str | Path, merged: bool = True) -> Path
     if model.shares:
         return write_folder(folder, put)
     return write_model(model.packed.outer, Path(folder), merged, model.tokenizer, put)
+
+
+SHOWN = 3
+
+
+def difference(own: Any, policy: Any) -> str | None:
+    """What differs between a model's tokenizer and the policy's, as text; None if every token has the same id in both."""
+    if own is policy:
+        return None
+    here, there = own.get_vocab(), policy.get_vocab()
+    if here == there:
+        return None
+    moved = sorted((number, token) for token, number in there.items() if token in here and here[token] != number)
+    lacks = sorted((number, token) for token, number in there.items() if token not in here)
+    more = sorted((number, token) for token, number in here.items() if token not in there)
+    words = []
+    if moved:
+        examples = ", ".join(f"{token!r} is {here[token]} there and {number} here" for number, token in moved[:SHOWN])
+        words.append(f"{len(moved)} tokens have other ids ({examples})")
+    for what, found in (("it lacks", lacks), ("it adds", more)):
+        if found:
+            words.append(f"{what} {len(found)} tokens ({', '.join(repr(token) for _, token in found[:SHOWN])})")
+    return "; ".join(words)
+
+
+def check_shared(name: str, own: Any, policy: Any, rows: int) -> None:
+    """Raises unless the policy's token ids mean the same to this model, which has embeddings for `rows` tokens."""
+    found = difference(own, policy)
+    if found is None and rows < len(policy):
+        found = f"it has embeddings for {rows} tokens, and the policy's tokenizer has {len(policy)}"
+    if found is not None:
+        raise TurnwiseError(
+            f"models.{name}: its tokenizer is not the policy's, so the policy's token ids mean something else to it: {found}. Use a model "
+            f"of the same family, or models.{name}.texts=true, with which it reads texts alone"
+        )

@@ -1,0 +1,142 @@
+"""PPO's critic (`learner.value` in a recipe): an auxiliary model of one head, which reads the policy's hidden states.
+
+It is scored and saved as any auxiliary model (`models["value"].outputs(batch)`, `model_value.safetensors` in a checkpoint). What sets it
+apart: it is trained in the policy's own backward pass, because its loss may move the policy's weights too. So the learner computes its
+values along with the log-probs, adds its loss to the policy's, clips both gradients by their common norm, and lets both optimisers step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from turnwise.config.options import Entry
+from turnwise.credit.gae import gae_advantages, token_rows
+from turnwise.credit.registry import Credit, CreditFunction
+from turnwise.credit.segments import PER_TURN, discounted_returns
+from turnwise.data.rollouts import Floats, Rollouts, ragged
+from turnwise.learn.auxiliary.model import AuxiliaryModel, Training
+from turnwise.learn.auxiliary.scorer import ReadAt
+from turnwise.learn.checkpoint import AUXILIARY
+from turnwise.learn.device import to_device
+from turnwise.learn.forward import PackedModel
+from turnwise.learn.packing import Packed
+from turnwise.learn.ranks.group import Decisions, Ranks
+from turnwise.learn.settings import LearnerSettings, ValueSettings
+from turnwise.objectives.value import value_loss
+from turnwise.util.errors import TurnwiseError
+
+NAME = "value"  # of the model, and of its head
+OLD_WEIGHTS = "critic.layer."  # what its weights were called when they were saved among the policy's
+
+
+class ValueHead:
+    """The kind of this model: one linear head, float32, which starts at zero, so that every state has value 0 before training."""
+
+    logprobs = False
+
+    def __init__(self, settings: ValueSettings):
+        self.settings = settings
+
+    def heads(self) -> dict[str, ReadAt]:
+        """One value per turn, at its last prompt token, or one per response token, at the token before it."""
+        return {NAME: self.settings.level}
+
+    def weighted(self, packed: Packed) -> Packed:
+        """A mini-batch with the weight of every value in the critic's mean loss: 0 for those that a mask leaves out."""
+        turns = self.settings.level == "turn"
+        in_loss = (packed.turn_columns if turns else packed.columns)["in_loss"]
+        weight = np.where(in_loss, 1 / max(int(in_loss.sum()), 1), 0.0).astype(np.float32)
+        return packed.with_turn_columns(value_weight=weight) if turns else packed.with_columns(value_weight=weight)
+
+    def part_loss(self, values: Tensor, part: Packed, batch_size: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """The share of a micro-batch in the mean value loss, times the coefficient, and its metrics. `values` has one entry per turn or per
+        response token, as the columns that it is compared with; `batch_size` of them count in the mini-batch."""
+        columns = part.turn_columns if self.settings.level == "turn" else part.columns
+        names = ("old_value", "value_target", "value_weight")
+        old, target, weight = (to_device(columns[name], values.device, torch.float32) for name in names)
+        loss, metrics = value_loss(values, old, target, weight, self.settings.clip, batch_size)
+        return self.settings.coef * loss, metrics
+
+
+class Critic(AuxiliaryModel):
+    """`kind` is a `ValueHead`."""
+
+    kind: ValueHead
+
+    def values(self, states_TH: Tensor, part: Packed) -> Tensor:
+        """One value per turn or per response token of a part, from the hidden states of all its tokens."""
+        return self.heads_on(states_TH if self.kind.settings.trains_model else states_TH.detach(), part)[NAME]
+
+
+def build_critic(policy: PackedModel, settings: LearnerSettings, ranks: Ranks | None, decisions: Decisions) -> Critic:
+    """The critic of a learner: its optimiser has the learner's settings and a learning rate of its own."""
+    value, optimiser = settings.value, settings.optimiser
+    assert value is not None
+    final = optimiser.final_lr * value.lr / optimiser.lr if optimiser.lr else 0.0  # it falls by the same factor
+    return Critic(
+        NAME,
+        policy,
+        None,
+        kind=ValueHead(value),
+        training=Training(replace(optimiser, lr=value.lr, final_lr=final)),
+        temperature=settings.temperature,
+        tokens_per_batch=settings.tokens_per_batch,
+        shares=True,
+        ranks=ranks,
+        decisions=decisions,
+    )
+
+
+def split_old_state(tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """A learner's state in today's layout: earlier versions saved the critic's tensors among the policy's."""
+    renamed = {name: _renamed(name) for name in tensors}
+    state = {renamed[name]: tensor for name, tensor in tensors.items()}
+    if any(name != new for name, new in renamed.items()):
+        numbers = {**numbers, NAME: {"updates": 0, "moved": False, "frozen": "", "optimiser": numbers["optimiser"]}}
+    return state, dict(numbers)
+
+
+def _renamed(name: str) -> str:
+    group, _, key = name.partition("/")
+    if group not in ("weights", "optimiser") or not key.startswith(OLD_WEIGHTS):
+        return name
+    return f"{AUXILIARY}{NAME}/{group}/heads.{NAME}.{key.removeprefix(OLD_WEIGHTS)}"
+
+
+def gae_targets(rollouts: Rollouts, *, level: str = "turn", gamma: float = 1.0, lam: float = 0.95, invalid_penalty: float = 0.0) -> Floats:
+    """The critic's targets under plain GAE: its advantages plus the values, one number per turn or token, in the rollouts' row order.
+    `credit.assign(…).targets` are the targets of any algorithm that uses a critic; these are those of `gae` with these settings.
+    """
+    ordered = rollouts.in_order()
+    advantage = gae_advantages(ordered, level=level, gamma=gamma, lam=lam, invalid_penalty=invalid_penalty)
+    targets: Floats = advantage + ordered.need("value" if level == "turn" else "token_value", "a value target")
+    if rollouts.is_in_order:
+        return targets
+    index = ragged(ordered.token_offsets, rollouts.positions) if level == "token" else rollouts.positions
+    return targets[index]
+
+
+def targets_of(
+    credit: Credit, rollouts: Rollouts, entry: Entry[CreditFunction], options: dict[str, Any], level: Literal["turn", "token"]
+) -> Floats:
+    """What a critic of this level should learn: the credit function's own targets. With an algorithm that uses no critic it learns the
+    return from a turn on, at the algorithm's discount per turn (if it has one) and the same on all tokens of the turn."""
+    if credit.targets is not None:
+        if credit.level != level:
+            raise TurnwiseError(
+                f"credit algorithm {entry.name!r} has targets per {credit.level}, and the critic has values per {level}: "
+                f'set learner.value.level="{credit.level}"'
+            )
+        return credit.targets
+    discount = entry.options.get("gamma")
+    gamma = float(options["gamma"]) if discount is not None and discount.help is PER_TURN else 1.0
+    ordered = rollouts.in_order()
+    charged = replace(ordered, reward=ordered.reward - float(options.get("invalid_penalty", 0.0)) * ~ordered.valid)
+    to_go = discounted_returns(charged, gamma)[rollouts.positions]
+    return to_go[token_rows(rollouts)] if level == "token" else to_go

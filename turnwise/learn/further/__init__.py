@@ -1,6 +1,0 @@
-"""Further models of a run, `[models.NAME]` in a recipe: a frozen teacher or reward model, a process reward model or critic that is
-trained along with the policy. See docs/models.md.
-
-`Scorer` is what every model can do, the policy and the reference included; `FurtherModel` adds its own weights, heads and optimiser;
-signals receive a `Models`.
-"""
