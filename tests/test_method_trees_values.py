@@ -21,10 +21,10 @@ from turnwise.collect.source import LocalSource
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
-from turnwise.envs.advice import Advising
 from turnwise.envs.pool import Pool
 from turnwise.methods import plans
 from turnwise.methods.planning import Gathered, Places, Plan, gathered
+from turnwise.methods.vpr import Advised
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
 
@@ -203,7 +203,7 @@ def test_an_oracle_of_the_users_own_file_is_asked(tmp_path: Path) -> None:
 
 
 def test_the_experts_advice_stands_next_to_every_transition() -> None:
-    with Pool(Advising(lambda: tw.make("sokoban", size=5)), 1) as pool:
+    with Pool(Advised(lambda: tw.make("sokoban", size=5)), 1) as pool:
         [task] = tw.tasks("sokoban", n=1, size=5)
         seen = pool.reset(0, task, 0)
         for _ in range(20):

@@ -32,11 +32,11 @@ from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.data.tasks import TaskSet
 from turnwise.engines.base import Engine, Sampling
 from turnwise.envs import registry
-from turnwise.envs.advice import Advising
 from turnwise.envs.blame import EnvironmentFault
 from turnwise.envs.look import first_look
 from turnwise.envs.pool import Pool
 from turnwise.envs.scripts import Limits
+from turnwise.envs.wrapping import meeting
 from turnwise.learn import models as loading
 from turnwise.learn.further.models import Models
 from turnwise.learn.learner import Learner
@@ -235,8 +235,8 @@ class System:
     def pool(self) -> Pool:
         env, size = self.config.env, self.config.collect.groups * self.config.collect.group_size
         known: dict[str, Any] = {"workers": env.workers, "timeout": env.timeout, "memory_mb": env.memory_mb}
-        if "env.expert_action" in needed(self.config):
-            return Pool(Advising(registry.portable(env.name, env.options)), max(size, 1), **known)
+        if (meet := meeting(needed(self.config))) is not None:
+            return Pool(meet(registry.portable(env.name, env.options)), max(size, 1), **known)
         return Pool(env.name, max(size, 1), options=env.options, **known)
 
     @cached_property
