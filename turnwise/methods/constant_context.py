@@ -28,7 +28,7 @@ from turnwise.config.loading import load_reference
 from turnwise.config.options import Help
 from turnwise.config.references import is_reference
 from turnwise.envs.household.tracking import state_block
-from turnwise.methods.registry import Brings, method
+from turnwise.methods.registry import Brings, method, section
 from turnwise.util.errors import unknown_name
 
 BLOCK = Kind("state block", takes=("goal", "turns", "observation"), gives=("str",), example="def mine(goal, turns, observation) -> str")
@@ -88,10 +88,5 @@ def constant_context(
     group_size: Annotated[int | None, Help("attempts per group; none: the recipe's", low=2)] = None,
 ) -> dict[str, Any]:
     """A block of text about the state takes the place of the history in prompts."""
-    own = {
-        "agent.context": "state_block",
-        "agent.options": {"tracker": tracker},
-        "collect.group_size": group_size,
-        "credit.name": "grpo",
-    }
+    own = section("agent", context="state_block", options={"tracker": tracker}) | {"collect.group_size": group_size, "credit.name": "grpo"}
     return Brings(own, {"collect.group_size": 4})

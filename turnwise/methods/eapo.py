@@ -32,7 +32,7 @@ from turnwise.credit.segments import Norm, episode_returns, segment_count, stand
 from turnwise.data.rollouts import Floats, Rollouts
 from turnwise.data.tasks import Task
 from turnwise.envs.base import Observation
-from turnwise.methods.registry import Brings, method
+from turnwise.methods.registry import Brings, method, section
 
 REPORT = re.compile(r"<report>(.*?)</report>", re.DOTALL)
 INSTRUCTIONS = (
@@ -90,11 +90,6 @@ def eapo(
     workspace: Annotated[bool, Help("build prompts from the agent's own report; false keeps the recipe's context")] = True,
 ) -> dict[str, Any]:
     """The outcome is discounted by the distance to the end, and every turn starts from a report that the agent keeps."""
-    settings: dict[str, Any] = {
-        "credit.name": "eapo",
-        "credit.gamma": gamma,
-        "objective.name": "gspo",
-        "objective.level": "turn",
-    }
+    settings: dict[str, Any] = section("credit", name="eapo", gamma=gamma) | section("objective", name="gspo", level="turn")
     settings |= {"agent.context": "workspace", "agent.instructions": INSTRUCTIONS} if workspace else {}
     return Brings(settings, {"objective.aggregation": "turn", "credit.norm": "std"})

@@ -47,7 +47,7 @@ from turnwise.envs.base import Observation, Restorable, Transition
 from turnwise.envs.snapshots import restoring
 from turnwise.envs.wrapping import Around, checked_count, expert_target, restored_around, state_around, wrapper
 from turnwise.methods.authors import VERL_AGENT, RecipeDiscount
-from turnwise.methods.registry import Brings, method, signal
+from turnwise.methods.registry import Brings, method, section, signal
 from turnwise.methods.spans import Spans
 
 PAPER = "HiPER, arXiv 2602.16165"
@@ -280,23 +280,24 @@ def hiper(
     teach: Annotated[int, Help("actions per subgoal of the expert, which names them in a warm start; 0: it names none", low=0)] = 3,
 ) -> dict[str, Any]:
     """Subgoals that the policy keeps or switches, with a value head and credit for the action, the subgoal and the switch."""
-    settings: dict[str, Any] = {
-        "models.critic.copy_of": "policy",
-        "models.critic.trained": True,
-        "models.critic.lr": critic_lr,
-        "models.critic.kind": "heads",
-        "models.critic.options": {"heads": {"low": "token", "high": "turn", "term": "turn"}},
-        "signal": [
-            {"name": "subgoals", "keep": keep, "keep_mode": keep_mode, "consistency": consistency, "invalid": invalid},
-            {"name": "subgoal_values"},
-        ],
-        "credit.name": "hiper",
-        "credit.gamma": gamma,
-        "credit.lam": lam,
-        "credit.lam_high": lam_high,
-        "credit.bootstrap": bootstrap,
-        "objective.name": "clip",
-    }
+    settings: dict[str, Any] = (
+        section(
+            "models.critic",
+            copy_of="policy",
+            trained=True,
+            lr=critic_lr,
+            kind="heads",
+            options={"heads": {"low": "token", "high": "turn", "term": "turn"}},
+        )
+        | section("credit", name="hiper", gamma=gamma, lam=lam, lam_high=lam_high, bootstrap=bootstrap)
+        | {
+            "signal": [
+                {"name": "subgoals", "keep": keep, "keep_mode": keep_mode, "consistency": consistency, "invalid": invalid},
+                {"name": "subgoal_values"},
+            ],
+            "objective.name": "clip",
+        }
+    )
     told = {"agent.instructions": INSTRUCTIONS, "agent.parse": "tags"} if instructions else {}
     own = settings | told | ({"env.options.subgoals": teach} if teach else {})
     return Brings(own, VERL_AGENT | {"credit.gamma": 1.0})

@@ -48,7 +48,7 @@ from turnwise.envs.wrapping import OVER, Instead, checked_count, expert_target, 
 from turnwise.methods.archer import CRITIC_ONLY
 from turnwise.methods.buffer import REPLAYED, Buffer, Size, Warmup, counted, noted
 from turnwise.methods.planning import Gathered, Places, Rounds
-from turnwise.methods.registry import Brings, method, plan, signal
+from turnwise.methods.registry import Brings, method, plan, section, signal
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
@@ -313,20 +313,13 @@ def step_hrl(
     settings: dict[str, Any] = {}
     for name in ("critic", "critic_target"):
         settings |= {f"models.{name}.reads": "policy", f"models.{name}.kind": "heads", f"models.{name}.options": heads | values}
-    own = settings | {
-        "models.critic.trained": True,
-        "models.critic.lr": critic_lr,
-        "env.options.subtasks": longest,
-        "agent.context": "window",
-        "agent.history": 0,
-        "plan.name": "step_hrl",
-        "plan.size": size,
-        "plan.replays": replays,
-        "plan.warmup": warmup,
-        **({} if collects is None else {"plan.collects": collects}),
-        "signal": [{"name": "step_roles", "rewarded": rewarded}, {"name": "step_values", "gamma": gamma, "tau": tau}],
-        "credit.name": "step_hrl",
-        "credit.balance": balance,
-        "objective.name": "reinforce",
-    }
+    own = (
+        settings
+        | section("models.critic", trained=True, lr=critic_lr)
+        | section("agent", context="window", history=0)
+        | section("plan", name="step_hrl", size=size, replays=replays, warmup=warmup, collects=collects)
+        | section("credit", name="step_hrl", balance=balance)
+        | {"env.options.subtasks": longest, "objective.name": "reinforce"}
+        | {"signal": [{"name": "step_roles", "rewarded": rewarded}, {"name": "step_values", "gamma": gamma, "tau": tau}]}
+    )
     return Brings(own, {"objective.aggregation": "turn", "objective.kl": "off"})

@@ -46,7 +46,7 @@ from turnwise.data.anchors import Ints
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Floats, Rollouts, Trajectory, Turn
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds
-from turnwise.methods.registry import method, plan
+from turnwise.methods.registry import method, plan, section
 from turnwise.methods.strategies import note, shown, summary, writing, written
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
@@ -237,15 +237,8 @@ def strata(
     pool: Pool = "turns",
 ) -> dict[str, Any]:
     """The policy writes strategies and acts by them: strategies are compared with strategies, actions with actions under the same one."""
-    return {
-        "plan.name": "strata",
-        "plan.strategies": strategies,
-        "plan.factor": factor,
-        "plan.judge": judge,
-        "plan.embed": embed,
-        "collect.group_size": strategies * attempts,
-        "credit.name": "strata",
-        "credit.delta": delta,
-        "credit.kappa": kappa,
-        "credit.pool": pool,
-    }
+    return (
+        section("plan", name="strata", strategies=strategies, factor=factor, judge=judge, embed=embed)
+        | section("credit", name="strata", delta=delta, kappa=kappa, pool=pool)
+        | {"collect.group_size": strategies * attempts}
+    )
