@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from authors_golden import golden
 from order_runs import attempt, gathers
-from references import actguide, aepo, arpo, branching, cppo, dynamic, filtered, gpg, replay_success, scaling_inter, t2po, tcod, ui_s1
+from references import actguide, aepo, arpo, branching, cppo, dynamic, filtered, gpg, t2po, ui_s1
 from test_collect import numbered
 
 import turnwise as tw
@@ -181,7 +181,6 @@ def test_stored_successes_are_replayed_where_the_authors_do(case: dict[str, Any]
         "turnwise.methods.replay_success.random.Random", lambda seed: SimpleNamespace(choice=lambda kept: kept[len(kept) // 2])
     )
     plan = made("replay_success", size=case["size"])
-    stored: dict[int, list[int]] = {}
     for number, batch in enumerate(case["batches"]):
         places = Places(TaskSet([Task(str(task)) for task in batch["tasks"]]), 0, 4, shuffle=False)
 
@@ -194,11 +193,6 @@ def test_stored_successes_are_replayed_where_the_authors_do(case: dict[str, Any]
         found, _ = gathers(plan, places, 2, play)
         names = [one.turns[0].response_ids[0] for one in found.trajectories]
         assert [names[:4], names[4:]] == batch["learned"]
-        for group, (task, scores) in enumerate(zip(batch["tasks"], batch["scores"], strict=True)):
-            own, past = [100 * number + 10 * group + place for place in range(4)], stored.get(task, [])
-            half = (len(past) // 2 + 0.5) / max(len(past), 1)
-            assert replay_success.replaced(own, scores, past, half) == batch["learned"][group]
-            stored[task] = replay_success.remembered(past, own, scores, case["size"])
 
 
 @pytest.mark.parametrize("case", golden("archer", "buffers"))
@@ -216,7 +210,7 @@ def test_a_buffer_forgets_its_oldest_first_as_the_authors_does(case: dict[str, A
 def test_the_turn_limit_of_every_batch_is_the_authors(case: dict[str, Any]) -> None:
     plan, places = made("scaling_inter", rounds=case["rounds"], every=case["every"]), Places(numbered(2), 0, 1)
     found = [gathers(plan, places, 1, attempt)[1][0][0].max_turns for _ in case["turns"]]
-    assert found == case["turns"] == [scaling_inter.cap(k, case["rounds"], case["every"]) for k in range(len(found))]
+    assert found == case["turns"]
 
 
 @pytest.mark.parametrize("case", golden("tcod", "horizons"))
@@ -228,9 +222,9 @@ def test_horizons_grow_in_the_same_batch_as_the_authors(case: dict[str, Any]) ->
     for plan in (made("tcod_f2b", every=case["every"], limit=case["limit"]), made("tcod_b2f", every=case["every"])):
         plan.load_state({"step": case["batch"] - 1})  # the authors' first batch is 1
         starts.append(gathers(plan, Places(numbered(2), 0, 1, expert=shown), 1, attempt)[1][0][0])
-    assert starts[0].max_turns == case["turn_limit"] == tcod.turn_limit(case["batch"], case["every"], case["limit"])
+    assert starts[0].max_turns == case["turn_limit"]
     given = starts[1].branch.t if starts[1].branch is not None else 0
-    assert given == case["expert_turns"] == tcod.expert_turns(case["batch"], case["every"], case["actions"])
+    assert given == case["expert_turns"]
 
 
 @pytest.mark.parametrize("case", golden("vineppo"))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.lab import sweeps
+from turnwise.lab import study as sweeps
 from turnwise.lab.lines import choose, read_line
 from turnwise.lab.metrics import bias_and_variance, correlation, interval, jackknife, measure, sign_accuracy, t_quantile
 from turnwise.lab.problems import make

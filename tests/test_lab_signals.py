@@ -8,10 +8,10 @@ import pytest
 import turnwise as tw
 from turnwise.lab.experiment import Settings, run
 from turnwise.lab.lines import choose, read_line
-from turnwise.lab.markdown import markdown
 from turnwise.lab.problems import make
 from turnwise.lab.signals import FRESH, fresh_returns
 from turnwise.lab.study import make_case, samples_of, views_of
+from turnwise.lab.tables import markdown
 
 
 @pytest.mark.parametrize("name", ["grid", "chain", "bifurcation"])

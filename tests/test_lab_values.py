@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.lab.problem import Problem
-from turnwise.lab.problems import DEFAULT, make, problems
+from turnwise.lab.problems import DEFAULT, Problem, make, problems
 from turnwise.lab.sample import draw, sample, stack
 from turnwise.lab.values import (
     action_values,

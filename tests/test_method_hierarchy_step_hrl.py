@@ -108,7 +108,7 @@ def test_an_experts_plan_becomes_subtasks_of_three_actions() -> None:
         def expert(self, task: tw.Task) -> list[str]:
             return list("abcd")
 
-    from turnwise.envs.subtasks import SubtasksEnv
+    from turnwise.methods.step_hrl import SubtasksEnv
 
     assert SubtasksEnv(Planned(), 9)._expert(TASK) == ["c", "a", "a", "b", "a, b", "c; done", "a, b, c", "d", "d; done"]
 

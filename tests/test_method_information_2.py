@@ -15,7 +15,7 @@ from small_runs import Killed, Kills
 
 import turnwise as tw
 from turnwise.data.batch import Batch
-from turnwise.methods.household_facts import facts
+from turnwise.envs.household.tracking import facts
 from turnwise.methods.rebel import Belief, belief_in, consistency, key_of
 from turnwise.methods.resrl import EXACT, directions, evenly, residual
 from turnwise.methods.serl import hindsight

@@ -11,14 +11,10 @@ from information_cases import paths, rollouts
 from references import a2tgpo as slow_a2tgpo
 from references import igpo as slow_igpo
 from references import infopo as slow_infopo
-from references import rebel as slow_rebel
-from references import resrl as slow_resrl
 from references import serl as slow_serl
 
 import turnwise as tw
 from turnwise.credit import algorithms
-from turnwise.methods.rebel import WEIGHTS
-from turnwise.methods.resrl import normed, residuals
 from turnwise.objectives import algorithms as objectives
 from turnwise.objectives.tokens import Tokens
 
@@ -154,36 +150,6 @@ def test_infopo_is_its_reference(case: tw.Rollouts) -> None:
     found = fast("infopo", case.with_columns({"turn.feedback_gain": column}))
     np.testing.assert_allclose(found, [turn[0] for row in slow for turn in row], **CLOSE)
     assert all(len(set(turn)) == 1 for row in slow for turn in row)  # all tokens of a turn are alike
-
-
-def test_rebel_is_its_reference(case: tw.Rollouts) -> None:
-    belief, consistency = np.random.default_rng(3).integers(0, 4, len(case)), numbers(case)
-    whole = np.concatenate([np.full(len(rows), case.reward[rows].sum()) for rows in paths(case)])
-    r = case.with_columns({"turn.belief": belief, "turn.consistency": consistency})
-    slow = slow_rebel.advantages(whole, consistency, case.group, case.trajectory, belief)
-    single = np.bincount(r.column("trajectory.group"))[case.group] == 1  # the authors' code gives the only attempt of a group its return
-    np.testing.assert_allclose(fast("rebel", r), slow - np.where(single, whole, 0.0), **CLOSE)
-    parts = {"state": 0.3, "task": 1.0, "prediction": 0.4, "form": -0.05}
-    whole = slow_rebel.consistency(parts["state"], parts["task"], parts["prediction"], parts["form"])
-    assert sum(WEIGHTS[name] * value for name, value in parts.items()) == pytest.approx(whole)
-
-
-@pytest.mark.parametrize(("seed", "good", "bad"), [(0, 30, 20), (1, 5, 9), (2, 3, 6), (3, 12, 1)])
-def test_resrl_is_its_reference(seed: int, good: int, bad: int) -> None:
-    rng = np.random.default_rng(seed)
-    states = rng.normal(size=(good + bad, 6)) * [3, 2, 1.5, 1, 0.7, 0.4]
-    won = [True, False]
-    hidden = [states[:good].tolist(), states[good:].tolist()]
-    slow = np.concatenate(slow_resrl.token_weights(hidden, won, rank=2))
-    found = np.full(good + bad, np.nan)
-    if good >= 4:
-        found[good:] = residuals(normed(states[:good]), normed(states[good:]), 2)
-        np.testing.assert_allclose(found[good:], slow_resrl.residuals(hidden[0], hidden[1], rank=2), **CLOSE)
-    r = tw.Rollouts.from_columns(group=[0, 0], trajectory=[0, 1], t=[0, 0], reward=[1, 0], anchor=[0, 0], tokens=[good, bad])
-    credit = fast("resrl", r.with_columns({"token.residual": found}))
-    np.testing.assert_allclose(credit["token.residual_weight"], slow, **CLOSE)
-    base = np.repeat(np.asarray(tw.credit.compute("grpo", r), np.float64), [good, bad])
-    np.testing.assert_allclose(credit["token.advantage"], base * slow, **CLOSE)
 
 
 @pytest.mark.parametrize("seed", range(4))

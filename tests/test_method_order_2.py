@@ -12,10 +12,11 @@ from test_collect import numbered
 
 from turnwise import Task, Trajectory, Turn, TurnwiseError
 from turnwise.agent.prompts import Past
-from turnwise.agent.state_block import actions, household
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Stop
 from turnwise.data.tasks import TaskSet
+from turnwise.envs.household.tracking import state_block as household
+from turnwise.methods.constant_context import actions
 from turnwise.methods.planning import Places
 from turnwise.methods.registry import plans
 from turnwise.methods.slea import Lesson, Library, lessons, shown

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from difflib import SequenceMatcher
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,17 +10,15 @@ import numpy as np
 import pytest
 import torch
 from order_runs import attempt, gathers
-from references import actguide, inspo, replay_success, seeupo, slea, tcod
+from references import actguide, inspo, seeupo
 from test_collect import numbered
 
 import turnwise as tw
-from turnwise import Task, Trajectory, Turn, objectives
+from turnwise import Trajectory, Turn, objectives
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
-from turnwise.data.tasks import TaskSet
 from turnwise.methods.planning import Places
 from turnwise.methods.registry import plans, schedules
-from turnwise.methods.slea import Lesson, Library
 from turnwise.objectives import Tokens
 
 SEEDS = range(6)
@@ -85,31 +82,6 @@ def test_the_weights_of_the_reverse_order(batch: Batch) -> None:
         assert weights[list(batch.rows(k))] == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("batch", CASES)
-def test_tcod_advantages(batch: Batch) -> None:
-    old = batch.column("token.logprob")
-    teacher = np.random.default_rng(3).normal(size=len(old))
-    found = tw.credit.compute("tcod", batch.with_columns({"token.teacher_logprob": teacher}).rollouts, coef=0.7)
-    assert found == pytest.approx(tcod.advantage(teacher, old, 0.7), abs=1e-6)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_buffer_of_successes(seed: int) -> None:
-    rng = random.Random(seed)
-    plan, places = plans["replay_success"].make({"size": 3}, "plan"), Places(TaskSet([Task("only")]), seed, 3)
-    stored: list[int] = []
-    for _ in range(25):
-        scores = [rng.choice([0.0, 0.0, 0.0, 0.04, 0.11, 0.19, 1.0]) for _ in range(3)]
-        first = places.used * 3
-        found, _ = gathers(plan, places, 1, lambda start: attempt(start, scores[start.number - first]))  # noqa: B023
-        took = [turn.response_ids[0] for t in found.trajectories for turn in t.turns]  # the number of whoever made the attempt
-        group = [first, first + 1, first + 2]
-        possible = [replay_success.replaced(group, scores, stored, (k + 0.5) / max(len(stored), 1)) for k in range(max(len(stored), 1))]
-        assert took in possible and plan.fails(scores) == replay_success.fails(scores)
-        stored = replay_success.remembered(stored, group, scores, size=3)
-        assert [t.turns[0].response_ids[0] for t in plan.kept.get("only", [])] == stored
-
-
 @pytest.mark.parametrize(("needed", "actions"), [(k, n) for n in (0, 1, 2, 5, 9) for k in range(n + 2)])
 def test_the_search_for_the_fewest_actions(needed: int, actions: int) -> None:
     def shown(tasks: Any) -> list[Trajectory]:
@@ -139,28 +111,6 @@ def test_the_loss_of_guided_attempts(seed: int) -> None:
     loss, slope = actguide.losses(new.tolist(), plain.tolist(), told.tolist(), guided, advantage.tolist())
     assert found.loss.detach().numpy() == pytest.approx(np.array(loss).ravel(), abs=1e-6)
     assert gradient.numpy() == pytest.approx(np.array(slope).ravel(), abs=1e-6)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_what_enters_the_library(seed: int) -> None:
-    rng = random.Random(seed)
-    library, expected = Library({"golden": 4, "warning": 4}, 0.85, 9), []
-
-    def similarity(one: str, other: str) -> float:
-        return max(SequenceMatcher(None, one.lower(), other.lower(), autojunk=False).ratio(), slea.overlap(one, other))
-
-    for _ in range(40):
-        text = " ".join(rng.choice(["go", "take", "open", "door", "box"]) for _ in range(rng.randint(1, 6)))
-        score = rng.choice([0.1, 0.5, 0.9])
-        library.add(Lesson("method", text, score))
-        expected = slea.inserted(expected, (text, score), 4, 0.85, similarity, raise_score=True)
-        assert [(entry.text, entry.score) for entry in library.entries] == expected
-    best = [entry.text for entry in library.retrieve("", 2, 1)[0]]
-    assert best == slea.retrieved(expected, 2)
-    plan = plans["slea"].make({}, "plan")
-    for step, entries in ((4, 20), (5, 9), (5, 10), (9, 0)):
-        plan.step, plan.library.entries = step, [library.entries[0]] * entries
-        assert plan.ready == slea.active(step, entries)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -18,10 +18,10 @@ import turnwise as tw
 from turnwise import Trajectory, Turn, TurnwiseError
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
-from turnwise.methods.himac import SHOW_ONE
+from turnwise.methods.himac import SHOW_ONE, OneByOne, parts_of
 from turnwise.methods.planning import Places
 from turnwise.methods.registry import plans
-from turnwise.methods.strategies import OneByOne, farthest, grams, parts_of
+from turnwise.methods.strata import farthest, grams
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
 
@@ -222,7 +222,7 @@ def test_a_subgoal_is_shown_until_it_is_called_done_or_its_budget_is_spent() -> 
     assert hint("seen") == "Your subgoal now (1 of 3): find it. Say <sub_done> with the action that reaches it."
     seen = []
     for response in ("a", "b", "<sub_done><action>c</action>", "d", "e <sub_done>"):
-        hint.heard(response)
+        hint.on_response(response)
         seen.append(hint("seen").split(": ")[1].split(".")[0])
     assert seen == ["find it", "take it", "go home", "go home", "go home"]  # two actions, then done, then nothing is left
 

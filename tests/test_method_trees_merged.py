@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import references.dpepo
 import references.t_star
 import torch
 from test_method_trees_values import collected, trained
@@ -199,37 +198,6 @@ def acting(acts: list[dict[int, str]], group: int = 0, number: int = 0, success:
     """An attempt with these actions by copy, turn by turn."""
     turns = [Turn("s", info={"env": {"acts": {str(copy): act for copy, act in turn.items()}}} if turn else {}) for turn in acts]
     return Trajectory(group, number, turns=turns, success=success)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_dpepo_equals_its_reference(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    words = ["look", "go", "take", "open"][: 1 if seed == 1 else 4]
-    attempts = []
-    for number in range(1 if seed == 2 else 8):
-        acts = [{copy: str(rng.choice(words)) for copy in range(1, 5) if rng.random() < 0.7} for _ in range(int(rng.integers(1, 9)))]
-        attempts.append(acting(acts, number % 2, number, bool(rng.integers(2)) and seed != 3))
-    batch = Batch.of(attempts)
-    batch = batch.with_columns(signals["dpepo"].function(batch, None))
-    expected = []
-    for trajectory in batch.trajectories:
-        history: dict[int, list[str]] = {copy: [] for copy in range(1, 5)}
-        row = []
-        for turn in trajectory.turns:
-            acts = {int(copy): act for copy, act in turn.info.get("env", {}).get("acts", {}).items()}
-            row.append(references.dpepo.weight(history, acts))
-            for copy, act in acts.items():
-                history[copy].append(act)
-        expected.append(row)
-    np.testing.assert_allclose(batch.column("turn.diversity"), [w for row in expected for w in row], atol=5.1e-5)  # theirs is rounded
-    r, weights = batch.rollouts, batch.column("turn.diversity")
-    success = np.array([float(t.success) for t in batch.trajectories])[r.trajectory]
-    for weighting, over in (("step", "turns"), ("trajectory", "attempts")):
-        members = len(np.unique(r.trajectory)) if over == "attempts" else len(r)
-        credit = references.dpepo.advantages(success, weights, r.group, r.trajectory, over) if members > 1 else np.zeros(len(r))
-        np.testing.assert_allclose(tw.credit.compute("dpepo", r, weighting=weighting), credit, atol=1e-5)
-    if seed == 0:
-        assert (tw.credit.compute("dpepo", r) == tw.credit.compute("dpepo", r, weighting="step")).all()
 
 
 def test_copies_of_a_task_are_played_at_once_and_one_success_is_enough() -> None:

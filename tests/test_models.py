@@ -14,7 +14,6 @@ from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 from turnwise.data.batch import Batch
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, pack
-from turnwise.learn.activations import PAGES, USABLE
 from turnwise.learn.auxiliary.loading import Headless, difference
 from turnwise.learn.auxiliary.model import AuxiliaryModel, Training
 from turnwise.learn.auxiliary.models import Models

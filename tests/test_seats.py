@@ -21,9 +21,9 @@ from turnwise.data.rollouts import Rollouts, Stop, Trajectory
 from turnwise.data.tasks import Task
 from turnwise.envs.answers import BadAnswer, read_transition
 from turnwise.envs.base import Observation, Share, Transition
-from turnwise.envs.parallel import Parallel
 from turnwise.envs.pool import Pool
-from turnwise.envs.subtasks import Subtasks
+from turnwise.methods.dpepo import Parallel
+from turnwise.methods.step_hrl import Subtasks
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch, stored_trajectories
 from turnwise.util.errors import TurnwiseError

@@ -19,7 +19,7 @@ from turnwise.config.options import Registry
 
 def _load() -> None:
     """Import the files where the built-in ones register themselves."""
-    for module in ("context", "parse", "state_block", "workspace"):
+    for module in ("context", "parse"):
         importlib.import_module(f"{__package__}.{module}")
 
 

@@ -12,6 +12,7 @@ from itertools import count
 from turnwise.agent.base import Context, Parsed
 from turnwise.collect.collector import Answer, Start
 from turnwise.collect.drawing import Drawing, Drawn
+from turnwise.data.attempts import ChangingHint
 from turnwise.data.images import Picture
 from turnwise.data.rollouts import Stop, Turn
 from turnwise.engines.base import Engine, Finish, Request, Response, Sampling
@@ -63,7 +64,7 @@ class ModelPolicy:
         return self.engine.pending + len(self._ready) + len(self._unread)
 
     def begin(self, slot: int, start: Start, observation: Observation) -> None:
-        if hasattr(start.hint, "heard"):  # it changes with what is said: every attempt has one of its own
+        if isinstance(start.hint, ChangingHint):  # every attempt has one of its own
             start = replace(start, hint=copy(start.hint))
         context = self.new_context(start.hint) if start.hint else self.new_context()
         context.start(start.task, observation)
@@ -178,8 +179,8 @@ class ModelPolicy:
 
     def observe(self, slot: int, turn: Turn, transition: Transition) -> None:
         attempt = self._attempts[slot]
-        if (heard := getattr(attempt.start.hint, "heard", None)) is not None:
-            heard(turn.response)
+        if isinstance(attempt.start.hint, ChangingHint):
+            attempt.start.hint.on_response(turn.response)
         if attempt.parsed is not None and not transition.done:
             for context in (attempt.context, attempt.learned):
                 if context is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,7 +24,19 @@ class Branch:
             raise TurnwiseError(f"trajectory {self.trajectory.id!r} has {turns} turns: it cannot be branched at turn {self.t}")
 
 
-Hint = str | Callable[[str], str]  # a text, or what it is for an observation
+class ChangingHint(ABC):
+    """A hint that changes with what the attempt responds. Every attempt gets a copy of its own."""
+
+    @abstractmethod
+    def __call__(self, observation: str) -> str:
+        """The text for an observation."""
+
+    @abstractmethod
+    def on_response(self, response: str) -> None:
+        """The attempt has responded."""
+
+
+Hint = str | Callable[[str], str] | ChangingHint  # a text, or what it is for an observation
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +46,7 @@ class Start:
 
     max_turns   a turn limit of this attempt, shared turns included, if it is lower than that of the run
     hint        a text that the agent is shown before the first observation of a prompt; a function is asked on every turn with the text of
-                the observation. An object that is called so may have `heard(response)`: a copy of it is told what the attempt says
+                the observation
     temperature of the responses, if it is not that of the run; 0: greedy
     branchable  whether later attempts may start in the middle of this one; false saves the snapshots of its states
     forget      the prompts to learn with are those without the hint: the policy saw it, and learns to do without

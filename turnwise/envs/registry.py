@@ -29,9 +29,7 @@ from turnwise.envs.base import Env
 from turnwise.envs.needs import Need, explain_missing, private_names, use_private
 from turnwise.envs.needs import needs_package as needs_package  # environments import both from here
 from turnwise.envs.needs import needs_private as needs_private
-from turnwise.envs.parallel import Parallel
-from turnwise.envs.subgoals import Subgoals
-from turnwise.envs.subtasks import Subtasks
+from turnwise.envs.wrapping import split_options, wrapped
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 ENTRY_POINTS = "turnwise.envs"
@@ -40,11 +38,6 @@ NUMBERED_DECADES = 1000  # without `n`, numbered tasks are 0 … 9,999: 8,000 tr
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 SplitSizes = Mapping[str, int | None]  # None: as many as requested
-WAYS: dict[str, Callable[[Callable[[], Any], Any], Any]] = {  # to play any environment
-    "parallel": Parallel,
-    "subtasks": Subtasks,
-    "subgoals": Subgoals,
-}
 
 
 @dataclass(frozen=True)
@@ -217,10 +210,10 @@ def resolve(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
     entry = spec(name)
     factory = entry.load()
     parameters = _parameters(factory)
-    options, played = _played(as_given(factory, {**entry.options, **options}), parameters)
+    options, wrapping = split_options(as_given(factory, {**entry.options, **options}), parameters or ())
     if parameters is not None:
         _check_options(name, parameters, options)
-    return _wrapped(partial(factory, **options), played)
+    return wrapped(partial(factory, **options), wrapping)
 
 
 def portable(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
@@ -232,8 +225,8 @@ def portable(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
         return bound
     if is_reference(name):
         return partial(make, name, **options)
-    options, played = _played({**entry.options, **options}, _parameters(entry.load()))
-    return _wrapped(partial(make_registered, entry.factory, options, private_names(entry.needs)), played)
+    options, wrapping = split_options({**entry.options, **options}, _parameters(entry.load()) or ())
+    return wrapped(partial(make_registered, entry.factory, options, private_names(entry.needs)), wrapping)
 
 
 def as_given(factory: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,18 +242,6 @@ def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter] 
         return inspect.signature(factory).parameters
     except (TypeError, ValueError):
         return None
-
-
-def _played(options: Mapping[str, Any], named: Mapping[str, inspect.Parameter] | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of the environment itself, and those that every environment takes (`WAYS`), unless it has an option of that name."""
-    own = dict(options)
-    return own, {way: own.pop(way) for way in WAYS if way in own and way not in (named or ())}
-
-
-def _wrapped(factory: Callable[[], Any], played: Mapping[str, Any]) -> Callable[[], Any]:
-    for way, value in played.items():
-        factory = WAYS[way](factory, value)
-    return factory
 
 
 def _check_options(name: str, parameters: Mapping[str, inspect.Parameter], options: Mapping[str, Any]) -> None:

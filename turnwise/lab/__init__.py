@@ -4,8 +4,7 @@
 """
 
 from turnwise.lab.experiment import Settings, run, write
-from turnwise.lab.problem import Builder, Problem
-from turnwise.lab.problems import make, problems, register
+from turnwise.lab.problems import Builder, Problem, make, problems, register
 from turnwise.lab.values import advantages, expected_return, skilled_policy
 
 __all__ = [

@@ -12,10 +12,22 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.lab.lines import Line, choose
-from turnwise.lab.markdown import markdown
 from turnwise.lab.problems import DEFAULT, make
-from turnwise.lab.study import Case, make_case, measure_case, recurrence_of, samples_of, unfit
-from turnwise.lab.sweeps import ALIASING, RECURRENCE, SKILL, aliasing_sweep, recurrence_sweep, skill_sweep
+from turnwise.lab.study import (
+    ALIASING,
+    RECURRENCE,
+    SKILL,
+    Case,
+    aliasing_sweep,
+    make_case,
+    measure_case,
+    recurrence_of,
+    recurrence_sweep,
+    samples_of,
+    skill_sweep,
+    unfit,
+)
+from turnwise.lab.tables import markdown
 from turnwise.lab.training import Schedule, train_case
 from turnwise.util.errors import MissingExtra, TurnwiseError
 from turnwise.util.files import write_text_atomically

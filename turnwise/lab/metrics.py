@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from turnwise.credit.segments import segment_count, segment_sum
 from turnwise.data.anchors import Ints, dense
 from turnwise.data.rollouts import Floats
-from turnwise.lab.problem import Problem
+from turnwise.lab.problems import Problem
 from turnwise.lab.sample import Batch
 from turnwise.lab.values import exact_gradient
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from turnwise.data.anchors import AnchorTable, Ints, encode
 from turnwise.data.rollouts import Bools, Floats, Rollouts
-from turnwise.lab.problem import Problem
+from turnwise.lab.problems import Problem
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from turnwise.config.options import Entry
 from turnwise.credit.registry import CreditFunction, stands_alone
 from turnwise.data.anchors import Ints, dense
 from turnwise.data.rollouts import Floats
-from turnwise.lab.problem import Problem
+from turnwise.lab.problems import Problem
 from turnwise.lab.sample import Batch, cumulative, pick
 
 FRESH = 9  # attempts per state, as in VinePPO's code

@@ -20,7 +20,7 @@ from turnwise.credit.segments import segment_sum
 from turnwise.data.rollouts import Floats
 from turnwise.lab.lines import Line, Views, look_up, value_table
 from turnwise.lab.metrics import interval, policy_gradient
-from turnwise.lab.problem import Problem
+from turnwise.lab.problems import Problem
 from turnwise.lab.sample import Batch, draw, sample, stack
 from turnwise.lab.signals import Signals
 from turnwise.lab.study import Case, Tick, stream

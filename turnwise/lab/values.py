@@ -13,7 +13,7 @@ import numpy as np
 
 from turnwise.credit.segments import segment_sum
 from turnwise.data.rollouts import Floats
-from turnwise.lab.problem import Problem
+from turnwise.lab.problems import Problem
 from turnwise.util.errors import TurnwiseError
 
 

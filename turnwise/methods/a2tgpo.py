@@ -21,7 +21,7 @@ from turnwise.credit.segments import TurnDiscount, pair, reverse_scan, standardi
 from turnwise.data.rollouts import Rollouts
 from turnwise.methods.authors import RecipeDiscount
 from turnwise.methods.igpo import GAIN, Form, Key, last_turns
-from turnwise.methods.registry import Brings, method
+from turnwise.methods.registry import Brings, method, section
 from turnwise.objectives import registry as objectives
 from turnwise.objectives.registry import TokenLoss
 
@@ -95,14 +95,9 @@ def a2tgpo(
     form: Form = "<answer>{}</answer>",
 ) -> dict[str, Any]:
     """Information gains are compared at the same depth, and a turn with a large gain may move the policy further."""
-    own = {
-        "signal": [{"name": "information_gain", "key": key, "form": form}],
-        "credit.name": "a2tgpo",
-        "credit.gamma": gamma,
-        "credit.alpha": alpha,
-        "credit.beta": beta,
-        "objective.name": "a2tgpo",
-        "objective.clip_low": clip_low,
-        "objective.clip_high": clip_high,
-    }
+    own = (
+        section("credit", name="a2tgpo", gamma=gamma, alpha=alpha, beta=beta)
+        | section("objective", name="a2tgpo", clip_low=clip_low, clip_high=clip_high)
+        | {"signal": [{"name": "information_gain", "key": key, "form": form}]}
+    )
     return Brings(own, {"credit.gamma": 1.0})

@@ -21,7 +21,7 @@ from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory
 from turnwise.methods.authors import kl_loss
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds, by_group
-from turnwise.methods.registry import Brings, method, plan
+from turnwise.methods.registry import Brings, method, plan, section
 
 Threshold = Annotated[float, Help("an attempt succeeds if its return is above this")]
 Keep = Annotated[bool, Help("keep the unguided attempts and the probes in the group, instead of replacing them")]
@@ -119,10 +119,7 @@ class ActGuide(Plan):
 )
 def actguide(*, threshold: Threshold = 0.0, keep: Keep = False) -> dict[str, Any]:
     """A group that fails is shown the fewest reference actions that help, and learns to do without them."""
-    own = {
-        "plan.name": "actguide",
-        "plan.threshold": threshold,
-        "plan.keep": keep,
+    own = section("plan", name="actguide", threshold=threshold, keep=keep) | {
         "credit.name": "grpo",
         "objective.name": "clip",
         "learner.old_logprobs": "engine",

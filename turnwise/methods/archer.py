@@ -25,7 +25,7 @@ from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts
 from turnwise.methods.buffer import REPLAYED, Buffer, Size, Warmup, counted, noted
 from turnwise.methods.planning import Gathered, Places, Rounds
-from turnwise.methods.registry import Brings, method, plan, signal
+from turnwise.methods.registry import Brings, method, plan, section, signal
 from turnwise.util.seeds import derive
 
 PAPER = "Zhou et al. 2024, ArCHer, arXiv 2402.19446"
@@ -119,15 +119,11 @@ def archer(
         own = {"copy_of": "policy", "kind": "heads", "options": {"heads": heads, "weights": dict.fromkeys(heads, 2.0), "spread": 0.01}}
         settings |= {f"models.{name}.{key}": value for key, value in own.items()}
     training = {"trained": True, "lr": critic_lr, "epochs": critic_epochs}
-    own = settings | {
-        **{f"models.critic.{key}": value for key, value in training.items()},
-        "plan.name": "archer",
-        "plan.size": size,
-        "plan.replays": replays,
-        "plan.warmup": warmup,
-        "signal": [{"name": "archer_values", "gamma": gamma, "tau": tau}],
-        "credit.name": "archer",
-        "credit.baseline": baseline,
-        "objective.name": "reinforce",
-    }
+    own = (
+        settings
+        | section("plan", name="archer", size=size, replays=replays, warmup=warmup)
+        | section("credit", name="archer", baseline=baseline)
+        | section("models.critic", **training)
+        | {"signal": [{"name": "archer_values", "gamma": gamma, "tau": tau}], "objective.name": "reinforce"}
+    )
     return Brings(own, {"objective.aggregation": "turn_sum", "objective.kl": "off"})

@@ -1,4 +1,12 @@
-"""Constant context: prompts have a state block instead of a history (`turnwise/agent/state_block.py`), groups of four, GRPO.
+"""Constant context: a state block takes the place of the history in prompts; GRPO in groups of four.
+
+A tracker is a function of what happened so far, and writes what is worth knowing now. The prompt has the goal, this block and the
+observation, so its length does not grow with the attempt. The tracker is deterministic: the same past gives the same block.
+
+    def mine(goal: str, turns: Sequence[Past], observation: str) -> str: …        # Past: .turn, .observation, .action
+
+`household` follows the texts of the household environments: where the agent is, what it holds, what it has seen where, what is left to look
+at. `actions` knows no environment: the last actions, and those that changed nothing.
 
 The paper adds rewards for subgoals by rules that were written per family of tasks and are not public. Your own rule is a reward term:
 `[[reward]]` with `function = "path/to/file.py:NAME"`.
@@ -6,10 +14,65 @@ The paper adds rewards for subgoals by rules that were written per family of tas
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
+from turnwise.agent.base import Prompt
+from turnwise.agent.context import PromptMaker, Window
+from turnwise.agent.prompts import Past
+from turnwise.agent.registry import register_context
+from turnwise.agent.text import well_formed
+from turnwise.config.kinds import Kind
+from turnwise.config.loading import load_reference
 from turnwise.config.options import Help
-from turnwise.methods.registry import Brings, method
+from turnwise.config.references import is_reference
+from turnwise.envs.household.tracking import state_block
+from turnwise.methods.registry import Brings, method, section
+from turnwise.util.errors import unknown_name
+
+BLOCK = Kind("state block", takes=("goal", "turns", "observation"), gives=("str",), example="def mine(goal, turns, observation) -> str")
+Tracker = Callable[[str, Sequence[Past], str], str]
+
+
+@register_context("state_block")
+class StateBlock(Window):
+    """Each turn is a separate prompt with a block of text about the state, written by a tracker, and no history."""
+
+    def __init__(self, maker: PromptMaker, tracker: Annotated[str, Help("household, actions, or path/to/file.py:NAME")] = "household"):
+        super().__init__(maker)
+        self.tracker = find_tracker(tracker)
+
+    def past(self) -> Sequence[Past]:
+        return []
+
+    def _prompt(self, history: Sequence[Past], dropped: int) -> Prompt:
+        block = well_formed(str(self.tracker(self.goal, self.turns, self.observation.text)).strip())
+        seen = self.observation
+        if block:
+            seen = replace(seen, text=f"{block}\n\n{seen.text}")
+        return self.maker.prompt(self.maker.write(seen, goal=self.goal, turn=len(self.turns) + 1), dropped)
+
+
+def find_tracker(name: str) -> Tracker:
+    """A tracker by its name, or one of the user's own."""
+    if is_reference(name):
+        found: Tracker = load_reference(name, BLOCK)
+        return found
+    if name not in TRACKERS:
+        raise unknown_name("tracker of a state block:", name, TRACKERS)
+    return TRACKERS[name]
+
+
+def actions(goal: str, turns: Sequence[Past], observation: str) -> str:
+    """The last three actions, and those after which the observation was the same as before."""
+    after = [past.observation for past in turns[1:]] + [observation]
+    vain = dict.fromkeys(past.action for past, then in zip(turns, after, strict=True) if past.observation == then)
+    lines = [f"Last actions: {', '.join(past.action for past in turns[-3:])}"] if turns else []
+    return "\n".join([*lines, *([f"Changed nothing: {', '.join(vain)}"] if vain else [])])
+
+
+TRACKERS: dict[str, Tracker] = {"household": state_block, "actions": actions}
 
 
 @method(
@@ -25,10 +88,5 @@ def constant_context(
     group_size: Annotated[int | None, Help("attempts per group; none: the recipe's", low=2)] = None,
 ) -> dict[str, Any]:
     """A block of text about the state takes the place of the history in prompts."""
-    own = {
-        "agent.context": "state_block",
-        "agent.options": {"tracker": tracker},
-        "collect.group_size": group_size,
-        "credit.name": "grpo",
-    }
+    own = section("agent", context="state_block", options={"tracker": tracker}) | {"collect.group_size": group_size, "credit.name": "grpo"}
     return Brings(own, {"collect.group_size": 4})

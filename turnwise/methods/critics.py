@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from turnwise.config.options import Help
 from turnwise.methods.authors import RAGEN, RecipeDiscount, ValueClip
-from turnwise.methods.registry import Brings, method
+from turnwise.methods.registry import Brings, method, section
 
 
 @method(
@@ -70,13 +70,7 @@ def turn_ppo(
     ratio: Annotated[Literal["token", "turn"], Help("PPO's clip per token, or one clipped ratio per turn")] = "token",
 ) -> dict[str, Any]:
     """PPO in which one step is a whole turn: a critic that values turns, GAE over turns, whitened over turns."""
-    settings: dict[str, Any] = {
-        "credit.name": "gae",
-        "credit.level": "turn",
-        "credit.gamma": gamma,
-        "credit.lam": lam,
-        "credit.norm": "std",
-    }
+    settings: dict[str, Any] = section("credit", name="gae", level="turn", gamma=gamma, lam=lam, norm="std")
     settings |= {"learner.value.level": "turn", "learner.value.clip": value_clip}
     objective = {"objective.name": "clip"} if ratio == "token" else {"objective.name": "gspo", "objective.level": "turn"}
     return Brings(settings | objective, {"credit.gamma": 1.0, "learner.value.clip": 0.5})

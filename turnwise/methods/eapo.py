@@ -1,6 +1,9 @@
 """EAPO (IterResearch): every turn starts from a workspace of constant size, is a sample of its own, and gets the outcome discounted by
 its distance to the end.
 
+A prompt in the workspace has the goal, the agent's own report, the last action and its outcome, and the current observation. The agent
+writes the report itself: the text between <report> and </report> in a response replaces it. A response without one leaves it as it is.
+
 Credit compares all turns of the group:
 
     r_k = γ^(K−k) · R                 R: the trajectory's return, K: its last turn
@@ -11,21 +14,59 @@ A success in fewer turns has larger rewards, so it is preferred to a long one.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
 
+from turnwise.agent.base import Parsed, Prompt
+from turnwise.agent.context import PromptMaker, Window
+from turnwise.agent.prompts import Past
+from turnwise.agent.registry import register_context
+from turnwise.agent.text import well_formed
 from turnwise.config.options import Help
 from turnwise.credit import registry as credit
 from turnwise.credit.segments import Norm, episode_returns, segment_count, standardise
 from turnwise.data.rollouts import Floats, Rollouts
-from turnwise.methods.registry import Brings, method
+from turnwise.data.tasks import Task
+from turnwise.envs.base import Observation
+from turnwise.methods.registry import Brings, method, section
 
+REPORT = re.compile(r"<report>(.*?)</report>", re.DOTALL)
 INSTRUCTIONS = (
     "You see only your own report and the last turn. Before you act, write what you know so far and what is left to do "
     "between <report> and </report>."
 )
 EarlyDiscount = Annotated[float, Help("factor per turn between a turn and the end", low=0, high=1)]
+
+
+@register_context("workspace")
+class Workspace(Window):
+    """Each turn is a separate prompt with the goal, the report that the agent wrote, and the last turn."""
+
+    def __init__(self, maker: PromptMaker):
+        super().__init__(maker)
+        self.report = ""
+
+    def start(self, task: Task, observation: Observation) -> None:
+        super().start(task, observation)
+        self.report = ""
+
+    def record(self, response_ids: Sequence[int], parsed: Parsed, observation: Observation) -> None:
+        found = REPORT.findall(self.maker.chat.decode(tuple(response_ids)))
+        self.report = well_formed(found[-1].strip()) if found else self.report
+        super().record(response_ids, parsed, observation)
+
+    def past(self) -> Sequence[Past]:
+        return self.turns[-1:]
+
+    def _prompt(self, history: Sequence[Past], dropped: int) -> Prompt:
+        seen = self.observation
+        if self.report:
+            seen = replace(seen, text=f"Your report so far: {self.report}\n\n{seen.text}")
+        return self.maker.prompt(self.maker.write(seen, goal=self.goal, turn=len(self.turns) + 1, history=history), dropped)
 
 
 @credit.register("eapo", paper="IterResearch, arXiv 2511.07327", needs=("group.peers",))
@@ -49,11 +90,6 @@ def eapo(
     workspace: Annotated[bool, Help("build prompts from the agent's own report; false keeps the recipe's context")] = True,
 ) -> dict[str, Any]:
     """The outcome is discounted by the distance to the end, and every turn starts from a report that the agent keeps."""
-    settings: dict[str, Any] = {
-        "credit.name": "eapo",
-        "credit.gamma": gamma,
-        "objective.name": "gspo",
-        "objective.level": "turn",
-    }
+    settings: dict[str, Any] = section("credit", name="eapo", gamma=gamma) | section("objective", name="gspo", level="turn")
     settings |= {"agent.context": "workspace", "agent.instructions": INSTRUCTIONS} if workspace else {}
     return Brings(settings, {"objective.aggregation": "turn", "credit.norm": "std"})

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from turnwise.config.options import Help
 from turnwise.methods.authors import VERL_AGENT, KlCoef, RecipeDiscount, kl_loss
-from turnwise.methods.registry import Brings, method
+from turnwise.methods.registry import Brings, method, section
 
 Norm = Annotated[Literal["std", "none", "recipe"], Help("divide by the standard deviation, or not; recipe: as the recipe says")]
 StepWeight = Annotated[float, Help("weight ω of the step credit", low=0)]
@@ -179,13 +179,7 @@ def flow_grpo(
 ) -> dict[str, Any]:
     """The outcome of an attempt, relative to its group, goes to every turn of the planner."""
     weighting = {"turns": "step", "trajectories": "trajectory"}.get(statistics)
-    authors = {
-        "credit.norm": "std",
-        "credit.weighting": "step",
-        "objective.name": "clip",
-        "objective.clip_low": 0.2,
-        "objective.clip_high": 0.3,
-        "objective.aggregation": "token",
-        "objective.entropy_coef": 0.0,
-    }
+    authors = section("credit", norm="std", weighting="step") | section(
+        "objective", name="clip", clip_low=0.2, clip_high=0.3, aggregation="token", entropy_coef=0.0
+    )
     return Brings({"credit.name": "grpo", "credit.weighting": weighting} | kl_loss(kl_coef), authors | kl_loss(0.001))

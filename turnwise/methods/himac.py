@@ -11,21 +11,24 @@ What is not learned from is not in the batch, so credit is GRPO's. The phase and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from turnwise.config.options import Help
-from turnwise.data.attempts import Hint, Start
+from turnwise.data.attempts import ChangingHint, Hint, Start
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.methods.authors import kl_loss
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds
 from turnwise.methods.registry import Brings, method, plan
-from turnwise.methods.strategies import DONE, LONGEST, OneByOne, parts_of, shown, summary, writing, written
+from turnwise.methods.strategies import LONGEST, shown, summary, writing, written
 from turnwise.util.seeds import derive
 
 PAPER = "HiMAC, arXiv 2603.00977"
+DONE = "<sub_done>"  # what a response says to get the next part of a text
+PART = re.compile(r"\n|;|(?:^|(?<=\s))\d+[.)](?=\s)")  # what stands between the parts of a list
 ASK = "{task}\n\nDo not act yet. Write a plan for this task: the subgoals to reach, one after another, each in a few words."
 SHOW = "Your plan for this task, one subgoal after another: {text}"
 SHOW_ONE = f"Your subgoal now ({{k}} of {{n}}): {{text}}. Say {DONE} with the action that reaches it."
@@ -119,6 +122,32 @@ class Himac(Plan):
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.tasks, self.best = state["tasks"], [Best.of(one) for one in state["best"]]
+
+
+@dataclass
+class OneByOne(ChangingHint):
+    """A hint that shows one part of a text after another: the next one after DONE in a response, or after `budget` responses. {text}, {k}
+    and {n} in `words` stand for the part, its number and how many there are."""
+
+    words: str
+    parts: tuple[str, ...]
+    budget: int
+    at: int = 0
+    responses: int = 0
+
+    def __call__(self, observation: str) -> str:
+        return self.words.replace("{k}", str(self.at + 1)).replace("{n}", str(len(self.parts))).replace("{text}", self.parts[self.at])
+
+    def on_response(self, response: str) -> None:
+        self.responses += 1
+        if (DONE in response or self.responses >= self.budget) and self.at < len(self.parts) - 1:
+            self.at, self.responses = self.at + 1, 0
+
+
+def parts_of(text: str) -> tuple[str, ...]:
+    """The parts of a list: its lines, or what stands between semicolons or numbers; the whole text if it is none."""
+    found = (" ".join(part.split()).strip("-*• ") for part in PART.split(text[:LONGEST]))
+    return tuple(part for part in found if part)
 
 
 @method(

@@ -6,6 +6,11 @@ A response without a switch, or with an empty one, keeps. Without <action> tags,
 `critic` has three heads: `low` is read before the first token after </subgoal> (or </switch>, or the response), `high` and `term` before
 the response.
 
+A warm start teaches the tags: any environment whose expert advises from every state (`expert_action`) takes the option `subgoals`, the
+number of the expert's actions per subgoal, as in `make("household", subgoals=3)`. It then has `expert_words()`, which are written in front
+of an action. A subgoal is named by the last of the expert's next actions, and reached when this action is played: SWITCH names the next
+one, KEEP the same. One that takes twice as many actions as it should is given up.
+
     shaped reward = reward + keep (a turn that keeps) + consistency (it keeps, and its subgoal is another than before) − invalid
 
 Credit is given to each part on its own tokens:
@@ -24,7 +29,9 @@ advantages before that, plus the values. With `bootstrap`, a trajectory that a l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -35,8 +42,12 @@ from turnwise.credit.segments import Penalty, TurnDiscount, relative, reverse_sc
 from turnwise.data.anchors import Ints
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Bools, Floats, Rollouts, Stop, Turn
+from turnwise.data.tasks import Task
+from turnwise.envs.base import Observation, Restorable, Transition
+from turnwise.envs.snapshots import restoring
+from turnwise.envs.wrapping import Around, checked_count, expert_target, restored_around, state_around, wrapper
 from turnwise.methods.authors import VERL_AGENT, RecipeDiscount
-from turnwise.methods.registry import Brings, method, signal
+from turnwise.methods.registry import Brings, method, section, signal
 from turnwise.methods.spans import Spans
 
 PAPER = "HiPER, arXiv 2602.16165"
@@ -55,6 +66,64 @@ PARTS = {"switch": SWITCH_PART, "subgoal": SUBGOAL_PART, "action": ACTION_PART}
 Lambda = Annotated[float, Help("λ inside a segment", low=0, high=1)]
 SegmentLambda = Annotated[float, Help("λ across segments", low=0, high=1)]
 Bootstrap = Annotated[bool, Help("after a trajectory that a limit ended: its own last value instead of 0")]
+WORDS = "<switch>{}</switch><subgoal>{}</subgoal>"
+
+
+@wrapper(option="subgoals")
+@dataclass(frozen=True, slots=True)
+class Subgoals:
+    """Makes environments whose expert names its subgoals."""
+
+    factory: Callable[[], Any]
+    actions: int
+
+    def __post_init__(self) -> None:
+        checked_count(self.actions, 0, math.inf, "subgoals is the number of the expert's actions per subgoal (0: none)")
+
+    def __call__(self) -> Any:
+        env = self.factory()
+        return SubgoalsEnv(env, self.actions) if self.actions and callable(getattr(env, "expert_action", None)) else env
+
+
+class SubgoalsEnv(Around):
+    """An environment whose expert names its subgoals."""
+
+    def __init__(self, env: Any, actions: int):
+        super().__init__(env)
+        self._most = actions
+        self._begin()
+        if isinstance(env, Restorable):
+            self.snapshot, self.restore = self._snapshot, self._restore
+
+    def _begin(self) -> None:
+        """No subgoal is named yet; `named` means before the last action, or earlier."""
+        self._subgoal, self._named, self._acted = "", False, 0
+
+    def reset(self, task: Task, seed: int = 0) -> Observation:
+        self._begin()
+        return super().reset(task, seed)
+
+    def step(self, action: str) -> Transition:
+        self._named, self._acted = bool(self._subgoal), self._acted + 1
+        if action == self._subgoal or self._acted >= 2 * self._most:
+            self._begin()
+        return super().step(action)
+
+    def expert_words(self) -> str:
+        """The subgoal, kept or switched; empty where the expert has no advice."""
+        if not self._subgoal:
+            self._subgoal, self._acted = expert_target(self._env, self._most) or "", 0
+        return WORDS.format("KEEP" if self._named else "SWITCH", self._subgoal) if self._subgoal else ""
+
+    def _snapshot(self) -> bytes | None:
+        return state_around(self._env, "subgoals", [self._subgoal, self._named, self._acted], self._most)
+
+    def _restore(self, state: bytes) -> Observation:
+        seen, at = restored_around(self._env, "subgoals", state, self._most)
+        with restoring("subgoals"):
+            subgoal, named, acted = at
+        self._subgoal, self._named, self._acted = str(subgoal), bool(named), int(acted)
+        return seen
 
 
 class Read(NamedTuple):
@@ -211,23 +280,24 @@ def hiper(
     teach: Annotated[int, Help("actions per subgoal of the expert, which names them in a warm start; 0: it names none", low=0)] = 3,
 ) -> dict[str, Any]:
     """Subgoals that the policy keeps or switches, with a value head and credit for the action, the subgoal and the switch."""
-    settings: dict[str, Any] = {
-        "models.critic.copy_of": "policy",
-        "models.critic.trained": True,
-        "models.critic.lr": critic_lr,
-        "models.critic.kind": "heads",
-        "models.critic.options": {"heads": {"low": "token", "high": "turn", "term": "turn"}},
-        "signal": [
-            {"name": "subgoals", "keep": keep, "keep_mode": keep_mode, "consistency": consistency, "invalid": invalid},
-            {"name": "subgoal_values"},
-        ],
-        "credit.name": "hiper",
-        "credit.gamma": gamma,
-        "credit.lam": lam,
-        "credit.lam_high": lam_high,
-        "credit.bootstrap": bootstrap,
-        "objective.name": "clip",
-    }
+    settings: dict[str, Any] = (
+        section(
+            "models.critic",
+            copy_of="policy",
+            trained=True,
+            lr=critic_lr,
+            kind="heads",
+            options={"heads": {"low": "token", "high": "turn", "term": "turn"}},
+        )
+        | section("credit", name="hiper", gamma=gamma, lam=lam, lam_high=lam_high, bootstrap=bootstrap)
+        | {
+            "signal": [
+                {"name": "subgoals", "keep": keep, "keep_mode": keep_mode, "consistency": consistency, "invalid": invalid},
+                {"name": "subgoal_values"},
+            ],
+            "objective.name": "clip",
+        }
+    )
     told = {"agent.instructions": INSTRUCTIONS, "agent.parse": "tags"} if instructions else {}
     own = settings | told | ({"env.options.subgoals": teach} if teach else {})
     return Brings(own, VERL_AGENT | {"credit.gamma": 1.0})

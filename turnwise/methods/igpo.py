@@ -34,7 +34,7 @@ from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Bools, Floats, Rollouts
 from turnwise.data.tasks import Task
 from turnwise.methods.authors import RecipeDiscount, kl_loss
-from turnwise.methods.registry import Brings, method, signal
+from turnwise.methods.registry import Brings, method, section, signal
 from turnwise.methods.spans import Spans
 
 PAPER = "Wang et al. 2025, Information Gain-based Policy Optimization, arXiv 2510.14967"
@@ -148,13 +148,8 @@ def igpo(
 ) -> dict[str, Any]:
     """A turn is rewarded by how much it raises the policy's probability of the gold answer."""
     of_gain = {"name": "information_gain", "key": key, "form": form, "gain": gain}
-    own = {
-        "signal": [of_gain, {"name": "information_curriculum"}] if curriculum else [of_gain],
-        "credit.name": "igpo",
-        "credit.gamma": gamma,
-        "credit.normalise": normalise,
-        "credit.version": version,
-        "credit.zeros": zeros,
+    own = section("credit", name="igpo", gamma=gamma, normalise=normalise, version=version, zeros=zeros) | {
+        "signal": [of_gain, {"name": "information_curriculum"}] if curriculum else [of_gain]
     }
     authors = {"objective.name": "clip", "objective.aggregation": "token", "objective.entropy_coef": 0.001, "credit.gamma": 1.0}
     return Brings(own, authors | kl_loss(0.001))

@@ -31,7 +31,7 @@ from turnwise.credit.segments import episode_returns, relative, segment_count, s
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Floats, Rollouts
 from turnwise.methods.authors import kl_loss
-from turnwise.methods.registry import Brings, method, signal
+from turnwise.methods.registry import Brings, method, section, signal
 from turnwise.methods.spans import Spans
 from turnwise.util.errors import TurnwiseError
 
@@ -116,10 +116,7 @@ def infopo(
     placeholder: Placeholder = "No information found.",
 ) -> dict[str, Any]:
     """In groups whose outcomes are alike, a turn is rewarded if its feedback changed the next action."""
-    own = {
-        "signal": [{"name": "feedback_gain", "placeholder": placeholder}],
-        "credit.name": "infopo",
-        "credit.beta": beta,
-        "credit.temperature": temperature,
+    own = section("credit", name="infopo", beta=beta, temperature=temperature) | {
+        "signal": [{"name": "feedback_gain", "placeholder": placeholder}]
     }
     return Brings(own, {"objective.name": "clip", "objective.aggregation": "token", "objective.entropy_coef": 0.001} | kl_loss(0.0))

@@ -38,7 +38,7 @@ from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Floats, Rollouts, Trajectory
 from turnwise.methods.authors import RecipeDiscount
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds, by_group
-from turnwise.methods.registry import Brings, method, plan
+from turnwise.methods.registry import Brings, method, plan, section
 from turnwise.objectives import registry as objectives
 from turnwise.objectives.registry import TokenLoss
 
@@ -175,16 +175,11 @@ def ipa(
     imitation: Annotated[float, Help("weight of the imitation of what the expert played before a start inside", low=0)] = 0.0,
 ) -> dict[str, Any]:
     """Return, importance ratio and mismatch mask per turn; successes are imitated, failures unlearned with bounded weight."""
-    settings: dict[str, Any] = {
-        "credit.name": "ipa",
-        "credit.gamma": gamma,
-        "credit.neutral": neutral,
-        "objective.name": "ipa",
-        "objective.above": neutral,
-        "objective.importance": "reject",
-        "objective.importance_options": {"over": "turn", "ratio_high": mismatch},
-        "learner.old_logprobs": "learner",
-    }
+    settings: dict[str, Any] = (
+        section("credit", name="ipa", gamma=gamma, neutral=neutral)
+        | section("objective", name="ipa", above=neutral, importance="reject", importance_options={"over": "turn", "ratio_high": mismatch})
+        | {"learner.old_logprobs": "learner"}
+    )
     rollback: dict[str, Any] = {"plan.name": "ipa_rollback", "plan.order": starts, "plan.success": success}
     rollback |= {"plan.imitate": True, "objective.imitation": imitation} if imitation else {}
     return Brings(settings | ({} if starts == "beginning" else rollback))

@@ -28,7 +28,7 @@ from turnwise.credit.segments import EPSILON, episode_returns, segment_count, st
 from turnwise.data.anchors import Ints
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Floats, Rollouts
-from turnwise.methods.registry import Brings, method, model, signal
+from turnwise.methods.registry import Brings, method, model, section, signal
 
 PAPER = "Liu et al. 2025, Online Process Reward Learning (iStar), arXiv 2509.19199"
 SAMPLED = "token.sampling_logprob"
@@ -117,17 +117,10 @@ def istar(
     lr: Annotated[float, Help("learning rate of the process reward model", low=0)] = 1e-6,
 ) -> dict[str, Any]:
     """A process reward model learns from pairs of successes and failures, and its log-ratio rewards every turn."""
-    own = {
-        "models.prm.copy_of": "policy",
-        "models.prm.trained": True,
-        "models.prm.lr": lr,
-        "models.prm.clip": 10.0,
-        "models.prm.kind": "outcome_pairs",
-        "models.prm.options": {"beta": beta},
-        "signal": [{"name": "implicit_reward", "beta": beta}],
-        "credit.name": "istar",
-        "credit.weight": weight,
-        "credit.baseline": baseline,
-    }
+    own = (
+        section("models.prm", copy_of="policy", trained=True, lr=lr, clip=10.0, kind="outcome_pairs", options={"beta": beta})
+        | section("credit", name="istar", weight=weight, baseline=baseline)
+        | {"signal": [{"name": "implicit_reward", "beta": beta}]}
+    )
     authors = {"objective.name": "clip", "objective.aggregation": "token", "objective.kl": "off", "objective.entropy_coef": 0.001}
     return Brings(own, authors)

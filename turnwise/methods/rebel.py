@@ -43,7 +43,7 @@ from turnwise.credit.grpo import episode_credit
 from turnwise.credit.segments import TurnDiscount, episode_returns, pair, reverse_scan, standardise
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Floats, Rollouts, Trajectory
-from turnwise.methods import household_facts
+from turnwise.envs.household import tracking
 from turnwise.methods.authors import VERL_AGENT, RecipeDiscount
 from turnwise.methods.registry import Brings, method, signal
 from turnwise.util.errors import TurnwiseError
@@ -64,7 +64,7 @@ class Belief:
     says = OPENING  # what responses have to contain
 
     def __init__(self, *, tracker: Tracker = "none"):
-        own = {"none": None, "household": household_facts.facts}
+        own = {"none": None, "household": tracking.facts}
         self.tracker: Callable[[Trajectory], Sequence[Facts]] | None = own[tracker] if tracker in own else load_reference(tracker, TRACKER)
 
     def __call__(self, batch: Batch, models: Any) -> dict[str, NDArray[Any]]:

@@ -38,6 +38,11 @@ class Brings(dict[str, Any]):
         self.authors = {key: value for key, value in (authors or {}).items() if key not in self}
 
 
+def section(name: str, /, **settings: Any) -> dict[str, Any]:
+    """Settings of one section of a recipe, as dotted keys: section("credit", name="grpo") is {"credit.name": "grpo"}."""
+    return {f"{name}.{key}": value for key, value in settings.items()}
+
+
 plans: Registry[Piece] = Registry("plan", code=PLAN)
 signals: Registry[Piece] = Registry("signal", code=SIGNAL)
 schedules: Registry[Piece] = Registry("schedule", code=SCHEDULE)

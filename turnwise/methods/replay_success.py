@@ -19,7 +19,7 @@ from turnwise.config.options import Help
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.schema import from_rows, to_rows
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds, by_group
-from turnwise.methods.registry import Brings, method, plan
+from turnwise.methods.registry import Brings, method, plan, section
 from turnwise.util.seeds import derive
 
 Size = Annotated[int, Help("successes kept per task; the oldest goes first", low=1)]
@@ -90,9 +90,7 @@ def replay_success(
     ] = "recipe",
 ) -> dict[str, Any]:
     """A group that fails as a whole gets a stored success of the same task in place of its first attempt."""
-    own = {
-        "plan.name": "replay_success",
-        "plan.size": size,
+    own = section("plan", name="replay_success", size=size) | {
         "credit.name": "grpo",
         "objective.importance": None if importance == "recipe" else importance,
         "learner.old_logprobs": "learner",

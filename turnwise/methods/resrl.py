@@ -29,7 +29,7 @@ from turnwise.credit.registry import assign
 from turnwise.credit.segments import episode_returns
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Bools, Floats, Ints, Rollouts, ragged
-from turnwise.methods.registry import Brings, method, signal
+from turnwise.methods.registry import Brings, method, section, signal
 from turnwise.util.seeds import derive
 
 PAPER = "Lin et al. 2026, ResRL, github.com/1229095296/ResRL"
@@ -154,10 +154,5 @@ def resrl(
     layer: Layer = -2,
 ) -> dict[str, Any]:
     """Tokens of failures are punished less if successes of the same task have similar hidden states."""
-    own = {
-        "signal": [{"name": "residual", "rank": rank, "layer": layer}],
-        "credit.name": "resrl",
-        "credit.positive": positive,
-        "credit.least": least,
-    }
+    own = section("credit", name="resrl", positive=positive, least=least) | {"signal": [{"name": "residual", "rank": rank, "layer": layer}]}
     return Brings(own, {"objective.name": "clip", "objective.aggregation": "token"})

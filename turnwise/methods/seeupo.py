@@ -32,7 +32,7 @@ from turnwise.credit.segments import episode_returns, pair, segment_count, segme
 from turnwise.data.anchors import Ints
 from turnwise.data.rollouts import Floats, Rollouts
 from turnwise.methods.authors import KlCoef, kl_loss
-from turnwise.methods.registry import Brings, method, schedule
+from turnwise.methods.registry import Brings, method, schedule, section
 from turnwise.methods.steps import ScheduleView, Step
 
 Low = Annotated[float, Help("smallest ratio, of one turn and accumulated", low=0, high=1)]
@@ -103,14 +103,9 @@ def _scaled(centred: Floats, number: Ints) -> Floats:
 )
 def seeupo(*, low: Low = 0.8, high: High = 1.2, kl_coef: KlCoef = None) -> dict[str, Any]:
     """Turns are updated in reverse order, each weighed by what the later updates changed."""
-    own = {
-        "credit.name": "seeupo",
-        "objective.name": "gspo",
-        "schedule.name": "seeupo",
-        "schedule.low": low,
-        "schedule.high": high,
-        "learner.epochs": 1,
-        "learner.minibatches": 1,
-        **kl_loss(kl_coef),
-    }
+    own = (
+        section("schedule", name="seeupo", low=low, high=high)
+        | section("learner", epochs=1, minibatches=1)
+        | {"credit.name": "seeupo", "objective.name": "gspo", **kl_loss(kl_coef)}
+    )
     return Brings(own, {"objective.aggregation": "turn"} | kl_loss(0.002))

@@ -25,7 +25,7 @@ from turnwise.config.options import Help
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory
 from turnwise.methods.authors import kl_loss
-from turnwise.methods.registry import Brings, method, signal
+from turnwise.methods.registry import Brings, method, section, signal
 from turnwise.methods.spans import Spans
 from turnwise.objectives import registry as objectives
 from turnwise.objectives.registry import TokenLoss
@@ -125,12 +125,9 @@ def serl(
     distil: Annotated[float, Help("weight of the distillation term, times λ", low=0)] = 1.0,
 ) -> dict[str, Any]:
     """Credit of an action is distributed over its tokens by a copy of the policy that has seen the feedback."""
-    own = {
+    own = section("objective", name="serl", bound=bound, distil=distil) | {
         "models.hindsight.copy_of": "policy",
         "signal": [{"name": "hindsight", "share": share, "horizon": horizon, "every": every}],
         "credit.name": "grpo",
-        "objective.name": "serl",
-        "objective.bound": bound,
-        "objective.distil": distil,
     }
     return Brings(own, {"objective.aggregation": "token", "objective.entropy_coef": 0.001, "credit.norm": "std"} | kl_loss(0.0))

@@ -27,7 +27,9 @@ iteration. Turns that are in the batch for the critics alone (`turn.critic_only`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -38,10 +40,15 @@ from turnwise.credit.segments import TurnDiscount, unmasked
 from turnwise.data.anchors import dense
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory, Turn
+from turnwise.data.tasks import Task
+from turnwise.envs.answers import read_observation, read_transition
+from turnwise.envs.base import Observation, Transition
+from turnwise.envs.snapshots import restoring
+from turnwise.envs.wrapping import OVER, Instead, checked_count, expert_target, restored_around, state_around, wrapper
 from turnwise.methods.archer import CRITIC_ONLY
 from turnwise.methods.buffer import REPLAYED, Buffer, Size, Warmup, counted, noted
 from turnwise.methods.planning import Gathered, Places, Rounds
-from turnwise.methods.registry import Brings, method, plan, signal
+from turnwise.methods.registry import Brings, method, plan, section, signal
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
@@ -55,6 +62,131 @@ REWARD, ENDS = "turn.role_reward", "turn.role_ends"
 Rewarded = Annotated[Literal["subtask", "environment"], Help("what rewards actions: completing their subtask, or the environment")]
 ROLE, Q, V = "turn.role", "turn.q", "turn.v"
 Balance = Annotated[bool, Help("each role weighs the same, however many turns it has")]
+DONE = "; done"
+LONGEST = 300  # characters of a subtask or a progress that are shown
+AHEAD = 3  # actions of the expert that make a subtask, and that its progress lists
+NONE = "none"
+
+
+@wrapper(option="subtasks")
+@dataclass(frozen=True, slots=True)
+class Subtasks:
+    """Makes environments that are played in three roles."""
+
+    factory: Callable[[], Any]
+    longest: int
+
+    def __post_init__(self) -> None:
+        checked_count(self.longest, 0, math.inf, "subtasks is the largest number of actions of a subtask (0: no subtasks)")
+
+    def __call__(self) -> Any:
+        return self.factory() if self.longest == 0 else SubtasksEnv(self.factory(), self.longest)
+
+
+@dataclass
+class Progress:
+    """Where an attempt is. `ended` are the subtasks before this one, `actions` those of this one."""
+
+    role: str = "subtask"
+    ended: list[str] = field(default_factory=list)
+    subtask: str = NONE
+    progress: str = NONE
+    actions: list[str] = field(default_factory=list)
+    ends: bool = False
+    completed: bool = False
+
+
+class SubtasksEnv(Instead):
+    """An environment that is played in three roles.
+
+    The expert names a subtask by the last of its next three actions, if it can look ahead (a plan, or snapshots); otherwise by the next
+    one. Its progress is its last three actions in the subtask."""
+
+    option = shown = "subtasks"
+
+    def __init__(self, env: Any, longest: int):
+        super().__init__(env)
+        self._env, self._longest = env, longest
+        self._seen, self._at = Observation(""), Progress()
+
+    def reset(self, task: Task, seed: int = 0) -> Observation:
+        self._seen, self._at, self._over = self._read(self._env.reset(task, seed)), Progress(), ""
+        return self._observation()
+
+    def step(self, action: str) -> Transition:
+        self._check_going()
+        at, role = self._at, self._at.role
+        if role == "action":
+            return self._act(action)
+        text = " ".join(action.split())[:LONGEST] or NONE
+        ends, completed = at.ends, at.completed
+        if role == "subtask":
+            ends = completed = False
+            self._at = replace(at, role="action", subtask=text, progress=NONE, actions=[])
+        elif at.ends:
+            self._at = replace(at, role="subtask", ended=[*at.ended, at.subtask], progress=text, ends=False, completed=False)
+        else:
+            self._at = replace(at, role="action", progress=text)
+        return Transition(self._observation(), info={"step": {"role": role, "ends": ends, "completed": completed}})
+
+    def _act(self, action: str) -> Transition:
+        """An action reaches the environment."""
+        at, called = self._at, action.rstrip(" .").lower().endswith(DONE)
+        plain = " ".join((action.rstrip(" .")[: -len(DONE)] if called else action).split())
+        listed = {known.casefold(): known for known in self._seen.actions or ()}
+        acted = listed.get(plain.casefold(), plain) if called else action
+        found = read_transition(self._env.step(acted), self._env)
+        self._seen, actions = self._read(found.observation), [*at.actions, plain]
+        completed = called or (found.done and found.success)
+        ends = called or found.done or len(actions) >= self._longest
+        self._at = replace(at, role="progress", actions=actions, ends=ends, completed=completed)
+        if found.done:
+            self._over = OVER
+        step = {"role": "action", "ends": ends, "completed": completed}
+        return replace(found, observation=self._observation(), info={**found.info, "step": step})
+
+    def _observation(self) -> Observation:
+        at, seen = self._at, self._seen
+        if at.role == "subtask":
+            lines = [f"Subtasks so far: {'; '.join(at.ended)[-LONGEST:] or NONE}", f"Last progress: {at.progress}"]
+            return Observation("\n".join([*lines, seen.text, "Say the next subtask."]))
+        lines = [f"Subtask: {at.subtask}", f"Progress: {at.progress}"]
+        if at.role == "action":
+            return Observation(
+                "\n".join([*lines, seen.text, f'Say the next action. Write "{DONE}" behind the last one.']), (), seen.actions
+            )
+        return Observation("\n".join([*lines, f"Action: {at.actions[-1]}", seen.text, "Say the progress."]))
+
+    def _read(self, answer: Any) -> Observation:
+        return self._text_only(read_observation(answer, self._env))
+
+    def _expert(self, task: Task) -> list[str]:
+        plan, found = [str(act) for act in self._env.expert(task)], list[str]()
+        size = min(AHEAD, self._longest)
+        for first in range(0, len(plan), size):
+            chunk = plan[first : first + size]
+            found.append(chunk[-1])
+            for k, act in enumerate(chunk):
+                found += [act + DONE if k == len(chunk) - 1 else act, ", ".join(chunk[: k + 1])]
+        return found[:-1]  # the last action ends the attempt
+
+    def _expert_action(self) -> str | None:
+        at = self._at
+        if at.role == "progress":
+            return ", ".join(at.actions[-AHEAD:])
+        act = self._env.expert_action() if at.role == "action" else expert_target(self._env, min(AHEAD, self._longest))
+        return None if act is None else f"{act}{DONE}" if at.role == "action" and act == at.subtask else str(act)
+
+    def _snapshot(self) -> bytes | None:
+        self._check_going()
+        return state_around(self._env, "subtasks", asdict(self._at), self._longest)
+
+    def _restore(self, state: bytes) -> Observation:
+        seen, at = restored_around(self._env, "subtasks", state, self._longest)
+        with restoring("subtasks"):
+            self._at = Progress(**at)
+        self._seen, self._over = self._text_only(seen), ""
+        return self._observation()
 
 
 @plan("step_hrl", paper=PAPER, gives=(REPLAYED, CRITIC_ONLY))
@@ -181,20 +313,13 @@ def step_hrl(
     settings: dict[str, Any] = {}
     for name in ("critic", "critic_target"):
         settings |= {f"models.{name}.reads": "policy", f"models.{name}.kind": "heads", f"models.{name}.options": heads | values}
-    own = settings | {
-        "models.critic.trained": True,
-        "models.critic.lr": critic_lr,
-        "env.options.subtasks": longest,
-        "agent.context": "window",
-        "agent.history": 0,
-        "plan.name": "step_hrl",
-        "plan.size": size,
-        "plan.replays": replays,
-        "plan.warmup": warmup,
-        **({} if collects is None else {"plan.collects": collects}),
-        "signal": [{"name": "step_roles", "rewarded": rewarded}, {"name": "step_values", "gamma": gamma, "tau": tau}],
-        "credit.name": "step_hrl",
-        "credit.balance": balance,
-        "objective.name": "reinforce",
-    }
+    own = (
+        settings
+        | section("models.critic", trained=True, lr=critic_lr)
+        | section("agent", context="window", history=0)
+        | section("plan", name="step_hrl", size=size, replays=replays, warmup=warmup, collects=collects)
+        | section("credit", name="step_hrl", balance=balance)
+        | {"env.options.subtasks": longest, "objective.name": "reinforce"}
+        | {"signal": [{"name": "step_roles", "rewarded": rewarded}, {"name": "step_values", "gamma": gamma, "tau": tau}]}
+    )
     return Brings(own, {"objective.aggregation": "turn", "objective.kl": "off"})

@@ -20,6 +20,7 @@ it) and `turn.flagged` (1 for a turn that is charged).
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -45,8 +46,8 @@ from turnwise.data.anchors import Ints
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Floats, Rollouts, Trajectory, Turn
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds
-from turnwise.methods.registry import method, plan
-from turnwise.methods.strategies import farthest, grams, note, shown, summary, writing, written
+from turnwise.methods.registry import method, plan, section
+from turnwise.methods.strategies import note, shown, summary, writing, written
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
@@ -54,6 +55,7 @@ EMBED = Kind("embedding", takes=("texts",), example="def mine(texts): return vec
 JUDGE = Kind("judge", takes=("strategy", "turns"), gives=("list", "sequence", "tuple"), example="def mine(strategy, turns) -> list[int]")
 ASK = "{task}\n\nDo not act yet. Write a strategy for this task in a few sentences: what to do first, what next, what to avoid."
 SHOW = "Your strategy for this task: {text}"
+GRAM = 3  # characters per gram
 LINE = 160  # characters of an action in the question to the judge
 Strategies = Annotated[int, Help("strategies per task; the attempts of a group are shared out among them", low=1)]
 Factor = Annotated[int, Help("candidates per strategy that is chosen", low=1)]
@@ -151,6 +153,29 @@ def question(strategy: str, attempt: Trajectory) -> str:
     return "\n".join([f"Goal: {attempt.goal}", f"Strategy: {strategy}", "Steps of the attempt:", *lines, ended, ask])
 
 
+def grams(texts: Sequence[str]) -> Any:
+    """Texts as vectors of unit length: how often each run of three characters occurs in them."""
+    counts = [Counter(text[k : k + GRAM] for k in range(max(len(text) - GRAM + 1, 1))) for text in texts]
+    place = {gram: k for k, gram in enumerate(dict.fromkeys(gram for count in counts for gram in count))}
+    vectors = np.zeros((len(texts), len(place)))
+    for row, count in zip(vectors, counts, strict=True):
+        row[[place[gram] for gram in count]] = list(count.values())
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def farthest(vectors: Any, number: int, first: int = 0) -> list[int]:
+    """Farthest-point sampling: `first`, then again and again the one whose largest inner product with those chosen is smallest. Of equals
+    the earlier."""
+    points = np.asarray(vectors, np.float64)
+    products = np.round(points @ points.T, 9)  # the same choice on every processor
+    chosen, nearest = [first], products[first].copy()
+    while len(chosen) < min(number, len(points)):
+        nearest[chosen] = np.inf
+        chosen.append(int(np.argmin(nearest)))
+        nearest = products[chosen].max(axis=0)
+    return chosen
+
+
 @credit.register("strata", paper=PAPER, needs=(*COLUMNS, "group.peers"))
 def strata_credit(r: Rollouts, *, delta: Delta = 0.5, kappa: Kappa = 0.1, pool: Pool = "turns", weight: Weight = 1.0) -> Floats:
     """Credit of a strategy against the task's other strategies, and of actions against other attempts with the same strategy."""
@@ -212,15 +237,8 @@ def strata(
     pool: Pool = "turns",
 ) -> dict[str, Any]:
     """The policy writes strategies and acts by them: strategies are compared with strategies, actions with actions under the same one."""
-    return {
-        "plan.name": "strata",
-        "plan.strategies": strategies,
-        "plan.factor": factor,
-        "plan.judge": judge,
-        "plan.embed": embed,
-        "collect.group_size": strategies * attempts,
-        "credit.name": "strata",
-        "credit.delta": delta,
-        "credit.kappa": kappa,
-        "credit.pool": pool,
-    }
+    return (
+        section("plan", name="strata", strategies=strategies, factor=factor, judge=judge, embed=embed)
+        | section("credit", name="strata", delta=delta, kappa=kappa, pool=pool)
+        | {"collect.group_size": strategies * attempts}
+    )

@@ -28,7 +28,7 @@ from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds
-from turnwise.methods.registry import Brings, method, plan, signal
+from turnwise.methods.registry import Brings, method, plan, section, signal
 
 Direction = Annotated[Literal["f2b", "b2f"], Help("the horizon grows from the first turn on, or from the last one back")]
 Every = Annotated[int | None, Help("iterations per turn that is added; none: 6 for f2b, 5 for b2f", low=1)]
@@ -127,12 +127,9 @@ def tcod(
 ) -> dict[str, Any]:
     """Distillation from a teacher on the student's own samples, over a growing number of turns."""
     steps = every or (6 if direction == "f2b" else 5)
-    own = {
-        "plan.name": f"tcod_{direction}",
-        "plan.every": steps,
-        "signal": [{"name": "teacher_logprobs"}],
-        "credit.name": "tcod",
-        "credit.coef": coef,
-        "objective.name": "clip",
-    }
+    own = (
+        section("plan", name=f"tcod_{direction}", every=steps)
+        | section("credit", name="tcod", coef=coef)
+        | {"signal": [{"name": "teacher_logprobs"}], "objective.name": "clip"}
+    )
     return Brings(own, {"objective.aggregation": "turn" if direction == "f2b" else "token", "objective.kl": "off"})

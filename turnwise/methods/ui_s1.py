@@ -32,7 +32,7 @@ from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Bools, Floats, Rollouts, Stop, Trajectory, Turn
 from turnwise.methods.authors import RecipeDiscount, kl_loss
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds
-from turnwise.methods.registry import Brings, method, plan
+from turnwise.methods.registry import Brings, method, plan, section
 
 PAPER = "UI-S1, arXiv 2509.11543"
 Patches = Annotated[int, Help("wrong actions per attempt that the expert's replaces; -1: all of them", low=-1)]
@@ -179,14 +179,8 @@ def ui_s1(
     least: Least = 0.3,
 ) -> dict[str, Any]:
     """The policy acts along an expert's trajectory, its wrong actions are replaced, and every turn is judged by the expert's."""
-    own = {
-        "plan.name": "ui_s1",
-        "plan.patches": patches,
-        "credit.name": "ui_s1",
-        "credit.gamma": gamma,
-        "credit.episode_weight": episode_weight,
-        "credit.step_weight": step_weight,
-        "credit.least": least,
-    }
+    own = section("plan", name="ui_s1", patches=patches) | section(
+        "credit", name="ui_s1", gamma=gamma, episode_weight=episode_weight, step_weight=step_weight, least=least
+    )
     authors = {"objective.name": "clip", "objective.aggregation": "token", "objective.entropy_coef": 0.0}
     return Brings(own, authors | {"credit.gamma": 0.5, "credit.norm": "std"} | kl_loss(0.0001))

@@ -27,7 +27,7 @@ from turnwise.credit.segments import whiten as whitened
 from turnwise.data.anchors import digest
 from turnwise.data.rollouts import NOISE, Floats, Rollouts, Trajectory, Turn
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds
-from turnwise.methods.registry import Brings, method, plan
+from turnwise.methods.registry import Brings, method, plan, section
 
 Branches = Annotated[int, Help("fresh attempts per state", low=1)]
 Share = Annotated[
@@ -136,15 +136,9 @@ def vineppo(
     *, branches: Branches = 9, share: Share = "prompt", last: Last = None, gamma: Gamma = 1.0, learn_branches: Learn = False
 ) -> dict[str, Any]:
     """The value of every state is the mean return of fresh attempts from there, and a turn is worth what it adds to it."""
-    own = {
-        "plan.name": "vineppo",
-        "plan.branches": branches,
-        "plan.share": share,
-        "plan.last": last,
-        "plan.gamma": gamma,
-        "plan.learn_branches": learn_branches,
-        "collect.shared_prefix": "once",
-        "credit.name": "vineppo",
-        "credit.gamma": gamma,
-    }
+    own = (
+        section("plan", name="vineppo", branches=branches, share=share, last=last, gamma=gamma, learn_branches=learn_branches)
+        | section("credit", name="vineppo", gamma=gamma)
+        | {"collect.shared_prefix": "once"}
+    )
     return Brings(own, {"objective.name": "clip", "objective.aggregation": "token"})

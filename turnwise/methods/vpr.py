@@ -33,6 +33,8 @@ from turnwise.credit.segments import is_constant, standardise, unmasked
 from turnwise.data.anchors import dense
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Rollouts, Stop, Trajectory, Turn
+from turnwise.envs.base import Transition
+from turnwise.envs.wrapping import Around, wrapper
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds
 from turnwise.methods.registry import method, plan
 from turnwise.util.errors import TurnwiseError
@@ -41,6 +43,40 @@ from turnwise.util.seeds import derive
 EXPERT = "env.expert_action"
 Candidates = Annotated[int, Help("responses per visited state", low=2)]
 OracleName = Annotated[str, Help("who scores them: env.expert_action, or your function path/to/file.py:name of (turn, trajectory)")]
+
+
+@wrapper(need=EXPERT)
+@dataclass(frozen=True, slots=True)
+class Advised:
+    """Makes environments that report their expert's advice."""
+
+    factory: Callable[[], Any]
+
+    def __call__(self) -> AdvisedEnv:
+        return AdvisedEnv(self.factory())
+
+
+class AdvisedEnv(Around):
+    """An environment that reports its expert's advice with every transition.
+
+    `info["expert"]` has what the expert said before the action was played: `action`, its own choice, and, if the environment has
+    `expert_distance()`, `left` and `then`, the number of actions to the goal before and after. None where the expert knows nothing, or
+    where the goal cannot be reached any more."""
+
+    def step(self, action: str) -> Transition:
+        advice, left = self._ask("expert_action"), self._ask("expert_distance")
+        transition = super().step(action)
+        then = (0 if transition.success else None) if transition.done else self._ask("expert_distance")
+        expert = {"action": advice} | ({"left": left, "then": then} if hasattr(self._env, "expert_distance") else {})
+        return replace(transition, info={**transition.info, "expert": expert})
+
+    def _ask(self, method: str) -> Any:
+        """What the expert says; None if it has no such method or no advice."""
+        try:
+            asked = getattr(self._env, method, None)
+            return asked() if callable(asked) else None
+        except TurnwiseError:
+            return None
 
 
 def expert_score(turn: Turn, trajectory: Trajectory) -> float:

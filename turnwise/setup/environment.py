@@ -14,11 +14,11 @@ from turnwise.config.schema import Config
 from turnwise.config.sections import Env
 from turnwise.data.tasks import TaskSet
 from turnwise.envs import registry
-from turnwise.envs.advice import Advising
 from turnwise.envs.look import first_look
 from turnwise.envs.pool import Pool
 from turnwise.envs.program.env import ProgramEnv
 from turnwise.envs.scripts import Limits
+from turnwise.envs.wrapping import meeting
 from turnwise.setup.names import needed
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.notice import told_after
@@ -85,8 +85,8 @@ def build_pool(config: Config) -> Pool:
     """Environments for all attempts of a batch."""
     env, size = config.env, max(config.collect.groups * config.collect.group_size, 1)
     limits: dict[str, Any] = {"workers": env.workers, "timeout": env.timeout, "memory_mb": env.memory_mb}
-    if "env.expert_action" in needed(config):
-        return Pool(Advising(registry.portable(env.name, env.options)), size, **limits)
+    if (wrap := meeting(needed(config))) is not None:
+        return Pool(wrap(registry.portable(env.name, env.options)), size, **limits)
     return Pool(env.name, size, options=env.options, **limits)
 
 
