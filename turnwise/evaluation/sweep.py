@@ -26,7 +26,8 @@ from turnwise.config.schema import Config
 from turnwise.config.trust import remember
 from turnwise.config.writing import content_hash, to_toml, toml_value
 from turnwise.evaluation.sweep_values import points, read_axes
-from turnwise.runs.folder import CONFIG, METRICS, SUMMARY
+from turnwise.runs.folder import CONFIG, SUMMARY
+from turnwise.runs.metrics import METRICS
 from turnwise.setup.early import check_trainable
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically

@@ -12,7 +12,8 @@ from typing import Any
 from turnwise.data.rollouts import Trajectory
 from turnwise.learn import checkpoint
 from turnwise.learn.saving import sweep
-from turnwise.runs.folder import CONFIG, METRICS, Run
+from turnwise.runs.folder import CONFIG, Run
+from turnwise.runs.metrics import METRICS
 from turnwise.setup.resume import why_no_checkpoint
 from turnwise.setup.system import System
 from turnwise.util.errors import TurnwiseError
