@@ -1,6 +1,6 @@
 """GiGPO on one page: from tasks to loss, with torch, numpy and an environment, and nothing else.
 
-    python examples/one_file.py                # a tiny GPT learns to walk along a number line, in about a minute on a laptop
+    python examples/one_file.py                # a tiny GPT learns to walk along a number line, in a minute or two on a laptop
 
 Turnwise trains the same weights, bit by bit (examples/one_file.toml; tests/test_one_file.py compares all tensors after three iterations).
 Whatever this file leaves out is engineering: speed, other models and environments, checkpoints, clusters. The method is all here:
@@ -32,7 +32,7 @@ import turnwise  # for the environment only: turnwise.make and turnwise.tasks
 SEED = 0
 GROUPS, GROUP_SIZE, MAX_TURNS = 8, 8, 9  # an iteration plays 8 tasks, 8 attempts each, of at most 9 turns
 GAMMA, OMEGA = 0.9, 1.0  # the discount per turn, and the weight of the step level
-CLIP, MINIBATCHES, LEARNING_RATE = 0.2, 2, 3e-3
+CLIP, MINIBATCHES, LEARNING_RATE = 0.2, 2, 1e-3
 LAYERS, HEADS, WIDTH, CONTEXT = 2, 4, 64, 64
 
 Weights = dict[str, Tensor]
@@ -40,10 +40,10 @@ Floats = NDArray[np.float64]
 
 
 # -- Tasks ------------------------------------------------------------------------------------------------------------------------------
-# A task fixes where an attempt starts and what it has to reach: "from 3 to 6". The agent says one token per turn, + or -. It gets 1 at
+# A task fixes where an attempt starts and what it has to reach: "from 1 to 4". The agent says one token per turn, + or -. It gets 1 at
 # the target, -1 for a step that leads no nearer (anything but + and - is such a step), and 0 otherwise.
 
-LINE = {"highest": 9}  # numbers have one digit, so that all prompts are equally long and no padding is needed
+LINE = {"highest": 5}  # numbers of one digit: all prompts are equally long, and no padding is needed
 TASKS = turnwise.tasks("numberline", "train", **LINE)
 
 
@@ -286,4 +286,4 @@ def train(iterations: int) -> Weights:
 
 
 if __name__ == "__main__":
-    train(60)
+    train(100)

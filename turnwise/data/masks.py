@@ -26,8 +26,8 @@ def own_turns(trajectory: Any, t: Any, parent: Any, branch_t: Any) -> Bools:
     trajectory that was branched from; -1: none in the batch) and `branch_t` (the branch's first own turn) one per trajectory."""
     number = np.asarray(trajectory)
     shared = (np.asarray(parent)[number] >= 0) & (np.asarray(t) < np.asarray(branch_t)[number])
-    own: Bools = ~shared
-    return own
+    unshared: Bools = ~shared
+    return unshared
 
 
 def with_shared_prefix(batch: Batch, rule: SharedPrefix) -> Batch:
@@ -35,10 +35,10 @@ def with_shared_prefix(batch: Batch, rule: SharedPrefix) -> Batch:
     if rule == "each" or not batch.has("trajectory.parent"):
         return batch
     rollouts = batch.rollouts
-    own = own_turns(rollouts.trajectory, rollouts.t, _holders(batch), batch.column("trajectory.branch_t"))
+    mask = own_turns(rollouts.trajectory, rollouts.t, _holders(batch), batch.column("trajectory.branch_t"))
     if batch.has(MASK):
-        own = own & batch.column(MASK)
-    return batch if own.all() else batch.with_columns({MASK: own})
+        mask = mask & batch.column(MASK)
+    return batch if mask.all() else batch.with_columns({MASK: mask})
 
 
 def _holders(batch: Batch) -> Ints:
@@ -49,9 +49,9 @@ def _holders(batch: Batch) -> Ints:
     for trajectory, number in zip(batch.trajectories, batch.numbers.tolist(), strict=True):
         if trajectory.parent is not None and holders[number] < 0:
             siblings.setdefault(trajectory.parent, []).append((number, trajectory))
-    for found in siblings.values():
-        longest, whole = max(found, key=lambda one: one[1].branch_t)
-        for number, trajectory in found:
+    for branches in siblings.values():
+        longest, whole = max(branches, key=lambda one: one[1].branch_t)
+        for number, trajectory in branches:
             if number != longest and _same_turns(trajectory, whole):
                 holders[number] = longest
     return holders

@@ -53,11 +53,11 @@ def replay(
     """Credit of one iteration (None: the last that is kept) as trained, with `overrides`, and with each algorithm named in `also`; every
     other one compared with the first. With `update`, the update as well."""
     run = Run.open(run_folder)
-    known = run.iterations_of("rollouts")
+    iterations = run.iterations_of("rollouts")
     if iteration is None:
-        if not known:
+        if not iterations:
             raise TurnwiseError(f"{run.folder} keeps no rollouts: train with run.keep_rollouts above 0")
-        iteration = known[-1]
+        iteration = iterations[-1]
     batch = stored_batch(run, iteration)
     rollouts = batch.rollouts
     variants = _variants(run, overrides, also, update)
@@ -67,14 +67,14 @@ def replay(
     for variant in variants:
         know(variant.config, STAGES if update else ("credit",))
     batches = [credit.give(batch, variant.config.credit.name, **variant.config.credit.options) for variant in variants]
-    credits = [given for each in batches if (given := credit.credit_of(each.rollouts)) is not None]
-    by_turn = [given.by_turn(rollouts) for given in credits]
+    credits = [assigned for each in batches if (assigned := credit.credit_of(each.rollouts)) is not None]
+    by_turn = [assigned.by_turn(rollouts) for assigned in credits]
     records = run.trajectories(iteration)
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "run": str(run.folder),
         "iteration": iteration,
         "turns": len(rollouts),
-        "credits": [{"name": v.name} | credit.sizes(given.values) for v, given in zip(variants, credits, strict=True)],
+        "credits": [{"name": v.name} | credit.sizes(assigned.values) for v, assigned in zip(variants, credits, strict=True)],
         "comparisons": [
             {"one": variants[0].name, "other": variant.name}
             | agreement(by_turn[0], other)
@@ -82,7 +82,7 @@ def replay(
             for variant, other in zip(variants[1:], by_turn[1:], strict=True)
         ],
     }
-    return found | (_updates(run, iteration, variants, batches) if update else {})
+    return result | (_updates(run, iteration, variants, batches) if update else {})
 
 
 def _variants(run: Run, overrides: Sequence[str], also: Sequence[str], update: bool) -> list[Variant]:
@@ -93,10 +93,10 @@ def _variants(run: Run, overrides: Sequence[str], also: Sequence[str], update: b
             raise TurnwiseError(f"{key}: a replay changes what follows the data: {', '.join(f'{name}.…' for name in SECTIONS)}")
         if not key.startswith("credit.") and not update:
             raise TurnwiseError(f"{key} changes the update and not the credit: give --update as well")
-    found = [Variant(OWN, Config.load(recipe))]
+    variants = [Variant(OWN, Config.load(recipe))]
     if changes:
-        found.append(Variant(" ".join(overrides), Config.load(recipe, changes)))
-    return found + [Variant(f"credit.name={name}", Config.load(recipe, {"credit.name": name})) for name in also]
+        variants.append(Variant(" ".join(overrides), Config.load(recipe, changes)))
+    return variants + [Variant(f"credit.name={name}", Config.load(recipe, {"credit.name": name})) for name in also]
 
 
 # -- how two credits of the same turns agree ---------------------------------------------------------------------------------------------
@@ -130,8 +130,8 @@ def ranks(values: Floats) -> Floats:
     """Ranks from 0; equal values share the mean of theirs."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
-    found: Floats = (ends - (counts + 1) / 2)[inverse.reshape(-1)]
-    return found
+    shared_ranks: Floats = (ends - (counts + 1) / 2)[inverse.reshape(-1)]
+    return shared_ranks
 
 
 def biggest_differences(
@@ -144,13 +144,13 @@ def biggest_differences(
 
     gap = np.abs(scaled(one) - scaled(other))
     texts = {record["id"]: record for record in records}
-    found = []
+    differences = []
     for row in np.argsort(-gap, kind="stable")[:top].tolist():
         if gap[row] == 0:
             break
         label, t = rollouts.trajectory_labels[rollouts.trajectory[row]].item(), int(rollouts.t[row])
         record = texts[label]
-        found.append(
+        differences.append(
             {
                 "task": record["task"],
                 "trajectory": label,
@@ -161,7 +161,7 @@ def biggest_differences(
                 "other": float(other[row]),
             }
         )
-    return found
+    return differences
 
 
 # -- the update ---------------------------------------------------------------------------------------------------------------------
@@ -172,8 +172,8 @@ def replayable(run: Run) -> list[int]:
     from turnwise.learn.checkpoint import by_step
 
     steps = by_step(run.checkpoints)
-    kept = [n for n in run.iterations_of("rollouts") if (run.folder / "rollouts" / f"{n:06d}.tokens.npz").is_file()]
-    return [n for n in kept if n - 1 in steps]
+    with_tokens = [n for n in run.iterations_of("rollouts") if (run.folder / "rollouts" / f"{n:06d}.tokens.npz").is_file()]
+    return [n for n in with_tokens if n - 1 in steps]
 
 
 def _updates(run: Run, iteration: int, variants: Sequence[Variant], batches: Sequence[Batch]) -> dict[str, Any]:
@@ -185,7 +185,8 @@ def _updates(run: Run, iteration: int, variants: Sequence[Variant], batches: Seq
         )
     whole = stored_batch(run, iteration, tokens=True)
     moves = [
-        _move(run, iteration, variant, replace(whole, rollouts=given.rollouts)) for variant, given in zip(variants, batches, strict=True)
+        _move(run, iteration, variant, replace(whole, rollouts=credited.rollouts))
+        for variant, credited in zip(variants, batches, strict=True)
     ]
     logged = next((line for line in run.metrics() if line.get("iteration") == iteration), {})
     return {
@@ -210,9 +211,9 @@ def _move(run: Run, iteration: int, variant: Variant, batch: Batch) -> dict[str,
     from turnwise.setup.system import System
 
     system = System(variant.config)
-    found = checkpoint.load(checkpoint.by_step(run.checkpoints)[iteration - 1])
+    before_update = checkpoint.load(checkpoint.by_step(run.checkpoints)[iteration - 1])
     learner = system.learner
-    learner.load_state(found.tensors, found.state["learner"])
+    learner.load_state(before_update.tensors, before_update.state["learner"])
     gradients: list[dict[str, Any]] = []
 
     def look(weights: Any) -> None:
@@ -226,10 +227,10 @@ def _move(run: Run, iteration: int, variant: Variant, batch: Batch) -> dict[str,
     metrics = system.learn(batch, derive(config.seed, "update", iteration), (iteration - 1) / config.iterations)
     delta = {name: tensor.cpu() - start[name] for name, tensor in learner.weights.tensors().items()}
     gap = learner.logprobs(packed).astype(np.float64) - before
-    own = {name: value for name, value in metrics.items() if not name.startswith("seconds")}
+    numbers = {name: value for name, value in metrics.items() if not name.startswith("seconds")}
     moved = math.sqrt(sum(float(tensor.double().square().sum()) for tensor in delta.values()))
     extra = {"kl_after": float(np.mean(np.expm1(gap) - gap)) if len(gap) else 0.0, "weights_moved": moved}
-    return {"metrics": own | extra, "gradient": gradients[0] if gradients else {}, "delta": delta}
+    return {"metrics": numbers | extra, "gradient": gradients[0] if gradients else {}, "delta": delta}
 
 
 def _copy(tensors: Mapping[str, Any]) -> dict[str, Any]:

@@ -235,27 +235,27 @@ class Run:
         """What `save_evaluation` wrote, without the texts."""
         path = self.file("evals", f"{iteration:06d}.json")
         try:
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            known = self.iterations_of("evals")
-            raise TurnwiseError(f"{self.folder} keeps no evaluation of iteration {iteration}; it keeps {known or 'none'}") from None
+            iterations = self.iterations_of("evals")
+            raise TurnwiseError(f"{self.folder} keeps no evaluation of iteration {iteration}; it keeps {iterations or 'none'}") from None
         except ValueError:  # not JSON, or not UTF-8
             raise TurnwiseError(f"{path}: not JSON; the file was damaged after it was written. Put it back from a copy") from None
-        outcomes = found.get("outcomes") if isinstance(found, dict) else None
+        outcomes = record.get("outcomes") if isinstance(record, dict) else None
         if not isinstance(outcomes, list) or not all(isinstance(outcome, dict) for outcome in outcomes):
             raise TurnwiseError(f"{path}: not an evaluation; the file was damaged after it was written. Put it back from a copy")
-        return found
+        return record
 
     def trajectories(self, iteration: int, part: str = "rollouts") -> list[dict[str, Any]]:
         """The texts of one iteration, as plain data: what was trained on, or (`evals`) what its evaluation played."""
         path = self.file(part, f"{iteration:06d}.jsonl.gz")
         if not path.exists():
-            known = self.iterations_of(part)
-            raise TurnwiseError(f"{self.folder} keeps no {part} of iteration {iteration}; it keeps {known or 'none'}")
-        found = _read_lines(path)
-        if not found or not all(isinstance(record, dict) and isinstance(record.get("turns"), list) for record in found):
+            iterations = self.iterations_of(part)
+            raise TurnwiseError(f"{self.folder} keeps no {part} of iteration {iteration}; it keeps {iterations or 'none'}")
+        records = _read_lines(path)
+        if not records or not all(isinstance(record, dict) and isinstance(record.get("turns"), list) for record in records):
             raise TurnwiseError(f"{path}: it holds no attempts, so it was damaged after it was written. Put it back from a copy")
-        return found
+        return records
 
     def tasks(self, iteration: int) -> dict[str, Task]:
         """The tasks that one iteration attempted, by id; empty if an earlier version of Turnwise wrote the run."""
@@ -288,10 +288,10 @@ class Run:
         """What the run's environment says about how to show its attempts; empty if it says nothing that can be read."""
         try:
             with inside(self.folder, self.folder / ENVIRONMENT).open("rb") as file:
-                found = json.loads(file.read(1 << 16))
+                facts = json.loads(file.read(1 << 16))
         except (OSError, ValueError, RecursionError, TurnwiseError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return facts if isinstance(facts, dict) else {}
 
 
 def _read_lines(path: Path) -> list[Any]:
