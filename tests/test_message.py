@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +15,7 @@ from turnwise.cluster.work import Outcome
 from turnwise.data.batch import Batch
 from turnwise.data.message import Decoder, Encoder, Message
 from turnwise.data.rollouts import Stop, Trajectory, Turn
+from turnwise.data.schema import TRAJECTORY, TURN, from_record
 from turnwise.data.tasks import Task
 from turnwise.envs.pool import EnvResult, Fault
 from turnwise.util.prefix import Prefix
@@ -135,3 +138,18 @@ def test_a_batch_brings_its_trajectories_columns_and_tasks() -> None:
     assert arrived.trajectories == batch.trajectories and arrived.tasks == batch.tasks
     assert arrived.rollouts.names() == batch.rollouts.names()
     assert all(np.array_equal(arrived.column(name), batch.column(name)) for name in batch.rollouts.names())
+
+
+def test_the_schema_has_every_field_of_turns_and_trajectories() -> None:
+    assert {field.name for field in TURN} == {field.name for field in fields(Turn)}
+    assert {field.name for field in TRAJECTORY} == {field.name for field in fields(Trajectory)} - {"turns"}
+
+
+def test_texts_of_earlier_versions_are_read_and_foreign_ones_refused() -> None:
+    turn = {"observation": "o", "thought": "", "action": "go", "response": "go", "reward": 1, "valid": True, "tokens": 2}
+    record = {"id": 3, "group": 0, "task": "t", "seed": 5, "stop": "done", "stop_detail": "", "success": True, "reward": 1, "turns": [turn]}
+    played = Turn(None, 1.0, observation="o", action="go", response="go")
+    assert from_record(record) == Trajectory(0, 3, "t", [played], Stop.DONE, "", True, 5)
+    for name, wrong in (("id", None), ("task", 5), ("stop", "tired"), ("seed", "x")):
+        with pytest.raises((TypeError, ValueError)):
+            from_record({**record, name: wrong})

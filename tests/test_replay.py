@@ -19,8 +19,7 @@ import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.data.batch import Batch
 from turnwise.data.tokens import read_tokens, write_tokens
-from turnwise.evaluation.agreement import agreement, correlation, ranks
-from turnwise.evaluation.replay import replay, replayable
+from turnwise.evaluation.replay import agreement, correlation, ranks, replay, replayable
 from turnwise.learn.crediting import CreditStep
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import anchor_at, stored_batch, stored_rollouts, stored_trajectories

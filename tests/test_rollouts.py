@@ -9,13 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import turnwise as tw
 from turnwise import Rollouts, Stop, Trajectory, Turn, TurnwiseError
-from turnwise.data.anchors import UNKNOWN, dense
-from turnwise.data.rollouts import ragged
+from turnwise.data.anchors import UNKNOWN
 
 
 def columns(**changes: Any) -> dict[str, Any]:
@@ -260,19 +257,3 @@ def test_a_failed_save_leaves_the_old_file_and_no_litter(tmp_path: Path, monkeyp
     with pytest.raises(OSError, match="No space"):
         r.save(path)
     assert path.read_bytes() == before and len(list(tmp_path.iterdir())) == 1
-
-
-@given(st.lists(st.integers(-(2**62), 2**62) | st.integers(-5, 5), min_size=1, max_size=50))
-def test_dense_equals_numpy_unique(numbers: list[int]) -> None:
-    values, codes = dense(np.array(numbers))
-    expected, inverse = np.unique(numbers, return_inverse=True)
-    np.testing.assert_array_equal(values, expected)
-    np.testing.assert_array_equal(codes, inverse)
-
-
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=8), st.data())
-def test_ragged_picks_the_pieces_in_order(lengths: list[int], data: st.DataObject) -> None:
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    order = data.draw(st.lists(st.integers(0, len(lengths) - 1), min_size=1, max_size=8))
-    expected = [i for piece in order for i in range(offsets[piece], offsets[piece + 1])]
-    assert ragged(offsets, np.array(order)).tolist() == expected

@@ -46,11 +46,11 @@ def encode(columns: dict[str, Any]) -> tuple[dict[str, Ints], AnchorTable]:
     for name, values in rows.items():
         keys = _keys(name, values, code_of, hashes, texts)
         codes[name] = np.fromiter(map(code_of.__getitem__, keys), np.int64, len(keys))
-    known = np.frombuffer(b"".join(hashes), dtype=">u8").astype(np.uint64).reshape(-1, 2)
-    order = np.lexsort((known[:, 1], known[:, 0]))
+    halves = np.frombuffer(b"".join(hashes), dtype=">u8").astype(np.uint64).reshape(-1, 2)
+    order = np.lexsort((halves[:, 1], halves[:, 0]))
     rank = np.empty(len(order) + 1, np.int64)
     rank[order], rank[UNKNOWN] = np.arange(len(order)), UNKNOWN
-    table = AnchorTable(known[order], tuple(texts[i] for i in order))
+    table = AnchorTable(halves[order], tuple(texts[i] for i in order))
     return {name: rank[values] for name, values in codes.items()}, table
 
 

@@ -44,14 +44,14 @@ class Batch:
     def of(cls, trajectories: Iterable[Trajectory], tasks: Iterable[Task] | Mapping[str, Task] = ()) -> Batch:
         """A batch of these trajectories; those without turns are left out. Columns: what the trajectories say of themselves, and
         `token.NAME` for everything that the engine reported about their tokens, and `turn.NAME` for what a plan noted on turns."""
-        kept = tuple(trajectory for trajectory in trajectories if trajectory.turns)
-        if not kept:
+        played = tuple(trajectory for trajectory in trajectories if trajectory.turns)
+        if not played:
             raise TurnwiseError("a batch needs at least one trajectory that has a turn")
-        known = tasks if isinstance(tasks, Mapping) else {task.id: task for task in tasks}
-        wanted = {trajectory.task for trajectory in kept}
-        rollouts = Rollouts.from_trajectories(kept)
-        batch = cls(kept, rollouts, {id: task for id, task in known.items() if id in wanted})
-        return batch.with_columns(_versions(kept) | _learned(kept) | _branches(batch) | _reports(batch) | _notes(kept))
+        task_of = tasks if isinstance(tasks, Mapping) else {task.id: task for task in tasks}
+        wanted = {trajectory.task for trajectory in played}
+        rollouts = Rollouts.from_trajectories(played)
+        batch = cls(played, rollouts, {id: task for id, task in task_of.items() if id in wanted})
+        return batch.with_columns(_versions(played) | _learned(played) | _branches(batch) | _reports(batch) | _notes(played))
 
     def __getstate__(self) -> dict[str, Any]:
         """Trajectories travel to other processes as a message."""
@@ -158,7 +158,7 @@ def _reports(batch: Batch) -> dict[str, Any]:
     turns = [turn for trajectory in batch.trajectories for turn in trajectory.turns if len(turn.response_ids)]
     if not turns or not turns[0].reports:
         return {}
-    found = {}
+    columns = {}
     for name in turns[0].reports:
         if any(name not in turn.reports for turn in turns):
             continue
@@ -167,5 +167,5 @@ def _reports(batch: Batch) -> dict[str, Any]:
                 raise TurnwiseError(
                     f"report {name!r}: {len(turn.reports[name])} values for {len(turn.response_ids)} response tokens; give one per token"
                 )
-        found[f"token.{name.partition(':')[0]}"] = np.concatenate([np.asarray(turn.reports[name]) for turn in turns])
-    return found
+        columns[f"token.{name.partition(':')[0]}"] = np.concatenate([np.asarray(turn.reports[name]) for turn in turns])
+    return columns

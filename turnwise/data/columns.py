@@ -35,25 +35,25 @@ def bad(column: str, row: int | np.integer, what: str) -> TurnwiseError:
     return TurnwiseError(f"column {column!r}, row {int(row)}: {what}")
 
 
-def read_columns(cls: type[Rollouts], given: dict[str, Any]) -> Rollouts:
+def read_columns(cls: type[Rollouts], inputs: dict[str, Any]) -> Rollouts:
     """The steps of `Rollouts.from_columns`: lengths, values, ids, anchors, then the shape of the trajectories."""
-    given = given | {name: _as_array(given[name]) for name in (*BY_TURN, *BY_TOKEN)}
-    rows = _check_lengths({name: given[name] for name in BY_TURN if given[name] is not None})
-    columns: dict[str, Any] = {"reward": _numbers("reward", given["reward"]), "t": _whole("t", given["t"])}
+    inputs = inputs | {name: _as_array(inputs[name]) for name in (*BY_TURN, *BY_TOKEN)}
+    rows = _check_lengths({name: inputs[name] for name in BY_TURN if inputs[name] is not None})
+    columns: dict[str, Any] = {"reward": _numbers("reward", inputs["reward"]), "t": _whole("t", inputs["t"])}
     _check_size(columns["reward"])
-    columns["valid"] = np.ones(rows, np.bool_) if given["valid"] is None else _flags("valid", given["valid"])
-    columns["group"], columns["group_labels"] = _ids("group", given["group"])
-    columns["trajectory"], columns["trajectory_labels"] = _ids("trajectory", given["trajectory"])
-    anchors = {name: given[name] for name in ("anchor", "next_anchor") if given[name] is not None}
+    columns["valid"] = np.ones(rows, np.bool_) if inputs["valid"] is None else _flags("valid", inputs["valid"])
+    columns["group"], columns["group_labels"] = _ids("group", inputs["group"])
+    columns["trajectory"], columns["trajectory_labels"] = _ids("trajectory", inputs["trajectory"])
+    anchors = {name: inputs[name] for name in ("anchor", "next_anchor") if inputs[name] is not None}
     codes, columns["anchor_table"] = encode(anchors)
     columns.update(codes)
-    if given["success"] is not None:
-        columns["success"] = _flags("success", given["success"])
-    if given["value"] is not None:
-        columns["value"] = _numbers("value", given["value"])
-    if given["tokens"] is not None:
-        columns["tokens"] = _whole("tokens", given["tokens"], low=0)
-    _read_flat(columns, given, rows)
+    if inputs["success"] is not None:
+        columns["success"] = _flags("success", inputs["success"])
+    if inputs["value"] is not None:
+        columns["value"] = _numbers("value", inputs["value"])
+    if inputs["tokens"] is not None:
+        columns["tokens"] = _whole("tokens", inputs["tokens"], low=0)
+    _read_flat(columns, inputs, rows)
     _check_trajectories(columns)
     return cls(**columns)
 
@@ -142,27 +142,27 @@ def _ids(name: str, values: Any) -> tuple[Ints, NDArray[Any]]:
         labels, codes = dense(np.asarray(plain).astype(np.int64))
         return codes, labels
     if kinds == {str}:
-        known = sorted(set(plain))
-        code_of = {label: code for code, label in enumerate(known)}
-        return np.fromiter(map(code_of.__getitem__, plain), np.int64, len(plain)), np.asarray(known)
+        labels = sorted(set(plain))
+        code_of = {label: code for code, label in enumerate(labels)}
+        return np.fromiter(map(code_of.__getitem__, plain), np.int64, len(plain)), np.asarray(labels)
     row = next((i for i, value in enumerate(plain) if type(value) is not type(plain[0])), 0)
     raise bad(name, row, f"ids must be all integers or all text, got {plain[row]!r}" + (f" after {plain[0]!r}" if row else ""))
 
 
-def _read_flat(columns: dict[str, Any], given: dict[str, Any], rows: int) -> None:
+def _read_flat(columns: dict[str, Any], inputs: dict[str, Any], rows: int) -> None:
     """The per-token columns and the extra ones."""
     counts = columns.get("tokens")
     total = None if counts is None else int(counts.sum())
     for name in BY_TOKEN:
-        if given[name] is None:
+        if inputs[name] is None:
             continue
         if total is None:
             raise TurnwiseError(f"column {name!r} has one entry per token, so the column 'tokens' (tokens of each turn) is required too")
-        columns[name] = _numbers(name, given[name])
+        columns[name] = _numbers(name, inputs[name])
         if len(columns[name]) != total:
             raise TurnwiseError(f"column {name!r} has {len(columns[name])} entries; the column 'tokens' adds up to {total}")
-    columns["extra"] = {name: _extra(name, values, rows, "turn", total) for name, values in (given["extra"] or {}).items()}
-    columns["token_extra"] = {name: _extra(name, values, total, "token", rows) for name, values in (given["token_extra"] or {}).items()}
+    columns["extra"] = {name: _extra(name, values, rows, "turn", total) for name, values in (inputs["extra"] or {}).items()}
+    columns["token_extra"] = {name: _extra(name, values, total, "token", rows) for name, values in (inputs["token_extra"] or {}).items()}
     if twice := sorted(columns["extra"].keys() & columns["token_extra"].keys()):
         raise TurnwiseError(f"extra column {twice[0]!r} is given per turn (extra) and per token (token_extra): choose one")
 
@@ -205,10 +205,10 @@ def _check_trajectories(columns: dict[str, Any]) -> None:
         value[trajectory[::-1]] = column[::-1]  # the first row is written last and stays
         return value
 
-    home = first_of(group)
-    if (wrong := group != home[trajectory]).any():
+    group_of = first_of(group)
+    if (wrong := group != group_of[trajectory]).any():
         row = wrong.argmax()
-        one, two = group_label[home[trajectory[row]]], group_label[group[row]]
+        one, two = group_label[group_of[trajectory[row]]], group_label[group[row]]
         raise bad("trajectory", row, f"trajectory {label[trajectory[row]]!r} is in group {one!r} and in group {two!r}")
     if columns.get("success") is not None and (wrong := columns["success"] != first_of(columns["success"])[trajectory]).any():
         row = wrong.argmax()
@@ -234,10 +234,10 @@ def _explain_turns(trajectory: Ints, t: Ints, label: list[Any]) -> TurnwiseError
         return bad("t", row, f"trajectory {label[trajectory[row]]!r} has t={t[row]} twice (first in row {first})")
     before = np.concatenate([[-1], np.where(same, t[order][:-1], -1)])
     jumps = np.flatnonzero(t[order] != before + 1)
-    place = jumps[order[jumps].argmin()]
-    row = int(order[place])
+    jump = jumps[order[jumps].argmin()]
+    row = int(order[jump])
     return bad(
-        "t", row, f"trajectory {label[trajectory[row]]!r} has t={t[row]} but no t={before[place] + 1}: a gap (turns are numbered from 0)"
+        "t", row, f"trajectory {label[trajectory[row]]!r} has t={t[row]} but no t={before[jump] + 1}: a gap (turns are numbered from 0)"
     )
 
 
@@ -253,8 +253,8 @@ def write(rollouts: Rollouts, path: Path) -> Path:
     arrays["anchor_is_text"] = np.array([text is not None for text in texts], np.bool_)
     arrays["anchor_text_ends"] = np.cumsum([len(blob) for blob in blobs], dtype=np.int64)
     arrays["anchor_text"] = np.frombuffer(b"".join(blobs), np.uint8)
-    for kept in FURTHER:
-        arrays |= {f"{kept}.{name}": column for name, column in getattr(rollouts, kept).items()}
+    for attribute in FURTHER:
+        arrays |= {f"{attribute}.{name}": column for name, column in getattr(rollouts, attribute).items()}
     header = json.dumps({"schema": SCHEMA, "version": VERSION, "token_extra": sorted(rollouts.token_extra)})
     return write_atomically(path, lambda file: np.savez_compressed(file, header=np.array(header), **arrays))
 
@@ -306,12 +306,15 @@ def _assemble(cls: type[Rollouts], arrays: dict[str, Any], by_token: list[str] |
     if any(start > end for start, end in zip(starts, ends, strict=True)) or (ends and ends[-1] > len(blob)):
         raise IndexError("texts of anchors that overlap")
     texts = tuple(
-        blob[start:end].decode("utf-8", "surrogatepass") if known else None for start, end, known in zip(starts, ends, is_text, strict=True)
+        blob[start:end].decode("utf-8", "surrogatepass") if stored else None
+        for start, end, stored in zip(starts, ends, is_text, strict=True)
     )
     table = AnchorTable(arrays.pop("anchor_hashes"), texts)
     further: dict[str, Any] = {}
-    for kept in FURTHER:
-        further[kept] = {name.removeprefix(f"{kept}."): column for name, column in arrays.items() if name.startswith(f"{kept}.")}
+    for attribute in FURTHER:
+        further[attribute] = {
+            name.removeprefix(f"{attribute}."): column for name, column in arrays.items() if name.startswith(f"{attribute}.")
+        }
     extra = further["extra"]
     columns = {name: arrays[name] for name in (*BY_TURN, *BY_TOKEN, "group_labels", "trajectory_labels") if name in arrays}
     if by_token is None:  # written before levels were declared: columns not per turn, and those that only a learner adds, are per token

@@ -26,8 +26,8 @@ def own_turns(trajectory: Any, t: Any, parent: Any, branch_t: Any) -> Bools:
     trajectory that was branched from; -1: none in the batch) and `branch_t` (the branch's first own turn) one per trajectory."""
     number = np.asarray(trajectory)
     shared = (np.asarray(parent)[number] >= 0) & (np.asarray(t) < np.asarray(branch_t)[number])
-    own: Bools = ~shared
-    return own
+    unshared: Bools = ~shared
+    return unshared
 
 
 def masked(batch: Batch, rule: SharedPrefix) -> Batch:
@@ -51,9 +51,9 @@ def _holders(batch: Batch) -> Ints:
     for trajectory, number in zip(batch.trajectories, batch.numbers.tolist(), strict=True):
         if trajectory.parent is not None and holders[number] < 0:
             siblings.setdefault(trajectory.parent, []).append((number, trajectory))
-    for found in siblings.values():
-        longest, whole = max(found, key=lambda one: one[1].branch_t)
-        for number, trajectory in found:
+    for branches in siblings.values():
+        longest, whole = max(branches, key=lambda one: one[1].branch_t)
+        for number, trajectory in branches:
             if number != longest and _same_turns(trajectory, whole):
                 holders[number] = longest
     return holders

@@ -166,8 +166,8 @@ class Rollouts:
     @classmethod
     def from_trajectories(cls, trajectories: Iterable[Trajectory]) -> Rollouts:
         """Rollouts from `Trajectory` objects; a trajectory without turns has no rows."""
-        kept = [trajectory for trajectory in trajectories if trajectory.turns]
-        rows = [(trajectory, t, turn) for trajectory in kept for t, turn in enumerate(trajectory.turns)]
+        played = [trajectory for trajectory in trajectories if trajectory.turns]
+        rows = [(trajectory, t, turn) for trajectory in played for t, turn in enumerate(trajectory.turns)]
         after = [trajectory.turns[t + 1].anchor if t + 1 < len(trajectory.turns) else trajectory.final_anchor for trajectory, t, _ in rows]
         logprobs = [logprob for _, _, turn in rows for logprob in turn.logprobs]
         tokens = [len(turn.response_ids) for _, _, turn in rows]
@@ -263,43 +263,43 @@ class Rollouts:
     def column(self, name: str) -> NDArray[Any]:
         """A column by level and name: `turn.reward`, `token.logprob`, `trajectory.success`, or one that was added. Entries of level
         `trajectory` and `group` are in the order of `trajectory_labels` and `group_labels`."""
-        found = self._find(name)
-        if found is None:
+        column = self._find(name)
+        if column is None:
             raise unknown_name("column", name, self._all_names())
-        return found
+        return column
 
     def names(self) -> list[str]:
         """Every column that is kept, by level and name; others follow from these (`DERIVED`)."""
-        own = [name for name in BUILT_IN if self._find(name) is not None]
-        return own + [f"{level}.{name}" for level, kept in EXTRA.items() for name in getattr(self, kept)]
+        built_in = [name for name in BUILT_IN if self._find(name) is not None]
+        return built_in + [f"{level}.{name}" for level, attribute in EXTRA.items() for name in getattr(self, attribute)]
 
     def _all_names(self) -> list[str]:
         """Every column, those that follow from others included."""
         return self.names() + [name for name in DERIVED if self._find(name) is not None]
 
     def _find(self, name: str) -> NDArray[Any] | None:
-        level, own = split_name(name)
+        level, short_name = split_name(name)
         if name in BUILT_IN:
-            found: NDArray[Any] | None = getattr(self, BUILT_IN[name])
-            return found
+            stored: NDArray[Any] | None = getattr(self, BUILT_IN[name])
+            return stored
         if name in DERIVED:
-            return None if self.success is None and own == "success" else DERIVED[name](self)
+            return None if self.success is None and short_name == "success" else DERIVED[name](self)
         further: Mapping[str, NDArray[Any]] = getattr(self, EXTRA[level])
-        return further.get(own)
+        return further.get(short_name)
 
-    def with_columns(self, given: Mapping[str, Any]) -> Rollouts:
+    def with_columns(self, added: Mapping[str, Any]) -> Rollouts:
         """The same rollouts with further columns, each named by its level: `{"token.entropy": …}`. A built-in column is replaced. The
         number of entries is checked against the level."""
         changes: dict[str, Any] = {}
-        for name, values in given.items():
-            level, own = split_name(name)
+        for name, values in added.items():
+            level, short_name = split_name(name)
             array = columns.checked_column(name, values, self.size(level), level)
             if name in DERIVED:
                 raise TurnwiseError(f"column {name!r} follows from other columns and cannot be given")
             if name in BUILT_IN:
                 changes[BUILT_IN[name]] = array.astype(getattr(self, BUILT_IN[name]).dtype) if self.has(name) else array
             else:
-                changes.setdefault(EXTRA[level], dict(getattr(self, EXTRA[level])))[own] = array
+                changes.setdefault(EXTRA[level], dict(getattr(self, EXTRA[level])))[short_name] = array
         return replace(self, **changes)
 
     @property
@@ -311,33 +311,35 @@ class Rollouts:
 
     def per_trajectory(self, values: NDArray[Any]) -> NDArray[Any]:
         """One entry per trajectory of a turn column that is the same on all of its turns."""
-        found = np.empty(len(self.trajectory_labels), values.dtype)
-        found[self.trajectory] = values
-        return found
+        of_trajectory = np.empty(len(self.trajectory_labels), values.dtype)
+        of_trajectory[self.trajectory] = values
+        return of_trajectory
 
     def spread(self, name: str, level: Level) -> NDArray[Any]:
         """A column brought down to a finer level: each turn gets its trajectory's or group's entry, each token its turn's."""
-        own, found = split_name(name)[0], self.column(name)
-        if LEVELS.index(level) < LEVELS.index(own):
-            raise TurnwiseError(f"column {name!r} has one entry per {own}; it cannot be brought to level {level}, which is coarser")
-        if own == level:
-            return found
+        column_level, column = split_name(name)[0], self.column(name)
+        if LEVELS.index(level) < LEVELS.index(column_level):
+            raise TurnwiseError(
+                f"column {name!r} has one entry per {column_level}; it cannot be brought to level {level}, which is coarser"
+            )
+        if column_level == level:
+            return column
         if level == "trajectory":
-            of_group: NDArray[Any] = found[self.per_trajectory(self.group)]
+            of_group: NDArray[Any] = column[self.per_trajectory(self.group)]
             return of_group
-        by_turn: NDArray[Any] = found if own == "turn" else found[self.group if own == "group" else self.trajectory]
+        by_turn: NDArray[Any] = column if column_level == "turn" else column[self.group if column_level == "group" else self.trajectory]
         return by_turn if level == "turn" else np.repeat(by_turn, np.diff(self.token_offsets), axis=0)
 
     def need(self, column: str, why: str) -> NDArray[Any]:
         """The named column; if it is missing, an error that says what needs it."""
         further = {**self.group_extra, **self.trajectory_extra, **self.extra, **self.token_extra}
         plain = further[column] if column in further else getattr(self, column, None)
-        found = self._find(column) if "." in column else plain
-        if found is None:
+        values = self._find(column) if "." in column else plain
+        if values is None:
             raise TurnwiseError(
                 f"{why} needs the column {column!r}, which these rollouts do not have. They have: {', '.join(self._all_names())}"
             )
-        return found
+        return values
 
     def save(self, path: str | Path) -> Path:
         """Write to one compressed file, atomically. Returns the path."""
@@ -351,12 +353,12 @@ class Rollouts:
 
 def split_name(name: str) -> tuple[Level, str]:
     """Level and own name of a column's full name."""
-    level, _, own = name.partition(".")
-    if level not in LEVELS or not own.isidentifier():
+    level, _, short_name = name.partition(".")
+    if level not in LEVELS or not short_name.isidentifier():
         raise TurnwiseError(
             f"column {name!r}: a column is named by its level and its own name, such as token.entropy ({', '.join(LEVELS)})"
         )
-    return level, own
+    return level, short_name
 
 
 DERIVED: dict[str, Callable[[Rollouts], NDArray[Any]]] = {

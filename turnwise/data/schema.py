@@ -76,31 +76,27 @@ class Field:
     """A field of `Turn` or `Trajectory`.
 
     part       "text", "column" or "token": where a run folder keeps it, and which rows have it; "state": only in a plan's state
-    key        its name in files
     optional   a file may lack it, or have null: then it has the default of its class, as it does in files of earlier versions
-    omitted    the texts of a run folder leave it out while it has that default
     """
 
     name: str
     type: Type
     part: Literal["text", "column", "token", "state"] = "text"
-    key: str = ""
     optional: bool = False
-    omitted: bool = False
 
 
 TRAJECTORY = (
     Field("id", LABEL),
     Field("group", LABEL),
     Field("task", TEXT),
-    Field("goal", TEXT, optional=True, omitted=True),
-    Field("parent", LABEL, optional=True, omitted=True),
-    Field("branch_t", INTEGER, optional=True, omitted=True),
+    Field("goal", TEXT, optional=True),
+    Field("parent", LABEL, optional=True),
+    Field("branch_t", INTEGER, optional=True),
     Field("seed", INTEGER),
     Field("stop", STOP),
     Field("stop_detail", TEXT),
     Field("success", FLAG),
-    Field("final_anchor", ANCHOR, "column", key="next_anchor"),
+    Field("final_anchor", ANCHOR, "column"),
 )
 TURN = (
     Field("observation", TEXT),
@@ -110,7 +106,7 @@ TURN = (
     Field("reward", NUMBER),
     Field("valid", FLAG),
     Field("info", INFO, optional=True),
-    Field("images", IMAGES, optional=True, omitted=True),
+    Field("images", IMAGES, optional=True),
     Field("version", INTEGER, "column", optional=True),
     Field("anchor", ANCHOR, "column"),
     Field("prompt_ids", TOKEN_IDS, "token", optional=True),
@@ -130,12 +126,12 @@ class _Part:
         self._values = attrgetter(*(field.name for field in self.fields))
 
     def encode(self, thing: Trajectory | Turn) -> Row:
-        return {field.key or field.name: field.type.encode(value) for field, value in zip(self.fields, self._values(thing), strict=True)}
+        return {field.name: field.type.encode(value) for field, value in zip(self.fields, self._values(thing), strict=True)}
 
     def decode(self, row: Mapping[str, Any]) -> dict[str, Any]:
         values = {}
         for field in self.fields:
-            value = row.get(field.key or field.name) if field.optional else row[field.key or field.name]
+            value = row.get(field.name) if field.optional else row[field.name]
             if value is not None or not field.optional:
                 values[field.name] = field.type.decode(value)
         return values
@@ -144,13 +140,7 @@ class _Part:
 TRAJECTORY_TEXTS, TURN_TEXTS = _Part(TRAJECTORY, "text"), _Part(TURN, "text")
 TURN_ROW, TURN_TOKENS, TURN_STATE = _Part(TURN, "text", "column"), _Part(TURN, "token"), _Part(TURN, "state")
 TURN_ALL = _Part(TURN, "text", "column", "token", "state")
-OMITTED = {
-    field.name: field.type.encode(default)
-    for fields, empty in ((TRAJECTORY, Trajectory(0, 0)), (TURN, Turn(None)))
-    for field in fields
-    if field.omitted
-    for default in [attrgetter(field.name)(empty)]
-}
+OMITTED = {"goal": "", "parent": None, "branch_t": 0, "images": []}  # values that the texts of a run folder leave out
 
 
 # -- the texts of a run folder -----------------------------------------------------------------------------------------------------------

@@ -118,8 +118,8 @@ class TaskSet(Sequence[Task]):
         contains the smaller one, and none contains a task twice."""
         places = self._places
         if not 0 < n <= len(places):
-            known = f"{self._size} tasks" + ("" if len(places) == self._size else f", {len(places)} of them different")
-            raise TurnwiseError(f"task set {self.name!r} has {known}: a panel can have 1 to {len(places)} of them, not {n}")
+            size = f"{self._size} tasks" + ("" if len(places) == self._size else f", {len(places)} of them different")
+            raise TurnwiseError(f"task set {self.name!r} has {size}: a panel can have 1 to {len(places)} of them, not {n}")
         if n == self._size:
             return self
 

@@ -116,10 +116,10 @@ def evaluate(
 def with_examples(config: Config, count: int) -> Config:
     """The config with solved training tasks in the agent's instructions."""
     factory = registry.spec(config.env.name).load()
-    own = agent_settings(config, factory)
-    form = "<action>{}</action>" if own.style == "tags" else "{}"
+    settings = agent_settings(config, factory)
+    form = "<action>{}</action>" if settings.style == "tags" else "{}"
     shown = [example_text(steps, form) for steps in solved(config, count)]
-    text = "\n\n".join(filter(None, [own.instructions, *shown]))
+    text = "\n\n".join(filter(None, [settings.instructions, *shown]))
     return config.model_copy(update={"agent": config.agent.model_copy(update={"instructions": text})})
 
 
@@ -128,17 +128,17 @@ def solved(config: Config, count: int) -> Iterable[list[tuple[str, str]]]:
     config.trusted()
     if not has_expert(config.env.name, dict(config.env.options)):
         raise TurnwiseError(f"--examples {count}: environment {config.env.name!r} has no expert (expert(task) or expert_action())")
-    factory, found = Advised(portable(config.env.name, config.env.options)), 0
+    factory, solved_tasks = Advised(portable(config.env.name, config.env.options)), 0
     tasks, max_turns = build_tasks(config.env), step_limit(config.env)
     with limits_of(config.env).pool(factory, len(tasks)) as pool:
         for steps in play_all(pool, (expert_steps(task, max_turns) for task in tasks)):
             if steps:
                 yield steps
-                found += 1
-            if found == count:
+                solved_tasks += 1
+            if solved_tasks == count:
                 return
     raise TurnwiseError(
-        f"--examples {count}: the expert of {config.env.name} solves only {found} of its training tasks within the step limit"
+        f"--examples {count}: the expert of {config.env.name} solves only {solved_tasks} of its training tasks within the step limit"
     )
 
 

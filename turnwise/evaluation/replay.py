@@ -21,7 +21,7 @@ from turnwise.config.recipes import parse_override
 from turnwise.config.references import is_reference
 from turnwise.config.schema import Config
 from turnwise.data.batch import Batch
-from turnwise.evaluation.agreement import agreement, biggest_differences
+from turnwise.data.rollouts import Floats, Rollouts, alike
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.reading import stored_batch
 from turnwise.setup.names import STAGES, know
@@ -53,11 +53,11 @@ def replay(
     """Credit of one iteration (None: the last that is kept) as trained, with `overrides`, and with each algorithm named in `also`; every
     other one compared with the first. With `update`, the update as well."""
     run = Run.open(run_folder)
-    known = run.iterations_of("rollouts")
+    iterations = run.iterations_of("rollouts")
     if iteration is None:
-        if not known:
+        if not iterations:
             raise TurnwiseError(f"{run.folder} keeps no rollouts: train with run.keep_rollouts above 0")
-        iteration = known[-1]
+        iteration = iterations[-1]
     batch = stored_batch(run, iteration)
     rollouts = batch.rollouts
     variants = _variants(run, overrides, also, update)
@@ -67,14 +67,14 @@ def replay(
     for variant in variants:
         know(variant.config, STAGES if update else ("credit",))
     batches = [credit.give(batch, variant.config.credit.name, **variant.config.credit.options) for variant in variants]
-    credits = [given for each in batches if (given := credit.credit_of(each.rollouts)) is not None]
-    by_turn = [given.by_turn(rollouts) for given in credits]
+    credits = [assigned for each in batches if (assigned := credit.credit_of(each.rollouts)) is not None]
+    by_turn = [assigned.by_turn(rollouts) for assigned in credits]
     records = run.trajectories(iteration)
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "run": str(run.folder),
         "iteration": iteration,
         "turns": len(rollouts),
-        "credits": [{"name": v.name} | credit.sizes(given.values) for v, given in zip(variants, credits, strict=True)],
+        "credits": [{"name": v.name} | credit.sizes(assigned.values) for v, assigned in zip(variants, credits, strict=True)],
         "comparisons": [
             {"one": variants[0].name, "other": variant.name}
             | agreement(by_turn[0], other)
@@ -82,7 +82,7 @@ def replay(
             for variant, other in zip(variants[1:], by_turn[1:], strict=True)
         ],
     }
-    return found | (_updates(run, iteration, variants, batches) if update else {})
+    return result | (_updates(run, iteration, variants, batches) if update else {})
 
 
 def _variants(run: Run, overrides: Sequence[str], also: Sequence[str], update: bool) -> list[Variant]:
@@ -93,10 +93,75 @@ def _variants(run: Run, overrides: Sequence[str], also: Sequence[str], update: b
             raise TurnwiseError(f"{key}: a replay changes what follows the data: {', '.join(f'{name}.…' for name in SECTIONS)}")
         if not key.startswith("credit.") and not update:
             raise TurnwiseError(f"{key} changes the update and not the credit: give --update as well")
-    found = [Variant(OWN, Config.load(recipe))]
+    variants = [Variant(OWN, Config.load(recipe))]
     if changes:
-        found.append(Variant(" ".join(overrides), Config.load(recipe, changes)))
-    return found + [Variant(f"credit.name={name}", Config.load(recipe, {"credit.name": name})) for name in also]
+        variants.append(Variant(" ".join(overrides), Config.load(recipe, changes)))
+    return variants + [Variant(f"credit.name={name}", Config.load(recipe, {"credit.name": name})) for name in also]
+
+
+# -- how two credits of the same turns agree ---------------------------------------------------------------------------------------------
+
+
+def agreement(one: Floats, other: Floats) -> dict[str, float | None]:
+    """pearson, spearman: correlations over turns, None if a credit does not vary. Shares of turns: same_sign, where both are above 0,
+    both below, or both 0; flipped, which one praises and the other blames; only_one, only_other, with credit from that one alone."""
+    a, b = np.sign(one), np.sign(other)
+    return {
+        "pearson": correlation(one, other),
+        "spearman": correlation(ranks(one), ranks(other)),
+        "same_sign": float((a == b).mean()),
+        "flipped": float((a * b < 0).mean()),
+        "only_one": float(((a != 0) & (b == 0)).mean()),
+        "only_other": float(((a == 0) & (b != 0)).mean()),
+    }
+
+
+def correlation(one: Floats, other: Floats) -> float | None:
+    """Pearson's correlation; None if one of the two is constant: the mean of equal numbers is off by a last digit, and that would
+    correlate perfectly."""
+    if alike(one) or alike(other):
+        return None
+    a, b = one - one.mean(), other - other.mean()
+    size = float(np.sqrt((a @ a) * (b @ b)))
+    return float(a @ b) / size if size > 1e-300 else None
+
+
+def ranks(values: Floats) -> Floats:
+    """Ranks from 0; equal values share the mean of theirs."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    shared_ranks: Floats = (ends - (counts + 1) / 2)[inverse.reshape(-1)]
+    return shared_ranks
+
+
+def biggest_differences(
+    rollouts: Rollouts, records: Sequence[Mapping[str, Any]], one: Floats, other: Floats, top: int
+) -> list[dict[str, Any]]:
+    """The turns where two credits differ most, each credit divided by its mean absolute value, so that scales do not matter."""
+
+    def scaled(values: Floats) -> Floats:
+        return values / max(float(np.abs(values).mean()), 1e-300)
+
+    gap = np.abs(scaled(one) - scaled(other))
+    texts = {record["id"]: record for record in records}
+    differences = []
+    for row in np.argsort(-gap, kind="stable")[:top].tolist():
+        if gap[row] == 0:
+            break
+        label, t = rollouts.trajectory_labels[rollouts.trajectory[row]].item(), int(rollouts.t[row])
+        record = texts[label]
+        differences.append(
+            {
+                "task": record["task"],
+                "trajectory": label,
+                "turn": t + 1,
+                "action": record["turns"][t]["action"],
+                "success": record["success"],
+                "one": float(one[row]),
+                "other": float(other[row]),
+            }
+        )
+    return differences
 
 
 # -- the update ---------------------------------------------------------------------------------------------------------------------
@@ -107,8 +172,8 @@ def replayable(run: Run) -> list[int]:
     from turnwise.learn.checkpoint import by_step
 
     steps = by_step(run.checkpoints)
-    kept = [n for n in run.iterations_of("rollouts") if (run.folder / "rollouts" / f"{n:06d}.tokens.npz").is_file()]
-    return [n for n in kept if n - 1 in steps]
+    with_tokens = [n for n in run.iterations_of("rollouts") if (run.folder / "rollouts" / f"{n:06d}.tokens.npz").is_file()]
+    return [n for n in with_tokens if n - 1 in steps]
 
 
 def _updates(run: Run, iteration: int, variants: Sequence[Variant], batches: Sequence[Batch]) -> dict[str, Any]:
@@ -120,7 +185,8 @@ def _updates(run: Run, iteration: int, variants: Sequence[Variant], batches: Seq
         )
     whole = stored_batch(run, iteration, tokens=True)
     moves = [
-        _move(run, iteration, variant, replace(whole, rollouts=given.rollouts)) for variant, given in zip(variants, batches, strict=True)
+        _move(run, iteration, variant, replace(whole, rollouts=credited.rollouts))
+        for variant, credited in zip(variants, batches, strict=True)
     ]
     logged = next((line for line in run.metrics() if line.get("iteration") == iteration), {})
     return {
@@ -160,10 +226,10 @@ def _move(run: Run, iteration: int, variant: Variant, batch: Batch) -> dict[str,
     metrics = learner.update(batch, derive(config.seed, "update", iteration), progress=(iteration - 1) / config.iterations)
     delta = {name: tensor.cpu() - start[name] for name, tensor in learner.weights.tensors().items()}
     gap = learner.logprobs(packed).astype(np.float64) - before
-    own = {name: value for name, value in metrics.items() if not name.startswith("seconds")}
+    numbers = {name: value for name, value in metrics.items() if not name.startswith("seconds")}
     moved = math.sqrt(sum(float(tensor.double().square().sum()) for tensor in delta.values()))
     extra = {"kl_after": float(np.mean(np.expm1(gap) - gap)) if len(gap) else 0.0, "weights_moved": moved}
-    return {"metrics": own | extra, "gradient": gradients[0] if gradients else {}, "delta": delta}
+    return {"metrics": numbers | extra, "gradient": gradients[0] if gradients else {}, "delta": delta}
 
 
 def _copy(tensors: Mapping[str, Any]) -> dict[str, Any]:

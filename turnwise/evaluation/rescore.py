@@ -35,10 +35,10 @@ def rescore(run_folder: str | Path, iteration: int | None = None, reward: str | 
 
 
 def _rescore(run: Run, iteration: int | None, reward: str | None, trust: bool) -> dict[str, Any]:
-    known = run.iterations_of("evals")
-    if not known:
+    iterations = run.iterations_of("evals")
+    if not iterations:
         raise TurnwiseError(f"{run.folder} keeps no evaluations")
-    number = known[-1] if iteration is None else iteration
+    number = iterations[-1] if iteration is None else iteration
     before, attempts = run.evaluation(number), stored_trajectories(run, number, "evals")
     if not isinstance(before.get("split"), str):
         raise TurnwiseError(f"{run.folder}: the evaluation of iteration {number} does not say its split; its file was damaged or edited")
@@ -62,13 +62,13 @@ def only(reference: str) -> Rewards:
 
 def find_tasks(env: Env, split: str, wanted: Sequence[str]) -> dict[str, Task]:
     """The tasks of these ids in a split, as the environment has them now."""
-    missing, found = set(wanted), {}
+    missing, tasks = set(wanted), {}
     for task in panel_of(env, split, None, 0):
         if task.id in missing:
-            found[task.id] = task
+            tasks[task.id] = task
             missing.discard(task.id)
             if not missing:
-                return found
+                return tasks
     raise TurnwiseError(
         f"{len(missing)} of {len(set(wanted))} stored tasks are not in split {split!r} of {env.name} any more "
         f"(the first: {sorted(missing)[0]!r}): the environment's tasks have changed, and these attempts cannot be played again"
@@ -153,16 +153,16 @@ def free_name(folder: Path, iteration: int) -> str:
     return f"{iteration:06d}.rescored-{number}"
 
 
-def rescored_lines(found: dict[str, Any]) -> list[str]:
+def rescored_lines(result: dict[str, Any]) -> list[str]:
     """The result of a rescoring as text."""
-    lines = [f"Evaluation of iteration {found['iteration']}: {found['attempts']} attempts, rewarded by {found['reward_from']}."]
-    if found["matching"]:
+    lines = [f"Evaluation of iteration {result['iteration']}: {result['attempts']} attempts, rewarded by {result['reward_from']}."]
+    if result["matching"]:
         lines += [
-            f"success: {found['success_before']:.1%} before, {found['success']:.1%} now; "
-            f"mean reward: {found['reward_before']:.3f} before, {found['reward']:.3f} now"
-            + ("" if found["matching"] == found["attempts"] else f" (over the {found['matching']} attempts that match)")
+            f"success: {result['success_before']:.1%} before, {result['success']:.1%} now; "
+            f"mean reward: {result['reward_before']:.3f} before, {result['reward']:.3f} now"
+            + ("" if result["matching"] == result["attempts"] else f" (over the {result['matching']} attempts that match)")
         ]
-    for row in found["outcomes"]:
+    for row in result["outcomes"]:
         if row["fault"]:
             lines.append(f"  {row['task']}: it failed in turn {row['changed_at']}: {row['fault']}; the score does not count")
         elif not row["matches"]:
@@ -172,4 +172,4 @@ def rescored_lines(found: dict[str, Any]) -> list[str]:
         elif (row["success_before"], row["reward_before"]) != (row["success"], row["reward"]):
             solved = "" if row["success"] == row["success_before"] else f", {'solved' if row['success'] else 'not solved'} now"
             lines.append(f"  {row['task']}: reward {row['reward_before']:g} → {row['reward']:g}{solved}")
-    return [*lines, f"written: {found['path']}"]
+    return [*lines, f"written: {result['path']}"]

@@ -26,7 +26,8 @@ from turnwise.config.schema import Config
 from turnwise.config.trust import remember
 from turnwise.config.writing import content_hash, to_toml, toml_value
 from turnwise.evaluation.sweep_values import points, read_axes
-from turnwise.runs.folder import CONFIG, METRICS, SUMMARY
+from turnwise.runs.folder import CONFIG, SUMMARY
+from turnwise.runs.metrics import METRICS
 from turnwise.setup.early import check_trainable
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
@@ -101,18 +102,18 @@ class Watcher:
     def end(self) -> None: ...
 
 
-def plan(recipe: str | Path | None, given: Sequence[str], out: str | Path | None = None) -> tuple[Path, list[Job]]:
+def plan(recipe: str | Path | None, arguments: Sequence[str], out: str | Path | None = None) -> tuple[Path, list[Job]]:
     """The sweep's folder and its runs. All recipes and all folders are checked before anything starts."""
-    axes = read_axes(given)
+    axes = read_axes(arguments)
     for key in ("name", "out"):
         if len(axes.get(key, [])) > 1:
             raise TurnwiseError(f"{key} names the runs' folder and cannot vary in a sweep; the sweep names the runs itself")
     jobs: list[Job] = []
     folder: Path | None = None
     own_name = read_recipe(Path(recipe)).get("name") if recipe is not None else None
-    own = {"name": own_name or Config.model_fields["name"].default}  # it stays: the suffix says what varies
+    defaults = {"name": own_name or Config.model_fields["name"].default}  # it stays: the suffix says what varies
     for point in points(axes):
-        config = Config.load(recipe, own | dict(point.changes)).trusted()
+        config = Config.load(recipe, defaults | dict(point.changes)).trusted()
         check_trainable(config, runs=False)  # each run does so again, and makes what it names
         folder = folder or Path(out if out is not None else Path(config.out) / f"{config.name}-sweep")
         name = f"{config.name}-{point.suffix}" if point.suffix else config.name
@@ -266,21 +267,21 @@ class Sweep:
 def _read(path: Path) -> dict[str, Any]:
     """A JSON file of a sweep; empty if it is missing or incomplete."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, json.JSONDecodeError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def last_lines(path: Path, most: int = 1 << 16) -> list[dict[str, Any]]:
     """The last complete lines of a file of JSON lines, without reading all of it."""
-    found = []
+    records = []
     for line in _tail(path, most).split(b"\n")[1 if path.exists() and path.stat().st_size > most else 0 :]:
         try:
-            found.append(json.loads(line))
+            records.append(json.loads(line))
         except json.JSONDecodeError:
             continue  # the line that is being written, and the empty one at the end
-    return found
+    return records
 
 
 def last_words(path: Path) -> str:

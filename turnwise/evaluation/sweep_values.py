@@ -37,10 +37,10 @@ class Point:
     suffix: str
 
 
-def read_axes(given: Sequence[str]) -> dict[str, list[Any]]:
+def read_axes(arguments: Sequence[str]) -> dict[str, list[Any]]:
     """The values of every key, in the order in which they were given."""
     axes: dict[str, list[Any]] = {}
-    for text in given:
+    for text in arguments:
         key, _ = parse_override(text)
         if key in axes:
             raise TurnwiseError(f"{key} is given twice: list all of its values in one place, as in {key}=a,b")
@@ -57,16 +57,16 @@ def split_values(text: str) -> list[str]:
     """The values of `key=a,b,[c,d]`: split at commas outside brackets, braces and quotes."""
     key, _, rest = text.partition("=")
     parts, depth, quote, start = [], 0, "", 0
-    for place, letter in enumerate(rest):
+    for position, letter in enumerate(rest):
         if quote:
-            quote = "" if letter == quote and rest[place - 1] != "\\" else quote
+            quote = "" if letter == quote and rest[position - 1] != "\\" else quote
         elif letter in "\"'":
             quote = letter
         elif letter in OPENING or letter in CLOSING:
             depth += 1 if letter in OPENING else -1
         elif letter == "," and depth == 0:
-            parts.append(rest[start:place])
-            start = place + 1
+            parts.append(rest[start:position])
+            start = position + 1
     parts.append(rest[start:])
     if quote or depth:
         raise TurnwiseError(f"{text!r}: a quote or bracket is not closed. A list as a value is written {key}=[1,2]; quote it in a shell")
@@ -76,11 +76,11 @@ def split_values(text: str) -> list[str]:
 
 
 def _values(key: str, part: str) -> Iterator[Any]:
-    found = RANGE.fullmatch(part.strip())
-    if not found:
+    numbers = RANGE.fullmatch(part.strip())
+    if not numbers:
         yield parse_override(f"{key}={part}")[1]
         return
-    first, last = int(found[1]), int(found[2])
+    first, last = int(numbers[1]), int(numbers[2])
     if last < first or last - first >= MOST_RUNS:
         raise TurnwiseError(f"{key}={part}: a range goes up, from its first to its last number, as in {key}=0..4")
     yield from range(first, last + 1)
@@ -94,12 +94,12 @@ def points(axes: Mapping[str, Sequence[Any]]) -> list[Point]:
         count *= len(values)
     if count > MOST_RUNS:
         raise TurnwiseError(f"these values make {count:,} runs; a sweep takes at most {MOST_RUNS:,}")
-    found: list[Point] = []
+    runs: list[Point] = []
     for values in product(*axes.values()):
         changes = dict(zip(axes, values, strict=True))
-        found.append(Point(changes, "-".join(f"{key}={_word(changes[key])}" for key in varied)))
-    count_of = Counter(point.suffix for point in found)
-    return [point if count_of[point.suffix] == 1 and len(point.suffix) <= LONGEST_NAME else _with_digest(point) for point in found]
+        runs.append(Point(changes, "-".join(f"{key}={_word(changes[key])}" for key in varied)))
+    count_of = Counter(point.suffix for point in runs)
+    return [point if count_of[point.suffix] == 1 and len(point.suffix) <= LONGEST_NAME else _with_digest(point) for point in runs]
 
 
 def _with_digest(point: Point) -> Point:

@@ -36,7 +36,8 @@ from turnwise.pages.run_list import RunList, read_recipe
 from turnwise.pages.screenshots import take_screenshots
 from turnwise.pages.settings import chosen, settings_of
 from turnwise.pages.tail import news
-from turnwise.runs.folder import METRICS, Run
+from turnwise.runs.folder import Run
+from turnwise.runs.metrics import METRICS
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.jsonable import json_value
 

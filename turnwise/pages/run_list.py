@@ -21,7 +21,8 @@ from turnwise.config.learning import CREDIT
 from turnwise.credit import parts
 from turnwise.pages.names import distinct, readable
 from turnwise.pages.tail import news
-from turnwise.runs.folder import CONFIG, METRICS, SUMMARY, Run
+from turnwise.runs.folder import CONFIG, SUMMARY, Run
+from turnwise.runs.metrics import METRICS
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside
 

@@ -82,10 +82,10 @@ def _write_parquet(path: Path, rows: list[Row]) -> Path:
     names = [*(rows or to_rows([Trajectory(0, 0)]))[0], "escaped"]
     flat = [_flat(row) for row in rows]
     try:
-        made = arrow.table({name: arrow.array([row[name] for row in flat], type=_type(arrow, name)) for name in names})
+        table = arrow.table({name: arrow.array([row[name] for row in flat], type=_type(arrow, name)) for name in names})
     except (arrow.ArrowException, OverflowError) as error:
         raise TurnwiseError(f"{path}: these trajectories do not fit a Parquet table ({error}); write .jsonl instead") from None
-    return write_atomically(path, lambda file: arrow.parquet.write_table(made, file, compression="zstd"))
+    return write_atomically(path, lambda file: arrow.parquet.write_table(table, file, compression="zstd"))
 
 
 def _type(arrow: Any, name: str) -> Any:
@@ -142,10 +142,10 @@ def export_trajectories(
     run, part = Run.open(run_folder), "evals" if evals else "rollouts"
     if evals and tokens:
         raise TurnwiseError("an evaluation keeps texts and no tokens: leave --tokens out, or export the rollouts of an iteration")
-    known = run.iterations_of(part)
-    if iteration is None and not known:
+    iterations = run.iterations_of(part)
+    if iteration is None and not iterations:
         raise TurnwiseError(f"{run.folder} keeps no {part}")
-    number = known[-1] if iteration is None else iteration
+    number = iterations[-1] if iteration is None else iteration
     trajectories = stored_trajectories(run, number, part, tokens=tokens)
     turns = sum(len(trajectory.turns) for trajectory in trajectories)
     columns: dict[str, Any] = {"iteration": [number] * turns} | ({} if evals else credit_columns(run, number, trust))
@@ -161,10 +161,10 @@ def credit_columns(run: Run, iteration: int, trust: bool = False) -> dict[str, A
     from turnwise.runs.reading import stored_batch
 
     config = Config.load(run.folder / CONFIG)
-    rollouts, own = stored_batch(run, iteration).rollouts, config.credit
-    given = credit.credit_of(rollouts)
-    if given is None:  # a run of an earlier Turnwise kept no advantages
-        if is_reference(own.name):  # the user's own code, or third-party code: the user is asked before it runs
+    rollouts, settings = stored_batch(run, iteration).rollouts, config.credit
+    stored = credit.credit_of(rollouts)
+    if stored is None:  # a run of an earlier Turnwise kept no advantages
+        if is_reference(settings.name):  # the user's own code, or third-party code: the user is asked before it runs
             config.trusted(trust, run.folder)
-        given = credit.assign(own.name, rollouts, **own.options)
-    return {"credit": given.by_turn(rollouts), **credit.explain(rollouts, **credit.explaining(own.name, own.options))}
+        stored = credit.assign(settings.name, rollouts, **settings.options)
+    return {"credit": stored.by_turn(rollouts), **credit.explain(rollouts, **credit.explaining(settings.name, settings.options))}

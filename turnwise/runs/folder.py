@@ -7,15 +7,15 @@
     environment.json what its environment says about how to show its attempts, if it says anything
     memory.json      what was chosen for a GPU that is too small for the recipe as it is, if anything was
 
-Every write is atomic or append-only. After a crash the last line of metrics.jsonl may be incomplete, and there may be lines of iterations
-that were never checkpointed. `rewind` drops both, so that a resumed run leaves the same file as an uninterrupted one.
+metrics.py says who writes and who reads metrics. Every write is atomic or append-only. After a crash the last line of metrics.jsonl may be
+incomplete, and there may be lines of iterations that were never checkpointed. `rewind` drops both, so that a resumed run leaves the same
+file as an uninterrupted one.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 import shutil
 import tomllib
@@ -32,6 +32,7 @@ from turnwise.data.rollouts import Trajectory
 from turnwise.data.schema import to_record
 from turnwise.data.tasks import Task
 from turnwise.data.tokens import read_tokens, write_tokens
+from turnwise.runs.metrics import METRICS, WARNINGS, Log
 from turnwise.util.background import Pause
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside, sweep_files, write_atomically, write_text_atomically
@@ -43,7 +44,7 @@ from turnwise.util.unpack import packed_lines
 if TYPE_CHECKING:
     from turnwise.collect.panel import Evaluation
 
-CONFIG, METRICS, SUMMARY, WARNINGS = "config.toml", "metrics.jsonl", "summary.json", "warnings.jsonl"
+CONFIG, SUMMARY = "config.toml", "summary.json"
 ENVIRONMENT = "environment.json"
 
 
@@ -55,7 +56,7 @@ class Run:
         self.on_log: Callable[[Mapping[str, Any]], None] = lambda metrics: None
         self._lock: Lock | None = None
         self._blocks = 0  # the depth of nested `locked` blocks
-        self._logs: dict[str, list[str]] = {METRICS: [], WARNINGS: []}  # what this process has written there
+        self._logs = {name: Log(self.folder, name) for name in (METRICS, WARNINGS)}
 
     @classmethod
     def create(cls, out: str | Path, name: str, config_text: str, doing: str | None = None) -> Run:
@@ -93,7 +94,7 @@ class Run:
     def remove_unused(self) -> None:
         """Remove the folder of a run that never began, so that a mistake in a recipe leaves nothing behind."""
         parts = [self.folder / name for name in ("rollouts", "evals", "checkpoints", "model")]
-        if not any(part.exists() for part in parts) and not self._records(METRICS):
+        if not any(part.exists() for part in parts) and not self.metrics():
             shutil.rmtree(self.folder, ignore_errors=True)
             forget(self.folder)
 
@@ -148,53 +149,28 @@ class Run:
         return inside(self.folder, self.folder.joinpath(*parts))
 
     def log(self, metrics: Mapping[str, Any]) -> None:
-        """Append one line, flush it to the disk, and pass it on to the listeners."""
-        self._append(METRICS, metrics)
+        """Append the metrics of an iteration, and pass them on to the trackers."""
+        with self.writing():
+            self._logs[METRICS].append(metrics)
         self.on_log(metrics)
 
     def warn(self, record: Mapping[str, Any]) -> None:
         """Keep a warning: {"iteration", "name", "text"}."""
-        self._append(WARNINGS, record)
-
-    def _append(self, name: str, record: Mapping[str, Any]) -> None:
-        line = json.dumps(record, allow_nan=False, default=float) + "\n"
-        self._logs[name].append(line)
-        with self.writing(), (self.folder / name).open("a", encoding="utf-8") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+        with self.writing():
+            self._logs[WARNINGS].append(record)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All complete lines; a last line that was cut off by a crash is skipped."""
-        return self._records(METRICS)
+        """The lines of all iterations, oldest first (turnwise/runs/metrics.py)."""
+        return self._logs[METRICS].read()
 
     def warnings(self) -> list[dict[str, Any]]:
         """The warnings of the run, oldest first."""
-        return self._records(WARNINGS)
-
-    def _records(self, name: str) -> list[dict[str, Any]]:
-        path = self.folder / name
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []  # damage is found line by line
-        found: list[dict[str, Any]] = []
-        for number, line in enumerate(lines, 1):
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError:
-                if number == len(lines) and line.startswith("{"):
-                    break  # a crash has cut it off
-                record = None
-            if not isinstance(record, dict) or type(record.get("iteration")) not in (int, float):
-                raise TurnwiseError(
-                    f"{path}, line {number}: not a line that a run writes; the file was damaged after it was written. "
-                    f"{command('train', '--resume', str(self.folder))} puts it back from the last checkpoint"
-                )
-            found.append(record)
-        return found
+        return self._logs[WARNINGS].read()
 
     @property
     def logs(self) -> dict[str, str]:
         """The log and the warnings as this run has written them: what a checkpoint keeps, regardless of later changes to the files."""
-        return {name: "".join(lines) for name, lines in self._logs.items()}
+        return {name: log.text for name, log in self._logs.items()}
 
     def rewind(
         self, iteration: int, waiting: bool = False, logs: Mapping[str, str] | None = None, say: Callable[[str], None] = lambda text: None
@@ -203,37 +179,16 @@ class Run:
         yet. `logs` are the checkpoint's copies: they are restored if a file differs, and the file is then renamed and kept."""
         logged = iteration - 1 if waiting else iteration
         with self.writing():
-            for name in (METRICS, WARNINGS):
-                text = logs[name] if logs is not None else self._lines_until(name, logged)
-                self._put_back(name, text, say)
-                self._logs[name] = text.splitlines(keepends=True)
+            for name, log in self._logs.items():
+                log.rewind(logged, None if logs is None else logs[name], say)
             for part, last in (("rollouts", iteration), ("evals", logged)):
                 for path in self._numbered(part):
                     if int(path.name.split(".")[0]) > last:
                         path.unlink()
 
-    def _lines_until(self, name: str, iteration: int) -> str:
-        kept = [line for line in self._records(name) if line.get("iteration", 0) <= iteration]
-        return "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept)
-
-    def _put_back(self, name: str, text: str, say: Callable[[str], None]) -> None:
-        path = self.folder / name
-        there = path.read_bytes() if path.exists() else b""
-        if not there.startswith(text.encode()):
-            if there:
-                aside = self.set_aside(name).name
-                say(f"warning: {path} was damaged or edited: the checkpoint's lines are put back; what stood there is now {aside}")
-            else:
-                say(f"warning: {path} was missing or empty: the checkpoint's lines are put back")
-        if there != text.encode() and (text or path.exists() or name == METRICS):
-            write_text_atomically(path, text)
-
     def set_aside(self, name: str) -> Path:
-        """Rename a file of the run, so that nothing is lost when it is replaced."""
-        number = 1
-        while (aside := self.folder / f"{name}.damaged-{number}").exists():
-            number += 1
-        return (self.folder / name).replace(aside)
+        """Rename a log of the run, so that nothing is lost when it is replaced."""
+        return self._logs[name].set_aside()
 
     def save_batch(self, iteration: int, batch: Batch, keep: int | None, tokens: bool = True, pause: Pause = lambda: None) -> None:
         """Everything known about one iteration's batch: columns, texts, tasks, exact tokens and images. Only the last `keep` iterations
@@ -280,27 +235,27 @@ class Run:
         """What `save_evaluation` wrote, without the texts."""
         path = self.file("evals", f"{iteration:06d}.json")
         try:
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            known = self.iterations_of("evals")
-            raise TurnwiseError(f"{self.folder} keeps no evaluation of iteration {iteration}; it keeps {known or 'none'}") from None
+            iterations = self.iterations_of("evals")
+            raise TurnwiseError(f"{self.folder} keeps no evaluation of iteration {iteration}; it keeps {iterations or 'none'}") from None
         except ValueError:  # not JSON, or not UTF-8
             raise TurnwiseError(f"{path}: not JSON; the file was damaged after it was written. Put it back from a copy") from None
-        outcomes = found.get("outcomes") if isinstance(found, dict) else None
+        outcomes = record.get("outcomes") if isinstance(record, dict) else None
         if not isinstance(outcomes, list) or not all(isinstance(outcome, dict) for outcome in outcomes):
             raise TurnwiseError(f"{path}: not an evaluation; the file was damaged after it was written. Put it back from a copy")
-        return found
+        return record
 
     def trajectories(self, iteration: int, part: str = "rollouts") -> list[dict[str, Any]]:
         """The texts of one iteration, as plain data: what was trained on, or (`evals`) what its evaluation played."""
         path = self.file(part, f"{iteration:06d}.jsonl.gz")
         if not path.exists():
-            known = self.iterations_of(part)
-            raise TurnwiseError(f"{self.folder} keeps no {part} of iteration {iteration}; it keeps {known or 'none'}")
-        found = _read_lines(path)
-        if not found or not all(isinstance(record, dict) and isinstance(record.get("turns"), list) for record in found):
+            iterations = self.iterations_of(part)
+            raise TurnwiseError(f"{self.folder} keeps no {part} of iteration {iteration}; it keeps {iterations or 'none'}")
+        records = _read_lines(path)
+        if not records or not all(isinstance(record, dict) and isinstance(record.get("turns"), list) for record in records):
             raise TurnwiseError(f"{path}: it holds no attempts, so it was damaged after it was written. Put it back from a copy")
-        return found
+        return records
 
     def tasks(self, iteration: int) -> dict[str, Task]:
         """The tasks that one iteration attempted, by id; empty if an earlier version of Turnwise wrote the run."""
@@ -333,10 +288,10 @@ class Run:
         """What the run's environment says about how to show its attempts; empty if it says nothing that can be read."""
         try:
             with inside(self.folder, self.folder / ENVIRONMENT).open("rb") as file:
-                found = json.loads(file.read(1 << 16))
+                facts = json.loads(file.read(1 << 16))
         except (OSError, ValueError, RecursionError, TurnwiseError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return facts if isinstance(facts, dict) else {}
 
 
 def _read_lines(path: Path) -> list[Any]:
@@ -348,17 +303,20 @@ def _read_lines(path: Path) -> list[Any]:
 
 
 def write_texts(path: Path, trajectories: Sequence[Trajectory], pause: Pause = lambda: None) -> None:
-    """Trajectories as packed lines of JSON, one each; the same ones give the same bytes. `pause` is called after each of them."""
+    """Trajectories as packed lines of JSON, one each. `pause` is called after each of them."""
     lines = []
     for trajectory in trajectories:
         lines.append(json.dumps(to_record(trajectory)) + "\n")
         pause()
-    packed = gzip.compress("".join(lines).encode("utf-8", "surrogatepass"), compresslevel=5, mtime=0)
-    write_atomically(path, lambda file: file.write(packed))
+    _write_lines(path, lines)
 
 
 def write_tasks(path: Path, tasks: Mapping[str, Task]) -> None:
-    """The tasks of a batch with their data; the same ones give the same bytes."""
-    lines = "".join(json.dumps(task.to_json()) + "\n" for task in tasks.values())
-    packed = gzip.compress(lines.encode("utf-8", "surrogatepass"), compresslevel=5, mtime=0)
+    """The tasks of a batch with their data."""
+    _write_lines(path, [json.dumps(task.to_json()) + "\n" for task in tasks.values()])
+
+
+def _write_lines(path: Path, lines: Sequence[str]) -> None:
+    """Packed lines; the same ones give the same bytes."""
+    packed = gzip.compress("".join(lines).encode("utf-8", "surrogatepass"), compresslevel=5, mtime=0)
     write_atomically(path, lambda file: file.write(packed))

@@ -20,9 +20,9 @@ def stored_rollouts(run: Run, iteration: int) -> Rollouts:
     """The columns of one iteration, as its credit was computed from them."""
     path = run.file("rollouts", f"{iteration:06d}.npz")
     if not path.is_file():
-        known = run.iterations_of("rollouts")
+        stay = run.iterations_of("rollouts") or "none"
         raise TurnwiseError(
-            f"{run.folder} keeps no rollouts of iteration {iteration}; it keeps {known or 'none'} (run.keep_rollouts says how many stay)"
+            f"{run.folder} keeps no rollouts of iteration {iteration}; it keeps {stay} (run.keep_rollouts says how many stay)"
         )
     return Rollouts.load(path)
 

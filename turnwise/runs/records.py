@@ -93,7 +93,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def find(sources: Iterable[str | Path]) -> list[Path]:
     """The selected runs and evaluation files: a folder of runs means all of them. Each once, in the given order."""
-    found: dict[Path, None] = {}
+    paths: dict[Path, None] = {}
     for source in sources:
         path = Path(source)
         if path.name == SWEEP:
@@ -102,13 +102,13 @@ def find(sources: Iterable[str | Path]) -> list[Path]:
             inside = sorted(config.parent for config in path.glob(f"*/{CONFIG}"))
             if not inside:
                 raise TurnwiseError(f"{path} is neither a run nor a folder of runs: no {CONFIG} lies in it or one step below")
-            found |= dict.fromkeys(inside)
+            paths |= dict.fromkeys(inside)
         elif path.is_dir() or (path.is_file() and path.suffix == ".json"):
-            found[path] = None
+            paths[path] = None
         else:
             what = "there is no such file or folder" if not path.exists() else "this is not a run"
             raise TurnwiseError(f"{path}: {what}. Give runs, folders of runs, or .json files of `turnwise eval --save`")
-    return list(found)
+    return list(paths)
 
 
 def read(path: Path, at: str | int = "last", tracked: Sequence[str] = ()) -> Record | None:
@@ -125,8 +125,8 @@ def _read_run(folder: Path, at: str | int, tracked: Sequence[str]) -> Record | N
     if not curve:
         return None
     point = _point(curve, at, folder)
-    kept = run.iterations_of("evals")
-    measured = run.evaluation(point.iteration) if kept else {}
+    evaluated = run.iterations_of("evals")
+    measured = run.evaluation(point.iteration) if evaluated else {}
     summary = _json(folder / SUMMARY) if (folder / SUMMARY).is_file() else {}
     measurement = _measured(measured, str(config.get("env.name", "")), folder)
     return Record(
@@ -172,11 +172,11 @@ def _read_file(path: Path) -> Record:
 
 def _player(measured: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """What distinguishes players: the name and, if it prompts a model, which model and how it is prompted."""
-    own = {"player": measured["player"], "env.name": config.get("env.name", "")}
+    player = {"player": measured["player"], "env.name": config.get("env.name", "")}
     if measured.get("temperature") is None:  # random, expert: no model was prompted
-        return own
+        return player
     asked = {key: value for key, value in config.items() if key.startswith(("agent.", "engine.", "model."))}
-    return own | asked | {name: measured[name] for name in ("model", "examples") if name in measured}
+    return player | asked | {name: measured[name] for name in ("model", "examples") if name in measured}
 
 
 def _measured(measured: Mapping[str, Any], environment: str, path: Path) -> dict[str, Any]:
@@ -211,13 +211,13 @@ def _measured(measured: Mapping[str, Any], environment: str, path: Path) -> dict
 
 def pick(metrics: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, dict[int, float]]:
     """By metric: its finite values by iteration. A name that the run has never logged is missing."""
-    found: dict[str, dict[int, float]] = {}
+    tracks: dict[str, dict[int, float]] = {}
     for line in metrics:
         for name in names:
             value = line.get(name)
             if isinstance(value, (int, float)) and math.isfinite(value):
-                found.setdefault(name, {})[int(line["iteration"])] = float(value)
-    return found
+                tracks.setdefault(name, {})[int(line["iteration"])] = float(value)
+    return tracks
 
 
 def curve_of(metrics: Sequence[Mapping[str, Any]]) -> tuple[Point, ...]:
@@ -243,8 +243,8 @@ def _point(curve: Sequence[Point], at: str | int, folder: Path) -> Point:
     for point in curve:
         if str(point.iteration) == str(at):
             return point
-    known = [point.iteration for point in curve]
-    raise TurnwiseError(f"{folder} was not evaluated at {at!r}: give last, best, or one of its iterations {known}")
+    iterations = [point.iteration for point in curve]
+    raise TurnwiseError(f"{folder} was not evaluated at {at!r}: give last, best, or one of its iterations {iterations}")
 
 
 def _config(path: Path) -> dict[str, Any]:
@@ -256,9 +256,9 @@ def _config(path: Path) -> dict[str, Any]:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:  # not JSON, or not UTF-8
         raise TurnwiseError(f"{path}: not JSON; the file was damaged after it was written, or Turnwise did not write it") from None
-    if not isinstance(found, dict):
+    if not isinstance(record, dict):
         raise TurnwiseError(f"{path}: not a result of Turnwise")
-    return found
+    return record

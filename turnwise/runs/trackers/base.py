@@ -57,7 +57,7 @@ def check_names(names: Iterable[str]) -> None:
 
 def make_trackers(names: Sequence[str], options: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, Tracker]:
     """The trackers of a recipe, not opened yet. A missing package or a wrong option shows here, before anything is trained."""
-    made: dict[str, Tracker] = {}
+    trackers: dict[str, Tracker] = {}
     for name in names:
         entry = known.load(name)
         bound = entry.bind((options or {}).get(name, {}), known.kind)
@@ -68,8 +68,8 @@ def make_trackers(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]
         for method in ("open", "log", "close"):
             if not callable(getattr(tracker, method, None)):
                 raise TurnwiseError(f"tracker {name!r}: {type(tracker).__name__} has no method {method}(). See docs/recipes.md")
-        made[name] = tracker
-    return made
+        trackers[name] = tracker
+    return trackers
 
 
 @dataclass
@@ -147,9 +147,9 @@ def identity(folder: Path, name: str) -> str:
     path = inside(folder, folder / "trackers" / f"{name}.id")
     if path.is_file():
         return path.read_text(encoding="utf-8").strip()
-    made = uuid.uuid4().hex[:12]
-    write_text_atomically(path, made + "\n")
-    return made
+    name_in_service = uuid.uuid4().hex[:12]
+    write_text_atomically(path, name_in_service + "\n")
+    return name_in_service
 
 
 def _line(error: Exception) -> str:
