@@ -139,16 +139,16 @@ programs:  ## Chromium with its driver, Java and bubblewrap for the tests of the
 	  done; \
 	fi; for name in chromium chromedriver java bwrap; do command -v $$name >/dev/null || echo "no $$name: what needs it is skipped"; done
 
-test-envs: $(ENVS)/.made $(VENV)/openenv/.made programs  ## every environment on its real package; the result is kept in benchmarks/environments-check.json
+test-envs: $(ENVS)/.made $(VENV)/openenv/.made programs  ## every environment on its real package; the result is kept in tests/envs/check.json
 	$(ENVS_RUN) tests/envs/run.py --install $(if $(ONLY),--only $(ONLY)) --write
 
 bench-envs: $(ENVS)/.made programs  ## the speeds of every environment that `make test-envs` has installed, into benchmarks/ and the tables of docs/
-	$(ENVS_RUN) benchmarks/environments.py --only speeds --write $(ONLY) >/dev/null
-	$(ENVS_RUN) benchmarks/browser.py --write || true
-	$(ENVS_RUN) benchmarks/environments.py --pages
+	$(ENVS_RUN) benchmarks/environments.py panel --only speeds $(ONLY) --write >/dev/null
+	$(ENVS_RUN) benchmarks/bench.py
 
 bench: $(VENV)/.dev  ## run the benchmarks and write their results beside them
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/credit.py --write
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/credit.py speed --write
+	$(BIN)/python benchmarks/bench.py
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -29,33 +26,6 @@ from turnwise.util.errors import TurnwiseError
 
 SMALL = Work(groups=16, turns=30)
 NO_RESULT = Result(Layout(1, 1), 0, 1, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, {}, 0.0, 0, {})
-HOST_OF_A_SCRIPT = 0.0465e-3  # seconds per turn: the engine's own part in host-x86.json; a script has neither environment nor texts
-BEFORE = Machine(  # an older engine and learner, whose measurements are still the only ones of some parts
-    decode_layer=38.5e-6,
-    decode_lane=2.4e-6,
-    cache_read=0.90,
-    prefill_unit=40e-12,
-    score_unit=31.3e-12,
-    score_attention=2.5,
-    update_unit=113e-12,
-    update_attention=2.8,
-    pack_prompt_token=23.9e-9,
-    pack_token=0.0,
-    pack_sampled_token=1.09e-6,
-)
-
-
-def measured(name: str) -> Any:
-    return json.loads((ROOT / "benchmarks" / f"{name}.json").read_text())
-
-
-def benchmark(name: str) -> ModuleType:
-    """A module of the folder of benchmarks."""
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        return import_module(name)
-    finally:
-        sys.path.pop(0)
 
 
 def simulate(layout: Layout, staleness: int = 0, work: Work = SMALL, **options: Any) -> Result:
@@ -63,94 +33,6 @@ def simulate(layout: Layout, staleness: int = 0, work: Work = SMALL, **options: 
 
 
 # against measurements
-
-
-def test_constants_are_those_of_the_fit() -> None:
-    for name, value in benchmark("cluster_fit").fitted().items():
-        assert getattr(Machine(), name) == pytest.approx(value, rel=0.005), name
-
-
-def test_engine_times_are_within_a_tenth_of_the_measured_ones() -> None:
-    found, times = measured("engine_steps_tiles"), EngineTimes(SHAPES["1.5b"], Machine())
-    for lanes in (128, 512):
-        assert 1e3 * times.decode(lanes, 1152) == pytest.approx(found["decode"][f"{lanes} rows, top-p 1.0, now"], rel=0.1), lanes
-    for what, prompts in (("128 × (1,024 + 128)", 128), ("in groups of 8", 16)):
-        seconds = times.prefill(prompts * 1024, 512) + 127 * times.decode(128, 1024 + 64)
-        assert seconds == pytest.approx(found["whole"]["now"][what], rel=0.1), what
-    earlier = measured("engine_steps")["decode"]["128 rows at 4,400, all, tiles"]
-    assert 1e3 * times.decode(128, 4400) == pytest.approx(earlier, rel=0.1)
-
-
-@pytest.mark.parametrize(("size", "file"), [("0.5b", "engine_0.5b"), ("1.5b", "engine"), ("7b", "engine_7b")])
-def test_one_set_of_constants_is_within_a_tenth_of_the_measured_times_of_three_models(size: str, file: str) -> None:
-    """All three models were measured with the same engine, an older one: the formulas scale with the model."""
-    found, times = measured(file), EngineTimes(SHAPES[size], BEFORE)
-    for name in {"decode128", "decode512"} & set(found):
-        told = found[name]
-        assert 1e3 * times.decode(told["lanes"], told["context"]) == pytest.approx(told["ms_per_step"], rel=0.1), name
-    assert times.prefill(found["prefill"]["tokens"], 512) == pytest.approx(found["prefill"]["s"], rel=0.1)
-    for name in ("end_to_end", "groups"):
-        told = found[name]
-        read = times.prefill(told["requests"] / told["same_prompt"] * told["prompt"], told["prompt"] / 2)
-        steps = (told["response"] - 1) * times.decode(told["requests"], told["prompt"] + told["response"] / 2)
-        assert read + steps == pytest.approx(told["s"], rel=0.1), name
-
-
-@pytest.mark.parametrize("context", ["window", "full"])
-@pytest.mark.parametrize(("file", "machine"), [("learner-1.5b-now", Machine()), ("learner-1.5b", BEFORE)])
-def test_learner_times_are_within_a_tenth_of_the_measured_ones(file: str, machine: Machine, context: str) -> None:
-    batch, told = (next(one for one in measured(name)["compared"] if one["context"] == context) for name in ("learner-1.5b", file))
-    number, times = batch["sequences"], LearnerTimes(SHAPES["1.5b"], machine)  # both files are about the same batch
-    tokens, sampled = np.full(number, batch["packed_tokens"] / number), np.full(number, batch["response_tokens"] / number)
-    assert times.seconds(tokens, sampled, update=False).sum() == pytest.approx(told["scoring_alone"]["seconds"], rel=0.1)
-    assert times.seconds(tokens, sampled, update=True).sum() + times.optimise() == pytest.approx(told["packed"]["seconds"], rel=0.1)
-
-
-def simulated_iteration(told: dict[str, Any], machine: Machine, old_logprobs: str | None = None) -> Result:
-    """A result of benchmarks/iteration.py, simulated."""
-    shape = told["shape"]
-    work = Work(
-        groups=shape["groups"],
-        group_size=shape["members"],
-        **{name: shape[name] for name in ("turns", "context", "opening", "prompt", "shared", "observation", "response")},
-        steps=told["steps"] if "total" in told["seconds"] else 4,
-        old_logprobs=old_logprobs,
-        success=None,
-        host_turn=HOST_OF_A_SCRIPT,
-    )
-    layout = Layout(learners=1, engines=1, capacity=shape["groups"], colocated=True)
-    return Simulation(work, layout, SHAPES[shape["size"]], machine, iterations=1, warmup=0).run()
-
-
-@pytest.mark.parametrize("file", ["iteration-rollout-window", "iteration-rollout-full"])
-def test_a_rollout_of_one_gpu_is_simulated_within_a_tenth_of_the_measured_one(file: str) -> None:
-    told = measured(file)
-    assert simulated_iteration(told, Machine()).parts["wait"] == pytest.approx(told["seconds"]["rollout"], rel=0.1)
-
-
-@pytest.mark.parametrize(
-    ("file", "machine", "old_logprobs", "same_host"),
-    [
-        ("iteration-window-now", Machine(), None, False),  # credit and packing took a third longer than in the next one, with the same code
-        ("iteration-window-product", Machine(), None, True),
-        ("iteration-full-now", Machine(), None, False),  # packing took two thirds of that of other hosts
-        ("iteration-window-tiles", Machine(), None, False),  # and half as long again here
-        ("iteration-window-auto", Machine(), None, True),
-        ("iteration-full-auto", Machine(), None, True),
-        ("iteration-window", BEFORE, "learner", True),
-        ("iteration-full", BEFORE, "learner", True),
-    ],
-)
-def test_an_iteration_of_one_gpu_is_simulated_within_a_tenth_of_the_measured_one(
-    file: str, machine: Machine, old_logprobs: str | None, same_host: bool
-) -> None:
-    told = measured(file)
-    assert told.get("old_from_engine", False) == (old_logprobs is None)
-    seconds, result = told["seconds"], simulated_iteration(told, machine, old_logprobs)
-    assert result.parts["wait"] == pytest.approx(seconds["rollout"], rel=0.1)
-    assert result.parts["learn"] == pytest.approx(sum(seconds[part] for part in ("old_logprobs", "reference", "update")), rel=0.1)
-    assert not same_host or result.parts["pack"] == pytest.approx(seconds["credit"] + seconds["pack"], rel=0.2)
-    assert result.seconds == pytest.approx(seconds["total"], rel=0.1)
 
 
 def test_old_log_probs_of_the_engine_cost_one_micro_batch_and_those_of_the_learner_a_pass() -> None:
@@ -439,47 +321,3 @@ def test_the_command_prints_json_for_machines() -> None:
 def test_a_picture_of_an_unknown_kind_is_refused_before_the_work() -> None:
     result = CliRunner().invoke(app, [*WORDS, "--picture", "plan.txt"])
     assert isinstance(result.exception, TurnwiseError) and "ends in .png, .svg or .pdf" in str(result.exception)
-
-
-# the page
-
-PAGE = ROOT / "docs" / "cluster-planning.md"
-
-
-def page_rows() -> list[str]:
-    """The rows of the page's tables, as the committed figures have them."""
-    found = measured("cluster_plan")
-    rows = []
-    for one in found["checked"]:
-        off = one["simulated"] / one["measured"] - 1
-        rows.append(f"| {one['context']} | {one['what']} | {one['measured']:.1f} | {one['simulated']:.1f} | {100 * off:+.1f} % |")
-    for one in found["plans"]:
-        kind = "colocated" if one["colocated"] else f"apart, staleness {one['staleness']}"
-        engines = f"{one['engines']} × {one['tensor_parallel']}"
-        idle = f"{100 * one['learner_idle']:.0f} % | {100 * one['engine_idle']:.0f} %"
-        parts = " + ".join(f"{one['seconds'][part]:.1f}" for part in ("wait", "pack", "learn", "transfer"))
-        what = f"| {one['model'].upper()} | {one['gpus']} | {one['groups']} | {kind} | {one['learners']} | {engines} "
-        rows.append(f"{what}| {one['trajectories_per_s']:.1f} | {one['iterations_per_h']:.0f} | {idle} | {parts} |")
-    first = found["changed"][0]["trajectories_per_s"]
-    for one in found["changed"]:
-        share = one["trajectories_per_s"] / first - 1
-        split = f"{one['learners']} | {one['engines']} × {one['tensor_parallel']}"
-        rows.append(f"| {one['changed']} | {split} | {one['trajectories_per_s']:.1f} | {100 * share:+.0f} % |")
-    return rows
-
-
-def test_the_page_shows_the_committed_figures() -> None:
-    lines = PAGE.read_text().splitlines()
-    missing = [row for row in page_rows() if row not in lines]
-    assert not missing, "docs/cluster-planning.md lacks these rows:\n" + "\n".join(missing)
-    assert "**Nothing on this page was run on more than one GPU.**" in PAGE.read_text()
-
-
-def test_the_committed_comparison_is_what_the_code_gives_now() -> None:
-    cluster_plan = benchmark("cluster_plan")
-    told = measured("cluster_plan")
-    assert list(cluster_plan.checked()) == [{**one, "simulated": pytest.approx(one["simulated"], abs=0.02)} for one in told["checked"]]
-    same = next(one for one in told["plans"] if one["colocated"] and (one["model"], one["gpus"]) == ("32b", 64) and one["groups"] == 128)
-    layout = Layout(same["learners"], same["engines"], same["tensor_parallel"], same["groups_per_engine"], colocated=True)
-    result = Simulation(Work(groups=128), layout, SHAPES["32b"], iterations=8).run()
-    assert result.trajectories_per_s == pytest.approx(same["trajectories_per_s"], rel=0.01)

@@ -29,7 +29,7 @@ from turnwise.engines.native.weights import Weights as NativeWeights
 from turnwise.engines.prefill import default_prefill
 from turnwise.learn import footprint
 from turnwise.learn.fitting import LEVERS, MARGIN, Fit, Freedom, as_it_is, as_it_runs, choose, left_for_activations
-from turnwise.learn.footprint import LEARN, OUTSIDE, PHASES, USABLE, Beside, Demand, in_use, terms, totals, wanted_cache
+from turnwise.learn.footprint import LEARN, PHASES, USABLE, Beside, Demand, in_use, terms, totals, wanted_cache
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.fused.stack import Kept
 from turnwise.learn.lora import add_lora
@@ -50,68 +50,6 @@ HERE = Path(__file__).parent.parent
 SMALL = SHAPES["1.5b"]
 
 # -- against what was measured on an H200 -----------------------------------------------------------------------------------------
-
-
-def measured(name: str) -> Any:
-    return json.loads((HERE / "benchmarks" / name).read_text())
-
-
-def iteration(longest: int, tokens: int) -> Demand:
-    """The settings of benchmarks/iteration.py: 128 rows, a cache that holds all of them, a reference."""
-    cache = int(1.15 * 128 * (longest + 64) * SMALL.cache_bytes)
-    return Demand(SMALL, cache=cache, longest=longest + 1, sequence=longest, tokens=tokens)
-
-
-@pytest.mark.parametrize(("context", "longest"), [("window", 800), ("full", 8440)])
-def test_what_stays_between_updates_is_as_measured(context: str, longest: int) -> None:
-    """benchmarks/iteration-*.json: the peak since the end of the update, that is, without gradients and activations."""
-    inside = totals([term for term in terms(iteration(longest, 32768)) if term.name not in OUTSIDE])
-    found = measured(f"iteration-{context}.json")
-    assert inside["publish"] / GB == pytest.approx(found.get("between_gb", found["peak_gb"]), rel=0.02)
-
-
-def as_kept(demand: Demand, kept: dict[str, Any]) -> Demand:
-    """With what a benchmark's learner kept of its largest micro-batch. Files from before slopes were kept do not say it."""
-    if "tokens" not in kept:
-        return demand
-    layers = {name: kept[name] for name in ("tokens", "attention", "mlp", "slopes")}
-    return replace(demand, sequence=0, responses=kept["sampled"] / kept["tokens"], inputs=kept.get("inputs", 0), **layers)
-
-
-@pytest.mark.parametrize(("context", "longest", "tokens", "peak"), [("window", 800, 40 * 800, 80.8), ("full", 8440, 3 * 8440, 104.7)])
-def test_the_peak_of_an_iteration_is_as_measured(context: str, longest: int, tokens: int, peak: float) -> None:
-    """An earlier run of the same benchmark, before slopes were kept; and the present one if it says what was kept."""
-    demand, found = iteration(longest, tokens), measured(f"iteration-{context}.json")
-    assert in_use(terms(demand)) / GB == pytest.approx(peak, rel=0.04)
-    assert "kept" not in found or in_use(terms(as_kept(demand, found["kept"]))) / GB == pytest.approx(found["peak_gb"], rel=0.04)
-
-
-@pytest.mark.parametrize(("context", "longest"), [("window", 800), ("full", 8440)])
-def test_the_peak_of_an_iteration_with_kept_slopes_is_as_measured(context: str, longest: int) -> None:
-    found = measured(f"iteration-{context}-auto.json")
-    assert found["kept"]["slopes"]
-    demand = as_kept(iteration(longest, 32768), found["kept"])
-    assert in_use(terms(demand)) / GB == pytest.approx(found["peak_gb"], rel=0.03)
-    inside = totals([term for term in terms(demand) if term.name not in OUTSIDE])
-    assert inside["publish"] / GB == pytest.approx(found["between_gb"], rel=0.01)
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_the_peak_of_an_update_alone_with_kept_slopes_is_as_measured(number: int) -> None:
-    compared = measured("learner-1.5b-now.json")["compared"][number]
-    demand = as_kept(Demand(SMALL, slots=0, graphs=False), compared["kept"])
-    assert demand.slopes and in_use(terms(demand)) / GB == pytest.approx(compared["packed"]["peak_gb"], rel=0.02)
-    assert totals(terms(demand))[LEARN] / GB == pytest.approx(compared["packed"]["reserved_gb"], rel=0.02)
-
-
-@pytest.mark.parametrize(("number", "tokens", "mlp"), [(0, 40 * 830, 22), (1, 3 * 8509, 28)])
-def test_the_peak_of_an_update_alone_is_as_measured(number: int, tokens: int, mlp: int) -> None:
-    """benchmarks/learner-1.5b.json, without an engine. Of the longer sequences fewer fit into a batch, so all layers keep everything."""
-    compared = measured("learner-1.5b.json")["compared"][number]
-    found, demand = compared["packed"], Demand(SMALL, slots=0, graphs=False, tokens=tokens, attention=28, mlp=mlp)
-    demand = as_kept(demand, compared["kept"])
-    assert in_use(terms(demand)) / GB == pytest.approx(found["peak_gb"], rel=0.05)
-    assert totals(terms(demand))[LEARN] / GB == pytest.approx(found["reserved_gb"], rel=0.08)
 
 
 def test_the_peak_of_training_on_real_games_is_as_measured() -> None:

@@ -33,7 +33,7 @@ class Work:
     success: float | None = 0.6
     solved_turns: float = 14.0  # mean of the solved
     spread: float = 0.6  # standard deviation of the logarithm
-    host_turn: float = 0.220e-3  # seconds per turn for environment, prompts and tokens: benchmarks/host-x86.json
+    host_turn: float = 0.220e-3  # seconds per turn for environment, prompts and tokens, measured
     env_seconds: float = 0.0  # how long a step of the environment takes, while the engine may do something else
     seed: int = 0
 

@@ -14,7 +14,7 @@ from turnwise.engines.prefill import ON_A_LARGE_GPU
 from turnwise.learn.footprint import EIGHT_BIT, EXACT, LANES, MOST_TOKENS, Demand, last, recorded_prompts
 
 HOST_BYTES_PER_S = 2.5e10  # assumption: what a PCIe 4.0 slot carries in one direction
-RECORDING = 0.02  # seconds to record a step; 20 of a 1.5B model took 0.23 s (benchmarks/engine_steps.json)
+RECORDING = 0.02  # seconds to record a step; 20 of a 1.5B model took 0.23 s
 STEP_TOKENS = 131072  # of an optimiser step that shares refer to
 SAMPLED = 1 / 8  # of these tokens
 STEPS = 8  # of an iteration
