@@ -148,12 +148,12 @@ test-envs: $(ENVS)/.made $(VENV)/openenv/.made programs  ## every environment on
 	$(ENVS_RUN) tests/envs_package/run.py --install $(if $(ONLY),--only $(ONLY)) --write
 
 bench-envs: $(ENVS)/.made programs  ## the speeds of every environment that `make test-envs` has installed, into benchmarks/ and the tables of docs/
-	$(ENVS_RUN) benchmarks/environments.py --only speeds --write $(ONLY) >/dev/null
-	$(ENVS_RUN) benchmarks/browser.py --write || true
-	$(ENVS_RUN) benchmarks/environments.py --pages
+	$(ENVS_RUN) benchmarks/environments.py panel --only speeds $(ONLY) --write >/dev/null
+	$(ENVS_RUN) benchmarks/bench.py
 
 bench: $(VENV)/.dev  ## run the benchmarks and write their results beside them
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/credit.py --write
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/credit.py speed --write
+	$(BIN)/python benchmarks/bench.py
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info packages/*/build packages/*/src/*.egg-info

@@ -58,8 +58,8 @@ class Part:
     options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
 
 
-def main(script: str, about: str, parts: Mapping[str, Part], arguments: list[str] | None = None) -> None:
-    """The command line of a script: run one part, print its result, and write it if that is wanted. A result of None is not printed."""
+def parser_of(script: str, about: str, parts: Mapping[str, Part]) -> argparse.ArgumentParser:
+    """The command line of a script: a command for each part."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="part", required=True, metavar="PART")
     for name, part in parts.items():
@@ -67,7 +67,12 @@ def main(script: str, about: str, parts: Mapping[str, Part], arguments: list[str
         one = commands.add_parser(name, help=text.splitlines()[0], description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
         one.add_argument("--write", nargs="?", const=name, metavar="SECTION", help=f"write the section {name} of {Path(script).stem}.json")
         part.options(one)
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def main(script: str, about: str, parts: Mapping[str, Part]) -> None:
+    """Run one part, print its result, and write it if that is wanted. A result of None is not printed."""
+    options = parser_of(script, about, parts).parse_args()
     result = parts[options.part].measure(options)
     if result is None:
         return
@@ -173,7 +178,7 @@ def fill_in(template: str) -> str:
         found: Any = read_results(script)
         for key in keys:
             found = found[int(key)] if isinstance(found, list) else found[key]
-        return format(found, match[2] or "").replace("-", "−")
+        return format(found, match[2] or "").replace("-", "−").replace("%", " %")
 
     return VALUE.sub(value, CALL.sub(call, template))
 

@@ -404,10 +404,12 @@ def measure_kills(options: argparse.Namespace) -> dict[str, Any]:
     return {"runs": len(results), "unequal": sum(bool(result["differs"]) for result in results), "results": results}
 
 
+PARTS = {
+    "overhead": Part(measure_overhead, overhead_options),
+    "staleness": Part(measure_staleness, staleness_options),
+    "kills": Part(measure_kills, kills_options),
+}
+
+
 if __name__ == "__main__":
-    parts = {
-        "overhead": Part(measure_overhead, overhead_options),
-        "staleness": Part(measure_staleness, staleness_options),
-        "kills": Part(measure_kills, kills_options),
-    }
-    main(__file__, __doc__, parts)
+    main(__file__, __doc__, PARTS)

@@ -21,7 +21,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-from bench import Part, main
+from bench import Part, main, read_results
 
 import turnwise as tw
 from turnwise.credit.anchor_groups import anchor_groups
@@ -220,6 +220,15 @@ def plain_groups(g: int, group: list[int], texts: list[str], similarity: Callabl
     return {frozenset(part) for part in parts.values()}
 
 
+def cost_rows(_: str | None = None) -> list[str]:
+    """The table of docs/algorithms.md, one line per algorithm."""
+    rows = read_results("credit")["speed"]["algorithms"].items()
+    return [
+        f"| {name if ' ' in name else f'`{name}`'} | {row['ms']['6400']:.2f} | {row['ms']['409600']:.1f} | {row['growth']:.2f} |"
+        for name, row in rows
+    ]
+
+
 def measure(_: argparse.Namespace) -> dict[str, Any]:
     """Seconds of one core for credit, best of several runs."""
     return {
@@ -231,5 +240,8 @@ def measure(_: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+PARTS = {"speed": Part(measure)}
+
+
 if __name__ == "__main__":
-    main(__file__, __doc__, {"speed": Part(measure)})
+    main(__file__, __doc__, PARTS)

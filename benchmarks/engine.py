@@ -30,7 +30,7 @@ from bench import SHAPES, WORDS, Part, ceilings, main, need_gpu, random_model, s
 from turnwise.engines.base import Engine, Request, Response, Sampling
 
 SERVED = ("decode128", "decode512", "prefill", "end_to_end", "groups")  # parts that vLLM also runs
-PARTS = (*SERVED, "turns", "transformers", "agreement", "vllm")
+WORKLOADS = (*SERVED, "turns", "transformers", "agreement", "vllm")
 
 
 # -- the native engine on a GPU -----------------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def end_to_end(times: list[float], copies: int) -> dict[str, Any]:
 
 def gpu_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shape", choices=("0.5b", "1.5b", "7b"), default="1.5b")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--parts", nargs="+", choices=WORKLOADS, default=WORKLOADS)
     parser.add_argument("--top-p", type=float, default=0.95)
 
 
@@ -212,7 +212,7 @@ def measure_gpu(options: argparse.Namespace) -> dict[str, Any]:
         "transformers": bench.transformers,
         "agreement": bench.agreement,
     }
-    for part in (part for part in PARTS if part in options.parts):
+    for part in (part for part in WORKLOADS if part in options.parts):
         if part == "vllm":
             bench.close()
             result[part] = vllm_in_a_process(options)
@@ -431,6 +431,8 @@ def measure_cpu(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+PARTS = {"gpu": Part(measure_gpu, gpu_options), "vllm": Part(measure_vllm, gpu_options), "cpu": Part(measure_cpu, cpu_options)}
+
+
 if __name__ == "__main__":
-    parts = {"gpu": Part(measure_gpu, gpu_options), "vllm": Part(measure_vllm, gpu_options), "cpu": Part(measure_cpu, cpu_options)}
-    main(__file__, __doc__, parts)
+    main(__file__, __doc__, PARTS)

@@ -495,11 +495,13 @@ def cpu() -> float:
     return now.user + now.system + now.children_user + now.children_system
 
 
+PARTS = {
+    "panel": Part(measure_panel, panel_options),
+    "pool": Part(measure_pool),
+    "snapshots": Part(measure_snapshots, snapshot_options),
+    "shell": Part(measure_shell, shell_options),
+}
+
+
 if __name__ == "__main__":
-    parts = {
-        "panel": Part(measure_panel, panel_options),
-        "pool": Part(measure_pool),
-        "snapshots": Part(measure_snapshots, snapshot_options),
-        "shell": Part(measure_shell, shell_options),
-    }
-    main(__file__, __doc__, parts)
+    main(__file__, __doc__, PARTS)

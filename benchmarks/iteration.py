@@ -371,5 +371,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return result | ({"vllm": measure_vllm(bench)} if options.vllm else {})
 
 
+PARTS = {"window": Part(measure, options_of), "full": Part(measure, options_of)}
+
+
 if __name__ == "__main__":
-    main(__file__, __doc__, {"window": Part(measure, options_of), "full": Part(measure, options_of)})
+    main(__file__, __doc__, PARTS)

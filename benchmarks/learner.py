@@ -288,5 +288,8 @@ def save_random_model(folder: Path, shape: str) -> None:
     release("cpu" if shape == "tiny" else "cuda")
 
 
+PARTS = {"update": Part(measure_update, update_options), "memory": Part(measure_memory, memory_options)}
+
+
 if __name__ == "__main__":
-    main(__file__, __doc__, {"update": Part(measure_update, update_options), "memory": Part(measure_memory, memory_options)})
+    main(__file__, __doc__, PARTS)

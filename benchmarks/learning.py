@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench import ROOT, Part, main
+from bench import ROOT, Part, main, read_results
 from numpy.typing import NDArray
 
 import turnwise as tw
@@ -70,6 +70,16 @@ def summarise(results: dict[str, dict[int, dict[str, Any]]]) -> dict[str, dict[s
             "mean_of_evaluations": [round(x, 4) for x in area],
         }
     return rows
+
+
+def quickstart_rows(_: str | None = None) -> list[str]:
+    """The table of docs/quickstart.md: success in percent, mean ± standard error."""
+    titles = {"gigpo": "GiGPO", "grpo": "GRPO", "rloo": "RLOO", "ppo": "PPO"}
+    found = []
+    for name, row in read_results("learning")["quickstart"]["table"].items():
+        cells = [f"{100 * row[key][0]:.1f} ± {100 * row[key][1]:.1f}" for key in ("after", "mean_of_evaluations")]
+        found.append(f"| {titles[name]} | {100 * row['before']:.1f} | {' | '.join(cells)} |")
+    return found
 
 
 def quickstart_options(parser: argparse.ArgumentParser) -> None:
@@ -248,6 +258,15 @@ def measure_intervals(options: argparse.Namespace) -> dict[str, Any]:
     return {"settings": settings, "coverage": rows, "differences": pairs}
 
 
+def coverage_rows(_: str | None = None) -> list[str]:
+    """The first table of docs/reproducibility.md."""
+    return [
+        f"| {row['tasks']} | {row['panel']} × {row['repeats']} | {row['over_tasks']:.1%} | {row['over_attempts']:.1%} |".replace("%", " %")
+        for row in read_results("learning")["intervals"]["coverage"]
+        if row["repeats"] > 1
+    ]
+
+
 # -- how many seeds -----------------------------------------------------------------------------------------------------------------------
 
 SEEDS, GAPS, SPREADS, PANEL, MEAN = (3, 5, 6, 8, 10, 15), (0.0, 0.05, 0.10, 0.15, 0.20), (0.03, 0.06, 0.10), 128, 0.6
@@ -354,11 +373,31 @@ def measure_seeds(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def power_rows(_: str | None = None) -> list[str]:
+    """The table of docs/reproducibility.md: how often a true difference is found, by the number of seeds."""
+    cells: dict[str, list[str]] = {}
+    for row in read_results("learning")["seeds"]["power"]:
+        if row["difference"]:
+            label = f"| {100 * row['spread']:.0f} points | {100 * row['difference']:.0f} points | "
+            cells.setdefault(label, []).append(f"{100 * row['found_by_t']:.0f} %")
+    return [f"{label}{' | '.join(shares)} |" for label, shares in cells.items()]
+
+
+def equal_rows(_: str | None = None) -> list[str]:
+    """The table of docs/reproducibility.md: how often a test over tasks calls equal algorithms different."""
+    cells: dict[float, list[str]] = {}
+    for row in read_results("learning")["seeds"]["tests_over_tasks_of_equal_algorithms"]:
+        cells.setdefault(row["spread"], []).append(f"{100 * row['called_different']:.0f} %")
+    return [f"| {100 * spread:.0f} points | {' | '.join(shares)} |" for spread, shares in cells.items()]
+
+
+PARTS = {
+    "quickstart": Part(measure_quickstart, quickstart_options),
+    "budget": Part(measure_budget, budget_options),
+    "intervals": Part(measure_intervals, simulation_options),
+    "seeds": Part(measure_seeds, simulation_options),
+}
+
+
 if __name__ == "__main__":
-    parts = {
-        "quickstart": Part(measure_quickstart, quickstart_options),
-        "budget": Part(measure_budget, budget_options),
-        "intervals": Part(measure_intervals, simulation_options),
-        "seeds": Part(measure_seeds, simulation_options),
-    }
-    main(__file__, __doc__, parts)
+    main(__file__, __doc__, PARTS)

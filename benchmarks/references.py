@@ -443,10 +443,12 @@ def search_figures(data: Path) -> dict[str, Any]:
     }
 
 
+PARTS = {
+    "household": Part(measure_household, household_options),
+    "webshop": Part(measure_webshop),
+    "search": Part(measure_search),
+}
+
+
 if __name__ == "__main__":
-    parts = {
-        "household": Part(measure_household, household_options),
-        "webshop": Part(measure_webshop),
-        "search": Part(measure_search),
-    }
-    main(__file__, __doc__, parts)
+    main(__file__, __doc__, PARTS)

@@ -393,5 +393,8 @@ def measure_pages(options: argparse.Namespace) -> dict[str, Any] | None:
     return result
 
 
+PARTS = {"endpoint": Part(measure_endpoint, endpoint_options), "pages": Part(measure_pages, pages_options)}
+
+
 if __name__ == "__main__":
-    main(__file__, __doc__, {"endpoint": Part(measure_endpoint, endpoint_options), "pages": Part(measure_pages, pages_options)})
+    main(__file__, __doc__, PARTS)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 from test_credit import lcs_similarity
@@ -135,15 +133,3 @@ def test_the_authors_rule_takes_turns_trajectory_by_trajectory() -> None:
     assert anchor_groups(by_near, "similar", 0.9, "greedy")[1] == 2
     assert anchor_groups(by_middle.in_order(), "similar", 0.9, "greedy")[1] == 1
     assert anchor_groups(by_near, "similar", 0.9, "components")[1] == 1 and anchor_groups(by_near, "similar", 0.9, "complete")[1] == 2
-
-
-def test_the_table_of_linkages_shows_the_committed_figures() -> None:
-    found, page = json.loads((ROOT / "benchmarks" / "anchor_linkage.json").read_text()), (ROOT / "docs" / "algorithms.md").read_text()
-    for rule, alfworld in found["alfworld"]["rules"].items():
-        a, w = list(alfworld.values()), list(found["webshop"]["rules"][rule].values())
-        name, at = rule.split()
-        assert f"| {name} | {at} | {a[0]:,} | {a[1]} % | {a[2]} % | {a[3]} % | {w[0]:,} | {w[1]} % | {w[3]} % |" in page
-    for row in found["lab"]:
-        if row["rule"] in ("exact", "true states", "complete 0.95"):
-            line = next(line for line in page.splitlines() if line.startswith(f"| `{row['problem']}`, {row['texts']} |"))
-            assert f" {row['mean']:.3f} " in line

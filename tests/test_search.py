@@ -244,3 +244,9 @@ def test_the_experts_searches_find_the_evidence_in_the_shared_corpus(shared: Sea
         assert transitions[-1].success
         found += bool({name for step in transitions for name in step.info.get("passages", ())} & set(task.data["evidence"]))
     assert found / len(tasks) > 0.8  # some titles have more passages than a search shows
+
+
+def test_the_recipe_has_the_papers_settings() -> None:
+    config = Config.load(ROOT / "recipes" / "search-qa.toml")
+    assert (config.env.name, config.env.max_turns, config.agent.prompt, config.agent.history) == ("search", 4, "search", 4)
+    assert (config.collect.groups, config.collect.group_size, config.learner.lr, config.iterations) == (256, 5, 1e-6, 200)

@@ -1,10 +1,10 @@
 """How long the parts of an iteration take: measured on one H200, and scaled to other models and more GPUs.
 
 Every time is a floor (operations at the rate of matrix products, bytes at the rate of copies) plus what the measurements showed beyond it.
-benchmarks/cluster_fit.py fits the constants of `Machine` to the newest measurements and names their files. Tests compare the formulas with
-these measurements and with whole rollouts and iterations; and, with constants of an older engine, with its measurements of other models.
-What was not measured is marked as an assumption: tensor parallelism, sharding over ranks, and the network. docs/cluster-planning.md lists
-them.
+The constants of `Machine` were fitted to measurements of November 2026, which docs/cluster-planning.md names. Tests compare the formulas
+with these measurements and with whole rollouts and iterations; and, with constants of an older engine, with its measurements of other
+models. What was not measured is marked as an assumption: tensor parallelism, sharding over ranks, and the network. docs/cluster-planning.md
+lists them.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-PER_THREAD = 1_000_000  # parameters per thread; measured by benchmarks/threads.py
+PER_THREAD = 1_000_000  # parameters per thread, measured on two cores
 CORES = "TURNWISE_CORES"  # how many of the machine's cores a process may use if it shares them with others
 QUIET = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}  # GNU's and LLVM's OpenMP
 

@@ -1,4 +1,4 @@
-"""The games of the package, as they were found when each was tried (`benchmarks/textarena_games.py`). Reading the table imports nothing."""
+"""The games of the package, as they were found when each was tried. Reading the table imports nothing."""
 
 from __future__ import annotations
 
