@@ -45,6 +45,9 @@ from turnwise.learn.ranks.group import Ranks, waits
 from turnwise.util.errors import TurnwiseError
 
 T = TypeVar("T")
+P = TypeVar("P")
+Array = NDArray[Any]
+Operation = tuple[str, tuple[int, ...], tuple[int, ...], torch.dtype, Any]  # kind, shapes of output and input, dtype, group
 
 
 class Root(nn.Module):  # type: ignore[misc]
@@ -145,11 +148,6 @@ def may_fuse(policy: PackedModel, ranks: Ranks, dtype: torch.dtype, wanted: bool
     return reason is None
 
 
-T = TypeVar("T")
-P = TypeVar("P")
-Operation = tuple[str, tuple[int, ...], tuple[int, ...], torch.dtype, Any]  # kind, shapes of output and input, dtype, group
-
-
 class Lockstep:
     """The passes of one sharded model. `reset` frees what an aborted pass has left behind."""
 
@@ -234,9 +232,6 @@ class Reduce(_Comm):
 
 _gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the newer names of the same operations
 _reduce: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-
-T = TypeVar("T")
-Array = NDArray[Any]
 
 
 def dealt(packed: Packed, size: int, whole_trajectories: bool = False) -> list[Ints]:
