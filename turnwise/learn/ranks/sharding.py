@@ -95,7 +95,7 @@ class Sharded:
 
     def _fuse(self, policy: PackedModel, dtype: torch.dtype) -> None:
         """Use our layers, unless they differ from the model's own in any process."""
-        gap = policy.try_shared(dtype)
+        gap = policy.try_sharded(dtype)
         if self.ranks.together.any(not gap <= (0.1 if dtype in HALF else 1e-3)):
             policy.refuse_fused(gap)
         self.joins = policy.fused is not None
@@ -140,7 +140,7 @@ def may_fuse(policy: PackedModel, ranks: Ranks, dtype: torch.dtype, wanted: bool
     if not (wanted or (wanted is None and faster and policy.packs)):
         return False
     name = type(policy.causal).__name__
-    if reason := reason_against(policy.outer, shared=True):
+    if reason := reason_against(policy.outer, sharded=True):
         if wanted:
             raise TurnwiseError(f"{name} cannot run through fused layers: {reason}")
         if ranks.rank == 0:
