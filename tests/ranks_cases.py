@@ -186,7 +186,7 @@ def fused(model: Any, settings: LearnerSettings, ranks: Ranks | None) -> Learner
     for policy in (learner.policy, *([learner.reference.policy] if learner.reference is not None else [])):
         if ranks is None:
             policy._fuse(True)
-        assert policy.fused is not None and (policy.fused.shared is None) == (ranks is None)
+        assert policy.fused is not None and (policy.fused.sharded is None) == (ranks is None)
     return learner
 
 

@@ -161,7 +161,7 @@ def test_adapters_that_are_not_taken_are_named_with_the_reason(monkeypatch: pyte
     with pytest.warns(UserWarning, match=r"its adapters have dropout\): transformers' own layers train it$"):
         assert PackedModel(dropping).fused is None
     assert PackedModel(adapted(tiny())).fused is not None
-    assert "adapters" in str(reason_against(adapted(tiny()), shared=True)), "several processes leave them to transformers"
+    assert "adapters" in str(reason_against(adapted(tiny()), sharded=True)), "several processes leave them to transformers"
 
 
 def test_an_adapter_that_nothing_here_reads_is_a_reason_against_a_model() -> None:

@@ -263,7 +263,7 @@ def test_fused_layers_with_sharded_weights_have_the_gradient_of_whole_ones(one_r
     slopes, losses = [], []
     for ranks in (None, one_rank):
         learner = Learner(make(family), own, device="cuda", reference=make(family, 1), ranks=ranks)
-        assert learner.policy.fused is not None and (learner.policy.fused.shared is None) == (ranks is None)
+        assert learner.policy.fused is not None and (learner.policy.fused.sharded is None) == (ranks is None)
         seen: dict[str, torch.Tensor] = {}
         learner.optimiser.look = lambda it, seen=seen: seen.update({n: whole(m.grad).clone() for n, m in it.masters.items()})
         losses.append(learner.update(found, seed=1)["loss"])

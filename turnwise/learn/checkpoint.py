@@ -30,7 +30,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from turnwise.learn.ranks.group import Ranks
-from turnwise.learn.ranks.tensors import is_shared, placed_like
+from turnwise.learn.ranks.tensors import is_sharded, placed_like
 from turnwise.learn.saving import OLD, PART, begin_folder, complete_folder, sweep, write_folder
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside
@@ -327,7 +327,7 @@ def _read_shards(folder: Path, like: Like, ranks: Ranks | None) -> dict[str, Ten
     for name, entry in reader.read_metadata().state_dict_metadata.items():
         example: Any = like(name)
         tensors[name] = torch.empty(tuple(entry.size), dtype=entry.properties.dtype)
-        if example is not None and is_shared(example):
+        if example is not None and is_sharded(example):
             tensors[name] = torch.empty_like(example, dtype=entry.properties.dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a single process needs no process group, which torch mentions

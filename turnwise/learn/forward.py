@@ -179,7 +179,7 @@ class PackedModel:
             gap: float = ((self._hidden(ids, position, lengths) - wanted).norm() / wanted.norm()).item()
         return gap
 
-    def try_shared(self, dtype: torch.dtype) -> float:
+    def try_sharded(self, dtype: torch.dtype) -> float:
         """Use our layers with weights that several processes share, which call this together. `dtype` is what they compute in. Returns how
         much our layers differ from the model's own."""
         with torch.no_grad():

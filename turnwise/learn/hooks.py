@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from types import GeneratorType
 from typing import Any, Protocol, runtime_checkable
 
 from turnwise.methods.steps import Step
@@ -100,7 +101,7 @@ class Steps:
     def _receives_metrics(self) -> bool:
         """Whether a generator waits at a `yield` of its own, and not inside `yield from` a list, which takes no metrics."""
         inner: Any = self._steps
-        while isinstance(inner, Generator) and inner.gi_yieldfrom is not None:
+        while isinstance(inner, GeneratorType) and inner.gi_yieldfrom is not None:
             inner = inner.gi_yieldfrom
         return isinstance(inner, Generator)
 

@@ -334,9 +334,10 @@ class Learner:
         and the cost of the update.
         """
         self.budget.measure(self.optimiser)
-        for part in (self.objective, self.schedule):
-            if isinstance(part, Begins):
-                part.begin(progress)
+        user_objects: list[Any] = [self.objective, self.schedule]
+        for user_object in user_objects:
+            if isinstance(user_object, Begins):
+                user_object.begin(progress)
         log = StepLog()
         with log.phase("pack"):
             state = self._begin_update(batch, seed, progress, log)
@@ -352,9 +353,9 @@ class Learner:
                     break
                 step = state.steps.next(metrics)
         metrics = self._summary(state)
-        for part in (self.objective, self.schedule):
-            if isinstance(part, Observes):
-                part.observe(dict(metrics))
+        for user_object in user_objects:
+            if isinstance(user_object, Observes):
+                user_object.observe(dict(metrics))
         return metrics
 
     def _begin_update(self, batch: Batch, seed: int, progress: float, log: StepLog) -> UpdateState:

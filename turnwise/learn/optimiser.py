@@ -18,7 +18,7 @@ from torch import Tensor
 
 from turnwise.learn.chunked_adam import EXACT, KINDS, ChunkedAdam
 from turnwise.learn.ranks.group import Decisions
-from turnwise.learn.ranks.tensors import held, is_shared, placed_like, whole
+from turnwise.learn.ranks.tensors import held, is_sharded, placed_like, whole
 from turnwise.learn.settings import OptimiserSettings
 from turnwise.learn.weights import Weights
 from turnwise.util.errors import TurnwiseError
@@ -80,7 +80,7 @@ class Optimiser:
     def norm(self, also: Sequence[Tensor] = ()) -> Tensor:
         """The norm of all gradients and of those in `also`, which are not sharded, on their device."""
         gradients = list(self.weights.gradients().values())
-        if gradients and is_shared(gradients[0]):
+        if gradients and is_sharded(gradients[0]):
             norms = [whole(torch.nn.utils.get_total_norm(gradients)), *(gradient.norm() for gradient in also)]
             return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
         gradients += also

@@ -14,7 +14,7 @@ from turnwise.learn.auxiliary.scorer import Scorer, plain_weights
 from turnwise.learn.checkpoint import AUXILIARY
 from turnwise.learn.forward import has_adapters
 from turnwise.learn.learner import Learner
-from turnwise.learn.ranks.tensors import is_shared
+from turnwise.learn.ranks.tensors import is_sharded
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 POLICY, REFERENCE = "policy", "reference"
@@ -140,7 +140,7 @@ class Models:
             tensors |= {f"{AUXILIARY}{name}/{key}": tensor for key, tensor in own.items()}
         if self._own_reference is not None:
             weights = self._own_reference.tensors()
-            copied = {key: tensor if is_shared(tensor) else tensor.to("cpu", copy=True) for key, tensor in weights.items()}
+            copied = {key: tensor if is_sharded(tensor) else tensor.to("cpu", copy=True) for key, tensor in weights.items()}
             tensors |= {f"{AUXILIARY}{REFERENCE}/{key}": tensor for key, tensor in copied.items()}
         return tensors, numbers
 

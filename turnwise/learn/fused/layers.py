@@ -6,7 +6,7 @@ the half computes inside it, without norms, rotations and activations, which a p
 of its products.
 
 The weights come joined (query, key and value are one product, gate and up are one), as the native engine reads them; the parameters are
-also arguments, because gradients belong to them. A parameter that a family does not have is None. Without joined weights (`SharedLayer`)
+also arguments, because gradients belong to them. A parameter that a family does not have is None. Without joined weights (`ShardedLayer`)
 each pass joins the arguments. The factors of LoRA adapters follow the other parameters; a weight that is stored in 4 bits is unpacked for
 each product. Gradients of weights that have a buffer (`turnwise.learn.weights`) are added there.
 
@@ -32,10 +32,10 @@ from turnwise.engines.native.weights import NO_ROTATION, Layer
 from turnwise.learn.fused import eager
 from turnwise.learn.fused.adapters import Factor, factor_gradients, factors_of, input_gradient, multiply
 from turnwise.learn.fused.attention import Frame, attend, attend_backward
-from turnwise.learn.fused.shared import Half, SharedLayer, attention_of, for_later, mlp_of
+from turnwise.learn.fused.sharded import Half, ShardedLayer, attention_of, for_later, mlp_of
 from turnwise.learn.weights import GradientBuffer, buffer_of, buffers_of, joined, share, weight_gradients
 
-AnyLayer = Layer | SharedLayer
+AnyLayer = Layer | ShardedLayer
 
 
 def operations(device: torch.device) -> Any:

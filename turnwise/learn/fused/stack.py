@@ -25,16 +25,16 @@ from turnwise.learn.activations import EVERY, Kept
 from turnwise.learn.fused.adapters import parameters
 from turnwise.learn.fused.attention import Frame
 from turnwise.learn.fused.layers import AnyLayer, AttentionHalf, Embedding, ExpertsHalf, LastNorm, MlpHalf
-from turnwise.learn.fused.shared import SharedWeights
+from turnwise.learn.fused.sharded import ShardedWeights
 from turnwise.learn.offload import fetch_of
 from turnwise.learn.weights import buffer_of, reserve
 
 EVERYTHING = Kept(inputs=EVERY)
 
 
-def reason_against(model: Any, shared: bool = False) -> str | None:
-    """Why this model cannot be run this way; None if it can. `shared`: several processes will share its weights."""
-    if shared and hasattr(model, "peft_config"):
+def reason_against(model: Any, sharded: bool = False) -> str | None:
+    """Why this model cannot be run this way; None if it can. `sharded`: several processes will share its weights."""
+    if sharded and hasattr(model, "peft_config"):
         return "it has adapters"
     if reason := supports(model):
         return reason
@@ -73,25 +73,25 @@ class Pass:
 
 
 class FusedStack:
-    """`model` is a causal language model of transformers for which `reason_against` found nothing. `shared`: several processes share its
+    """`model` is a causal language model of transformers for which `reason_against` found nothing. `sharded`: several processes share its
     weights, and compute in this dtype."""
 
-    def __init__(self, model: Any, shared: torch.dtype | None = None):
-        self.model, self.shared = model, shared
-        self._weights: Weights | SharedWeights | None = None
+    def __init__(self, model: Any, sharded: torch.dtype | None = None):
+        self.model, self.sharded = model, sharded
+        self._weights: Weights | ShardedWeights | None = None
         self._places: list[int] = []  # of the parameters when they were looked up
         self._parameters: dict[int, Parameters] = {}  # by layer
         self.kept = Kept()
         self._tables: list[tuple[Tensor, Tensor]] = []
-        if shared is not None:
+        if sharded is not None:
             for module in model.model.layers:
                 module.forward = MethodType(_forward, module)
 
     @property
-    def weights(self) -> Weights | SharedWeights:
+    def weights(self) -> Weights | ShardedWeights:
         """The parameters as these layers read them."""
         if self._weights is None:
-            self._weights = Weights(self.model, stacks=False) if self.shared is None else SharedWeights(self.model, self.shared)
+            self._weights = Weights(self.model, stacks=False) if self.sharded is None else ShardedWeights(self.model, self.sharded)
         return self._weights
 
     def update(self) -> None:
@@ -104,7 +104,7 @@ class FusedStack:
 
     def _look(self) -> list[int]:
         """Which parameters there are, and where; nothing if some are copied or belong to several processes, so that this says nothing."""
-        found = list(self.model.parameters()) if self.shared is None else []
+        found = list(self.model.parameters()) if self.sharded is None else []
         return [own for one in found for own in (id(one), one.data_ptr())] if len({parameter.dtype for parameter in found}) == 1 else []
 
     def _of(self, number: int, module: Any, layer: AnyLayer) -> Parameters | None:
@@ -158,7 +158,7 @@ class FusedStack:
                 self.weights.copy_again(number)
             left = len(layers) - number
             own = Pass(layer, frame, shape.activation, self.kept.of(left), places if left == 1 else None)
-            x, delta = own(module, x, delta, self._of(number, module, layer)) if self.shared is None else module(x, delta, own)
+            x, delta = own(module, x, delta, self._of(number, module, layer)) if self.sharded is None else module(x, delta, own)
         out: Tensor = LastNorm.apply(x, delta, inner.norm.weight, self.weights.norm, shape.eps)
         return out
 

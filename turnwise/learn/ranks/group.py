@@ -136,7 +136,12 @@ def leave() -> None:
 
 
 class Waits:
-    """The exchanges of one process."""
+    """How long this process waits for the other ranks: the time that it spends in exchanges with them.
+
+    Whoever comes first to an exchange waits in it for the others, and the slowest one hardly waits at all. So the rank that is in exchanges
+    for the shortest time is the one that the others wait for. On a CPU an exchange blocks, and a clock measures it. On a GPU it is an
+    operation of a stream, measured by events before and after it; computation that runs beside it is not subtracted.
+    """
 
     def __init__(self) -> None:
         self._seconds = 0.0

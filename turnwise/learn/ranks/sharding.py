@@ -45,6 +45,9 @@ from turnwise.learn.ranks.group import Ranks, waits
 from turnwise.util.errors import TurnwiseError
 
 T = TypeVar("T")
+P = TypeVar("P")
+Array = NDArray[Any]
+Operation = tuple[str, tuple[int, ...], tuple[int, ...], torch.dtype, Any]  # kind, shapes of output and input, dtype, group
 
 
 class Root(nn.Module):  # type: ignore[misc]
@@ -92,7 +95,7 @@ class Sharded:
 
     def _fuse(self, policy: PackedModel, dtype: torch.dtype) -> None:
         """Use our layers, unless they differ from the model's own in any process."""
-        gap = policy.try_shared(dtype)
+        gap = policy.try_sharded(dtype)
         if self.ranks.together.any(not gap <= (0.1 if dtype in HALF else 1e-3)):
             policy.refuse_fused(gap)
         self.joins = policy.fused is not None
@@ -137,17 +140,12 @@ def may_fuse(policy: PackedModel, ranks: Ranks, dtype: torch.dtype, wanted: bool
     if not (wanted or (wanted is None and faster and policy.packs)):
         return False
     name = type(policy.causal).__name__
-    if reason := reason_against(policy.outer, shared=True):
+    if reason := reason_against(policy.outer, sharded=True):
         if wanted:
             raise TurnwiseError(f"{name} cannot run through fused layers: {reason}")
         if ranks.rank == 0:
             warnings.warn(not_taken(name, reason), stacklevel=4)
     return reason is None
-
-
-T = TypeVar("T")
-P = TypeVar("P")
-Operation = tuple[str, tuple[int, ...], tuple[int, ...], torch.dtype, Any]  # kind, shapes of output and input, dtype, group
 
 
 class Lockstep:
@@ -234,9 +232,6 @@ class Reduce(_Comm):
 
 _gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the newer names of the same operations
 _reduce: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-
-T = TypeVar("T")
-Array = NDArray[Any]
 
 
 def dealt(packed: Packed, size: int, whole_trajectories: bool = False) -> list[Ints]:

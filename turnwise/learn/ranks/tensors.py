@@ -7,20 +7,20 @@ from typing import Any
 from torch import Tensor
 
 
-def is_shared(tensor: Any) -> bool:
+def is_sharded(tensor: Any) -> bool:
     """Whether this process holds only a share of the tensor."""
     return hasattr(tensor, "full_tensor")
 
 
 def whole(tensor: Any) -> Tensor:
     """The whole tensor. If it is sharded, all processes call this together."""
-    found: Tensor = tensor.full_tensor() if is_shared(tensor) else tensor
+    found: Tensor = tensor.full_tensor() if is_sharded(tensor) else tensor
     return found
 
 
 def placed_like(value: Tensor, own: Any) -> Tensor:
     """A value that every process has as a whole, cut as `own` is cut; unchanged if `own` is not sharded. Nothing is exchanged."""
-    if not is_shared(own) or is_shared(value):
+    if not is_sharded(own) or is_sharded(value):
         return value
     from torch.distributed.tensor import distribute_tensor
 
@@ -35,4 +35,4 @@ def put(own: Tensor, value: Tensor) -> None:
 
 def held(tensor: Any) -> int:
     """The number of elements that this process holds."""
-    return int((tensor.to_local() if is_shared(tensor) else tensor).numel())
+    return int((tensor.to_local() if is_sharded(tensor) else tensor).numel())

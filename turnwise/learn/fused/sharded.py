@@ -1,6 +1,6 @@
-"""Layers whose weights several processes share (`turnwise.learn.ranks`): a layer has whole parameters only while its module is called, and
-again during its backward pass. So nothing of them is held between passes. Each half joins the parameters that it is called with, and its
-backward pass joins them again.
+"""Layers whose weights are sharded over several ranks (`turnwise.learn.ranks`): a layer has whole parameters only while its module is
+called, and again during its backward pass. So nothing of them is held between passes. Each half joins the parameters that it is called
+with, and its backward pass joins them again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Half:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedLayer:
+class ShardedLayer:
     """Everything about a layer except its weights. `centred`: norms multiply by 1 + weight. `choices` and `normed` are the router's."""
 
     centred: bool
@@ -89,23 +89,23 @@ def _joined(*weights: Tensor | None) -> Tensor:
     return torch.cat([weight for weight in weights if weight is not None])
 
 
-def attention_of(layer: Layer | SharedLayer, weights: Sequence[Tensor | None]) -> Layer | Half:
+def attention_of(layer: Layer | ShardedLayer, weights: Sequence[Tensor | None]) -> Layer | Half:
     """The first half of a layer as it is computed with."""
     return layer if isinstance(layer, Layer) else layer.attention(weights)
 
 
-def mlp_of(layer: Layer | SharedLayer, weights: Sequence[Tensor | None]) -> Layer | Half:
+def mlp_of(layer: Layer | ShardedLayer, weights: Sequence[Tensor | None]) -> Layer | Half:
     """The second half of a layer as it is computed with."""
     return layer if isinstance(layer, Layer) else layer.mlp(weights)
 
 
-def for_later(layer: Layer | SharedLayer, weights: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+def for_later(layer: Layer | ShardedLayer, weights: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     """The parameters that a backward pass needs to join again: none if the layer has them joined. Keeping them takes no memory: they are
     empty between the passes."""
     return () if isinstance(layer, Layer) else weights
 
 
-class SharedWeights:
+class ShardedWeights:
     """A model as `Weights` describes one, without its weights. `dtype` is what it computes in."""
 
     def __init__(self, model: Any, dtype: torch.dtype):
@@ -115,14 +115,14 @@ class SharedWeights:
         factor = getattr(model.model.embed_tokens, "embed_scale", None)
         self.embedding_scale = None if factor is None else factor.to(dtype).to(next(model.parameters()).device)
 
-    def _layer(self, layer: Any) -> SharedLayer:
+    def _layer(self, layer: Any) -> ShardedLayer:
         attention, gate = layer.self_attn, getattr(layer.mlp, "gate", None)
         window = getattr(attention, "sliding_window", None) or 0
-        plain = SharedLayer(self.shape.centred, rotation_of(self.model.model, attention), window)
+        plain = ShardedLayer(self.shape.centred, rotation_of(self.model.model, attention), window)
         if not hasattr(layer.mlp, "experts"):
             return plain
         assert gate is not None
-        return SharedLayer(plain.centred, plain.rotation, window, True, int(gate.top_k), bool(gate.norm_topk_prob))
+        return ShardedLayer(plain.centred, plain.rotation, window, True, int(gate.top_k), bool(gate.norm_topk_prob))
 
     @property
     def norm(self) -> Tensor:
