@@ -142,10 +142,7 @@ def export_trajectories(
     run, part = Run.open(run_folder), "evals" if evals else "rollouts"
     if evals and tokens:
         raise TurnwiseError("an evaluation keeps texts and no tokens: leave --tokens out, or export the rollouts of an iteration")
-    iterations = run.iterations_of(part)
-    if iteration is None and not iterations:
-        raise TurnwiseError(f"{run.folder} keeps no {part}")
-    number = iterations[-1] if iteration is None else iteration
+    number = run.last_iteration(part) if iteration is None else iteration
     trajectories = stored_trajectories(run, number, part, tokens=tokens)
     turns = sum(len(trajectory.turns) for trajectory in trajectories)
     columns: dict[str, Any] = {"iteration": [number] * turns} | ({} if evals else credit_columns(run, number, trust))
