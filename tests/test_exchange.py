@@ -20,7 +20,7 @@ from turnwise.data.schema import from_rows, to_rows
 from turnwise.evaluation.rescore import rescore, rescored_lines
 from turnwise.runs.exchange import export_trajectories
 from turnwise.runs.folder import Run
-from turnwise.runs.reading import stored_rollouts, stored_trajectories
+from turnwise.runs.reading import stored_trajectories
 from turnwise.util.errors import MissingExtra
 
 COUNTER = f"{ROOT / 'tests' / 'counter_env.py'}:Counter"
@@ -146,7 +146,7 @@ def test_a_run_exports_what_it_trained_on_with_credit_and_reads_it_back(tmp_path
     run = Run.open(start(tmp_path, iterations=2, **{"eval.every": 1}).folder)
     path, count = export_trajectories(run.folder, tmp_path / "x.jsonl", 2, tokens=True)
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    rollouts = stored_rollouts(run, 2)
+    rollouts = run.columns(2)
     assert count == 8 and [row["credit"] for row in rows] == tw.credit.assign("gigpo", rollouts).by_turn(rollouts).tolist()
     assert {"step_return", "episode", "step", "anchor_group", "anchor_size", "iteration", "return"} <= set(rows[0])
     back = tw.read_trajectories(path)

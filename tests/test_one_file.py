@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 import warnings
@@ -18,12 +19,11 @@ PAGE = ROOT / "examples" / "one_file.py"
 
 @pytest.fixture(scope="module")
 def page() -> ModuleType:
-    sys.path.insert(0, str(PAGE.parent))
-    try:
-        import one_file
-    finally:
-        sys.path.remove(str(PAGE.parent))
-    return one_file
+    spec = importlib.util.spec_from_file_location("one_file", PAGE)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules["one_file"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def write_model(page: ModuleType, folder: Path) -> Path:

@@ -22,7 +22,7 @@ from turnwise.data.tokens import read_tokens, write_tokens
 from turnwise.evaluation.replay import agreement, correlation, ranks, replay, replayable
 from turnwise.learn.crediting import CreditStep
 from turnwise.runs.folder import Run
-from turnwise.runs.reading import anchor_at, stored_batch, stored_rollouts, stored_trajectories
+from turnwise.runs.reading import anchor_at, stored_batch, stored_trajectories
 
 KEPT: dict[str, Any] = {"run.keep_checkpoints": 9, "iterations": 3, "learner.minibatches": 2}
 ids = st.lists(st.integers(0, 2**20), max_size=12)
@@ -125,7 +125,7 @@ def test_a_batch_of_an_earlier_run_has_no_tasks_and_no_advantages_and_can_be_rea
     run = Run.open(start(tmp_path, iterations=1).folder)
     folder = run.folder / "rollouts"
     (folder / "000001.tasks.jsonl.gz").unlink()
-    rollouts = stored_rollouts(run, 1)
+    rollouts = run.columns(1)
     replace(rollouts, extra={}, token_extra={}).save(folder / "000001.npz")
     batch = stored_batch(run, 1)
     assert batch.advantage_level is None and not batch.tasks
@@ -201,7 +201,7 @@ def test_another_credit_moves_the_weights_another_way_and_the_same_one_the_same(
 def test_credit_is_compared_turn_by_turn(tmp_path: Path) -> None:
     folder = start(tmp_path, iterations=2, **{"collect.groups": 4}).folder
     found = replay(folder, None, ["credit.name=grpo"], top=3)
-    rollouts = stored_rollouts(Run.open(folder), 2)
+    rollouts = Run.open(folder).columns(2)
     one, other = (tw.credit.compute(name, rollouts).astype(float) for name in ("gigpo", "grpo"))
     [pair] = found["comparisons"]
     assert found["iteration"] == 2 and pair["pearson"] == pytest.approx(np.corrcoef(one, other)[0, 1])

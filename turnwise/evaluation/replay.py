@@ -53,11 +53,7 @@ def replay(
     """Credit of one iteration (None: the last that is kept) as trained, with `overrides`, and with each algorithm named in `also`; every
     other one compared with the first. With `update`, the update as well."""
     run = Run.open(run_folder)
-    iterations = run.iterations_of("rollouts")
-    if iteration is None:
-        if not iterations:
-            raise TurnwiseError(f"{run.folder} keeps no rollouts: train with run.keep_rollouts above 0")
-        iteration = iterations[-1]
+    iteration = run.last_iteration("rollouts") if iteration is None else iteration
     batch = stored_batch(run, iteration)
     rollouts = batch.rollouts
     variants = _variants(run, overrides, also, update)

@@ -35,10 +35,7 @@ def rescore(run_folder: str | Path, iteration: int | None = None, reward: str | 
 
 
 def _rescore(run: Run, iteration: int | None, reward: str | None, trust: bool) -> dict[str, Any]:
-    iterations = run.iterations_of("evals")
-    if not iterations:
-        raise TurnwiseError(f"{run.folder} keeps no evaluations")
-    number = iterations[-1] if iteration is None else iteration
+    number = run.last_iteration("evals") if iteration is None else iteration
     before, attempts = run.evaluation(number), stored_trajectories(run, number, "evals")
     if not isinstance(before.get("split"), str):
         raise TurnwiseError(f"{run.folder}: the evaluation of iteration {number} does not say its split; its file was damaged or edited")

@@ -20,8 +20,8 @@ from turnwise.util.files import write_atomically, write_text_atomically
 from turnwise.util.unpack import check_parquet
 
 TYPES = {field.name: field.type for field in (*TRAJECTORY, *TURN)}
-TEXTS = ("anchor", "next_anchor", *(name for name, type in TYPES.items() if type in (TEXT, INFO)))
-LABELS = ("trajectory", *(name for name, type in TYPES.items() if type is LABEL and name != "id"))  # numbers or texts
+TEXTS = ("anchor", "next_anchor", *(name for name, kind in TYPES.items() if kind in (TEXT, INFO)))
+LABELS = ("trajectory", *(name for name, kind in TYPES.items() if kind is LABEL and name != "id"))  # numbers or texts
 
 
 def write_trajectories(
@@ -91,7 +91,7 @@ def _write_parquet(path: Path, rows: list[Row]) -> Path:
 def _type(arrow: Any, name: str) -> Any:
     """The column's type if it cannot be inferred from the values: texts that are all missing, lists that are all empty."""
     lists = {TOKEN_IDS: arrow.int32(), NUMBERS: arrow.float64(), IMAGES: arrow.string()}
-    if (item := lists.get(TYPES.get(name))) is not None:
+    if (item := lists.get(TYPES.get(name, INFO))) is not None:
         return arrow.list_(item)
     return arrow.string() if name in TEXTS or name.endswith("_key") else None
 
@@ -142,10 +142,7 @@ def export_trajectories(
     run, part = Run.open(run_folder), "evals" if evals else "rollouts"
     if evals and tokens:
         raise TurnwiseError("an evaluation keeps texts and no tokens: leave --tokens out, or export the rollouts of an iteration")
-    iterations = run.iterations_of(part)
-    if iteration is None and not iterations:
-        raise TurnwiseError(f"{run.folder} keeps no {part}")
-    number = iterations[-1] if iteration is None else iteration
+    number = run.last_iteration(part) if iteration is None else iteration
     trajectories = stored_trajectories(run, number, part, tokens=tokens)
     turns = sum(len(trajectory.turns) for trajectory in trajectories)
     columns: dict[str, Any] = {"iteration": [number] * turns} | ({} if evals else credit_columns(run, number, trust))

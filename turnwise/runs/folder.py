@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from turnwise.config.trust import forget, remember
 from turnwise.data.batch import Batch
 from turnwise.data.images import load_pictures, save_pictures
-from turnwise.data.rollouts import Trajectory
+from turnwise.data.rollouts import Rollouts, Trajectory
 from turnwise.data.schema import to_record
 from turnwise.data.tasks import Task
 from turnwise.data.tokens import read_tokens, write_tokens
@@ -223,6 +223,22 @@ class Run:
         """The iterations of which `rollouts` or `evals` are kept."""
         return sorted({int(path.name.split(".")[0]) for path in self._numbered(part)})
 
+    def last_iteration(self, part: str) -> int:
+        """The last iteration of which `rollouts` or `evals` are kept."""
+        if not (iterations := self.iterations_of(part)):
+            hint = ": train with run.keep_rollouts above 0" if part == "rollouts" else ""
+            raise TurnwiseError(f"{self.folder} keeps no {part}{hint}")
+        return iterations[-1]
+
+    def _stored(self, part: str, iteration: int, ending: str) -> Path:
+        """A file of `rollouts` or `evals` of one iteration."""
+        path = self.file(part, f"{iteration:06d}{ending}")
+        if not path.is_file():
+            iterations = self.iterations_of(part) or "none"
+            hint = " (run.keep_rollouts says how many stay)" if part == "rollouts" else ""
+            raise TurnwiseError(f"{self.folder} keeps no {part} of iteration {iteration}; it keeps {iterations}{hint}")
+        return path
+
     def save_evaluation(self, iteration: int, result: Evaluation, settings: Mapping[str, Any]) -> None:
         """One evaluation: the result, task by task, and the attempts' texts. Evaluations are small, and all of them are kept."""
         folder = self.folder / "evals"
@@ -233,12 +249,9 @@ class Run:
 
     def evaluation(self, iteration: int) -> dict[str, Any]:
         """What `save_evaluation` wrote, without the texts."""
-        path = self.file("evals", f"{iteration:06d}.json")
+        path = self._stored("evals", iteration, ".json")
         try:
             record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            iterations = self.iterations_of("evals")
-            raise TurnwiseError(f"{self.folder} keeps no evaluation of iteration {iteration}; it keeps {iterations or 'none'}") from None
         except ValueError:  # not JSON, or not UTF-8
             raise TurnwiseError(f"{path}: not JSON; the file was damaged after it was written. Put it back from a copy") from None
         outcomes = record.get("outcomes") if isinstance(record, dict) else None
@@ -248,14 +261,15 @@ class Run:
 
     def trajectories(self, iteration: int, part: str = "rollouts") -> list[dict[str, Any]]:
         """The texts of one iteration, as plain data: what was trained on, or (`evals`) what its evaluation played."""
-        path = self.file(part, f"{iteration:06d}.jsonl.gz")
-        if not path.exists():
-            iterations = self.iterations_of(part)
-            raise TurnwiseError(f"{self.folder} keeps no {part} of iteration {iteration}; it keeps {iterations or 'none'}")
+        path = self._stored(part, iteration, ".jsonl.gz")
         records = _read_lines(path)
         if not records or not all(isinstance(record, dict) and isinstance(record.get("turns"), list) for record in records):
             raise TurnwiseError(f"{path}: it holds no attempts, so it was damaged after it was written. Put it back from a copy")
         return records
+
+    def columns(self, iteration: int) -> Rollouts:
+        """The columns of one iteration, as its credit was computed from them."""
+        return Rollouts.load(self._stored("rollouts", iteration, ".npz"))
 
     def tasks(self, iteration: int) -> dict[str, Task]:
         """The tasks that one iteration attempted, by id; empty if an earlier version of Turnwise wrote the run."""

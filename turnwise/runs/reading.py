@@ -10,29 +10,16 @@ import numpy as np
 from turnwise.data.anchors import INTEGER_TAG, UNKNOWN, AnchorTable
 from turnwise.data.batch import Batch
 from turnwise.data.images import Picture
-from turnwise.data.rollouts import Rollouts, Trajectory, Turn
+from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.schema import from_record
 from turnwise.runs.folder import Run
 from turnwise.util.errors import TurnwiseError
 
 
-def stored_rollouts(run: Run, iteration: int) -> Rollouts:
-    """The columns of one iteration, as its credit was computed from them."""
-    path = run.file("rollouts", f"{iteration:06d}.npz")
-    if not path.is_file():
-        stay = run.iterations_of("rollouts") or "none"
-        raise TurnwiseError(
-            f"{run.folder} keeps no rollouts of iteration {iteration}; it keeps {stay} (run.keep_rollouts says how many stay)"
-        )
-    return Rollouts.load(path)
-
-
 def stored_batch(run: Run, iteration: int, tokens: bool = False) -> Batch:
     """What one iteration was learned from, with every column that was known: advantages, targets, what signals added."""
     trajectories = stored_trajectories(run, iteration, tokens=tokens)
-    return Batch(
-        tuple(trajectory for trajectory in trajectories if trajectory.turns), stored_rollouts(run, iteration), run.tasks(iteration)
-    )
+    return Batch(tuple(trajectory for trajectory in trajectories if trajectory.turns), run.columns(iteration), run.tasks(iteration))
 
 
 def stored_trajectories(run: Run, iteration: int, part: str = "rollouts", tokens: bool = False) -> list[Trajectory]:
@@ -49,7 +36,7 @@ def stored_trajectories(run: Run, iteration: int, part: str = "rollouts", tokens
         ) from None
     if part != "rollouts":
         return trajectories
-    rollouts = stored_rollouts(run, iteration)
+    rollouts = run.columns(iteration)
     labels = [(trajectory.id, t) for trajectory, t, _ in _turns(trajectories)]
     if labels != list(zip(rollouts.trajectory_labels[rollouts.trajectory].tolist(), rollouts.t.tolist(), strict=True)):
         raise TurnwiseError(f"{run.folder}, iteration {iteration}: columns and texts are not of the same attempts")
