@@ -41,7 +41,7 @@ register = algorithms.register
 
 
 def stands_alone(entry: Entry[CreditFunction], given: Collection[str] = ()) -> bool:
-    """Whether an algorithm runs on the columns that every batch has, or that a critic gives: no signal, plan or further model is needed.
+    """Whether an algorithm runs on the columns that every batch has, or that a critic gives: no signal, plan or auxiliary model is needed.
     `given` are columns that are there in addition."""
     return all(need in BUILT_IN or need in DERIVED or need == "group.peers" or need in given for need in entry.needed({}))
 

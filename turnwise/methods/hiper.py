@@ -2,7 +2,7 @@
 
     <switch>KEEP</switch><subgoal>find the key</subgoal><action>open the drawer</action>
 
-A response without a switch, or with an empty one, keeps. Without <action> tags, the action is where it was parsed from. A further model
+A response without a switch, or with an empty one, keeps. Without <action> tags, the action is where it was parsed from. An auxiliary model
 `critic` has three heads: `low` is read before the first token after </subgoal> (or </switch>, or the response), `high` and `term` before
 the response.
 
