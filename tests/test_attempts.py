@@ -16,8 +16,8 @@ from turnwise.agent import Agent
 from turnwise.config.schema import Config
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.methods.himac import OneByOne
 from turnwise.methods.planning import Places, Plan
-from turnwise.methods.strategies import OneByOne
 from turnwise.setup.needs import check_needs
 from turnwise.setup.training import Training, build_training
 

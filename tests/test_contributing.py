@@ -48,7 +48,7 @@ def batches(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def test_every_kind_of_the_table_has_its_block() -> None:
     assert set(FILES) == {
-        f"my_{kind}.py" for kind in ("credit", "objective", "plan", "signal", "schedule", "model", "reward", "env", "tracker")
+        f"my_{kind}.py" for kind in ("method", "credit", "objective", "plan", "signal", "schedule", "model", "reward", "env", "tracker")
     }
 
 
@@ -57,6 +57,7 @@ def test_a_run_trains_with_the_file(name: str, batches: Any, monkeypatch: pytest
     run = batches(name, monkeypatch)
     batch, last = stored_batch(run, 2), run.metrics()[-1]
     did = {
+        "my_method.py": lambda: (batch.column("turn.advantage") == batch.rollouts.spread("trajectory.return", "turn") - 0.5).all(),
         "my_credit.py": lambda: (batch.column("turn.advantage") == 0.5 * batch.rollouts.spread("trajectory.return", "turn")).all(),
         "my_objective.py": lambda: "learner/policy_loss" in last,
         "my_plan.py": lambda: last["collect/repeated"] >= 0,

@@ -8,18 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from order_runs import attempt, gathers
-from references import actguide, inspo, seeupo
-from test_collect import numbered
+from references import inspo, seeupo
 
 import turnwise as tw
-from turnwise import Trajectory, Turn, objectives
-from turnwise.data.attempts import Start
+from turnwise import Trajectory, Turn
 from turnwise.data.batch import Batch
-from turnwise.methods.planning import Places
 from turnwise.methods.registry import plans, schedules
-from turnwise.objectives import Tokens
 
 SEEDS = range(6)
 
@@ -80,37 +74,6 @@ def test_the_weights_of_the_reverse_order(batch: Batch) -> None:
         spans = [slice(r.token_offsets[row], r.token_offsets[row + 1]) for row in batch.rows(k)]
         expected = seeupo.factors([new[span].tolist() for span in spans], [old[span].tolist() for span in spans])
         assert weights[list(batch.rows(k))] == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.parametrize(("needed", "actions"), [(k, n) for n in (0, 1, 2, 5, 9) for k in range(n + 2)])
-def test_the_search_for_the_fewest_actions(needed: int, actions: int) -> None:
-    def shown(tasks: Any) -> list[Trajectory]:
-        return [Trajectory(0, 0, task.id, [Turn("s", action="x")] * actions, success=True) for task in tasks]
-
-    def play(start: Start) -> Trajectory:
-        return attempt(start, float(start.forget and str(start.hint).count(". x") >= needed))
-
-    _, rounds = gathers(plans["actguide"].make({"searches": 3}, "plan"), Places(numbered(2), 0, 2, expert=shown), 1, play)
-    k, tried = actguide.smallest(lambda k: k >= needed, actions, first=0, probes=3)
-    if actions:  # without reference actions the group stays as it is
-        assert [str(starts[0].hint).count(". x") for starts in rounds[1:]] == [*tried, k]
-    assert (len(rounds) > 1) == (actions > 0)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_loss_of_guided_attempts(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    new, plain, told, advantage = (rng.normal(size=(4, 3)) for _ in range(4))
-    guided = [True, False, True, False]
-    old = np.where(np.array(guided)[:, None], told, plain)  # what the engine reported: with guidance where there was some
-    logprob = torch.tensor(new.ravel(), requires_grad=True)
-    columns = [torch.tensor(column.ravel()) for column in (old, advantage)]
-    ids = torch.arange(4).repeat_interleave(3)
-    found = objectives.algorithms["clip"].function(Tokens(logprob, *columns, ids, ids, torch.ones(12, dtype=torch.float64)))
-    [gradient] = torch.autograd.grad(found.loss.sum(), [logprob])
-    loss, slope = actguide.losses(new.tolist(), plain.tolist(), told.tolist(), guided, advantage.tolist())
-    assert found.loss.detach().numpy() == pytest.approx(np.array(loss).ravel(), abs=1e-6)
-    assert gradient.numpy() == pytest.approx(np.array(slope).ravel(), abs=1e-6)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

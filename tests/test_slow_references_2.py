@@ -7,7 +7,6 @@ import math
 import pytest
 from references import (
     a2tgpo,
-    actguide,
     igpo,
     infopo,
     inspo,
@@ -102,19 +101,6 @@ def test_reverse_updates_carry_the_clipped_ratio():
     assert seeupo.accumulated(1.0, [LN(1.1)], [0.0]) == pytest.approx(1.1)
     assert seeupo.accumulated(1.1, [LN(9.0)], [0.0]) == pytest.approx(1.2)
     assert seeupo.factors([[0.0], [0.0, LN(1.21)], [LN(0.9)]], [[0.0], [0.0, 0.0], [0.0]]) == pytest.approx([0.99, 0.9, 1.0])
-
-
-def test_smallest_helpful_prefix():
-    assert actguide.needs_guidance([0.0, 0.4], 0.5)
-    assert not actguide.needs_guidance([0.0, 0.5], 0.5)
-    for need in range(1, 9):
-        assert actguide.smallest(lambda k, need=need: k >= need, 8)[0] == need
-    assert actguide.smallest(lambda k: k >= 3, 8)[1] == [4, 2, 3]
-    assert actguide.smallest(lambda k: False, 8, first=0, probes=2) == (7, [4, 6])
-    assert actguide.smallest(lambda k: True, 0) == (0, [])
-    loss, grad = actguide.losses([[LN(1.1)], [LN(1.1)]], [[0.0], [0.0]], [[LN(0.5)], [0.0]], [True, False], [[1.0], [1.0]])
-    assert loss == [[pytest.approx(-1.2)], [pytest.approx(-1.1)]]
-    assert grad == [[0.0], [pytest.approx(-1.1)]]
 
 
 def test_population_of_instructions():

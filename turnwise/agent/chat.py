@@ -158,7 +158,7 @@ class Chat:
 
     def known_marks(self, text: str) -> str:
         """The text without marks of unknown images, which an environment or a model made up."""
-        return MARK.sub(lambda found: found[0] if found[1] in self.pictures else "", text)
+        return MARK.sub(lambda mark: mark[0] if mark[1] in self.pictures else "", text)
 
     def _takes_system(self) -> bool:
         try:
@@ -225,15 +225,15 @@ class Chat:
         """The fixed text around a later message of this role."""
         if role not in self._frames:
             self._frames[role] = self._find_frame(role)
-        found = self._frames[role]
-        if found is None and role != "user":
+        frame = self._frames[role]
+        if frame is None and role != "user":
             return self.frame("user")
-        if found is None:
+        if frame is None:
             raise TurnwiseError(
                 "the tokenizer's chat template does not reproduce a conversation of several turns, "
                 "so a dialogue cannot grow with it. Use context = 'window', where every turn is a separate conversation"
             )
-        return found
+        return frame
 
     def _find_frame(self, role: str) -> Frame | None:
         # without the system message: some templates move it to the last message, where it would be repeated every turn

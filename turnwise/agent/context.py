@@ -100,8 +100,8 @@ class PromptMaker:
 
     def hint_for(self, observation: Observation, opening: bool) -> str:
         """The hint before a message: a text where a sequence opens, what a function says before every one."""
-        found = self.hint(observation.text) if callable(self.hint) else self.hint if opening else ""
-        return well_formed(found.strip())
+        shown = self.hint(observation.text) if callable(self.hint) else self.hint if opening else ""
+        return well_formed(shown.strip())
 
     def render(self, template: PromptTemplate, view: View) -> Marked:
         """A template filled with texts from outside; if that is far too long for any prompt, its beginning."""

@@ -67,11 +67,11 @@ class Control:
             text = text.replace(CUT, REPLACED).replace(SOFT, REPLACED)
         if self._single is not None:
             text = self._single.sub(REPLACED, text)
-        found = cut(text, self._any, CUT) if self._any is not None else text
-        found = cut(found, FOREIGN, SOFT)
-        if self._blurs and not self._meant.isdisjoint(self.encode(found)):  # other characters that the tokenizer maps to these
-            found = CUT.join(text)
-        return Marked(found)
+        marked = cut(text, self._any, CUT) if self._any is not None else text
+        marked = cut(marked, FOREIGN, SOFT)
+        if self._blurs and not self._meant.isdisjoint(self.encode(marked)):  # other characters that the tokenizer maps to these
+            marked = CUT.join(text)
+        return Marked(marked)
 
     def mark_all(self, texts: Sequence[str]) -> Sequence[str]:
         """Each of these texts marked; a list without any such string is returned unchanged."""
@@ -95,12 +95,12 @@ class Control:
         pieces = text.replace(SOFT, self._soft).split(CUT)
         if not options and (direct := self._direct) is not None and _is_bare(direct, self.tokenizer):
             if len(text) > LONGEST_KEPT:  # a batch is tokenised without Python's lock, so that other threads continue
-                found = [piece.ids for piece in direct.encode_batch_fast(pieces, add_special_tokens=False)]
+                ids_of_pieces = [piece.ids for piece in direct.encode_batch_fast(pieces, add_special_tokens=False)]
             else:
-                found = [direct.encode(piece, add_special_tokens=False).ids for piece in pieces]
+                ids_of_pieces = [direct.encode(piece, add_special_tokens=False).ids for piece in pieces]
         else:
-            found = self._encode_each(pieces, options)
-        return found[0] if len(found) == 1 else [token for piece in found for token in piece]
+            ids_of_pieces = self._encode_each(pieces, options)
+        return ids_of_pieces[0] if len(ids_of_pieces) == 1 else [token for piece in ids_of_pieces for token in piece]
 
     def _encode_each(self, pieces: Sequence[str], options: Mapping[str, Any]) -> list[list[int]]:
         return [self.tokenizer(piece, add_special_tokens=False, verbose=False, **options)["input_ids"] for piece in pieces]
@@ -150,4 +150,4 @@ def _pattern(texts: Iterable[str]) -> re.Pattern[str] | None:
 
 def _strangers(whole: str, real: Sequence[str]) -> bool:
     """Whether the text contains role markers that are not among these control tokens."""
-    return any(found[0] not in real for found in BORDER.finditer(whole))
+    return any(border[0] not in real for border in BORDER.finditer(whole))

@@ -172,17 +172,17 @@ class Dialogue:
             content = self.chat.control.own(well_formed(said.content), THOUGHT_TAGS)
         if said.role == "tool" and not self.shows_calls:
             return {"role": "user", "content": Marked(f"<tool_response>\n{content}\n</tool_response>")}
-        found: dict[str, Any] = {"role": said.role, "content": content}
+        message: dict[str, Any] = {"role": said.role, "content": content}
         if said.calls and not self.shows_calls:
             written = "\n".join(_marked_call(call, mark) for call in said.calls)
-            found["content"] = Marked(f"{content}\n{written}" if content else written)
+            message["content"] = Marked(f"{content}\n{written}" if content else written)
         elif said.calls:
-            found["tool_calls"] = [self._call(call) for call in said.calls]
+            message["tool_calls"] = [self._call(call) for call in said.calls]
         if said.call_id:
-            found["tool_call_id"] = mark(said.call_id)
+            message["tool_call_id"] = mark(said.call_id)
         if said.name:
-            found["name"] = mark(said.name)
-        return found
+            message["name"] = mark(said.name)
+        return message
 
     def _call(self, call: ToolCall) -> dict[str, Any]:
         """A call as templates take it: with its arguments as values, where they are an object."""

@@ -61,19 +61,19 @@ class Parser:
         """The response as thought and action. `actions` are the admissible ones, if they are known: an action that differs from one of them
         only in case or spacing becomes that one."""
         text = well_formed(text)
-        found = self._read(text, actions)
-        if not isinstance(found, Parsed):
-            found = self._own(found, text)
-        if not (found.action and found.valid):
-            return found if not found.valid else replace(found, valid=False, problem=found.problem or EMPTY)
-        fitting = None if actions is None else fit_action(found.action, actions)
-        if fitting is not None and fitting != found.action:
-            found = replace(found, action=fitting)
+        parsed = self._read(text, actions)
+        if not isinstance(parsed, Parsed):
+            parsed = self._own(parsed, text)
+        if not (parsed.action and parsed.valid):
+            return parsed if not parsed.valid else replace(parsed, valid=False, problem=parsed.problem or EMPTY)
+        fitting = None if actions is None else fit_action(parsed.action, actions)
+        if fitting is not None and fitting != parsed.action:
+            parsed = replace(parsed, action=fitting)
         if self.rule == "admissible" and actions is not None and fitting is None:
-            return replace(found, valid=False, problem=NOT_ADMISSIBLE)
-        if self.rule == "thought" and not (found.thought and split_thought(text)[1]):
-            return replace(found, valid=False, problem=NO_THOUGHT)
-        return found
+            return replace(parsed, valid=False, problem=NOT_ADMISSIBLE)
+        if self.rule == "thought" and not (parsed.thought and split_thought(text)[1]):
+            return replace(parsed, valid=False, problem=NO_THOUGHT)
+        return parsed
 
     def _own(self, found: Any, text: str) -> Parsed:
         """What a parser that returns the action as text has read."""

@@ -68,13 +68,13 @@ def _tagged(answer: str, names: Collection[str]) -> tuple[list[ToolCall], str, s
         if end < 0:
             problem = problem or UNCLOSED_CALL
             break
-        found = _call(_loaded(answer[start + len(OPENING) : end]), names)
+        call = _call(_loaded(answer[start + len(OPENING) : end]), names)
         after = end + len(CLOSING)
-        if isinstance(found, ToolCall):
-            calls.append(found)
+        if isinstance(call, ToolCall):
+            calls.append(call)
             kept.append(answer[place:start])
         else:
-            problem = problem or found
+            problem = problem or call
             kept.append(answer[place:after])
         place = after
     return calls, "".join([*kept, answer[place:]]), problem

@@ -105,12 +105,12 @@ class Vision:
         if names in self._cache:
             return self._cache[names]
         about_tokens = {"input_ids", "attention_mask", *(name for name in made if name.endswith("token_type_ids"))}
-        found = {name: value for name, value in made.items() if name not in about_tokens and isinstance(value, Tensor)}
-        self._cache[names] = found
-        self._cached += _bytes(found)
+        result = {name: value for name, value in made.items() if name not in about_tokens and isinstance(value, Tensor)}
+        self._cache[names] = result
+        self._cached += _bytes(result)
         while self._cached > CACHED_BYTES and len(self._cache) > 1:
             self._cached -= _bytes(self._cache.popitem(last=False)[1])
-        return found
+        return result
 
     def kind(self, length: int, pictures: Sequence[Picture]) -> Hashable:
         """Sequences of one kind can be computed side by side without padding: the same length, and the same number and sizes of images."""
@@ -149,13 +149,13 @@ class Vision:
 
 
 def _image_token_id(processor: Any) -> int:
-    found = getattr(processor, "image_token_id", None)
+    result = getattr(processor, "image_token_id", None)
     token = getattr(processor, "image_token", None)
-    if found is None and isinstance(token, str):
-        found = processor.tokenizer.convert_tokens_to_ids(token)
-    if found is None:
+    if result is None and isinstance(token, str):
+        result = processor.tokenizer.convert_tokens_to_ids(token)
+    if result is None:
         raise TurnwiseError(f"the processor {type(processor).__name__} does not name its image token, so images cannot be put into prompts")
-    return int(found)
+    return int(result)
 
 
 def _bytes(tensors: Mapping[str, Tensor]) -> int:

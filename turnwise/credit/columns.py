@@ -21,8 +21,8 @@ PART = "credit_"  # turn.credit_step: a part of the advantage, alone and unweigh
 def give(batch: Batch, name: str, **options: Any) -> Batch:
     """The batch with its advantages, the targets of a critic where the algorithm has one, further columns that it returns and, where the
     advantage is a sum of several parts, each part."""
-    found = assign(name, batch.rollouts, **options)
-    batch = batch.with_columns(dict(found.columns)).with_columns(of_credit(found))
+    result = assign(name, batch.rollouts, **options)
+    batch = batch.with_columns(dict(result.columns)).with_columns(of_credit(result))
     if len(algorithms[name].parts) > 1:
         own = split(name, batch.rollouts, **options)
         batch = batch.with_columns({f"turn.{PART}{part}": values for part, (values, _) in own.items()})
@@ -49,10 +49,10 @@ def credit_of(rollouts: Rollouts) -> Credit | None:
 def parts_of(rollouts: Rollouts, name: str, options: Mapping[str, Any]) -> dict[str, tuple[Floats, float]]:
     """The parts of the advantages that were given, each alone, and its weight in the sum."""
     known = name in algorithms
-    found: dict[str, tuple[Floats, float]] = {}
+    result: dict[str, tuple[Floats, float]] = {}
     for column, values in rollouts.extra.items():
         if column.startswith(PART):
             part = column.removeprefix(PART)
             weigher = algorithms[name].parts.get(part) if known else None
-            found[part] = values, float(algorithms[name].bind(options, algorithms.kind)[weigher]) if weigher else 1.0
-    return found
+            result[part] = values, float(algorithms[name].bind(options, algorithms.kind)[weigher]) if weigher else 1.0
+    return result

@@ -100,8 +100,8 @@ def explained_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def observe(name: str, options: Mapping[str, Any], rollouts: Rollouts, values: Any) -> dict[str, Any]:
     """What a run logs of its credit: `sizes` of its own, and what `diagnose` says with the algorithm's own options. Numbers about step
     credit are left out where the algorithm has none."""
-    found = diagnose(rollouts, **explaining(name, options)) | sizes(values)
-    return found if "step" in parts(name) else {key: value for key, value in found.items() if key not in OF_STEPS}
+    result = diagnose(rollouts, **explaining(name, options)) | sizes(values)
+    return result if "step" in parts(name) else {key: value for key, value in result.items() if key not in OF_STEPS}
 
 
 def sizes(credit: Any) -> dict[str, float]:

@@ -72,7 +72,7 @@ def history_groups(r: Rollouts, history: int) -> Iterator[tuple[Ints, int]]:
         before = np.concatenate([[0], segment[:-1]])
         deep = r.t >= level
         code = np.empty(len(r), np.int64)
-        code[deep], found = pair(state[deep], before[deep])
-        code[~deep] = found + np.arange(int((~deep).sum()))
-        segment, size = code, found + int((~deep).sum())
+        code[deep], pairs = pair(state[deep], before[deep])
+        code[~deep] = pairs + np.arange(int((~deep).sum()))
+        segment, size = code, pairs + int((~deep).sum())
         yield segment, size

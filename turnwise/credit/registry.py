@@ -41,7 +41,7 @@ register = algorithms.register
 
 
 def stands_alone(entry: Entry[CreditFunction], given: Collection[str] = ()) -> bool:
-    """Whether an algorithm runs on the columns that every batch has, or that a critic gives: no signal, plan or further model is needed.
+    """Whether an algorithm runs on the columns that every batch has, or that a critic gives: no signal, plan or auxiliary model is needed.
     `given` are columns that are there in addition."""
     return all(need in BUILT_IN or need in DERIVED or need == "group.peers" or need in given for need in entry.needed({}))
 
@@ -70,11 +70,11 @@ def split(name: str | CreditFunction, rollouts: Rollouts, **options: Any) -> dic
     entry = algorithms.of(name)
     bound = entry.bind(options, algorithms.kind)
     weighers = [option for option in entry.parts.values() if option is not None]
-    found = {}
+    result = {}
     for part, own in entry.parts.items():
         alone = {option: 1.0 if option == own else 0.0 for option in weighers}
-        found[part] = apply(entry, rollouts, bound | alone).by_turn(rollouts), 1.0 if own is None else float(bound[own])
-    return found
+        result[part] = apply(entry, rollouts, bound | alone).by_turn(rollouts), 1.0 if own is None else float(bound[own])
+    return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,8 +144,8 @@ def _placed(values: NDArray[Any], name: str, rollouts: Rollouts) -> NDArray[Any]
     level = split_name(name)[0]
     if rollouts.is_in_order or level in ("group", "trajectory"):
         return values
-    found: NDArray[Any] = values[ragged(rollouts.in_order().token_offsets, rollouts.positions) if level == "token" else rollouts.positions]
-    return found
+    result: NDArray[Any] = values[ragged(rollouts.in_order().token_offsets, rollouts.positions) if level == "token" else rollouts.positions]
+    return result
 
 
 def _by_name(columns: Mapping[str, Any], name: str) -> tuple[PerTurn | PerToken, dict[str, Any]]:

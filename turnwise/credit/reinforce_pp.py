@@ -5,6 +5,14 @@
 The score of a turn is its trajectory's return or, with returns="to_go", the return from this turn on, discounted per turn.
 With the usual single reward at the end and γ = 1 the two are the same. weighting="token" lets each token count once in the
 statistics, as in the public code.
+
+REINFORCE++-baseline: the group's mean as baseline, the whole batch's standard deviation as scale.
+
+    A(τ) = (R(τ) − group mean) / (batch std of R − group mean + 1e-6)
+
+The credit of an easy task, with nearly equal returns, then stays small instead of being inflated by its own small deviation. The batch mean
+of the differences is 0 by construction, so it is not subtracted again: a constant group keeps exactly 0. weighting="token" is the public
+code: mean and deviation of the differences over all tokens of the batch; that mean is not 0, because long attempts weigh more.
 """
 
 from __future__ import annotations
@@ -17,6 +25,7 @@ from turnwise.config.options import Help
 from turnwise.credit.grpo import episode_credit
 from turnwise.credit.registry import register
 from turnwise.credit.segments import (
+    EPSILON,
     BatchWeighting,
     Norm,
     Penalty,
@@ -25,6 +34,7 @@ from turnwise.credit.segments import (
     episode_returns,
     segment_count,
     standardise,
+    trajectory_groups,
     whiten,
 )
 from turnwise.data.rollouts import Floats, Rollouts
@@ -60,3 +70,23 @@ def batch_normalised(r: Rollouts, score: Floats, *, norm: str, weighting: str, i
         return whiten(score - charge, tokens) if norm == "std" else standardise(score - charge, batch, 1, norm, weight=tokens)
     share = 1.0 / segment_count(r.trajectory, len(r.trajectory_labels)).astype(np.float64)
     return standardise(score, batch, 1, norm, weight=share[r.trajectory]) - charge
+
+
+@register("reinforce_pp_baseline", paper="Hu et al. 2025, REINFORCE++, arXiv 2501.03262", needs=("group.peers",))
+def reinforce_pp_baseline(
+    r: Rollouts, *, norm: Norm = "std", weighting: BatchWeighting = "trajectory", invalid_penalty: Penalty = 0.0
+) -> Floats:
+    """A trajectory's return minus its group's mean, divided by the standard deviation over the whole batch."""
+    if weighting == "step":
+        return _scaled(episode_credit(r, norm="none", weighting="step", invalid_penalty=invalid_penalty), norm)
+    centred = standardise(episode_returns(r), trajectory_groups(r), len(r.group_labels), "none")
+    if weighting == "token" and norm == "std":
+        return batch_normalised(r, centred[r.trajectory], norm=norm, weighting=weighting, invalid_penalty=invalid_penalty)
+    return _scaled(centred, norm)[r.trajectory] - invalid_penalty * ~r.valid
+
+
+def _scaled(centred: Floats, norm: str) -> Floats:
+    if norm == "none":
+        return centred
+    std = float(np.sqrt((centred**2).sum() / max(len(centred) - 1, 1)))
+    return centred / (std + EPSILON)

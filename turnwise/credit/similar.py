@@ -90,15 +90,15 @@ def _islands(size: int, left: Ints, right: Ints, score: NDArray[np.float64]) -> 
         parent = parent[parent]
         if np.array_equal(before, parent):
             break
-    found = []
+    candidates = []
     for root in np.unique(parent[left]).tolist():
         members = np.flatnonzero(parent == root)
         inside = np.flatnonzero(parent[left] == root)
         near = np.full((len(members), len(members)), -1.0)
         one, two = np.searchsorted(members, left[inside]), np.searchsorted(members, right[inside])
         near[one, two] = near[two, one] = score[inside]
-        found.append((members, near))
-    return found
+        candidates.append((members, near))
+    return candidates
 
 
 def _agglomerate(near: NDArray[np.float64]) -> Ints:
@@ -131,8 +131,8 @@ class _Compare:
     def common(self, i: int, j: int) -> int:
         """The length of the longest common subsequence; −1 if it is too short for the threshold."""
         needed = int(least_common(self._length[i], self._length[j], self._threshold))
-        found = int(self._similarity(self._texts[i], self._texts[j], score_cutoff=needed))
-        return found if found >= needed else -1
+        result = int(self._similarity(self._texts[i], self._texts[j], score_cutoff=needed))
+        return result if result >= needed else -1
 
     def similar(self, i: int, j: int) -> bool:
         return self.common(i, j) >= 0

@@ -11,7 +11,7 @@ from typing import Any
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from turnwise.lab.experiment import QUICK, Advance, Settings, read_cases, read_lines, run, total_steps, write
-from turnwise.lab.lines import split_names
+from turnwise.lab.spec import split_names
 from turnwise.lab.tables import FULL_WIDTH, opening, show
 from turnwise.util.console import Console
 from turnwise.util.errors import TurnwiseError

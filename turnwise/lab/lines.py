@@ -5,8 +5,6 @@ A line is an algorithm with options. `critic` is an option of the lab, not of an
     critic=estimated   (default) the mean return seen from the same anchor in an independent batch of the same size; an anchor that did
                        not occur there gets that batch's overall mean. The critic sees what GiGPO sees: anchors.
     critic=exact       V_t(s) by dynamic programming: no critic can be better. An upper bound, not an algorithm.
-
-Names with options are one text, as the command line takes them and tables show them: `gigpo:omega=2:once=true`, `grid:size=5`.
 """
 
 from __future__ import annotations
@@ -23,9 +21,9 @@ from turnwise.data.anchors import Ints
 from turnwise.data.rollouts import Floats, Rollouts
 from turnwise.lab.sample import Batch
 from turnwise.lab.signals import FROM_CRITIC, Signals, runs_here, wanted
+from turnwise.lab.spec import parse
 from turnwise.util.errors import TurnwiseError, unknown_name
 
-WORDS = {"true": True, "false": False}
 ORACLE = "oracle"
 # What each teaches: loops counted once; the two ablations; the public code's statistics; no discount; no division by the deviation;
 # what is left of step credit without any anchors; how much a perfect critic would add.
@@ -40,44 +38,6 @@ VARIANTS = (
     "gae:critic=exact",
 )
 CRITICS = ("estimated", "exact")
-
-
-def parse(text: str) -> tuple[str, dict[str, Any]]:
-    """The name, and the options as booleans, numbers or text."""
-    name, *parts = text.strip().split(":")
-    options: dict[str, Any] = {}
-    for part in parts:
-        key, equals, value = part.partition("=")
-        if not (name and key and equals and value):
-            raise TurnwiseError(f"{text!r}: write a name, then :option=value for each option, as in gigpo:omega=2:once=true")
-        if key.strip() in options:
-            raise TurnwiseError(f"{text!r}: option {key.strip()!r} is given twice")
-        options[key.strip()] = read_value(value.strip())
-    if not name:
-        raise TurnwiseError("an empty name: write names separated by commas, as in gigpo,grpo")
-    return name, options
-
-
-def read_value(text: str) -> Any:
-    """true, false, an integer, a number, or the text itself."""
-    if text.lower() in WORDS:
-        return WORDS[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
-def split_names(text: str | None) -> list[str] | None:
-    """The parts of a comma-separated list, each once; None if nothing was given."""
-    if text is None:
-        return None
-    names = [part.strip() for part in text.split(",") if part.strip()]
-    if not names:
-        raise TurnwiseError(f"{text!r} names nothing: write names separated by commas, as in gigpo,grpo")
-    return list(dict.fromkeys(names))
 
 
 @dataclass(frozen=True)

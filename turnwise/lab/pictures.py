@@ -126,9 +126,9 @@ def credit_picture(result: dict[str, Any]) -> Any:
         for label, by_size in lines.items():
             if label == "oracle":
                 continue
-            found = [by_size[str(size)]["correlation"] for size in sizes]
-            axes.plot(sizes, [one["mean"] for one in found], marker="o", markersize=2.5, **styles[label])
-            _band(axes, sizes, [one["low"] for one in found], [one["high"] for one in found], styles[label])
+            readings = [by_size[str(size)]["correlation"] for size in sizes]
+            axes.plot(sizes, [one["mean"] for one in readings], marker="o", markersize=2.5, **styles[label])
+            _band(axes, sizes, [one["low"] for one in readings], [one["high"] for one in readings], styles[label])
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [str(size) for size in sizes])
         axes.minorticks_off()
@@ -144,11 +144,11 @@ def learning_picture(result: dict[str, Any]) -> Any:
     seeds = result["settings"]["training_seeds"]
     title = f"Training with each credit: exact expected return, 0 = first policy, 1 = best possible (mean of {seeds} seeds, 95 % band)"
     figure, grid = _panels(list(result["learning"]), title)
-    for axes, found in zip(grid, result["learning"].values(), strict=False):
-        for label, line in found["lines"].items():
-            axes.plot(found["iterations"], line["curve"], **styles[label])
+    for axes, readings in zip(grid, result["learning"].values(), strict=False):
+        for label, line in readings["lines"].items():
+            axes.plot(readings["iterations"], line["curve"], **styles[label])
             if label in ("grpo", "gigpo") or label not in STYLES:
-                _band(axes, found["iterations"], line["low"], line["high"], styles[label])
+                _band(axes, readings["iterations"], line["low"], line["high"], styles[label])
         axes.set_xlabel("iteration")
     _legend(figure, grid, len(result["learning"]), _greys(styles))
     return figure

@@ -26,7 +26,7 @@ import numpy as np
 from turnwise.config.options import Help, Registry
 from turnwise.data.anchors import Ints
 from turnwise.data.rollouts import Bools, Floats
-from turnwise.lab.lines import parse
+from turnwise.lab.spec import parse
 from turnwise.util.errors import TurnwiseError
 
 Horizon = Annotated[int | None, Help("turns after which a trajectory is cut off", low=1)]

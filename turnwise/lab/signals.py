@@ -72,8 +72,8 @@ class Signals:
         width = self.problem.horizon * self.problem.states
         distinct, code = dense(group * width + t * self.problem.states + state)
         at = np.asarray(distinct, np.int64) % width
-        found, turns = fresh_returns(self.problem, self.policy, at % self.problem.states, at // self.problem.states, self._chance())
-        return found[code], turns
+        values, turns = fresh_returns(self.problem, self.policy, at % self.problem.states, at // self.problem.states, self._chance())
+        return values[code], turns
 
 
 def fresh_returns(problem: Problem, policy: Floats, state: Ints, t: Ints, rng: np.random.Generator) -> tuple[Floats, int]:

@@ -102,12 +102,12 @@ def measure_case(case: Case, lines: Sequence[Line], sizes: Sequence[int], budget
 def samples_of(case: Case, lines: Sequence[Line], size: int, budget: int, seeds: int, seed: int) -> dict[str, float]:
     """Turns of the environment per turn that gets credit, by label: 1 for the batch itself, 1 for the batch from which a critic learned,
     and the turns of fresh attempts."""
-    found = {}
+    result = {}
     for line in lines:
         _, views = views_of(case, size, budget, 1, seed)
         credit = line.credit(views[0])
-        found[line.label] = 1.0 + line.uses_critic + views[0].signals.spent / len(credit)
-    return found
+        result[line.label] = 1.0 + line.uses_critic + views[0].signals.spent / len(credit)
+    return result
 
 
 def unfit(case: Case, lines: Sequence[Line], seed: int) -> dict[str, str]:
@@ -125,9 +125,9 @@ def unfit(case: Case, lines: Sequence[Line], seed: int) -> dict[str, str]:
 def recurrence_of(case: Case, size: int, budget: int, seeds: int, seed: int) -> dict[str, float]:
     """What the anchors of a problem offer at this group size: means over seeds of `turnwise.credit.diagnose`."""
     _, views = views_of(case, size, budget, seeds, seed)
-    found = [diagnose(view.rollouts()) for view in views]
+    result = [diagnose(view.rollouts()) for view in views]
     names = ("singleton_share", "one_trajectory_share", "anchor_size_mean", "constant_group_share")
-    return {name: float(np.mean([one[name] for one in found])) for name in names}
+    return {name: float(np.mean([one[name] for one in result])) for name in names}
 
 
 def aliasing_sweep(cases: Sequence[Case], size: int, budget: int, seeds: int, seed: int, tick: Tick) -> dict[str, Any]:
@@ -173,8 +173,8 @@ def _sweep(
 
 def _readings(line: Line, truth: Truth, views: Sequence[Views]) -> dict[str, Any]:
     credit = credit_of(line, views)
-    found = measure(credit, truth)
-    return {name: interval(found[name]) for name in READINGS} | bias_and_variance(credit, truth)
+    result = measure(credit, truth)
+    return {name: interval(result[name]) for name in READINGS} | bias_and_variance(credit, truth)
 
 
 def recurrence_sweep(cases: Sequence[Case], size: int, budget: int, seeds: int, seed: int, tick: Tick) -> dict[str, Any]:

@@ -52,8 +52,8 @@ def credit_table(result: dict[str, Any], full: bool = True) -> Group:
 def learning_table(result: dict[str, Any], full: bool = True) -> Group:
     """Area under the learning curve and where it ends."""
     cells: dict[str, dict[str, tuple[float, str]]] = {label: {} for label in _labels(result)}
-    for problem, found in result["learning"].items():
-        for label, line in found["lines"].items():
+    for problem, readings in result["learning"].items():
+        for label, line in readings["lines"].items():
             cells[label][problem] = (line["area"]["mean"], f"→{line['final']['mean']:.2f}" if full else "")
     end = "→its end" if full else ""
     return _table(result, f"Training with it: mean of the learning curve{end}; 0 is the first policy, 1 the best; * best", cells)
@@ -114,8 +114,8 @@ def markdown(result: dict[str, Any]) -> str:
         "of the 95 % interval. Bias² and variance in units of the mean square of the true advantage; a dash: the credit has no",
         "signal to scale by. Samples: turns of the environment per turn that gets credit.",
     ]
-    for problem, found in result["credit"].items():
-        rows = {label: found[label][size] for label in bound}
+    for problem, readings in result["credit"].items():
+        rows = {label: readings[label][size] for label in bound}
         lines += [
             "",
             f"## {problem}",

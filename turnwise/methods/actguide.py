@@ -69,8 +69,8 @@ class ActGuide(Plan):
 
     def gather(self, places: Places, groups: int) -> Rounds:
         starts = places.groups(groups)
-        found = by_group((yield starts))
-        hard = [group for group, attempts in found.items() if not self.works(attempts)]
+        finished = by_group((yield starts))
+        hard = [group for group, attempts in finished.items() if not self.works(attempts)]
         searches = self.begin(places, {start.group: start for start in starts}, hard)
         for _ in range(self.searches):
             if not (open_ones := [search for search in searches.values() if search.low < search.high]):
@@ -83,9 +83,9 @@ class ActGuide(Plan):
         guided = (yield [s for one in searches.values() for s in self.guided(places, one, one.low, places.group_size)]) if searches else []
         again = by_group(guided)
         for group, search in searches.items():
-            before = [*found[group], *search.probed] if self.keep else []
-            found[group] = before + again.get(group, []) or found[group]
-        return Gathered([one for group in found.values() for one in group], self.counts(hard, searches, again))
+            before = [*finished[group], *search.probed] if self.keep else []
+            finished[group] = before + again.get(group, []) or finished[group]
+        return Gathered([one for group in finished.values() for one in group], self.counts(hard, searches, again))
 
     def begin(self, places: Places, first: dict[int | str, Start], hard: Sequence[int | str]) -> dict[int | str, Search]:
         """A search for every hard group whose task the expert can do."""

@@ -77,12 +77,12 @@ class Aepo(Surprise):
         if not self.pilot:
             return {}
         pilots = [replace(tree.spare[0], policy_seed=derive(places.seed, "pilot", tree.spare[0].group)) for tree in trees]
-        found = {trajectory.group: trajectory for trajectory in (yield pilots)}
+        played = {trajectory.group: trajectory for trajectory in (yield pilots)}
         for tree in trees:
-            seen = found.get(tree.spare[0].group)
+            seen = played.get(tree.spare[0].group)
             entropies = [0.0] if seen is None else [self.entropy(turn, places.vocabulary) for turn in seen.turns]
             tree.initial = aepo_initial(tree.budget, entropies, self.beta)
-        return {"pilots": float(len(found)), "initial": sum(tree.initial for tree in trees) / len(trees)}
+        return {"pilots": float(len(played)), "initial": sum(tree.initial for tree in trees) / len(trees)}
 
 
 def aepo_initial(budget: int, entropies: Sequence[float], beta: float) -> int:
@@ -119,8 +119,8 @@ def deviations(values: Any, counts: Any) -> Floats:
     known = exact[counts]
     if len(known) < 2 or alike(known):
         return np.zeros(len(exact))
-    found: Floats = (exact - known.mean()) / known.std(ddof=1)
-    return found
+    result: Floats = (exact - known.mean()) / known.std(ddof=1)
+    return result
 
 
 @objectives.register("aepo", paper="Dong et al. 2025, AEPO, arXiv 2510.14545")

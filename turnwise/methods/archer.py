@@ -46,11 +46,11 @@ class Replay(Buffer):
         super().__init__(size, replays, warmup)
 
     def gather(self, places: Places, groups: int) -> Rounds:
-        found = yield places.groups(groups)
+        attempts = yield places.groups(groups)
         old = [noted(one, 1.0, 1.0) for one in self.drawn(places, derive(places.seed, "archer", places.used))]
-        new = [noted(one, 0.0, self.warming) for one in found]
-        self.keep(found)
-        return Gathered([*new, *old], counted(found, old, len(self.kept)))
+        new = [noted(one, 0.0, self.warming) for one in attempts]
+        self.keep(attempts)
+        return Gathered([*new, *old], counted(attempts, old, len(self.kept)))
 
 
 @signal("archer_values", paper=PAPER, needs=("model.critic", "model.critic_target", REPLAYED), gives=(*VALUES, *TARGETS, BASELINE))
@@ -64,11 +64,13 @@ def archer_values(batch: Batch, models: Any, *, gamma: TurnDiscount = 0.9, tau: 
     for k in range(len(batch.trajectories)):
         rows = list(batch.rows(k))
         following[rows[:-1]] = rows[1:]
-    found = {f"turn.{name}": said[name] for name in ("q1", "q2", "v1", "v2")} | ({BASELINE: said["baseline"]} if "baseline" in said else {})
+    columns = {f"turn.{name}": said[name] for name in ("q1", "q2", "v1", "v2")} | (
+        {BASELINE: said["baseline"]} if "baseline" in said else {}
+    )
     for i in ("1", "2"):
-        found[f"turn.target_q{i}"] = r.reward + gamma * np.where(following >= 0, later[f"v{i}"][following], 0.0)
-        found[f"turn.target_v{i}"] = np.where(old, np.nan, later[f"q{i}"])
-    return found
+        columns[f"turn.target_q{i}"] = r.reward + gamma * np.where(following >= 0, later[f"v{i}"][following], 0.0)
+        columns[f"turn.target_v{i}"] = np.where(old, np.nan, later[f"q{i}"])
+    return columns
 
 
 @credit.register("archer", paper="ArCHer, arXiv 2402.19446", needs=(CRITIC_ONLY, *VALUES), gives=(TARGET,))
@@ -82,8 +84,8 @@ def archer_credit(r: Rollouts, *, baseline: Baseline = False) -> dict[str, Any]:
         return {"turn.advantage": np.where(kept, advantage, 0.0), "turn.mask": kept}
     of_turn = np.diff(r.token_offsets)
     goal, learned = np.repeat(advantage, of_turn), np.repeat(kept, of_turn)
-    found = {"token.advantage": np.where(learned, goal - np.asarray(r.need(BASELINE, "archer"), np.float64), 0.0)}
-    return found | {TARGET: np.where(learned, goal, np.nan), "turn.mask": kept}
+    columns = {"token.advantage": np.where(learned, goal - np.asarray(r.need(BASELINE, "archer"), np.float64), 0.0)}
+    return columns | {TARGET: np.where(learned, goal, np.nan), "turn.mask": kept}
 
 
 def credit_needs(options: Mapping[str, Any]) -> tuple[str, ...]:

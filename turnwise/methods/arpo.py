@@ -34,7 +34,7 @@ from turnwise.credit.segments import Norm, Penalty, Weighting, relative, segment
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Floats, Rollouts, Trajectory, Turn
 from turnwise.methods.authors import kl_loss
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds, by_group
 from turnwise.methods.registry import Brings, method, plan
 from turnwise.util.seeds import derive
 
@@ -97,10 +97,7 @@ class Surprise(Plan, ABC):
         return {}
 
     def gather(self, places: Places, groups: int) -> Rounds:
-        of_group: dict[int | str, list[Start]] = {}
-        for start in places.groups(groups):
-            of_group.setdefault(start.group, []).append(start)
-        trees = {group: self._tree(starts, places) for group, starts in of_group.items()}
+        trees = {group: self._tree(starts, places) for group, starts in by_group(places.groups(groups)).items()}
         counts = {"fresh": 0.0} | (yield from self.survey(list(trees.values()), places))
         wanted = [start for tree in trees.values() for start in tree.fresh(tree.initial, 0)]
         rounds = 0
@@ -145,8 +142,8 @@ class Surprise(Plan, ABC):
 
     def entropy(self, turn: Turn, vocabulary: int) -> float:
         """The entropy of a turn's first tokens, from the most likely tokens that the engine reported."""
-        found = segment_entropy([turn.reports[f"top_logprob_{place}"][: self.first] for place in range(1, TOP + 1)], vocabulary)
-        return found / max(1, min(self.first, len(turn.response_ids))) if self.over == "mean" else found
+        value = segment_entropy([turn.reports[f"top_logprob_{place}"][: self.first] for place in range(1, TOP + 1)], vocabulary)
+        return value / max(1, min(self.first, len(turn.response_ids))) if self.over == "mean" else value
 
 
 def segment_entropy(logprobs: object, vocabulary: int = 0) -> float:

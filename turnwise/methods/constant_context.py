@@ -57,8 +57,8 @@ class StateBlock(Window):
 def find_tracker(name: str) -> Tracker:
     """A tracker by its name, or one of the user's own."""
     if is_reference(name):
-        found: Tracker = load_reference(name, BLOCK)
-        return found
+        result: Tracker = load_reference(name, BLOCK)
+        return result
     if name not in TRACKERS:
         raise unknown_name("tracker of a state block:", name, TRACKERS)
     return TRACKERS[name]

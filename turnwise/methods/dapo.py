@@ -83,5 +83,5 @@ def overlong(
 
 def penalty(length: Floats, limit: int, buffer: int, factor: float) -> Floats:
     """min(0, −(length − (limit − buffer)) / buffer · factor)."""
-    found: Floats = np.minimum(0.0, -(length - (limit - buffer)) / buffer * factor)
-    return found
+    values: Floats = np.minimum(0.0, -(length - (limit - buffer)) / buffer * factor)
+    return values

@@ -155,8 +155,8 @@ def diversity(
     idle: Annotated[float, Help("weight of a turn without any action", low=0, high=1)] = 0.5,
 ) -> Mapping[str, Any]:
     """How little a turn repeats what was done before or is done in other copies of the task, from 0 to 1."""
-    found = [weight for trajectory in batch.trajectories for weight in weights(trajectory, alpha, beta, gamma, omega, idle)]
-    return {"turn.diversity": np.array(found)}
+    by_turn = [weight for trajectory in batch.trajectories for weight in weights(trajectory, alpha, beta, gamma, omega, idle)]
+    return {"turn.diversity": np.array(by_turn)}
 
 
 def weights(trajectory: Trajectory, alpha: float, beta: float, gamma: float, omega: float, idle: float) -> list[float]:
@@ -164,7 +164,7 @@ def weights(trajectory: Trajectory, alpha: float, beta: float, gamma: float, ome
     done: dict[str, Counter[str]] = {}  # by copy: its actions so far
     pairs: dict[str, Counter[tuple[str, str]]] = {}  # and its pairs of actions
     last: dict[str, str] = {}
-    found = []
+    by_turn = []
     for turn in trajectory.turns:
         acts = {str(copy): str(act).strip() for copy, act in turn.info.get("env", {}).get("acts", {}).items()}
         own = {copy: pairs.setdefault(copy, Counter()) for copy in acts}
@@ -176,13 +176,13 @@ def weights(trajectory: Trajectory, alpha: float, beta: float, gamma: float, ome
             beside = 0 if pair is None else sum(own[other][pair] + (now.get(other) == pair) for other in acts if other != copy)
             parts.append((alpha ** done.setdefault(copy, Counter())[act] + gamma**inside + beta**beside) / 3)
         moves = [act for act in acts.values() if act != LOOK]
-        found.append((omega ** (len(moves) - len(set(moves))) + sum(parts) / len(parts)) / 2 if acts else idle)
+        by_turn.append((omega ** (len(moves) - len(set(moves))) + sum(parts) / len(parts)) / 2 if acts else idle)
         for copy, act in acts.items():
             done[copy][act] += 1
             if copy in now:
                 own[copy][now[copy]] += 1
             last[copy] = act
-    return found
+    return by_turn
 
 
 @credit.register("dpepo", paper="DPEPO, arXiv 2604.24320", needs=("turn.diversity", "group.peers"))

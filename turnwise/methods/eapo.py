@@ -55,8 +55,8 @@ class Workspace(Window):
         self.report = ""
 
     def record(self, response_ids: Sequence[int], parsed: Parsed, observation: Observation) -> None:
-        found = REPORT.findall(self.maker.chat.decode(tuple(response_ids)))
-        self.report = well_formed(found[-1].strip()) if found else self.report
+        result = REPORT.findall(self.maker.chat.decode(tuple(response_ids)))
+        self.report = well_formed(result[-1].strip()) if result else self.report
         super().record(response_ids, parsed, observation)
 
     def past(self) -> Sequence[Past]:

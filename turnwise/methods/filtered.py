@@ -19,7 +19,7 @@ import numpy as np
 from turnwise.config.options import Help
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Floats, Ints, Trajectory, alike
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds, by_group
 from turnwise.methods.registry import plan, plans
 from turnwise.util.errors import TurnwiseError
 
@@ -53,11 +53,8 @@ class Filtered(Plan):
         self.metric, self.patience, self.empty = metric, patience, 0
 
     def gather(self, places: Places, groups: int) -> Rounds:
-        found = yield from self.inner.gather(places, groups)
-        by_group: dict[int | str, list[Trajectory]] = {}
-        for trajectory in found.trajectories:
-            by_group.setdefault(trajectory.group, []).append(trajectory)
-        members = list(by_group.values())
+        gathered = yield from self.inner.gather(places, groups)
+        members = list(by_group(gathered.trajectories).values())
         chosen = select([score(group, self.metric) for group in members], **self.rule)
         self.empty = 0 if len(chosen) else self.empty + 1
         if self.empty >= self.patience:
@@ -67,7 +64,7 @@ class Filtered(Plan):
                 "(plan.zero = true)"
             )
         counts = {"groups_scored": float(len(members)), "groups_kept": float(len(chosen)), "empty_in_a_row": float(self.empty)}
-        return Gathered([trajectory for number in chosen for trajectory in members[number]], found.counts | counts)
+        return Gathered([trajectory for number in chosen for trajectory in members[number]], gathered.counts | counts)
 
     def evaluated(self, start: Start) -> Start:
         return self.inner.evaluated(start)

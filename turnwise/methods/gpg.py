@@ -17,7 +17,7 @@ from turnwise.credit import registry as credit
 from turnwise.credit.grpo import episode_credit
 from turnwise.credit.segments import Norm, Penalty, episode_returns, is_constant, trajectory_groups
 from turnwise.data.rollouts import Floats, Rollouts, Trajectory, alike
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds, by_group
 from turnwise.methods.registry import Brings, method, plan
 
 Least = Annotated[float, Help("share of groups with different returns below which another batch is collected; 0: never", low=0, high=1)]
@@ -35,12 +35,9 @@ class Resampled(Plan):
         alive: list[list[Trajectory]] = []
         counts = {"resampled": -1.0}
         while True:
-            found = yield places.groups(groups)
-            by_group: dict[int | str, list[Trajectory]] = {}
-            for trajectory in found:
-                by_group.setdefault(trajectory.group, []).append(trajectory)
+            attempts = yield places.groups(groups)
             dead: list[list[Trajectory]] = []
-            for group in by_group.values():
+            for group in by_group(attempts).values():
                 (dead if alike([one.reward for one in group]) else alive).append(group)
             counts["resampled"] += 1
             if len(alive) >= self.least * groups or counts["resampled"] + 1 >= self.attempts:

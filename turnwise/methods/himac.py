@@ -81,26 +81,28 @@ class Himac(Plan):
         turn_of = {start.number: turn for own, turns in zip(starts, texts, strict=True) for start, turn in zip(own, turns, strict=True)}
         planned = {start.number: start for own in starts for start in own}
         hints = {number: self.kept(turn) for number, turn in turn_of.items()}
-        found = yield [replace(start, hint=self.told(hints[start.number]), temperature=self.temperature) for own in starts for start in own]
+        attempts = yield [
+            replace(start, hint=self.told(hints[start.number]), temperature=self.temperature) for own in starts for start in own
+        ]
         best: dict[int | str, Trajectory] = {}
-        for attempt in found:
+        for attempt in attempts:
             if attempt.group not in best or attempt.reward > best[attempt.group].reward:
                 best[attempt.group] = attempt
         self.tasks += groups
         self.best = [Best((own := planned[int(one.id)]).task, own.env_seed, hints[int(one.id)]) for one in best.values()]
         learned = [
-            writing(places, planned[int(one.id)], turn_of[int(one.id)], [one]) for one in found if len(turn_of[int(one.id)].response_ids)
+            writing(places, planned[int(one.id)], turn_of[int(one.id)], [one]) for one in attempts if len(turn_of[int(one.id)].response_ids)
         ]
-        return Gathered(learned, summary(found) | {"blueprints": float(len(learned))})
+        return Gathered(learned, summary(attempts) | {"blueprints": float(len(learned))})
 
     def actions(self, places: Places) -> Rounds:
         """Compare attempts with the best blueprint of each task of the last batch."""
         starts = [
             replace(start, hint=self.told(best.hint), env_seed=best.env_seed) for best in self.best for start in places.group(best.task)
         ]
-        found = yield starts
+        attempts = yield starts
         self.best = []
-        return Gathered(found, {"blueprints": 0.0})
+        return Gathered(attempts, {"blueprints": 0.0})
 
     def evaluation(self, places: Places, starts: Sequence[Start]) -> list[Start]:
         """Every attempt with one blueprint of its own."""
@@ -146,8 +148,8 @@ class OneByOne(ChangingHint):
 
 def parts_of(text: str) -> tuple[str, ...]:
     """The parts of a list: its lines, or what stands between semicolons or numbers; the whole text if it is none."""
-    found = (" ".join(part.split()).strip("-*• ") for part in PART.split(text[:LONGEST]))
-    return tuple(part for part in found if part)
+    result = (" ".join(part.split()).strip("-*• ") for part in PART.split(text[:LONGEST]))
+    return tuple(part for part in result if part)
 
 
 @method(

@@ -2,7 +2,7 @@
 
     <switch>KEEP</switch><subgoal>find the key</subgoal><action>open the drawer</action>
 
-A response without a switch, or with an empty one, keeps. Without <action> tags, the action is where it was parsed from. A further model
+A response without a switch, or with an empty one, keeps. Without <action> tags, the action is where it was parsed from. An auxiliary model
 `critic` has three heads: `low` is read before the first token after </subgoal> (or </switch>, or the response), `high` and `term` before
 the response.
 
@@ -137,15 +137,15 @@ class Read(NamedTuple):
 
 def read(turn: Turn, spans: Spans) -> Read:
     """The tags of one response."""
-    found = spans.between(turn.response_ids, tuple(PARTS))
-    if "action" not in found and (own := spans.find(turn.response_ids, turn.action)) is not None:
-        found["action"] = own, turn.action
+    result = spans.between(turn.response_ids, tuple(PARTS))
+    if "action" not in result and (own := spans.find(turn.response_ids, turn.action)) is not None:
+        result["action"] = own, turn.action
     parts = [0] * len(turn.response_ids)
-    for tag, (place, _) in found.items():
+    for tag, (place, _) in result.items():
         parts[place.start : place.stop] = [PARTS[tag]] * len(place)
-    low_at = next((after(turn, spans, tag) for tag in ("subgoal", "switch") if tag in found), 0)
-    said = found["switch"][1].upper() if "switch" in found else ""
-    return Read(parts, low_at, said not in ("", "KEEP"), found["subgoal"][1] if "subgoal" in found else "")
+    low_at = next((after(turn, spans, tag) for tag in ("subgoal", "switch") if tag in result), 0)
+    said = result["switch"][1].upper() if "switch" in result else ""
+    return Read(parts, low_at, said not in ("", "KEEP"), result["subgoal"][1] if "subgoal" in result else "")
 
 
 def after(turn: Turn, spans: Spans, tag: str) -> int:
@@ -166,11 +166,11 @@ def subgoals(
 ) -> Mapping[str, Any]:
     """Which tokens are the switch, the subgoal and the action, which turns switch, and the shaped reward."""
     spans = Spans(models.policy.tokenizer)
-    found = [[read(turn, spans) for turn in trajectory.turns] for trajectory in batch.trajectories]
+    columns = [[read(turn, spans) for turn in trajectory.turns] for trajectory in batch.trajectories]
     reward = np.asarray(batch.column("turn.reward"), np.float64).copy()
     parts: list[list[int]] = [[] for _ in range(len(batch))]
     switch, low_at = np.zeros(len(batch), np.bool_), np.zeros(len(batch), np.int64)
-    for k, (trajectory, said) in enumerate(zip(batch.trajectories, found, strict=True)):
+    for k, (trajectory, said) in enumerate(zip(batch.trajectories, columns, strict=True)):
         turns = list(batch.rows(k))
         reward[turns] += shaping(said, keep, keep_mode, consistency) - invalid * np.array([not turn.valid for turn in trajectory.turns])
         for row, one in zip(turns, said, strict=True):
@@ -234,28 +234,28 @@ def hiper_credit(
 def across(r: Rollouts, at: Ints, to_go: Floats, v_high: Floats, gamma: float, lam: float) -> Floats:
     """Advantages over segments, by the first turn of each; 0 for other turns. `to_go` of that turn has the value after the segment."""
     length = np.diff(np.append(at, len(r))).astype(np.float64)
-    found = np.zeros(len(r))
-    found[at] = reverse_scan(to_go[at] - v_high[at], np.power(gamma, length) * lam, r.trajectory[at])
-    return found
+    values = np.zeros(len(r))
+    values[at] = reverse_scan(to_go[at] - v_high[at], np.power(gamma, length) * lam, r.trajectory[at])
+    return values
 
 
 def normalised(values: Floats, chosen: Bools) -> Floats:
     """z-scores over the chosen turns, 0 for others; equal values give exactly 0."""
-    found = np.zeros(len(values))
+    result = np.zeros(len(values))
     own = values[chosen]
     if len(own):
         difference = relative(own, np.zeros(len(own), np.int64), 1)
-        found[chosen] = (difference - difference.mean()) / (difference.std() + 1e-8) if difference.any() else 0.0
-    return found
+        result[chosen] = (difference - difference.mean()) / (difference.std() + 1e-8) if difference.any() else 0.0
+    return result
 
 
 def at_tokens(r: Rollouts, values: Floats) -> Floats:
     """A number per token: the turn's value at the token where V_low is read, NaN elsewhere."""
-    found = np.full(int(r.token_offsets[-1]), np.nan)
+    result = np.full(int(r.token_offsets[-1]), np.nan)
     some = np.diff(r.token_offsets) > 0
     place = r.token_offsets[:-1] + np.asarray(r.column(LOW_AT)).astype(np.int64)
-    found[place[some]] = values[some]
-    return found
+    result[place[some]] = values[some]
+    return result
 
 
 @method(

@@ -96,8 +96,8 @@ def information_gain(
 
 def gold_answers(task: Task, key: str) -> list[str]:
     """The gold answers of a task: none, one text or number, or a list of them."""
-    found = task.data.get(key)
-    listed = found if isinstance(found, Sequence) and not isinstance(found, str) else [] if found is None else [found]
+    items = task.data.get(key)
+    listed = items if isinstance(items, Sequence) and not isinstance(items, str) else [] if items is None else [items]
     return [str(answer) for answer in listed]
 
 

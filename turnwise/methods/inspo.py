@@ -70,8 +70,8 @@ class Inspo(Plan):
     def gather(self, places: Places, groups: int) -> Rounds:
         starts = places.groups(groups)
         chosen = {group: self.draw(places.seed, group) for group in dict.fromkeys(start.group for start in starts)}
-        found = yield [replace(start, hint=chosen[start.group].text) for start in starts]
-        for trajectory in found:
+        attempts = yield [replace(start, hint=chosen[start.group].text) for start in starts]
+        for trajectory in attempts:
             chosen[trajectory.group].see(trajectory.reward)
             self.buffer.append(_record(trajectory, chosen[trajectory.group].text))
         self.buffer = self.buffer[-self.size :]
@@ -85,7 +85,7 @@ class Inspo(Plan):
                 tried = yield [*trials, *rivals]
                 renewed = self.verified(worst, text, tried, {start.number for start in trials})
         counts = {"instructions": len(self.population), "renewed": renewed}
-        return Gathered(found, {**{k: float(v) for k, v in counts.items()}, "best_instruction": self.best().mean})
+        return Gathered(attempts, {**{k: float(v) for k, v in counts.items()}, "best_instruction": self.best().mean})
 
     def draw(self, seed: int, group: int | str) -> Instruction:
         """The instruction of a group: by its place in the run, so the same after a resume."""

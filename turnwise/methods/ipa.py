@@ -71,16 +71,13 @@ class Rollback(Plan):
         starts = places.groups(groups)
         tasks = {start.task.id: start.task for start in starts}
         shown = {one.task: one for one in places.demonstrations(list(tasks.values())) if one.success and one.turns}
-        members: dict[int | str, list[Start]] = {}
-        for start in starts:
-            members.setdefault(start.group, []).append(start)
-        planned = [one for own in members.values() for one in self.begun(places, own, shown.get(own[0].task.id))]
-        found = yield planned
+        planned = [one for group in by_group(starts).values() for one in self.begun(places, group, shown.get(group[0].task.id))]
+        attempts = yield planned
         given = [start.branch.t if start.branch is not None else 0 for start in planned]
         if self.order == "sequential":
-            self.move_back(by_group(found))
+            self.move_back(by_group(attempts))
         counts = {"given_turns": float(np.mean(given)) if given else 0.0}
-        return Gathered([imitated(one) for one in found] if self.imitate else found, counts)
+        return Gathered([imitated(one) for one in attempts] if self.imitate else attempts, counts)
 
     def begun(self, places: Places, starts: Sequence[Start], shown: Trajectory | None) -> list[Start]:
         """The attempts of a group, each from its own place; from the beginning where the expert failed."""
@@ -91,10 +88,10 @@ class Rollback(Plan):
             given = [min(self.given.setdefault(starts[0].task.id, length - 1), length - 1)] * len(starts)
         else:
             given = [length * i // len(starts) for i in range(len(starts))]
-        found: list[Start] = []
+        planned: list[Start] = []
         for start, t in zip(starts, given, strict=True):
-            found += places.branch(shown, t, group=start.group, task=start.task) if t else [start]
-        return found
+            planned += places.branch(shown, t, group=start.group, task=start.task) if t else [start]
+        return planned
 
     def move_back(self, groups: dict[int | str, list[Trajectory]]) -> None:
         """One turn less of the expert's for each task that was solved often enough."""

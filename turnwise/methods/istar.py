@@ -93,13 +93,13 @@ def centred(values: Floats, group: Ints, size: int, baseline: str) -> Floats:
     """Values relative to those of their group."""
     if baseline == "mean_std":
         return standardise(values, group, size, "std")
-    found = standardise(values, group, size, "none")
+    result = standardise(values, group, size, "none")
     if baseline == "rloo":
         count = segment_count(group, size).astype(np.float64)
-        return found * (count / np.maximum(count - 1, 1))[group]
-    if baseline == "batch_std" and len(found) > 1:
-        return np.asarray(found / (np.std(found, ddof=1) + EPSILON))
-    return found
+        return result * (count / np.maximum(count - 1, 1))[group]
+    if baseline == "batch_std" and len(result) > 1:
+        return np.asarray(result / (np.std(result, ddof=1) + EPSILON))
+    return result
 
 
 @method(

@@ -1,4 +1,4 @@
-"""Kinds of further models: which heads a model has on its hidden states, and what its loss is.
+"""Kinds of auxiliary models: which heads a model has on its hidden states, and what its loss is.
 
     class Mine:
         '''A value per turn, trained towards the return.'''

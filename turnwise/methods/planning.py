@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from turnwise.config.options import Help
 from turnwise.data.attempts import Branch, Start
@@ -39,6 +39,7 @@ class Gathered:
     counts: dict[str, float] = field(default_factory=dict)
 
 
+Member = TypeVar("Member", Start, Trajectory)
 Rounds = Generator[Sequence[Start], list[Trajectory], Gathered]
 
 
@@ -209,8 +210,8 @@ def gathered(plan: Plan, places: Places, groups: int, collect: Callable[[Sequenc
         while True:
             starts = rounds.send(sound(collect(starts)))
     except StopIteration as end:
-        found: Gathered = end.value
-        return found
+        result: Gathered = end.value
+        return result
 
 
 @plan("plain")
@@ -241,22 +242,21 @@ class Dynamic(Plan):
         kept_groups = 0
         while kept_groups < groups and counts["refills"] < self.refills:
             wanted = groups - kept_groups
-            found = yield places.groups(wanted)
-            returns: dict[int | str, list[float]] = {}
-            for trajectory in found:
-                seen_of = returns.setdefault(trajectory.group, [])
-                seen_of.append(trajectory.reward if self.metric == "return" else float(trajectory.success))
-            with_signal = {group for group, seen in returns.items() if not alike(seen)}
-            kept += [trajectory for trajectory in found if trajectory.group in with_signal]
-            kept_groups += len(with_signal)
+            attempts = yield places.groups(wanted)
+            differing = {group for group, members in by_group(attempts).items() if not alike([self._measured(one) for one in members])}
+            kept += [trajectory for trajectory in attempts if trajectory.group in differing]
+            kept_groups += len(differing)
             counts["refills"] += 1
-            counts["dropped_groups"] += wanted - len(with_signal)
+            counts["dropped_groups"] += wanted - len(differing)
         return Gathered(kept, counts)
 
+    def _measured(self, trajectory: Trajectory) -> float:
+        return trajectory.reward if self.metric == "return" else float(trajectory.success)
 
-def by_group(trajectories: Sequence[Trajectory]) -> dict[int | str, list[Trajectory]]:
-    """The trajectories of each group, groups in the order in which they first occur."""
-    groups: dict[int | str, list[Trajectory]] = {}
-    for trajectory in trajectories:
-        groups.setdefault(trajectory.group, []).append(trajectory)
+
+def by_group(members: Sequence[Member]) -> dict[int | str, list[Member]]:
+    """The trajectories, or planned attempts, of each group; groups in the order in which they first occur."""
+    groups: dict[int | str, list[Member]] = {}
+    for member in members:
+        groups.setdefault(member.group, []).append(member)
     return groups

@@ -86,10 +86,10 @@ class Belief:
         return {BELIEF: code.astype(np.int64), CONSISTENCY: np.array(rewards)}
 
     def _facts(self, trajectory: Trajectory) -> Sequence[Facts]:
-        found = [{}] * len(trajectory.turns) if self.tracker is None else self.tracker(trajectory)
-        if len(found) != len(trajectory.turns):
-            raise TurnwiseError(f"belief tracker: {len(found)} entries for {len(trajectory.turns)} turns; give one for each turn")
-        return found
+        result = [{}] * len(trajectory.turns) if self.tracker is None else self.tracker(trajectory)
+        if len(result) != len(trajectory.turns):
+            raise TurnwiseError(f"belief tracker: {len(result)} entries for {len(trajectory.turns)} turns; give one for each turn")
+        return result
 
 
 def belief_in(response: str) -> Facts | None:
@@ -99,10 +99,10 @@ def belief_in(response: str) -> Facts | None:
     if start < 0 or end < 0:
         return None
     try:
-        found = json.loads(response[start + len(OPENING) : end])
+        result = json.loads(response[start + len(OPENING) : end])
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return result if isinstance(result, dict) else None
 
 
 def key_of(belief: Facts, facts: Facts) -> str:
@@ -138,8 +138,8 @@ def plain(value: Any) -> str:
 
 def _part(table: Facts, key: str) -> Facts:
     """A table inside a table; empty if there is none."""
-    found = table.get(key)
-    return found if isinstance(found, Mapping) else {}
+    result = table.get(key)
+    return result if isinstance(result, Mapping) else {}
 
 
 @credit.register("rebel", paper="ReBel, arXiv 2605.20061", needs=("group.peers", BELIEF, CONSISTENCY))

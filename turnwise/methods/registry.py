@@ -9,7 +9,7 @@ objectives have rooms of their own, and registries like these.)
 plan       a class with `gather`: which attempts are made next; it sees how they ended, and may keep a state
 signal     a function or a class of (batch, models): columns that are added before credit
 schedule   a generator of (view): which parts of a batch make up which optimiser step
-model      a class with `loss`: a kind of further model, with its heads
+model      a class with `loss`: a kind of auxiliary model, with its heads
 method     a function that returns settings of a recipe (dotted keys and values): parts that belong together, and apart from them what
            its authors took for settings that all methods share (`Brings`)
 

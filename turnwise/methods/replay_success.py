@@ -41,16 +41,16 @@ class ReplaySuccess(Plan):
         self.kept: dict[str, list[Trajectory]] = {}  # by task, the oldest first
 
     def gather(self, places: Places, groups: int) -> Rounds:
-        found = yield places.groups(groups)
+        finished = yield places.groups(groups)
         chosen: list[Trajectory] = []
         replaced = 0
-        for group, attempts in by_group(found).items():
+        for group, attempts in by_group(finished).items():
             stored = self.kept.get(attempts[0].task, [])
             if stored and self.fails([attempt.reward for attempt in attempts]):
                 drawn = random.Random(derive(places.seed, "replay_success", group)).choice(stored)
                 attempts, replaced = [places.adopt(drawn, group), *attempts[1:]], replaced + 1
             chosen += attempts
-        self.store(found)
+        self.store(finished)
         counts = {"replaced": replaced, "buffer": sum(map(len, self.kept.values()))}
         return Gathered(chosen, {name: float(count) for name, count in counts.items()})
 

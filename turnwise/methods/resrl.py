@@ -53,7 +53,7 @@ def residual(
 ) -> Mapping[str, NDArray[Any]]:
     """How far the hidden state of each token of a failure is outside of what successes of its group span; NaN where neither is known."""
     offsets = batch.rollouts.token_offsets
-    found = np.full(int(offsets[-1]), np.nan)
+    result = np.full(int(offsets[-1]), np.nan)
     success = successes(batch.rollouts)[batch.numbers]
     groups: dict[Any, list[int]] = {}
     for k, trajectory in enumerate(batch.trajectories):
@@ -68,8 +68,8 @@ def residual(
         states = normed(models.policy.hidden(batch.part(members), "token", layer=layer))
         good = states[of_won]
         if len(good) >= FEWEST:
-            found[place[~of_won]] = residuals(good[evenly(len(good), most)], states[~of_won], rank)
-    return {RESIDUAL: found}
+            result[place[~of_won]] = residuals(good[evenly(len(good), most)], states[~of_won], rank)
+    return {RESIDUAL: result}
 
 
 def residuals(good: Floats, others: Floats, rank: int) -> Floats:
@@ -139,10 +139,10 @@ def successes(r: Rollouts) -> Bools:
 def quantiles(values: Floats, group: Ints, size: int, at: tuple[float, float]) -> Floats:
     """Two quantiles of each group, [groups, 2], interpolated between neighbours; 0 for an empty group. Groups follow one another."""
     starts = np.searchsorted(group, np.arange(size + 1))
-    found = np.zeros((size, 2))
+    result = np.zeros((size, 2))
     for number in np.flatnonzero(np.diff(starts)):
-        found[number] = np.quantile(values[starts[number] : starts[number + 1]], at)
-    return found
+        result[number] = np.quantile(values[starts[number] : starts[number + 1]], at)
+    return result
 
 
 @method("resrl", paper=PAPER, changes="credit", costs="one pass over groups with successes and failures", evidence="code")

@@ -37,9 +37,9 @@ class ScalingInter(Plan):
 
     def gather(self, places: Places, groups: int) -> Rounds:
         cap = self.cap if places.max_turns is None else min(self.cap, places.max_turns)
-        found = yield [replace(start, max_turns=cap) for start in places.groups(groups)]
+        attempts = yield [replace(start, max_turns=cap) for start in places.groups(groups)]
         self.step += 1
-        return Gathered(found, {"max_turns": float(cap)})
+        return Gathered(attempts, {"max_turns": float(cap)})
 
     def state(self) -> dict[str, Any]:
         return {"step": self.step}

@@ -65,14 +65,14 @@ class Slea(Plan):
         self.extract: Callable[[Trajectory], Sequence[Lesson]] = lessons if extract is None else load_reference(extract, EXTRACT)
 
     def gather(self, places: Places, groups: int) -> Rounds:
-        found = yield [self.evaluated(start) for start in places.groups(groups)]
+        attempts = yield [self.evaluated(start) for start in places.groups(groups)]
         ready = self.ready
         if ready:
-            self.library.see(turn.observation for trajectory in found for turn in trajectory.turns)
-        added = self.learn(found)
+            self.library.see(turn.observation for trajectory in attempts for turn in trajectory.turns)
+        added = self.learn(attempts)
         self.step += 1
         counts = {"lessons": len(self.library.entries), "lessons_added": added, "lessons_shown": ready}
-        return Gathered(found, {name: float(count) for name, count in counts.items()})
+        return Gathered(attempts, {name: float(count) for name, count in counts.items()})
 
     @property
     def ready(self) -> bool:
@@ -115,13 +115,13 @@ def lessons(trajectory: Trajectory) -> list[Lesson]:
         way = " -> ".join(actions[:5]) + (f" and {len(actions) - 5} more" if len(actions) > 5 else "")
         first = Lesson("method", f"{trajectory.goal} {way}".strip(), score, turns[0].observation)
         return [first, *(Lesson("example", f"{_line(t.observation)}: {t.action}", 0.8 * score, t.observation) for t in turns)]
-    found = [Lesson("mistake", f"This led nowhere: {' -> '.join(actions[-3:])}", abs(score), turns[-1].observation)]
+    items = [Lesson("mistake", f"This led nowhere: {' -> '.join(actions[-3:])}", abs(score), turns[-1].observation)]
     repeated = next((turn for turn, two, three in zip(turns, turns[1:], turns[2:], strict=False) if _same(turn, two, three)), None)
     if repeated is not None:
-        found.append(Lesson("pattern", f"Do not repeat {repeated.action}", 0.5, repeated.observation))
+        items.append(Lesson("pattern", f"Do not repeat {repeated.action}", 0.5, repeated.observation))
     if trajectory.stop is Stop.STEP_LIMIT:
-        found.append(Lesson("diagnostic", "An attempt ran out of turns: take a shorter way", 0.3))
-    return found
+        items.append(Lesson("diagnostic", "An attempt ran out of turns: take a shorter way", 0.3))
+    return items
 
 
 def _lesson(given: Any) -> Lesson:
@@ -248,8 +248,8 @@ class Library:
                 cluster.used += 1
 
     def _cluster(self, observation: str) -> Cluster:
-        if (found := self.find(observation)) is not None:
-            return found
+        if (result := self.find(observation)) is not None:
+            return result
         if len(self.clusters) >= self.most:
             self.clusters.remove(min(self.clusters, key=lambda cluster: cluster.used))
         self.clusters.append(Cluster(observation))

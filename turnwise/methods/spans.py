@@ -42,7 +42,7 @@ class Spans:
         """By tag, the tokens between its first <tag> and the next </tag>, and what they say; tags without a closed pair are left out."""
         said = [self._word(int(number)) for number in ids]
         text, ends = "".join(said), np.cumsum([len(word) for word in said])
-        found: dict[str, tuple[range, str]] = {}
+        result: dict[str, tuple[range, str]] = {}
         for tag in tags:
             _, opening, after = text.partition(f"<{tag}>")
             inside, closing, _ = after.partition(f"</{tag}>")
@@ -50,8 +50,8 @@ class Spans:
                 continue
             start = len(text) - len(after)
             first, last = np.searchsorted(ends, (start + 1, start + max(len(inside), 1)))
-            found[tag] = (range(int(first), int(last) + 1 if inside else int(first)), inside)
-        return found
+            result[tag] = (range(int(first), int(last) + 1 if inside else int(first)), inside)
+        return result
 
     def encode(self, text: str) -> list[int]:
         """The token ids of a text inside a prompt."""

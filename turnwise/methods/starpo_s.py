@@ -38,12 +38,12 @@ def snr_weighted_credit(
     """Credit of another algorithm times the spread of the group's returns, relative to the largest spread of the batch."""
     known = algorithms[base].options
     own = {"norm": norm, "invalid_penalty": invalid_penalty}
-    found = assign(base, r, **({name: value for name, value in own.items() if name in known} | (options or {})))
+    result = assign(base, r, **({name: value for name, value in own.items() if name in known} | (options or {})))
     weight = group_weights(r)
     of_turns = weight[r.group]
-    values = found.values * (of_turns if found.level == "turn" else np.repeat(of_turns, np.diff(r.token_offsets)))
-    columns = {**found.columns, f"{found.level}.advantage": values, "group.snr": weight}
-    return columns if found.targets is None else columns | {f"{found.level}.target": found.targets}
+    values = result.values * (of_turns if result.level == "turn" else np.repeat(of_turns, np.diff(r.token_offsets)))
+    columns = {**result.columns, f"{result.level}.advantage": values, "group.snr": weight}
+    return columns if result.targets is None else columns | {f"{result.level}.target": result.targets}
 
 
 def group_weights(r: Rollouts) -> Floats:

@@ -135,15 +135,15 @@ class SubtasksEnv(Instead):
         plain = " ".join((action.rstrip(" .")[: -len(DONE)] if called else action).split())
         listed = {known.casefold(): known for known in self._seen.actions or ()}
         acted = listed.get(plain.casefold(), plain) if called else action
-        found = read_transition(self._env.step(acted), self._env)
-        self._seen, actions = self._read(found.observation), [*at.actions, plain]
-        completed = called or (found.done and found.success)
-        ends = called or found.done or len(actions) >= self._longest
+        result = read_transition(self._env.step(acted), self._env)
+        self._seen, actions = self._read(result.observation), [*at.actions, plain]
+        completed = called or (result.done and result.success)
+        ends = called or result.done or len(actions) >= self._longest
         self._at = replace(at, role="progress", actions=actions, ends=ends, completed=completed)
-        if found.done:
+        if result.done:
             self._over = OVER
         step = {"role": "action", "ends": ends, "completed": completed}
-        return replace(found, observation=self._observation(), info={**found.info, "step": step})
+        return replace(result, observation=self._observation(), info={**result.info, "step": step})
 
     def _observation(self) -> Observation:
         at, seen = self._at, self._seen
@@ -161,14 +161,14 @@ class SubtasksEnv(Instead):
         return self._text_only(read_observation(answer, self._env))
 
     def _expert(self, task: Task) -> list[str]:
-        plan, found = [str(act) for act in self._env.expert(task)], list[str]()
+        plan, items = [str(act) for act in self._env.expert(task)], list[str]()
         size = min(AHEAD, self._longest)
         for first in range(0, len(plan), size):
             chunk = plan[first : first + size]
-            found.append(chunk[-1])
+            items.append(chunk[-1])
             for k, act in enumerate(chunk):
-                found += [act + DONE if k == len(chunk) - 1 else act, ", ".join(chunk[: k + 1])]
-        return found[:-1]  # the last action ends the attempt
+                items += [act + DONE if k == len(chunk) - 1 else act, ", ".join(chunk[: k + 1])]
+        return items[:-1]  # the last action ends the attempt
 
     def _expert_action(self) -> str | None:
         at = self._at
@@ -199,11 +199,11 @@ class Steps(Buffer):
 
     def gather(self, places: Places, groups: int) -> Rounds:
         collects = self.collects is None or self.batches < self.collects
-        found = (yield places.groups(groups)) if collects else []
+        attempts = (yield places.groups(groups)) if collects else []
         old = self.drawn(places, derive(places.seed, "step_hrl", self.batches))
-        learned = [noted(one, 0.0, self.warming) for one in found] + [noted(one, 1.0, self.warming) for one in old]
-        self.keep(found)
-        return Gathered(learned, counted(found, old, len(self.kept)) | {"subtasks": subtasks_of(found)})
+        learned = [noted(one, 0.0, self.warming) for one in attempts] + [noted(one, 1.0, self.warming) for one in old]
+        self.keep(attempts)
+        return Gathered(learned, counted(attempts, old, len(self.kept)) | {"subtasks": subtasks_of(attempts)})
 
 
 @signal(
@@ -218,24 +218,24 @@ def step_values(batch: Batch, models: Any, *, gamma: TurnDiscount = 0.99, tau: T
     target.follow(critic, tau)
     said, later = critic.outputs(batch), target.outputs(batch)
     role, ends = np.asarray(batch.column(ROLE)), np.asarray(batch.column(ENDS)).astype(bool)
-    found = {Q: np.zeros(len(batch)), V: np.zeros(len(batch))}
+    columns = {Q: np.zeros(len(batch)), V: np.zeros(len(batch))}
     for number, name in enumerate(ROLES):
         own = np.concatenate([rows[role[rows] == number] for rows in map(np.asarray, map(batch.rows, range(len(batch.trajectories))))])
         following = np.where(ends[own], 0.0, np.append(later[f"v_{name}"][own][1:], 0.0))
         goals = {"q": np.asarray(batch.column(REWARD))[own] + gamma * following, "v": later[f"q_{name}"][own]}
         for kind, values in goals.items():
-            found[f"turn.target_{kind}_{name}"] = np.full(len(batch), np.nan)
-            found[f"turn.target_{kind}_{name}"][own] = values
-            found[f"turn.{kind}"][own] = said[f"{kind}_{name}"][own]
-    return found
+            columns[f"turn.target_{kind}_{name}"] = np.full(len(batch), np.nan)
+            columns[f"turn.target_{kind}_{name}"][own] = values
+            columns[f"turn.{kind}"][own] = said[f"{kind}_{name}"][own]
+    return columns
 
 
 def step_of(turn: Turn) -> Mapping[str, Any]:
     """What the environment said about the role of a turn."""
-    found = turn.info.get("env", {}).get("step")
-    if found is None:
+    columns = turn.info.get("env", {}).get("step")
+    if columns is None:
         raise TurnwiseError("step_hrl: the turns have no roles. Set env.options.subtasks, as method.name=step_hrl does")
-    return dict(found)
+    return dict(columns)
 
 
 @signal("step_roles", paper="STEP-HRL, arXiv 2604.05808", gives=(ROLE, REWARD, ENDS))

@@ -100,10 +100,10 @@ class Strata(Plan):
         chosen = [[turns[k] for k in self.different(turns, number)] for turns in candidates]
         own = {start.number: (n // size, n % number) for n, start in enumerate(starts)}  # the task and the strategy of each attempt
         turn_of = {attempt: chosen[task][z] for attempt, (task, z) in own.items()}
-        found = yield [replace(start, hint=shown(turn_of[start.number], self.show)) for start in starts]
-        flagged = self.judged(places, found, [turn_of[int(one.id)] for one in found], derive(seed, "judge"))
+        finished = yield [replace(start, hint=shown(turn_of[start.number], self.show)) for start in starts]
+        flagged = self.judged(places, finished, [turn_of[int(one.id)] for one in finished], derive(seed, "judge"))
         attempts: dict[tuple[int, int], list[Trajectory]] = {}
-        for trajectory in found:
+        for trajectory in finished:
             place = own[int(trajectory.id)]
             note(trajectory.turns, {"strategy": place[1], "writes": 0.0, "flagged": 0.0})
             attempts.setdefault(place, []).append(trajectory)
@@ -114,7 +114,7 @@ class Strata(Plan):
                 note([turn], {"strategy": z, "writes": 1.0, "flagged": 0.0})
                 texts.append(writing(places, firsts[task], turn, tried))
         counts = {"strategies": len(texts), "flagged": len(flagged)}
-        return Gathered([*found, *texts], {**summary(found), **{name: float(count) for name, count in counts.items()}})
+        return Gathered([*finished, *texts], {**summary(finished), **{name: float(count) for name, count in counts.items()}})
 
     def different(self, turns: Sequence[Turn], number: int) -> list[int]:
         """Which of these texts are chosen."""
@@ -133,11 +133,11 @@ class Strata(Plan):
             return []
         pairs = list(zip((strategy.action for strategy in strategies), attempts, strict=True))
         if self.flags is not None:
-            found = [set(self.flags(text, attempt.turns)) for text, attempt in pairs]
+            items = [set(self.flags(text, attempt.turns)) for text, attempt in pairs]
         else:
             answers = places.answers([question(text, attempt) for text, attempt in pairs], seed)
-            found = [{int(number) - 1 for number in re.findall(r"[0-9]{1,6}", answer)} for answer in answers]
-        return [turn for attempt, flagged in zip(attempts, found, strict=True) for t, turn in enumerate(attempt.turns) if t in flagged]
+            items = [{int(number) - 1 for number in re.findall(r"[0-9]{1,6}", answer)} for answer in answers]
+        return [turn for attempt, flagged in zip(attempts, items, strict=True) for t, turn in enumerate(attempt.turns) if t in flagged]
 
     def evaluation(self, places: Places, starts: Sequence[Start]) -> list[Start]:
         """Every attempt with one strategy of its own."""

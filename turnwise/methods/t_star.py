@@ -116,8 +116,8 @@ def merged_states(batch: Batch, action: Ints, policy: Any, most: float) -> Ints:
         if anchor[row] != anchor[home]:
             compared.setdefault((key, int(anchor[row])), (home, row))
     asked = [(said, seen) for pair in compared.values() for said in pair for seen in pair]  # each response after each prompt
-    found = policy.logprobs([turns[seen].prompt_ids for _, seen in asked], [turns[said].response_ids for said, _ in asked])
-    mean = np.array([float(np.mean(own)) if len(own) else 0.0 for own in found]).reshape(-1, 2, 2)
+    values = policy.logprobs([turns[seen].prompt_ids for _, seen in asked], [turns[said].response_ids for said, _ in asked])
+    mean = np.array([float(np.mean(own)) if len(own) else 0.0 for own in values]).reshape(-1, 2, 2)
     distance = ((mean[:, 0, 0] - mean[:, 0, 1]) + (mean[:, 1, 1] - mean[:, 1, 0])) / 2
     same = {key: int(anchor[home]) for (key, (home, _)), far in zip(compared.items(), distance, strict=True) if far < most}
     keys = zip(batch.rollouts.group.tolist(), before.tolist(), anchor.tolist(), strict=True)
@@ -179,12 +179,12 @@ class Corrected(Plan):
         batch = Batch.of(roots)
         better, worse, difference = pairs_of(batch.rollouts, action_codes(batch.trajectories), self.gap)
         seen: Counter[int | str] = Counter()
-        found = []
+        items = []
         for k in np.lexsort((better, -difference)):
             good, bad = _place(batch, int(better[k])), _place(batch, int(worse[k]))
-            found.append(Fork(good, bad, seen[bad[0].group] < self.corrections))
+            items.append(Fork(good, bad, seen[bad[0].group] < self.corrections))
             seen[bad[0].group] += 1
-        return found
+        return items
 
     def again(self, fork: Fork, number: int, places: Places) -> Start:
         """One turn from the state of the fork, with both branches in view."""

@@ -53,11 +53,11 @@ class Horizon(Plan, ABC):
 
     def gather(self, places: Places, groups: int) -> Rounds:
         starts = self.limited(places, places.groups(groups))
-        found = yield starts
+        attempts = yield starts
         self.step += 1
         given = sum(start.branch.t for start in starts if start.branch is not None) / max(len(starts), 1)
         horizon = {"given_turns": given} if given else {"max_turns": float(starts[0].max_turns)} if starts and starts[0].max_turns else {}
-        return Gathered(found, horizon)
+        return Gathered(attempts, horizon)
 
     @abstractmethod
     def limited(self, places: Places, starts: Sequence[Start]) -> list[Start]:
@@ -98,12 +98,12 @@ class BackToFront(Horizon):
     def limited(self, places: Places, starts: Sequence[Start]) -> list[Start]:
         tasks = {start.task.id: start.task for start in starts}
         shown = {one.task: one for one in places.demonstrations(list(tasks.values())) if one.success}
-        found = []
+        planned = []
         for start in starts:
             given = max(0, len(shown[start.task.id].turns) - 1 - self.grown) if start.task.id in shown else 0
             branch = places.branch(shown[start.task.id], given, group=start.group, task=start.task) if given else [start]
-            found += branch
-        return found
+            planned += branch
+        return planned
 
 
 @credit.register("tcod", paper="TCOD, arXiv 2604.24005", needs=("token.teacher_logprob", "token.logprob"))

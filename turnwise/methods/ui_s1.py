@@ -69,8 +69,8 @@ class SemiOnline(Plan):
         going = lines
         while going:
             planned = [(line, self.next(line, places)) for line in going]
-            found = yield [start for _, start in planned]
-            played = {one.id: one for one in found}
+            attempts = yield [start for _, start in planned]
+            played = {one.id: one for one in attempts}
             for line, start in planned:
                 line.lost = start.number not in played
             going = [line for line, start in planned if not line.lost and self.goes_on(line, played[start.number])]

@@ -71,12 +71,12 @@ class Vine(Plan):
     def homes(self, roots: Sequence[Trajectory]) -> dict[Place, Place]:
         """For each state that is valued, the place that it is valued at: the first one that shares its estimate."""
         first: dict[Hashable, Place] = {}
-        found = {}
+        result = {}
         for root in roots:
             until = len(root.turns) if self.last is None else self.last + 1
             for t, turn in enumerate(root.turns[:until]):
-                found[root.id, t] = first.setdefault(self.key(root, t, turn), (root.id, t))
-        return found
+                result[root.id, t] = first.setdefault(self.key(root, t, turn), (root.id, t))
+        return result
 
     def key(self, root: Trajectory, t: int, turn: Turn) -> Hashable:
         """What states have in common that share an estimate."""

@@ -109,12 +109,12 @@ class Candidated(Plan):
         starts = {start.number: start for start in places.groups(groups)}
         first = yield [replace(start, max_turns=1) for start in starts.values()]
         lines = [Line(starts[int(one.id)], one, []) for one in first]
-        found = yield self.branches(lines, places, 0, self.candidates - 1)
-        choices = self.commit(lines, found, places, 0, 0)
+        attempts = yield self.branches(lines, places, 0, self.candidates - 1)
+        choices = self.commit(lines, attempts, places, 0, 0)
         t = 1
         while going := [line for line in lines if line.going]:
-            found = yield self.branches(going, places, t, self.candidates)
-            choices = self.commit(going, found, places, t, choices)
+            attempts = yield self.branches(going, places, t, self.candidates)
+            choices = self.commit(going, attempts, places, t, choices)
             t += 1
         lines = [replace(line, here=replace(line.here, parent=None, branch_t=0)) for line in lines]  # it begins at the start
         return Gathered([one for line in lines for one in (line.here, *line.others)], self.counts(lines))

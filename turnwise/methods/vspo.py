@@ -68,10 +68,10 @@ def share_out(value: Floats, copies: int) -> Ints:
     if total <= 0 or copies == 0:
         return np.zeros(len(value), np.int64)
     wanted = value / total * copies
-    found = np.floor(wanted).astype(np.int64)
-    left = np.argsort(-(wanted - found), kind="stable")[: copies - int(found.sum())]
-    found[left] += 1
-    return found
+    values = np.floor(wanted).astype(np.int64)
+    left = np.argsort(-(wanted - values), kind="stable")[: copies - int(values.sum())]
+    values[left] += 1
+    return values
 
 
 @method("vspo", paper=PAPER, changes="reward, credit", costs="none", evidence="notes, part: stages, law of copies and smoothing are ours")
