@@ -25,8 +25,8 @@ from turnwise.pages.answers import Answers
 from turnwise.pages.run_list import RunList
 from turnwise.runs.exchange import export_trajectories
 from turnwise.setup.catalogue import FAMILIES
+from turnwise.setup.early import look_at
 from turnwise.setup.names import REGISTRIES, know, pieces, registry
-from turnwise.setup.unread import look_at
 from turnwise.util.errors import TurnwiseError
 
 pytestmark = pytest.mark.usefixtures("refusing")

@@ -29,10 +29,9 @@ from turnwise.runs.result import Result
 from turnwise.runs.trackers import Trackers, make_trackers
 from turnwise.setup.arguments import CreditLike, EnvLike, Given, PromptsLike, RecipeLike, ReplyFunction, RewardLike, as_recipe
 from turnwise.setup.early import check_trainable
-from turnwise.setup.measure import choose_panel, report_faults, says_how, settings_of
+from turnwise.setup.evaluated import choose_panel, report_faults, says_how, settings_of, source_config, write_weights
 from turnwise.setup.resume import apply_changes, resumed_config
 from turnwise.setup.small_gpu import for_this_gpu, keep_choice, limited, prepare_allocator
-from turnwise.setup.source import source_config, write_weights
 from turnwise.setup.state import restore, save
 from turnwise.setup.training import build_player, build_training, check_engine, hooks_of
 from turnwise.train import run_iterations

@@ -111,7 +111,7 @@ class ModelPolicy:
             self.engine.start()
             return self._unread.popleft()
         responses = self.engine.poll() if wait or not self._steps else self.engine.poll(wait=False)
-        self._unread.extend(pieces(responses, getattr(self.engine, "early", 0)))
+        self._unread.extend(pieces(responses, self.engine.early))
         return self._unread.popleft() if self._unread else ()
 
     def _answer(self, response: Response) -> Answer | None:

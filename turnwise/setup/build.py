@@ -21,7 +21,7 @@ from turnwise.config.schema import Config
 from turnwise.config.section import Section
 from turnwise.config.sections import Engine as EngineSection
 from turnwise.engines.base import Engine, Sampling
-from turnwise.engines.registry import checked, engine_class, engines
+from turnwise.engines.registry import checked, declared, engine_class, engines
 from turnwise.engines.registry import make as make_engine
 from turnwise.envs import registry
 from turnwise.envs.registry import as_given
@@ -67,7 +67,7 @@ def load_model(config: Config, folder: Path | None = None, words: Path | None = 
     """The recipe's model, or the one in `folder`; torch computes with as many threads as it can use. `words`: a folder with the tiny
     model's tokenizer, if its environment should not be played for it. Of a model on a server, a tokenizer that counts its tokens."""
     hooks = hooks or Hooks()
-    if config.engine.name == "openai":
+    if not declared(config.engine.name).in_process:
         return LoadedModel(loading.load_tokenizer(config, folder, limits_of(config.env, hooks.cancelled)))
     path = folder or config.model.path
     if path is not None:

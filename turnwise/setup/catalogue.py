@@ -23,6 +23,7 @@ FAMILIES: Mapping[str, str] = {
     "objective": "how the policy moves: from log-probabilities and advantages to a loss",
     "importance": "corrections for tokens that the learner's policy did not sample",
     "plan": "which attempts are made next",
+    "source": "what hands out batches, in front of the run's own source",
     "signal": "columns that are added to a batch before credit",
     "schedule": "which parts of a batch make up which optimiser step",
     "method": "settings that belong together, under one name",

@@ -39,6 +39,7 @@ from turnwise.config.schema import Config
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task
+from turnwise.engines.registry import declared
 from turnwise.learn.local import LocalLearner
 from turnwise.learn.models import choose_device
 from turnwise.learn.ranks.group import join
@@ -63,6 +64,7 @@ from turnwise.setup.training import (
     build_examples,
     build_plan,
     build_slots,
+    build_source,
     check_training,
     run_over,
 )
@@ -73,7 +75,6 @@ from turnwise.util.late import Late
 
 RESERVES = 60.0  # seconds for a GPU to be reserved
 CALLS = 8  # that one actor takes at a time, in addition to one per group that it plays ahead
-OWN_WEIGHTS = ("vllm",)  # engines that load published weights themselves
 
 
 def build_cluster_training(config: Config, hooks: Hooks, stack: ExitStack) -> Training:
@@ -115,7 +116,17 @@ def build_cluster_training(config: Config, hooks: Hooks, stack: ExitStack) -> Tr
     warm_start = WarmStart(config, examples, learner, collectors, engine, hooks)
     evaluator = Evaluator(checked.panel, config.eval, collectors, plan, slots, checked.max_turns, checked.faults.check)
     return Training(
-        config, source, plan, slots, learner, build_credit(config), evaluator, warm_start, checked.faults, over, loaded.tokenizer
+        config,
+        build_source(config, source),
+        plan,
+        slots,
+        learner,
+        build_credit(config),
+        evaluator,
+        warm_start,
+        checked.faults,
+        over,
+        loaded.tokenizer,
     )
 
 
@@ -212,7 +223,7 @@ def build_remote_engine(config: Config, learner: LocalLearner | RankedLearner, w
     assert cluster is not None
     device = learner.policy.device if isinstance(learner, LocalLearner) else torch.device("cpu")
     kind = transfer(cluster, device)
-    weights = partial(learner.weights, config.engine.name in OWN_WEIGHTS)
+    weights = partial(learner.weights, not declared(config.engine.name).shares_weights)
     sends = sender(kind, weights, device, cluster.deadline, cluster.port)
     engine = RemoteEngine(Access(workers), sends, waits=kind != "store", later=cluster.staleness == 0)
     engine.refresh()
@@ -323,7 +334,6 @@ class WorkerParts:
         self._pool = build_pool(config)
         self._collectors = build_collectors(config, self._pool, agent, lambda: self._engine, step_limit(config.env), hooks)
         self._device = torch.device(choose_device(config.device))
-        self._own_weights = config.engine.name in OWN_WEIGHTS
 
     @property
     def version(self) -> int:
@@ -358,11 +368,11 @@ class WorkerParts:
 
     def publish(self, version: int, weights: Any) -> None:
         tensors = weights.tensors(self._device)
-        if self._own_weights:
-            self._engine.publish(version, tensors)
-        else:
+        if self._engine.shares_weights:
             copy_into(dict(self._model.named_parameters()), tensors)
             self._engine.publish(version)
+        else:
+            self._engine.publish(version, tensors)
         if self._device.type == "cuda":  # from now on the learner may change its weights
             torch.cuda.synchronize(self._device)
 

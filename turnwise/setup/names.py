@@ -31,6 +31,7 @@ REGISTRIES: Mapping[str, str] = {
     "objective": "turnwise.objectives.registry:algorithms",
     "importance": "turnwise.objectives.registry:corrections",
     "plan": "turnwise.methods.registry:plans",
+    "source": "turnwise.collect.source:sources",
     "signal": "turnwise.methods.registry:signals",
     "schedule": "turnwise.methods.registry:schedules",
     "method": "turnwise.methods.registry:methods",
@@ -41,8 +42,8 @@ REGISTRIES: Mapping[str, str] = {
     "engine": "turnwise.engines.registry:engines",
     "tracker": "turnwise.runs.trackers.base:known",
 }
-STAGES = ("plan", "signal", "credit", "objective", "importance", "schedule", "method", "model kind")
-LIGHT = ("plan", "signal", "credit", "schedule", "method", "model kind")  # known without torch
+STAGES = ("plan", "source", "signal", "credit", "objective", "importance", "schedule", "method", "model kind")
+LIGHT = ("plan", "source", "signal", "credit", "schedule", "method", "model kind")  # known without torch
 
 UNSET = ("method", "extends", "name", "out", "seed")  # what a method leaves to the recipe
 

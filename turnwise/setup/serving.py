@@ -21,7 +21,7 @@ from turnwise.engines.serve import Endpoint, Limits, Opened
 from turnwise.engines.transformers import TransformersEngine
 from turnwise.learn.models import check_family, choose_device, load_folder, use_threads, warn_of_slow_dtype
 from turnwise.runs.folder import CONFIG, Run
-from turnwise.setup.source import model_of
+from turnwise.setup.evaluated import model_of
 from turnwise.util.errors import TurnwiseError
 
 KEY_VARIABLE = "TURNWISE_API_KEY"

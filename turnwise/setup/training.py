@@ -21,7 +21,7 @@ from turnwise.collect.hooks import Hooks
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.panel import Evaluation, run_panel
 from turnwise.collect.rewards import Rewards
-from turnwise.collect.source import LocalSource, Source
+from turnwise.collect.source import LocalSource, Source, sources
 from turnwise.config.schema import Config
 from turnwise.config.sections import Eval
 from turnwise.data.attempts import Start
@@ -29,6 +29,7 @@ from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import TaskSet
 from turnwise.engines.base import Engine
+from turnwise.engines.registry import declared
 from turnwise.envs import registry
 from turnwise.envs.pool import Pool
 from turnwise.envs.program.env import ProgramEnv
@@ -191,7 +192,7 @@ def check_training(config: Config, hooks: Hooks) -> Checked:
 
 def check_engine(config: Config, folder: Path | None = None) -> None:
     """The engine's options, whether what it needs is here, and whether it takes a model of this family; before one is loaded."""
-    if config.engine.name != "openai":
+    if declared(config.engine.name).in_process:
         engine_options(config)
     check_families(config, folder)
 
@@ -217,7 +218,7 @@ def build_collectors(
         max_turns,
         rewards or build_rewards(config),
         config.agent.max_invalid,
-        ordered=config.env.in_order and config.engine.name != "openai",  # the batches of a server cannot be controlled
+        ordered=config.env.in_order and declared(config.engine.name).in_process,  # the batches of a server cannot be controlled
         reports=reports(config),
         snapshots=bool({"env.snapshot", "env.snapshot?"} & needed(config)),
         hooks=hooks,
@@ -297,6 +298,15 @@ def build_slots(config: Config, checked: Checked, agent: Agent, collectors: Coll
     )
 
 
+def build_source(config: Config, source: Source) -> Source:
+    """The run's source, or the one that the recipe puts in front of it."""
+    section = config.source
+    if section is None:
+        return source
+    entry = sources[section.name]
+    return entry.function(source, **entry.bind(section.options, sources.kind))
+
+
 def build_credit(config: Config) -> CreditStep:
     """The recipe's credit function, and the targets of its critic."""
     level = None if config.learner.value is None else config.learner.value.level
@@ -351,7 +361,17 @@ def build_local_training(config: Config, hooks: Hooks, stack: ExitStack) -> Trai
     warm_start = WarmStart(config, examples, learner, collectors, engine, hooks)
     evaluator = Evaluator(checked.panel, config.eval, collectors, plan, slots, checked.max_turns, checked.faults.check)
     return Training(
-        config, source, plan, slots, learner, build_credit(config), evaluator, warm_start, checked.faults, over, loaded.tokenizer
+        config,
+        build_source(config, source),
+        plan,
+        slots,
+        learner,
+        build_credit(config),
+        evaluator,
+        warm_start,
+        checked.faults,
+        over,
+        loaded.tokenizer,
     )
 
 
