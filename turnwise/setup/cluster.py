@@ -22,7 +22,8 @@ from turnwise.cluster.collecting import RemoteCollectors
 from turnwise.cluster.placement import Bundle, crowded, prefers
 from turnwise.cluster.prefetch import Prefetcher
 from turnwise.cluster.prefetch import Settings as PrefetchSettings
-from turnwise.cluster.ranks import LearnerRanks, Rank, RankedLearner, RankLearner
+from turnwise.cluster.ranked_learner import RankedLearner, RankLearner
+from turnwise.cluster.ranks import LearnerRanks, Rank
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
 from turnwise.cluster.start import connect, import_ray, leave
 from turnwise.cluster.weights import close_handles, copy_into, sender

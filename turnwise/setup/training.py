@@ -6,12 +6,12 @@ none knows the others' recipe, or this module. A run on a cluster is made of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from turnwise.agent import Agent
 from turnwise.collect import services
@@ -34,9 +34,8 @@ from turnwise.envs import registry
 from turnwise.envs.pool import Pool
 from turnwise.envs.program.env import ProgramEnv
 from turnwise.learn.crediting import CreditStep
-from turnwise.learn.local import Signal
+from turnwise.learn.local import Learning, Signal
 from turnwise.learn.models import choose_device
-from turnwise.learn.sft import SftSettings
 from turnwise.methods.planning import Dynamic, Places, Plain, Plan
 from turnwise.methods.registry import plans
 from turnwise.runs.reporter import Reporter
@@ -69,31 +68,6 @@ from turnwise.setup.needs import check_needs, reports
 from turnwise.setup.warmstart import Examples, WarmStart, check_examples
 from turnwise.util.late import Late
 from turnwise.util.notice import Once
-
-
-class TrainedPart(Protocol):
-    """All that needs weights, in this process (learn/local.py) or in learner ranks (cluster/ranks.py)."""
-
-    def signal(self, batch: Batch, progress: float = 0.0) -> Batch: ...
-
-    def update(self, batch: Batch, seed: int, progress: float) -> dict[str, float]: ...
-
-    def imitate(
-        self,
-        examples: Sequence[Trajectory],
-        settings: SftSettings,
-        seed: int,
-        measure: Callable[[], float] | None = None,
-        cancelled: Callable[[], bool] = ...,
-    ) -> dict[str, float]: ...
-
-    def follow_policy(self) -> None: ...
-
-    def save(self, folder: Path, step: int, state: Mapping[str, Any], score: float | None, keep: int) -> None: ...
-
-    def restore(self, path: Path) -> dict[str, Any]: ...
-
-    def save_model(self, folder: Path, merged: bool = True) -> Path: ...
 
 
 @dataclass(frozen=True)
@@ -135,7 +109,7 @@ class Training:
     source: Source
     plan: Plan
     slots: Places
-    learner: TrainedPart
+    learner: Learning
     credit: Callable[[Batch], tuple[Batch, dict[str, float]]]
     evaluate: Evaluator
     warm_start: Callable[[Callable[[], None]], dict[str, float]]
