@@ -285,8 +285,10 @@ def export(run_folder: str | Path, out: str | Path, *, merged: bool = True, best
     config = Config.load(run.folder / CONFIG)
     if model is not None and model not in config.models:
         raise unknown_name(f"model of {run.folder}:", model, config.models)
-    place = "model" if model is None else f"models.{model}"
+    section = "model" if model is None else f"models.{model}"
     if not merged and (config.model if model is None else config.models[model]).lora is None:
-        raise TurnwiseError(f"{run.folder} was trained without adapters ({place}.lora), so there are none to export: leave --adapters out")
+        raise TurnwiseError(
+            f"{run.folder} was trained without adapters ({section}.lora), so there are none to export: leave --adapters out"
+        )
     with run.locked("export") if folder.resolve().is_relative_to(run.folder.resolve()) else nullcontext():
         return write_weights(run, config, folder, merged, best, model)

@@ -51,9 +51,9 @@ class Rank:
         which it waited for the others."""
         waited = getattr(self._made, "waited", float)
         began, before = time.perf_counter(), waited()
-        found = getattr(self._made, method)(*arguments)
+        answer = getattr(self._made, method)(*arguments)
         self._worked += time.perf_counter() - began - (waited() - before)
-        return found if self._rank == 0 else None, self._worked
+        return answer if self._rank == 0 else None, self._worked
 
     def progress(self) -> float:
         """Any number that changes while something happens."""
@@ -85,7 +85,7 @@ class LearnerRanks:
         for _ in range(self.retries + 1):
             try:
                 self._up()
-                found = self._run(method, arguments)
+                answer = self._run(method, arguments)
             except Lost as lost:
                 problem = str(lost)
                 self._end()
@@ -97,7 +97,7 @@ class LearnerRanks:
                 raise
             if not pure:
                 self._since.append((method, arguments))
-            return found
+            return answer
         raise TurnwiseError(
             f"the learner's ranks were lost {self.retries + 1} times in a row ({problem}). The last checkpoint is intact: look at the "
             "machines (`turnwise cluster check`), then resume the run"
@@ -105,9 +105,9 @@ class LearnerRanks:
 
     def save(self, method: str, *arguments: Any, then: Sequence[Any]) -> Any:
         """Call a method that writes a checkpoint. From now on, a new start begins with the call `then`: its method, then its arguments."""
-        found = self.call(method, *arguments, pure=True)
+        answer = self.call(method, *arguments, pure=True)
         self._since = [(then[0], tuple(then[1:]))]
-        return found
+        return answer
 
     def catch_up(self) -> None:
         """Bring the ranks to the current state from any other: load the last checkpoint and repeat the calls since then."""
@@ -116,9 +116,9 @@ class LearnerRanks:
 
     def worked(self) -> list[float]:
         """Seconds that each rank has worked since the last call."""
-        found = [now - told for now, told in zip(self._worked, self._told, strict=True)]
+        seconds = [now - told for now, told in zip(self._worked, self._told, strict=True)]
         self._told = list(self._worked)
-        return found
+        return seconds
 
     def close(self) -> None:
         """End all ranks."""
@@ -141,8 +141,8 @@ class LearnerRanks:
         self.catch_up()
 
     def _run(self, method: str, arguments: tuple[Any, ...]) -> Any:
-        given = import_ray().put(arguments)
-        answers = self._answers([handle.call.remote(method, given) for handle in self._handles], method)
+        stored = import_ray().put(arguments)
+        answers = self._answers([handle.call.remote(method, stored) for handle in self._handles], method)
         self._worked = [worked for _, worked in answers]
         return answers[0][0]
 

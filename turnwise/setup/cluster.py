@@ -198,9 +198,9 @@ def start_workers(config: Config, bundles: Sequence[Bundle], spec: ActorSpec, ho
         for _ in range(count):
             hooks.on_end(Trajectory(0, 0))
 
-    own = [bundle for bundle in bundles if bundle.part.startswith("engine")]
+    for_workers = [bundle for bundle in bundles if bundle.part.startswith("engine")]
     shared = transfer(cluster, torch.device(choose_device(config.device))) == "ipc"  # with the learner, on its GPU
-    start = partial(start_actor, own, spec, cluster.retries, waits=shared)
+    start = partial(start_actor, for_workers, spec, cluster.retries, waits=shared)
     return RolloutWorkers(start, cluster.engines, cluster.deadline, cluster.retries, WorkerHooks(hooks.say, hooks.cancelled, ended))
 
 
@@ -236,13 +236,13 @@ def build_ranked_learner(config: Config, bundles: Sequence[Bundle], spec: ActorS
     is played."""
     cluster = config.cluster
     assert cluster is not None
-    own = [bundle for bundle in bundles if bundle.part.startswith("learner")]
+    for_ranks = [bundle for bundle in bundles if bundle.part.startswith("learner")]
     rank_spec = RankSpec(spec, cluster.deadline, annotates(config))
 
     def start(rank: int) -> Any:
-        bundle = own[rank]
+        bundle = for_ranks[rank]
         limits = {"num_cpus": bundle.cpus, "num_gpus": bundle.gpus, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": 2}
-        return import_ray().remote(Rank).options(scheduling_strategy=prefers(bundle.node), **limits).remote(rank_spec, rank, len(own))
+        return import_ray().remote(Rank).options(scheduling_strategy=prefers(bundle.node), **limits).remote(rank_spec, rank, len(for_ranks))
 
     ranks = LearnerRanks(start, cluster.learners, cluster.deadline, cluster.retries, hooks.say)
     stack.callback(ranks.close)

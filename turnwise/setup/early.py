@@ -86,9 +86,9 @@ def look_at_player(agent: str, env: str | None, options: Mapping[str, Any]) -> N
     """The same for the player: a run or a model, or `random`, `scripted` and `expert`, which need an environment."""
     changes = {f"env.options.{key}": value for key, value in options.items()}
     if agent not in PLAYERS:
-        found = read_source(agent, env, changes)
-        if found.run is None:  # a run contains what it names
-            look(found.config)
+        source = read_source(agent, env, changes)
+        if source.run is None:  # a run contains what it names
+            look(source.config)
     elif env is not None:
         look(Config.load(None, {**changes, "env.name": env}))
 
@@ -147,8 +147,8 @@ def look_at(config: Config) -> None:
     """An error for code that is missing, is not Python, or is clearly of another kind. Built-in trackers are made, others are not."""
     for reference, kind in named(config):
         check_reference(reference, kind)
-    own = [name for name in config.run.trackers if not is_reference(name)]
-    make_trackers(own, {name: config.run.tracker_options.get(name, {}) for name in own})
+    built_in = [name for name in config.run.trackers if not is_reference(name)]
+    make_trackers(built_in, {name: config.run.tracker_options.get(name, {}) for name in built_in})
 
 
 def named(config: Config) -> Iterator[tuple[str, Kind]]:

@@ -65,9 +65,9 @@ def step_limit(env: Env) -> int:
     """The largest number of turns of an attempt: the recipe's, otherwise the environment's."""
     if env.max_turns is not None:
         return env.max_turns
-    made = registry.make(env.name, **env.options)
-    limit = getattr(made, "max_turns", None) or registry.spec(env.name).max_turns
-    registry.close(made)
+    environment = registry.make(env.name, **env.options)
+    limit = getattr(environment, "max_turns", None) or registry.spec(env.name).max_turns
+    registry.close(environment)
     return int(limit or DEFAULT_MAX_TURNS)
 
 

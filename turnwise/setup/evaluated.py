@@ -146,11 +146,11 @@ def choose_panel(
 ) -> Chosen:
     """The selected panel; it is always reported whether training measured on it. Only the split that is asked for needs to exist, and where
     an override names it, its size need not be that of the recipe's panel."""
-    own, env, changed = config.eval, config.env, overrides or {}
-    chosen, chance = split or own.split, own.seed if seed is None else seed
+    settings, env, changed = config.eval, config.env, overrides or {}
+    chosen, chance = split or settings.split, settings.seed if seed is None else seed
     if measured and n is None and split is None:
         at_most = "eval.split" in changed and "eval.n" not in changed
-        panel = panel_of(env, chosen, None if at_most else own.n, chance, most=own.n or PANEL)
+        panel = panel_of(env, chosen, None if at_most else settings.n, chance, most=settings.n or PANEL)
     else:
         panel = panel_of(env, chosen, None if n == "all" else n, chance)
     words = f"evaluating on {env.name}: {len(panel)} tasks of {chosen} (panel {panel.hash})"
@@ -158,18 +158,18 @@ def choose_panel(
         try:
             of_run = recipe_panel(config)
         except TurnwiseError:  # its split is not here, or has fewer tasks
-            words += f", not the panel of {own.split} that training measures on"
+            words += f", not the panel of {settings.split} that training measures on"
         else:
-            other = f"not the {len(of_run)} tasks of {own.split} that training measures on (panel {of_run.hash})"
+            other = f"not the {len(of_run)} tasks of {settings.split} that training measures on (panel {of_run.hash})"
             words += ", the panel that training measures on" if panel.hash == of_run.hash else f", {other}"
-    return Chosen(panel, chosen, chance, (own.repeats if measured else 1) if repeats is None else repeats, words)
+    return Chosen(panel, chosen, chance, (settings.repeats if measured else 1) if repeats is None else repeats, words)
 
 
 def settings_of(config: Config, split: str, seed: int, max_turns: int) -> dict[str, Any]:
     """What an evaluation's result depends on in addition to the panel, with the recipe that it belongs to."""
     recipe = config.model_dump(mode="json", exclude={"out", "run"})
-    own = {"config": recipe, "config_hash": content_hash(config)}
-    return {"environment": config.env.name, "split": split, "seed": seed, "max_turns": max_turns} | own
+    hashed = {"config": recipe, "config_hash": content_hash(config)}
+    return {"environment": config.env.name, "split": split, "seed": seed, "max_turns": max_turns} | hashed
 
 
 def report_faults(result: Evaluation, say: Callable[[str], None], faults: FaultWatch) -> None:
@@ -179,11 +179,11 @@ def report_faults(result: Evaluation, say: Callable[[str], None], faults: FaultW
     if bad and len(bad) >= NEARLY_ALL * len(tried):
         raise faults.verdict(bad, len(tried))
     for stop, whose in WHOSE.items():
-        found = [trajectory for trajectory in bad if trajectory.stop is stop]
-        if found:
+        stopped = [trajectory for trajectory in bad if trajectory.stop is stop]
+        if stopped:
             remedy = ". Raise it, or shorten the prompt" if stop is Stop.CONTEXT_LIMIT else ""
-            why = f": {found[0].stop_detail}" if found[0].stop_detail else ""
+            why = f": {stopped[0].stop_detail}" if stopped[0].stop_detail else ""
             say(
-                f"warning: {len(found)} of {len(tried)} attempts were ended by {whose}, and count as failed{remedy}. "
-                f"The first, at task {found[0].task}{why}"
+                f"warning: {len(stopped)} of {len(tried)} attempts were ended by {whose}, and count as failed{remedy}. "
+                f"The first, at task {stopped[0].task}{why}"
             )

@@ -83,8 +83,8 @@ class Evaluator:
     check: Callable[[list[Trajectory]], list[Trajectory]] = lambda trajectories: trajectories
 
     def __call__(self) -> Evaluation:
-        own = self.settings
-        result = run_panel(self.collectors.evaluation(own.temperature), self.panel, own.seed, own.repeats, self._planned)
+        settings = self.settings
+        result = run_panel(self.collectors.evaluation(settings.temperature), self.panel, settings.seed, settings.repeats, self._planned)
         self.check(result.trajectories)
         return result
 
@@ -96,8 +96,8 @@ class Evaluator:
     @property
     def record(self) -> dict[str, Any]:
         """What the result depends on in addition to the weights and the panel."""
-        own = self.settings
-        return {"split": own.split, "seed": own.seed, "temperature": own.temperature, "max_turns": self.max_turns}
+        settings = self.settings
+        return {"split": settings.split, "seed": settings.seed, "temperature": settings.temperature, "max_turns": self.max_turns}
 
 
 @dataclass(frozen=True)
