@@ -79,7 +79,7 @@ def drop_metrics(before: Mapping[str, int], after: Mapping[str, int]) -> dict[st
 
 
 def seconds_metrics(before: Mapping[str, float], after: Mapping[str, float], published: float) -> dict[str, float]:
-    """Where the time of a batch went, between two readings of `RolloutWorkers.seconds`; `published`: seconds until the weights were there."""
+    """Where the time of a batch went, between two readings of `RolloutWorkers.seconds`; `published`: seconds that the weights took."""
     spent = {f"seconds_{name}": after[name] - before.get(name, 0.0) for name in SECONDS if name in after}
     return {"seconds_publish": published} | spent
 

@@ -31,7 +31,6 @@ from turnwise.cluster.work import Spec
 from turnwise.cluster.worker import RolloutWorker
 from turnwise.cluster.workers import RolloutWorkers, WorkerHooks
 from turnwise.collect.collector import Collector
-from turnwise.collect.collectors import LocalCollectors
 from turnwise.collect.hooks import Hooks
 from turnwise.collect.source import LocalSource
 from turnwise.config import objects
@@ -347,10 +346,6 @@ class WorkerParts:
     @property
     def environments(self) -> float:
         return float(self._pool.busy)
-
-    @property
-    def collectors(self) -> LocalCollectors:
-        return self._collectors
 
     def collector(self, spec: Spec) -> Collector:
         collectors = self._collectors
