@@ -132,7 +132,6 @@ def go_on(
 
 def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> Result:
     """Train in the run's folder, from its last checkpoint."""
-    check_trainable(config)
     reporter = reporter or Reporter()
     with run.locked("train", reporter.note):
         objects.keep(run.folder, objects.names_in(config.model_dump(mode="json")), reporter.note)
