@@ -68,11 +68,11 @@ class Outcome:
     sending: Sending | None = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        state, value = dict(self.__dict__) | {"sending": None}, self.value
-        if not isinstance(value, list) or not all(type(one) is Trajectory for one in value):
+        state, found = dict(self.__dict__) | {"sending": None}, self.value
+        if not isinstance(found, list) or not all(type(one) is Trajectory for one in found):
             return state
         began = time.perf_counter()
-        state["value"] = (self.sending or Sending(Pace())).rest(value, [trajectory for trajectory, _ in self.faults])
+        state["value"] = (self.sending or Sending(Pace())).rest(found, [trajectory for trajectory, _ in self.faults])
         state["faults"] = [result for _, result in self.faults]
         return state | {"seconds": {**self.seconds, "pack": time.perf_counter() - began}}
 
@@ -84,11 +84,8 @@ class Outcome:
     def join(self, arrival: Arrival) -> None:
         """The value, from the pieces that have arrived and the rest."""
         if isinstance(rest := self.value, Rest):
-            trajectories = arrival.complete(rest)
-            self.value, self.faults = (
-                trajectories[: rest.count],
-                list(zip(trajectories[rest.count :], cast("list[EnvResult]", self.faults), strict=True)),
-            )
+            found = arrival.complete(rest)
+            self.value, self.faults = found[: rest.count], list(zip(found[rest.count :], cast("list[EnvResult]", self.faults), strict=True))
 
 
 class Parts(Protocol):
