@@ -3,7 +3,6 @@ action, and says which groups must have ended how. It never asks the scheduler a
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, field
 
 from turnwise.cluster.scheduler import Action, Cancel, Dispatch, Ended, Group, Lease
@@ -97,15 +96,6 @@ class Table:
                 must[id] = "stale"
                 cancelled.add(row.lease)
         self.check(actions, must, cancelled)
-
-    def restore(self, saved: Table, kept: set[int]) -> None:
-        """Everything is as it was, but all engines are gone, what they ran waits again, and so does what was not kept."""
-        saved = copy.deepcopy(saved)
-        self.version, self.formed, self.rows, self.ends = saved.version, saved.formed, saved.rows, saved.ends
-        self.engines, self.now = {}, 0.0
-        for id, row in self.rows.items():
-            row.lease = None
-            row.oldest = row.oldest if id in kept else None
 
     # Rules
 

@@ -18,7 +18,6 @@ import pytest
 from cluster_runs import SEATS, in_one_process, same, trained
 from conftest import ROOT, Cli
 from safetensors.torch import load_file
-from turnwise.collect.bundles import SEAT
 
 import turnwise as tw
 from turnwise import TurnwiseError
@@ -26,6 +25,7 @@ from turnwise.cluster.placement import Demand, Node, crowded, lacking, place
 from turnwise.cluster.probe import here as installed_here
 from turnwise.cluster.probe import problems
 from turnwise.cluster.start import connect, free_port
+from turnwise.collect.seats import SEAT
 from turnwise.config.schema import Config
 from turnwise.config.writing import content_hash, to_toml
 from turnwise.report.cluster_check import check_command, on_cpus
@@ -362,16 +362,16 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def seats_of(folder: Path, iteration: int) -> list[int]:
-    """The bundle of every trajectory that was learned from."""
+    """The seat of every trajectory that was learned from."""
     found = stored_trajectories(Run(folder), iteration)
-    assert all({turn.info["bundle"] for turn in one.turns} == {int(one.id) // SEAT} for one in found)
+    assert all({turn.info["seat"] for turn in one.turns} == {int(one.id) // SEAT} for one in found)
     return [int(one.id) // SEAT for one in found]
 
 
 def test_one_engine_gives_the_weights_of_one_process_for_both_seats_of_a_game(nodes: Any, plain: dict[str, Any], tmp_path: Path) -> None:
     assert same(trained(tmp_path, "one", **SEATS, **{"cluster.engines": 1}), plain)
-    bundles = seats_of(next(tmp_path.glob("one*")), 2)
-    assert bundles.count(0) == bundles.count(1) == 3 * 4
+    seats = seats_of(next(tmp_path.glob("one*")), 2)
+    assert seats.count(0) == seats.count(1) == 3 * 4
     assert not same(trained(tmp_path, "untrained", iterations=0, **SEATS), plain)
 
 
@@ -389,8 +389,8 @@ def test_ahead_of_the_learner_whole_games_are_learned_from_within_the_bound(node
     found = trained(tmp_path, "ahead", **SEATS, **{"cluster.engines": 1, "cluster.staleness": 1, "eval.every": 0})
     folder = next(tmp_path.glob("ahead*"))
     for iteration in (1, 2):
-        bundles = seats_of(folder, iteration)
-        assert bundles.count(0) == bundles.count(1) == 3 * 4
+        seats = seats_of(folder, iteration)
+        assert seats.count(0) == seats.count(1) == 3 * 4
         versions = {turn.version for one in stored_trajectories(Run(folder), iteration) for turn in one.turns}
         assert all(iteration - 2 <= version <= iteration - 1 for version in versions)
     assert found.keys() == plain.keys()

@@ -149,7 +149,7 @@ def trained(
         access.close()
 
 
-def test_engines_have_closed_their_parts_when_the_crew_is_closed(fake: None) -> None:
+def test_engines_have_closed_their_parts_when_the_workers_are_closed(fake: None) -> None:
     closed: list[int] = []
 
     class Parts(LightParts):
@@ -232,7 +232,7 @@ def test_engines_read_weights_while_the_driver_goes_on_and_the_learner_changes_n
             engine.publish(number + 1)
             assert {member.state for member in workers.members} == {"updating"}
         asked.set()
-        source.collect(Nothing())
+        next(source.batches(Nothing(), n=1))
         assert {member.state for member in workers.members} == {"up"}, "also if nothing was played"
     finally:
         access.close()

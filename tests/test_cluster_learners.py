@@ -17,7 +17,7 @@ from cluster_runs import SMALL, engines_here, same, trained
 from conftest import ROOT
 
 import turnwise as tw
-from turnwise.cluster.ranks import RankedLearner
+from turnwise.cluster.ranked_learner import RankedLearner
 from turnwise.config.schema import Config
 from turnwise.runs.folder import Run
 from turnwise.setup.build import annotates

@@ -18,7 +18,7 @@ from turnwise.config.recipes import is_override, parse_override
 from turnwise.config.schema import Config, fields
 from turnwise.config.writing import content_hash, help_config, to_toml
 from turnwise.setup.early import read_source
-from turnwise.setup.source import source_config
+from turnwise.setup.evaluated import source_config
 from turnwise.util.errors import unknown_name
 
 RECIPES = ROOT / "recipes"

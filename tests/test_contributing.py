@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster_runs import in_one_process, same
 from conftest import ROOT
+from safetensors.torch import load_file
 from test_train import TINY
 
 import turnwise as tw
@@ -48,7 +50,8 @@ def batches(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def test_every_kind_of_the_table_has_its_block() -> None:
     assert set(FILES) == {
-        f"my_{kind}.py" for kind in ("method", "credit", "objective", "plan", "signal", "schedule", "model", "reward", "env", "tracker")
+        f"my_{kind}.py"
+        for kind in ("method", "credit", "objective", "plan", "signal", "schedule", "model", "reward", "env", "engine", "source", "tracker")
     }
 
 
@@ -65,10 +68,26 @@ def test_a_run_trains_with_the_file(name: str, batches: Any, monkeypatch: pytest
         "my_schedule.py": lambda: last["learner/steps"] == batch.rollouts.t.max() + 1,
         "my_model.py": lambda: last["model/judge/loss"] >= 0 and any(run.checkpoints.rglob("model_judge.safetensors")),
         "my_reward.py": lambda: last["collect/rewards/short"] < 0,
+        "my_engine.py": lambda: last["learner/engine_gap_max"] < 1e-4,
+        "my_source.py": lambda: last["collect/left_out"] >= 0 and max(len(t.turns) for t in batch.trajectories) <= 3,
         "my_env.py": lambda: "Say " in batch.trajectories[0].turns[0].observation,
         "my_tracker.py": lambda: [line.split()[0] for line in (run.folder / "diary.txt").read_text().splitlines()] == ["0", "1", "2"],
     }[name]
     assert did()
+
+
+def test_a_source_and_an_engine_of_ones_own_give_the_same_weights_on_a_cluster(
+    batches: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    in_one_process(monkeypatch)
+    for name in ("my_source.py", "my_engine.py"):
+        alone = batches(name, monkeypatch)
+        code, settings = FILES[name]
+        (tmp_path / name).write_text(f"# file: {name}\n{code}")
+        monkeypatch.chdir(tmp_path)
+        changes = {**TINY, "iterations": 2, "out": str(tmp_path), "name": name, "cluster.engines": 1, **flat(settings)}
+        there = Run.open(tw.train(quiet=True, **changes).folder)
+        assert same(*(load_file(run.model / "model.safetensors") for run in (alone, there)))
 
 
 BREAKS = '''

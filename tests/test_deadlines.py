@@ -15,7 +15,7 @@ from native_models import make
 from waits import Wait, all_waits, waits_in
 
 from turnwise import TurnwiseError
-from turnwise.cluster import rollouter
+from turnwise.cluster import worker
 from turnwise.cluster.start import free_port
 from turnwise.cluster.weights import Arriving, exchange, sender
 from turnwise.cluster.work import Spec, Work, portable
@@ -225,7 +225,7 @@ def test_an_engine_that_draws_nothing_does_not_wait_forever(monkeypatch: pytest.
 
 
 def test_an_actor_whose_playing_thread_has_ended_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollouter, "LOOKS", 0.01)
+    monkeypatch.setattr(worker, "LOOKS", 0.01)
 
     def fails(hooks: Any) -> Any:
         raise TurnwiseError("no model here")
@@ -239,7 +239,7 @@ def test_an_actor_whose_playing_thread_has_ended_says_so(monkeypatch: pytest.Mon
 
 
 def test_an_actor_waits_for_as_long_as_its_thread_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollouter, "LOOKS", 0.01)
+    monkeypatch.setattr(worker, "LOOKS", 0.01)
 
     def slow(hooks: Any) -> Any:
         time.sleep(0.1)  # many looks

@@ -25,8 +25,8 @@ from turnwise.pages.answers import Answers
 from turnwise.pages.run_list import RunList
 from turnwise.runs.exchange import export_trajectories
 from turnwise.setup.catalogue import FAMILIES
+from turnwise.setup.early import look_at
 from turnwise.setup.names import REGISTRIES, know, pieces, registry
-from turnwise.setup.unread import look_at
 from turnwise.util.errors import TurnwiseError
 
 pytestmark = pytest.mark.usefixtures("refusing")
@@ -35,6 +35,7 @@ OWN = '''
 from pathlib import Path
 import torch
 from turnwise.agent import Window
+from turnwise.collect.source import OwnSource
 from turnwise.engines.transformers import TransformersEngine
 from turnwise.objectives import Correction, TokenLoss
 
@@ -90,6 +91,10 @@ class Ahead:
     def __init__(self, *, depth: int = 1): ...
     def gather(self, places, groups): ...
 
+class Short(OwnSource):
+    def __init__(self, source, *, most: int = 8):
+        super().__init__(source)
+
 class Judge:
     def __init__(self, *, margin: float = 0.1): ...
     def loss(self, said): ...
@@ -102,12 +107,12 @@ def bundle(*, strength: float = 1.0):
 NAMES = {
     "credit": "spread", "objective": "push", "importance": "even", "reward": "brief", "context": "Last", "parser": "first",
     "tracker": "Diary", "engine": "Slow", "plan": "Ahead", "signal": "longer", "schedule": "reverse", "method": "bundle",
-    "model kind": "Judge",
+    "model kind": "Judge", "source": "Short",
 }  # fmt: skip
 OPTIONS = {
     "credit": "scale", "objective": "bound", "importance": "high", "reward": "cost", "context": "turns", "tracker": "title",
     "engine": "patience", "plan": "depth", "signal": "scale", "schedule": "epochs", "method": "strength",
-    "model kind": "margin",
+    "model kind": "margin", "source": "most",
 }  # fmt: skip
 
 
@@ -126,6 +131,7 @@ def recipe_of(place: Path) -> dict[str, Any]:
         "agent.parse": f"{own}:first",
         "engine.name": f"{own}:Slow",
         "engine.options": {"patience": 3},
+        "source": {"name": f"{own}:Short", "most": 9},
         "reward": [{"name": "brief", "function": f"{own}:brief", "options": {"cost": 0.5}}],
         "run.trackers": [f"{own}:Diary"],
         "run.tracker_options": {f"{own}:Diary": {"title": "mine"}},

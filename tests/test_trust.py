@@ -25,7 +25,7 @@ from turnwise.pages.report import write_report
 from turnwise.report.comparison import compare
 from turnwise.runs.exchange import export_trajectories
 from turnwise.runs.folder import Run
-from turnwise.setup.source import source_config
+from turnwise.setup.evaluated import source_config
 from turnwise.setup.training import build_training
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside

@@ -30,9 +30,8 @@ from turnwise.runs.result import Result
 from turnwise.runs.trackers import Trackers, make_trackers
 from turnwise.setup.arguments import CreditLike, EnvLike, Given, PromptsLike, RecipeLike, ReplyFunction, RewardLike, as_recipe
 from turnwise.setup.early import check_trainable
-from turnwise.setup.measure import choose_panel, report_faults, says_how, settings_of
+from turnwise.setup.evaluated import choose_panel, report_faults, says_how, settings_of, source_config, write_weights
 from turnwise.setup.resume import apply_changes, resumed_config
-from turnwise.setup.source import source_config, write_weights
 from turnwise.setup.state import restore, save
 from turnwise.setup.training import build_player, build_training, check_engine, hooks_of
 from turnwise.train import run_iterations
@@ -133,7 +132,6 @@ def go_on(
 
 def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> Result:
     """Train in the run's folder, from its last checkpoint."""
-    check_trainable(config)
     reporter = reporter or Reporter()
     with run.locked("train", reporter.note):
         objects.keep(run.folder, objects.names_in(config.model_dump(mode="json")), reporter.note)
@@ -286,8 +284,10 @@ def export(run_folder: str | Path, out: str | Path, *, merged: bool = True, best
     config = Config.load(run.folder / CONFIG)
     if model is not None and model not in config.models:
         raise unknown_name(f"model of {run.folder}:", model, config.models)
-    place = "model" if model is None else f"models.{model}"
+    section = "model" if model is None else f"models.{model}"
     if not merged and (config.model if model is None else config.models[model]).lora is None:
-        raise TurnwiseError(f"{run.folder} was trained without adapters ({place}.lora), so there are none to export: leave --adapters out")
+        raise TurnwiseError(
+            f"{run.folder} was trained without adapters ({section}.lora), so there are none to export: leave --adapters out"
+        )
     with run.locked("export") if folder.resolve().is_relative_to(run.folder.resolve()) else nullcontext():
         return write_weights(run, config, folder, merged, best, model)

@@ -49,8 +49,9 @@ def run_iterations(run: Run, training: Training, state: State, reporter: Reporte
 
 def learn_from(collected: Collected, run: Run, training: Training, state: State) -> None:
     """One iteration after collecting: signals, credit, then the update. The host writes the batch and prepares the next tasks meanwhile."""
-    config, clock, iteration = training.config, Clock(collect=collected.seconds), state.iteration + 1
+    config, iteration = training.config, state.iteration + 1
     metrics = {"iteration": iteration} | collected.metrics()
+    clock = Clock(collect=collected.seconds)
     if collected.trajectories:
         progress, seed = state.iteration / config.iterations, derive(config.seed, "update", iteration)
         keep, tokens = config.run.keep_rollouts, config.run.keep_tokens

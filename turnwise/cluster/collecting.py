@@ -62,13 +62,13 @@ class RemoteCollector:
         planned = list(starts)
         self.on_start(len(planned))
         shares = self._cut(planned)
-        found: dict[int | str, Trajectory] = {}
+        trajectories: dict[int | str, Trajectory] = {}
         for k, outcome in self._do({k: Call("run", (share,)) for k, share in shares.items()}).items():
             if outcome is None and not self.workers.hooks.cancelled():
-                found |= {start.number: _lost(start) for start in shares[k]}
+                trajectories |= {start.number: _lost(start) for start in shares[k]}
             elif outcome is not None:
-                found |= {trajectory.id: trajectory for trajectory in outcome.value}
-        return in_order(planned, found)
+                trajectories |= {trajectory.id: trajectory for trajectory in outcome.value}
+        return in_order(planned, trajectories)
 
     def generate(self, texts: Sequence[str], seed: int, temperature: float | None = None) -> list[Turn]:
         """The policy's responses to these messages as turns, from the engine of the first share."""
@@ -100,8 +100,8 @@ class RemoteCollector:
         for k, call in calls.items():
             self._calls[k].append(call)
         works = [Work(self._names[k], self.spec, tuple(self._calls[k])) for k in calls]
-        found = dict(zip(calls, self.workers.run(works, list(calls)), strict=True))
-        for k, outcome in found.items():
+        outcomes = dict(zip(calls, self.workers.run(works, list(calls)), strict=True))
+        for k, outcome in outcomes.items():
             if outcome is None:
                 self._calls[k].pop()
                 continue
@@ -114,7 +114,7 @@ class RemoteCollector:
         for outcome in self._outcomes:
             total.update(outcome.counts)
         self.policy.counts = total
-        return found
+        return outcomes
 
 
 @dataclass

@@ -34,8 +34,8 @@ def group_ages(version: ArrayLike, group: ArrayLike, learned_with: int) -> np.nd
     versions, groups = np.asarray(version), np.asarray(group)
     if versions.shape != groups.shape:
         raise TurnwiseError(f"ages: {versions.shape} versions and {groups.shape} groups; give one of each per turn")
-    found, places = np.unique(groups, return_inverse=True)
-    oldest = np.full(len(found), np.iinfo(np.int64).max)
+    ids, places = np.unique(groups, return_inverse=True)
+    oldest = np.full(len(ids), np.iinfo(np.int64).max)
     np.minimum.at(oldest, places, versions.astype(np.int64))
     return learned_with - oldest
 
@@ -45,8 +45,8 @@ def age_metrics(ages: ArrayLike) -> dict[str, Any]:
     values = np.asarray(ages)
     if not values.size:
         return {}
-    found, number = np.unique(values, return_counts=True)
-    shares = {str(age): float(one) / values.size for age, one in zip(found.tolist(), number, strict=True)}
+    distinct, number = np.unique(values, return_counts=True)
+    shares = {str(age): float(one) / values.size for age, one in zip(distinct.tolist(), number, strict=True)}
     return {"age": float(values.mean()), "age_max": float(values.max()), "ages": shares}
 
 
@@ -79,7 +79,7 @@ def drop_metrics(before: Mapping[str, int], after: Mapping[str, int]) -> dict[st
 
 
 def seconds_metrics(before: Mapping[str, float], after: Mapping[str, float], published: float) -> dict[str, float]:
-    """Where the time of a batch went, between two readings of `Crew.seconds`; `published`: seconds until the weights were there."""
+    """Where the time of a batch went, between two readings of `RolloutWorkers.seconds`; `published`: seconds that the weights took."""
     spent = {f"seconds_{name}": after[name] - before.get(name, 0.0) for name in SECONDS if name in after}
     return {"seconds_publish": published} | spent
 

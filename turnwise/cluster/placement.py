@@ -137,10 +137,10 @@ def _sit(rooms: list[_Room], part: str, cpus: float, gpus: float, here: bool = F
 
 def crowded(bundles: Sequence[Bundle]) -> str:
     """A note if processes share cores; otherwise ""."""
-    own = [bundle.cpus for bundle in bundles if bundle.cpus]
+    shares = [bundle.cpus for bundle in bundles if bundle.cpus]
     return (
-        f"cluster: {len(own)} processes share cores, up to {round(1 / min(own))} on one: slower than with a core each"
-        if min(own, default=1) < 1
+        f"cluster: {len(shares)} processes share cores, up to {round(1 / min(shares))} on one: slower than with a core each"
+        if min(shares, default=1) < 1
         else ""
     )
 
@@ -172,10 +172,10 @@ def nodes() -> list[Node]:
     """The living nodes of the cluster that this process is connected to."""
     ray = import_ray()
     here = ray.get_runtime_context().get_node_id()
-    found = []
+    alive = []
     for node in ray.nodes():
         if node["Alive"]:
             has: dict[str, Any] = node["Resources"]
             size = int(has.get("CPU", 0)), int(has.get("GPU", 0)), float(has.get("memory", 0.0))
-            found.append(Node(node["NodeID"], node["NodeManagerAddress"], *size, here=node["NodeID"] == here))
-    return found
+            alive.append(Node(node["NodeID"], node["NodeManagerAddress"], *size, here=node["NodeID"] == here))
+    return alive

@@ -270,9 +270,9 @@ class Prefetcher:
     def _advance(self, gather: Gather) -> None:
         if gather.brought is None and not gather.waiting:
             finished = self.own.check(in_order(gather.starts, gather.found))
-            found = sound(finished)
-            gather.counts["faults"] = gather.counts.get("faults", 0.0) + len(finished) - len(found)
-            self._send(gather, found)
+            attempts = sound(finished)
+            gather.counts["faults"] = gather.counts.get("faults", 0.0) + len(finished) - len(attempts)
+            self._send(gather, attempts)
 
     def _form(self) -> None:
         """Pass on the batches that are complete, in order."""
@@ -280,7 +280,7 @@ class Prefetcher:
             gather = self._gathers.pop(0)
             self._act(self.scheduler.formed(gather.batch))
             dropped = set().union(*gather.groups.values()) if gather.groups else set()
-            kept = [trajectory for trajectory in distinct(brought.trajectories) if planned_group(trajectory.group) not in dropped]
+            trajectories = [trajectory for trajectory in distinct(brought.trajectories) if planned_group(trajectory.group) not in dropped]
             counts = dict(brought.counts) | {name: value for name, value in gather.counts.items() if name != "lost_branches"}
             if gather.branches:
                 counts |= {"branches": float(gather.branches), "lost_branches": gather.counts.get("lost_branches", 0.0)}
@@ -288,7 +288,7 @@ class Prefetcher:
                 self.own.say(f"warning: some of {gather.branches} branches were lost. The first: {gather.lost}")
             self.drops[gather.batch] = drop_metrics(self._told, self.scheduler.counts)
             self._told, self.marks[gather.batch] = dict(self.scheduler.counts), gather.mark
-            self.formed.put(Collected(kept, gather.tasks, counts, gather.version))
+            self.formed.put(Collected(trajectories, gather.tasks, counts, gather.version))
 
 
 def _failed(start: Start) -> Trajectory:

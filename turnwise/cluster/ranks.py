@@ -1,11 +1,10 @@
-"""A learner that is several processes: ranks as actors that do everything together.
+"""Learner ranks as actors that do everything together.
 
     ranks = LearnerRanks(start, size=4, deadline=600)
     metrics = ranks.call("update", batch, seed, progress)     # on all ranks; the answer of the first
     ranks.save("save", folder, step, then=("restore", folder))
 
-All ranks make the same calls with the same arguments; the learner splits the work inside. `RankedLearner` is what the loop uses: it has
-the methods of a learner in this process (learn/local.py), and the driver has no model.
+All ranks make the same calls with the same arguments; the learner splits the work inside. Nothing here loads torch.
 
 If a rank dies, the current step is lost, and the rank cannot join the others again. So all ranks are ended and restarted, and meet at a
 new address: they load the last checkpoint and repeat the calls since then. Calls include their seeds, so this gives the same weights as
@@ -17,27 +16,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
 from turnwise.cluster.start import free_port, import_ray, one_line
-from turnwise.cluster.weights import Stored
-from turnwise.data.batch import Batch
-from turnwise.data.rollouts import Trajectory
-from turnwise.learn import checkpoint
-from turnwise.learn.local import LocalLearner
-from turnwise.learn.ranks.group import waits
-from turnwise.learn.sft import SftSettings
 from turnwise.util.errors import TurnwiseError
 
 LOOKS = 1.0  # seconds between two looks at the progress
-MANY = 10**9  # checkpoints that the ranks keep
 START = 120.0  # seconds that a start may take, if the deadline is shorter
 GRACE = 15.0  # seconds after the first error until the others must have answered
 Factory = Callable[[int, int, str], Any]  # makes the object of a rank in its process: rank, number of ranks, address where they meet
@@ -66,9 +51,9 @@ class Rank:
         which it waited for the others."""
         waited = getattr(self._made, "waited", float)
         began, before = time.perf_counter(), waited()
-        found = getattr(self._made, method)(*arguments)
+        answer = getattr(self._made, method)(*arguments)
         self._worked += time.perf_counter() - began - (waited() - before)
-        return found if self._rank == 0 else None, self._worked
+        return answer if self._rank == 0 else None, self._worked
 
     def progress(self) -> float:
         """Any number that changes while something happens."""
@@ -100,7 +85,7 @@ class LearnerRanks:
         for _ in range(self.retries + 1):
             try:
                 self._up()
-                found = self._run(method, arguments)
+                answer = self._run(method, arguments)
             except Lost as lost:
                 problem = str(lost)
                 self._end()
@@ -112,7 +97,7 @@ class LearnerRanks:
                 raise
             if not pure:
                 self._since.append((method, arguments))
-            return found
+            return answer
         raise TurnwiseError(
             f"the learner's ranks were lost {self.retries + 1} times in a row ({problem}). The last checkpoint is intact: look at the "
             "machines (`turnwise cluster check`), then resume the run"
@@ -120,9 +105,9 @@ class LearnerRanks:
 
     def save(self, method: str, *arguments: Any, then: Sequence[Any]) -> Any:
         """Call a method that writes a checkpoint. From now on, a new start begins with the call `then`: its method, then its arguments."""
-        found = self.call(method, *arguments, pure=True)
+        answer = self.call(method, *arguments, pure=True)
         self._since = [(then[0], tuple(then[1:]))]
-        return found
+        return answer
 
     def catch_up(self) -> None:
         """Bring the ranks to the current state from any other: load the last checkpoint and repeat the calls since then."""
@@ -131,9 +116,9 @@ class LearnerRanks:
 
     def worked(self) -> list[float]:
         """Seconds that each rank has worked since the last call."""
-        found = [now - told for now, told in zip(self._worked, self._told, strict=True)]
+        seconds = [now - told for now, told in zip(self._worked, self._told, strict=True)]
         self._told = list(self._worked)
-        return found
+        return seconds
 
     def close(self) -> None:
         """End all ranks."""
@@ -156,8 +141,8 @@ class LearnerRanks:
         self.catch_up()
 
     def _run(self, method: str, arguments: tuple[Any, ...]) -> Any:
-        given = import_ray().put(arguments)
-        answers = self._answers([handle.call.remote(method, given) for handle in self._handles], method)
+        stored = import_ray().put(arguments)
+        answers = self._answers([handle.call.remote(method, stored) for handle in self._handles], method)
         self._worked = [worked for _, worked in answers]
         return answers[0][0]
 
@@ -230,98 +215,3 @@ def _verdict(errors: dict[Any, Exception], refs: list[Any], what: str) -> Except
         return TurnwiseError(f"learner: {what} failed on all ranks: {one_line(causes[0])}")
     rank = refs.index(next(iter(errors)))
     return Lost(f"rank {rank} failed during {what} ({one_line(causes[0], 120)})")
-
-
-# -- the learner --------------------------------------------------------------------------------------------------------------------
-
-
-class RankLearner:
-    """What a rank works with, in its process: the learner of all ranks, and what only ranks are asked for."""
-
-    def __init__(self, learner: LocalLearner):
-        self.learner = learner
-        self.update, self.follow_policy, self.save = learner.update, learner.follow_policy, learner.save
-        self.restore, self.save_model = learner.restore, learner.save_model
-
-    def ready(self) -> None:
-        """Everything that a recipe can get wrong is loaded."""
-
-    def columns(self, batch: Batch, progress: float) -> dict[str, Any]:
-        """The columns that signals add to a batch, or change."""
-        new = self.learner.signal(batch, progress)
-        names = [name for name in new.rollouts.names() if not batch.has(name) or not np.array_equal(new.column(name), batch.column(name))]
-        return {name: new.column(name) for name in names}
-
-    def imitate(self, examples: Sequence[Trajectory], settings: SftSettings, seed: int) -> dict[str, float]:
-        return self.learner.imitate(examples, settings, seed)
-
-    def weights(self, merged: bool) -> Stored:
-        """The whole weights; those of the critic stay here."""
-        return Stored.of(self.learner.policy.full_weights(merged))
-
-    def progress(self) -> int:
-        """Passes through the model so far."""
-        sharded = self.learner.policy.policy.sharded
-        return 0 if sharded is None else int(sharded.lockstep.passes)
-
-    def waited(self) -> float:
-        """Seconds that this rank has waited for the others so far."""
-        return waits.seconds
-
-
-@dataclass(frozen=True)
-class RankedLearner:
-    """The learner as the driver sees it. `signals`: whether there are columns that need weights; `changes`: whether they change models,
-    so that they are repeated after a loss."""
-
-    ranks: LearnerRanks
-    signals: bool = False
-    changes: bool = False
-    say: Callable[[str], None] = lambda text: None
-
-    def signal(self, batch: Batch, progress: float = 0.0) -> Batch:
-        if not self.signals:
-            return batch
-        return batch.with_columns(self.ranks.call("columns", batch, progress, pure=not self.changes))
-
-    def update(self, batch: Batch, seed: int, progress: float) -> dict[str, float]:
-        metrics: dict[str, float] = self.ranks.call("update", batch, seed, progress)
-        return metrics
-
-    def imitate(
-        self,
-        examples: Sequence[Trajectory],
-        settings: SftSettings,
-        seed: int,
-        measure: Callable[[], float] | None = None,
-        cancelled: Callable[[], bool] = lambda: False,
-    ) -> dict[str, float]:
-        if measure is not None:
-            self.say("sft.until: several learners measure at the end of the warm start only")
-        metrics: dict[str, float] = self.ranks.call("imitate", list(examples), settings, seed)
-        return metrics
-
-    def follow_policy(self) -> None:
-        self.ranks.call("follow_policy")
-
-    def save(self, folder: Path, step: int, state: Mapping[str, Any], score: float | None, keep: int) -> None:
-        path = folder.absolute() / f"step-{step:08d}"
-        self.ranks.save("save", folder.absolute(), step, dict(state), score, MANY, then=("restore", path))
-        checkpoint.prune(folder, keep)  # only now: ranks that are lost while they write start again from the one before
-
-    def restore(self, path: Path) -> dict[str, Any]:
-        state: dict[str, Any] = self.ranks.call("restore", path.absolute())
-        return state
-
-    def weights(self, merged: bool) -> Iterator[tuple[str, Tensor]]:
-        stored: Stored = self.ranks.call("weights", merged, pure=True)
-        yield from stored.tensors(torch.device("cpu")).items()
-
-    def save_model(self, folder: Path, merged: bool = True) -> Path:
-        """Write the model; the ranks have its tokenizer."""
-        self.ranks.call("save_model", folder.absolute(), merged, pure=True)
-        return folder
-
-    def worked(self) -> dict[str, float]:
-        """Seconds that each rank has worked since the last call."""
-        return {f"rank_{rank}": seconds for rank, seconds in enumerate(self.ranks.worked())}

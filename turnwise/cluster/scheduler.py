@@ -32,9 +32,9 @@ that has room, otherwise to the least loaded one: no engine idles while admitted
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
 from turnwise.util.errors import TurnwiseError
 
@@ -181,12 +181,6 @@ class Scheduler:
         """The engines that are up."""
         return list(self._engines)
 
-    @property
-    def next_deadline(self) -> float | None:
-        """When the next lease expires: how long a driver may wait before it must `tick`."""
-        found = [record.lease.deadline for record in self._records.values() if record.lease and record.lease.deadline is not None]
-        return min(found, default=None)
-
     # -- events ------------------------------------------------------------------------------------------------------------------------
 
     def engine_up(self, engine: str, version: int) -> list[Action]:
@@ -216,7 +210,7 @@ class Scheduler:
         return self._dispatch()
 
     def finished(self, lease: Lease, oldest_version: int, ok: bool = True, now: float = 0.0) -> list[Action]:
-        """An engine has answered. `oldest_version` is that of the oldest token; not `ok`: the attempt was spoilt."""
+        """An engine has answered. `oldest_version` is that of the oldest token; not `ok`: the attempt was faulted."""
         self.now = max(self.now, now)
         record = self._current(lease)
         if record is None:
@@ -271,31 +265,6 @@ class Scheduler:
             elif record.lease.version < record.batch - self.staleness:
                 actions += [Cancel(record.lease, record.lease.engine), self._end(record, "stale")]
         return actions + self._dispatch()
-
-    # -- state -------------------------------------------------------------------------------------------------------------------------
-
-    def state(self) -> dict[str, Any]:
-        """Everything except engines and leases, in a form that JSON can hold. Engines do not outlive their driver."""
-        rows = [
-            asdict(record.group) | {"due": record.batch, "attempt": record.attempt, "failures": record.failures, "oldest": record.oldest}
-            for record in self._records.values()
-        ]
-        names = ("version", "next_batch", "next_id")
-        return {name: getattr(self, name) for name in names} | {"counts": dict(self.counts), "groups": rows}
-
-    def load_state(self, state: Mapping[str, Any], kept: Collection[int] = ()) -> None:
-        """Continue from a state, without engines. Groups that ran wait again, and so do those that had finished, but for those whose
-        trajectories the driver has `kept`. An interruption does not count as a failure.
-        Answers to leases of an earlier driver must not be passed on."""
-        self.version, self.next_batch, self.next_id = state["version"], state["next_batch"], state["next_id"]
-        self.counts = dict.fromkeys(self.counts, 0) | dict(state["counts"])
-        self.now, self._engines, self._free_engines, self._records, self._queue = 0.0, {}, {}, {}, []
-        for row in state["groups"]:
-            group = Group(row["id"], row["batch"], row["size"], row["prefers"])
-            oldest = row["oldest"] if group.id in kept else None
-            self._records[group.id] = _Record(group, row["due"], row["attempt"], row["failures"], oldest=oldest)
-            if oldest is None:
-                self._wait(group.id)
 
     # -- inside ------------------------------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from turnwise.cluster.work import Outcome, Work
 from turnwise.cluster.workers import RolloutWorkers
 from turnwise.collect.source import MOST_PREFETCHED, Collected, Gathers, LocalSource, Mark
 from turnwise.data.batch import Batch
+from turnwise.engines.base import WeightReceiver
 from turnwise.util.metrics import numbers
 
 PATIENCE = 0.5  # seconds between two looks at whether the run is cancelled
@@ -53,7 +54,7 @@ class Access:
         self.workers.close()
 
 
-class RemoteEngine:
+class RemoteEngine(WeightReceiver):
     """The engines of all rollout workers as one receiver of weights. Attempts go through a collector. `waits`: the learner's weights may
     not change before all engines have read them. With `later` it is `settle` that waits for that, which is called before the learner goes
     on; until then, engines read while the driver does other things."""
@@ -62,6 +63,11 @@ class RemoteEngine:
         self.access, self.version = access, 0
         self.seconds = 0.0  # that the last weights took
         self._sender, self._waits, self._later = sender, waits, later
+
+    sleeps = False
+
+    def sleep(self) -> None:
+        """The engines of a cluster are not on the learner's memory."""
 
     def publish(self, version: int, weights: Any = None) -> None:
         """The learner's weights have this version now. Every engine gets them before it plays again, or as soon as possible if it is

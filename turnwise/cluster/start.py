@@ -164,13 +164,13 @@ def check_address(address: str) -> None:
         raise TurnwiseError(f"cluster.address={address}: an address is host:port, as 10.0.0.1:6379, or auto")
     try:
         with closing(socket.create_connection((host, int(port)), timeout=ANSWERS)) as connection:
-            known = os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true") or _greets(connection)
+            is_ray = os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true") or _greets(connection)
     except OSError as error:
         raise TurnwiseError(
             f"cluster.address={address} does not answer ({one_line(error)}). Start the head node with `ray start --head --port={port}`, "
             "or leave cluster.address out to start Ray on this machine"
         ) from None
-    if not known:
+    if not is_ray:
         raise TurnwiseError(
             f"cluster.address={address}: what listens there is not the head node of a Ray cluster. Its port is 6379, unless "
             "`ray start --head` was given another one"
@@ -181,12 +181,12 @@ def _greets(connection: socket.socket) -> bool:
     """Whether the other side answers as a server of gRPC does."""
     try:
         connection.sendall(GREETING)
-        found = b""
-        while len(found) < 4 and (more := connection.recv(64)):
-            found += more
+        received = b""
+        while len(received) < 4 and (more := connection.recv(64)):
+            received += more
     except OSError:
         return False
-    return len(found) >= 4 and found[3] == SETTINGS
+    return len(received) >= 4 and received[3] == SETTINGS
 
 
 def free_port(wanted: int | None = None) -> int:

@@ -82,9 +82,9 @@ class Stream:
         for start in job.starts:
             if start.branch is not None:
                 copy = start.branch.trajectory
-                own = self._known.get((job.batch, copy.id))
-                if own is not None and generated(own) == generated(copy):
-                    self.collector.trails.adopt(copy, own)
+                original = self._known.get((job.batch, copy.id))
+                if original is not None and generated(original) == generated(copy):
+                    self.collector.trails.adopt(copy, original)
         for key in [key for key in self._known if key[0] < job.batch - KEPT]:
             self.collector.trails.drop(self._known.pop(key))
 
@@ -101,15 +101,15 @@ class Stream:
         self.feed.jobs.clear()
         self.feed.clear()
 
-    def _over(self, start: Start, made: list[Trajectory]) -> None:
+    def _over(self, start: Start, trajectories: list[Trajectory]) -> None:
         job, planned = self.feed.jobs.pop(start.number)
         job.left -= 1
-        for trajectory in made:
+        for trajectory in trajectories:
             trajectory.id = planned.number + int(trajectory.id) - start.number  # a further seat keeps its distance
             if self.collector.snapshots:
                 self._known[job.batch, trajectory.id] = trajectory
-        if made:
-            job.found[planned.number] = made
+        if trajectories:
+            job.found[planned.number] = trajectories
         if job.left == 0 and not job.done.done():
             job.done.set_result(self._outcome(job))
 
@@ -120,5 +120,5 @@ class Stream:
         lost = self.collector.counts["lost_branches"] - self._lost_told
         self._told, self._lost_told = counts, self.collector.counts["lost_branches"]
         faulted = any(died(result) for _, result in job.faults)
-        found = [trajectory for start in job.starts for trajectory in job.found.get(start.number, ())]
-        return Outcome(found, new, lost, self.collector.lost, job.faults, faulted, environments=self.parts.environments)
+        trajectories = [trajectory for start in job.starts for trajectory in job.found.get(start.number, ())]
+        return Outcome(trajectories, new, lost, self.collector.lost, job.faults, faulted, environments=self.parts.environments)

@@ -74,19 +74,19 @@ class Session:
         (starts,) = call.arguments
         for start in starts:
             self._recognise(start)
-        found = self.collector.run(starts)
+        trajectories = self.collector.run(starts)
         if self.collector.snapshots:
-            self._known |= {trajectory.id: trajectory for trajectory in found}
-        return found
+            self._known |= {trajectory.id: trajectory for trajectory in trajectories}
+        return trajectories
 
     def _recognise(self, start: Start) -> None:
         """The parent of a branch came back as a copy: it gets what was kept of the original."""
         if start.branch is None:
             return
         copy = start.branch.trajectory
-        own = self._known.get(copy.id)
-        if own is not None and (own.task, own.seed, generated(own)) == (copy.task, copy.seed, generated(copy)):
-            self.collector.trails.adopt(copy, own)
+        original = self._known.get(copy.id)
+        if original is not None and (original.task, original.seed, generated(original)) == (copy.task, copy.seed, generated(copy)):
+            self.collector.trails.adopt(copy, original)
 
 
 class RolloutWorker:

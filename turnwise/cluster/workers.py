@@ -116,7 +116,7 @@ class RolloutWorkers:
     def run(self, works: Sequence[Work], homes: Sequence[int]) -> list[Outcome | None]:
         """The outcome of each work, in order; None for one that was lost more often than `retries` allows, or was cancelled before it
         began. `homes` are the members that do it if they are there."""
-        found: list[Outcome | None] = [None] * len(works)
+        outcomes: list[Outcome | None] = [None] * len(works)
         began = time.monotonic()
         waiting, tries = deque(range(len(works))), [0] * len(works)
         running: dict[Any, Running] = {}
@@ -140,14 +140,14 @@ class RolloutWorkers:
                 took = time.monotonic() - one.member.began
                 if (outcome := self.result(one.member, ref, one.arrival)) is not None:
                     self._note_travel(outcome, took)
-                    found[running.pop(ref).number] = outcome
+                    outcomes[running.pop(ref).number] = outcome
             for ref in [ref for ref, one in running.items() if ref not in one.member.refs]:  # its member was lost
                 k = running.pop(ref).number
                 tries[k] += 1
                 if tries[k] <= self.retries and not cancelled:
                     self.counts["repeated_work"] += 1
                     waiting.append(k)
-        return found
+        return outcomes
 
     def _take(self, arrival: ChunkReceiver) -> None:
         """Take the chunk that was asked for. If it does not come, the work itself says why."""
@@ -177,27 +177,27 @@ class RolloutWorkers:
 
     def _hand_out(self, works: Sequence[Work], homes: Sequence[int], waiting: deque[int], running: dict[Any, Running]) -> list[Any]:
         """Give members work. Returns its references."""
-        given = []
+        refs = []
         for member in self.members:
             if member.state != "up" or not waiting or any(one.member is member for one in running.values()):
                 continue
-            own = [k for k in waiting if homes[k] == member.number]
+            assigned = [k for k in waiting if homes[k] == member.number]
             orphans = [k for k in waiting if self.members[homes[k]].state in ("starting", "gone")]
-            if mine := own or orphans:
+            if mine := assigned or orphans:
                 waiting.remove(mine[0])
                 work = works[mine[0]]
                 ref = self.employ(member, member.handle.run.remote(work))
                 plays = work.calls[-1].name == "run"
                 arrival = ChunkReceiver(partial(member.handle.chunk.remote, work.key)) if plays else ChunkReceiver()
                 running[ref] = Running(mine[0], member, arrival)
-                given.append(ref)
-        return given
+                refs.append(ref)
+        return refs
 
     def load_ahead(self, tasks: Sequence[Task]) -> None:
         """Tell each member which of these tasks will be its own: those of new groups in turn. It has no effect on any result."""
         for member in self.members:
-            if member.state == "up" and (own := list(tasks[member.number :: self.size])):
-                member.handle.load_ahead.remote(own)
+            if member.state == "up" and (assigned := list(tasks[member.number :: self.size])):
+                member.handle.load_ahead.remote(assigned)
 
     def employ(self, member: Worker, ref: Any) -> Any:
         """Give the member this work."""
@@ -217,18 +217,18 @@ class RolloutWorkers:
             member.spans.append((member.began, member.since))
         try:
             with rare_searches():
-                found: Outcome = import_ray().get(ref, timeout=self.deadline)
-                whole = arrival is None or self._join(found, arrival)
+                outcome: Outcome = import_ray().get(ref, timeout=self.deadline)
+                whole = arrival is None or self._join(outcome, arrival)
         except Exception as error:
             self._failed(error, member)
             return None
         if not whole:
             self.lose(member, "what it has sent did not arrive")
             return None
-        member.played = max(member.played, found.environments)
-        for part, seconds in (found.seconds | {"unpack": time.monotonic() - member.since}).items():
+        member.played = max(member.played, outcome.environments)
+        for part, seconds in (outcome.seconds | {"unpack": time.monotonic() - member.since}).items():
             self.seconds[part] += seconds
-        return found
+        return outcome
 
     def _failed(self, error: Exception, member: Worker) -> None:
         """Work has failed: the member is lost, or the error is the user's and ends the run."""
@@ -247,19 +247,19 @@ class RolloutWorkers:
     def step(self, refs: list[Any]) -> list[Any]:
         """Wait briefly. Returns the references that are done. Members advance to their next state, and lost ones are replaced."""
         ray = import_ray()
-        own = {member.ref: member for member in self.members if member.state in ("starting", "updating")}
+        changing = {member.ref: member for member in self.members if member.state in ("starting", "updating")}
         looks = {member.look: member for member in self.members if member.look is not None}
-        known = [*refs, *own, *looks]
-        if not known:
+        awaited = [*refs, *changing, *looks]
+        if not awaited:
             time.sleep(PATIENCE)
             self._check()
             return []
-        done, _ = ray.wait(known, num_returns=1, timeout=PATIENCE)
-        if done and len(known) > 1:
-            done, _ = ray.wait(known, num_returns=len(known), timeout=0)
+        done, _ = ray.wait(awaited, num_returns=1, timeout=PATIENCE)
+        if done and len(awaited) > 1:
+            done, _ = ray.wait(awaited, num_returns=len(awaited), timeout=0)
         for ref in done:
-            if ref in own and own[ref].ref is ref:
-                self._moved_on(own[ref])
+            if ref in changing and changing[ref].ref is ref:
+                self._moved_on(changing[ref])
             elif ref in looks:
                 self._looked_at(looks[ref])
         self._check()
@@ -346,10 +346,10 @@ class RolloutWorkers:
 
     def environments(self) -> dict[str, float]:
         """Seconds that the environments of each member have played since the last call, per process."""
-        found = {f"environments_{member.number}": member.played - member.told for member in self.members}
+        seconds = {f"environments_{member.number}": member.played - member.told for member in self.members}
         for member in self.members:
             member.told = member.played
-        return found
+        return seconds
 
     def _started(self, number: int) -> Worker:
         handle = self._start(number)

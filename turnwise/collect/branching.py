@@ -61,14 +61,14 @@ class Arriving:
 
     def __init__(self, start: Start, branch: Branch, trails: Trails):
         parent, t = branch.trajectory, branch.t
-        kept = trails.snapshot(branch)
+        snapshot = trails.snapshot(branch)
         self.branch = branch
-        self.seen: list[Observation] = kept[0] if kept is not None else []
-        self._restores = kept is not None
+        self.seen: list[Observation] = snapshot[0] if snapshot is not None else []
+        self._restores = snapshot is not None
         actions = [turn.action for turn in parent.turns[:t]]
         anchors = [turn.anchor for turn in parent.turns[: t + 1]]
         anchors += [parent.final_anchor] if t == len(parent.turns) else []
-        self._play = arrive(start.task, parent.seed, actions, anchors, kept[1] if kept is not None else None)
+        self._play = arrive(start.task, parent.seed, actions, anchors, snapshot[1] if snapshot is not None else None)
         self.request: Ask = next(self._play)
 
     def take(self, result: EnvResult) -> Arrived | None:

@@ -163,11 +163,11 @@ class Collector:
                 waiting.clear()
             for slot in [key for key, attempt in active.items() if attempt.over and key == attempt.slot]:
                 attempt = active.pop(slot)
-                made = [] if attempt.lost else self._seats(attempt, active)
+                trajectories = [] if attempt.lost else self._seats(attempt, active)
                 if self.hand_over is not None:
-                    self.hand_over(attempt.start, made)
+                    self.hand_over(attempt.start, trajectories)
                 else:
-                    done[attempt.start.number] = made
+                    done[attempt.start.number] = trajectories
                 free.append(slot)
         return done
 
@@ -178,9 +178,9 @@ class Collector:
         seats = dict(sorted(first.game.seats.items()))
         for attempt in seats.values():
             active.pop(attempt.key, None)
-        found = {seat: attempt.trajectory for seat, attempt in seats.items()}
-        note(found)
-        return list(found.values())
+        trajectories = {seat: attempt.trajectory for seat, attempt in seats.items()}
+        note(trajectories)
+        return list(trajectories.values())
 
     def stream(self, waiting: Waiting) -> None:
         """Play what waits, and what comes to wait in the meantime, until nothing is left."""
@@ -193,10 +193,10 @@ class Collector:
             if first.game is None and (result.transition is None or not _shared(result.transition)):
                 self._observed(first, result)
                 continue
-            for attempt, own in self._dealt(first, result):
+            for attempt, result_of_seat in self._dealt(first, result):
                 active.setdefault(attempt.key, attempt)
                 if not attempt.over:
-                    self._observed(attempt, own)
+                    self._observed(attempt, result_of_seat)
 
     def _dealt(self, first: Attempt, result: EnvResult) -> Iterator[tuple[Attempt, EnvResult]]:
         """What an answer means for the seats of a game. A seat joins when it is to move for the first time."""
@@ -204,12 +204,12 @@ class Collector:
             table = Table(seen=first.observation)
             first.game = Game(table, {0: first})
         game, size = first.game, self.pool.size
-        for seat, own in game.table.deal(result):
+        for seat, result_of_seat in game.table.deal(result):
             if seat not in game.seats:
                 start = seated(first.start, seat)
                 attempt = Attempt(start, first.slot, begun(start), key=first.slot + seat * size, game=game)
                 game.seats[seat] = attempt
-            yield game.seats[seat], own
+            yield game.seats[seat], result_of_seat
 
     def _decided(self) -> list[Answer]:
         """What the policy has decided. While it thinks, answers of the environments are taken: passed on after each of its steps, or, in
@@ -218,11 +218,11 @@ class Collector:
             return []
         if not self._steps:
             return self.policy.answers()
-        found = self.policy.answers(wait=False)
-        while self.ordered and not found and self.policy.pending:
+        answers = self.policy.answers(wait=False)
+        while self.ordered and not answers and self.policy.pending:
             self._answers.receive()
-            found = self.policy.answers(wait=False)
-        return found
+            answers = self.policy.answers(wait=False)
+        return answers
 
     def _cancel(self, attempts: Iterable[Attempt]) -> None:
         self._answers.drop()
@@ -268,9 +268,9 @@ class Collector:
 
     def _next(self, attempt: Attempt) -> None:
         """Ask for the next turn, or stop at a limit. The state at an attempt's own limit is saved too: a branch may start there."""
-        trajectory, own = attempt.trajectory, attempt.start.max_turns
+        trajectory, limit = attempt.trajectory, attempt.start.max_turns
         keeps = self.snapshots and attempt.start.branchable and attempt.game is None
-        if len(trajectory.turns) >= self.max_turns or (own is not None and len(trajectory.turns) >= own and not keeps):
+        if len(trajectory.turns) >= self.max_turns or (limit is not None and len(trajectory.turns) >= limit and not keeps):
             return self._stop(attempt, Stop.STEP_LIMIT)
         if self._cannot_be_parsed(trajectory):
             return self._stop(attempt, Stop.PARSE_FAILURES, f"{self.max_invalid} responses in a row could not be parsed")
@@ -290,11 +290,11 @@ class Collector:
 
     def _arrived(self, attempt: Attempt, arriving: Arriving, result: EnvResult) -> None:
         """A branch is one request further, or has arrived: then it continues as a separate attempt."""
-        found = arriving.take(result)
-        if found is None:
+        arrival = arriving.take(result)
+        if arrival is None:
             return self._answers.submit(attempt.slot, arriving.request)
-        if not found.ok:
-            return self._lose(attempt, found.message)
+        if not arrival.ok:
+            return self._lose(attempt, arrival.message)
         attempt.arriving, trajectory = None, attempt.trajectory
         self.policy.begin(attempt.key, attempt.start, arriving.seen[0])
         for turn, transition in arriving.shared():

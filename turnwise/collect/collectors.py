@@ -75,7 +75,7 @@ class LocalCollectors:
         """A collector for attempts whose tokens and log-probs depend on the weights and on these attempts alone: the engine forgets what
         it kept of others (of an evaluation, for example), because a resumed run has not played those."""
         engine, hooks = self.engine(), self.hooks
-        getattr(engine, "forget", engine.refresh)()
+        engine.forget()
         if isinstance(self.played, ProgramEnv):
             return ProgramCollector(
                 self.played,

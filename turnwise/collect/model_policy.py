@@ -81,8 +81,8 @@ class ModelPolicy:
             why = f"the shortest prompt has {len(prompt.ids)} tokens, more than agent.max_prompt_tokens allows"
             self._ready.append(Answer(slot, None, Stop.CONTEXT_LIMIT, why))
             return
-        kept = prompt if attempt.learned is None else attempt.learned.prompt()
-        attempt.prompt_ids, attempt.images = kept.ids, kept.images
+        learned_prompt = prompt if attempt.learned is None else attempt.learned.prompt()
+        attempt.prompt_ids, attempt.images = learned_prompt.ids, learned_prompt.images
         seed = derive(attempt.start.policy_seed, attempt.turn)
         own = attempt.start.temperature
         sampling = self.sampling if own is None else replace(self.sampling, temperature=own)
@@ -112,7 +112,7 @@ class ModelPolicy:
             self.engine.start()
             return self._unread.popleft()
         responses = self.engine.poll() if wait or not self._steps else self.engine.poll(wait=False)
-        self._unread.extend(pieces(responses, getattr(self.engine, "early", 0)))
+        self._unread.extend(pieces(responses, self.engine.early))
         return self._unread.popleft() if self._unread else ()
 
     def _answer(self, response: Response) -> Answer | None:

@@ -45,14 +45,14 @@ class Answers:
         if not self._ordered:
             return self._pool.results(timeout=0 if thinking else None)
         away = attempts // AWAY if self._pool.pids else 0  # in this process every answer is there at once
-        found: list[EnvResult] = []
-        while len(self._asked) > away or (self._asked and not thinking and not found):
+        results: list[EnvResult] = []
+        while len(self._asked) > away or (self._asked and not thinking and not results):
             slot = self._asked.popleft()
             while slot not in self._here:
                 self._receive(None)
-            found.append(self._here.pop(slot))
+            results.append(self._here.pop(slot))
         self._receive(0)  # a worker whose answer is not read cannot continue
-        return found
+        return results
 
     def receive(self) -> None:
         """Take what has arrived, to pass it on in order."""

@@ -183,8 +183,8 @@ def measures_of(trajectory: Trajectory) -> dict[str, float]:
     """What the environment measured of an attempt in addition to success: the finite numbers in `info["measures"]` of its last step. An
     attempt that was cut off, or lost to a fault, has none, and counts as 0 in the means."""
     info = trajectory.turns[-1].info.get("env", {}) if trajectory.turns else {}
-    said = info.get("measures") if isinstance(info, Mapping) else None
-    numbers = said.items() if isinstance(said, Mapping) else ()
+    measured = info.get("measures") if isinstance(info, Mapping) else None
+    numbers = measured.items() if isinstance(measured, Mapping) else ()
     return {str(name): float(value) for name, value in numbers if isinstance(value, (int, float)) and abs(value) <= LARGEST_REWARD}
 
 

@@ -87,5 +87,5 @@ class PlayerPolicy:
         return ""
 
     def end(self, slot: int) -> None:
-        for kept in (self._starts, self._seen, self._turns):
-            kept.pop(slot, None)
+        for by_slot in (self._starts, self._seen, self._turns):
+            by_slot.pop(slot, None)

@@ -165,9 +165,9 @@ class AdvisedEnv:
         return pack("advised", {"played": self._played, "planned": self._planned, "state": b64encode(inner).decode()})
 
     def _restore(self, state: bytes) -> Observation:
-        kept = unpack(state, "advised")
+        fields = unpack(state, "advised")
         with restoring("advised"):
-            inner, played, plan = b64decode(kept["state"]), list(map(str, kept["played"])), kept["planned"]
+            inner, played, plan = b64decode(fields["state"]), list(map(str, fields["played"])), fields["planned"]
             planned = None if plan is None else ((str(plan[0][0]), str(plan[0][1])), list(map(str, plan[1])))
         seen = read_observation(self._env.restore(inner), self._env, "restore")
         self._played, self._planned = played, planned

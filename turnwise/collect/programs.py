@@ -96,10 +96,10 @@ class ProgramCollector:
         limits = Limits(calls=self.max_turns, tokens=self.env.max_tokens)
         with rare_searches(), Endpoint(self.engine, self.chat, self.sampling, limits, say=self.say) as endpoint:
             done = self._play(endpoint, waiting)
-        found = [trajectory for number in order if number in done for trajectory in self._numbered(done[number])]
+        trajectories = [trajectory for number in order if number in done for trajectory in self._numbered(done[number])]
         self.counts["attempts"] += len(done)
-        self.counts["lines"] += len(found)
-        return found
+        self.counts["lines"] += len(trajectories)
+        return trajectories
 
     def _numbered(self, lines: list[Trajectory]) -> list[Trajectory]:
         """Ids for further lines, in the order of the attempts, not of their ends."""
@@ -210,16 +210,16 @@ class ProgramCollector:
             raise BadReward(f"the reward function failed at task {start.task.id}: {one_line(error)}", own_lines(error)) from error
 
 
-def read_worth(said: Any, task: str, calls: Sequence[int] = ()) -> Worth:
+def read_worth(result: Any, task: str, calls: Sequence[int] = ()) -> Worth:
     """What a program or a reward function returned: nothing, a number, a bool, an Outcome, or a dictionary with `reward`, `success`,
     `calls` (rewards by the number of a call, one of `calls`) and further numbers."""
-    if said is None:
+    if result is None:
         return Worth()
-    if isinstance(said, Outcome):
-        fields, per_call = {**dict(said.measures), "reward": said.reward}, {}
-        fields |= {} if said.success is None else {"success": said.success}
+    if isinstance(result, Outcome):
+        fields, per_call = {**dict(result.measures), "reward": result.reward}, {}
+        fields |= {} if result.success is None else {"success": result.success}
     else:
-        fields = dict(said) if isinstance(said, Mapping) else {"reward": said}
+        fields = dict(result) if isinstance(result, Mapping) else {"reward": result}
         per_call = _per_call(fields.pop("calls", None), task, calls)
     stated = "success" in fields or isinstance(fields.get("reward"), bool)
     try:

@@ -72,14 +72,14 @@ class Rewards:
 
     def __call__(self, turn: Turn, transition: Transition, trajectory: Trajectory) -> tuple[float, dict[str, float]]:
         """The sum, and its parts by name (only if there are terms)."""
-        own = self.scale * float(transition.reward)
-        parts = {"environment": own} | {term.name: term(turn, transition, trajectory) for term in self.terms} if self.terms else {}
+        environment = self.scale * float(transition.reward)
+        parts = {"environment": environment} | {term.name: term(turn, transition, trajectory) for term in self.terms} if self.terms else {}
         try:
-            total = math.fsum(parts.values()) if parts else own
+            total = math.fsum(parts.values()) if parts else environment
         except (OverflowError, ValueError):  # infinities of both signs, or a sum beyond all floats
             total = math.nan
         if not abs(total) <= LARGEST_REWARD:
-            shown = ", ".join(f"{name} {value:g}" for name, value in parts.items()) or f"{own:g}"
+            shown = ", ".join(f"{name} {value:g}" for name, value in parts.items()) or f"{environment:g}"
             raise BadReward(
                 f"the reward of turn {len(trajectory.turns)} of task {trajectory.task} cannot be learned from: {shown} "
                 f"(within ±{LARGEST_REWARD:g} is needed; see env.reward_scale and the weights of reward terms)"

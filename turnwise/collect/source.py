@@ -23,6 +23,8 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, NamedTuple, Protocol
 
+from turnwise.config.kinds import SOURCE
+from turnwise.config.options import Registry
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Stop, Trajectory, Turn, sound
@@ -73,8 +75,11 @@ class Published(Protocol):
     """An engine, as far as a source knows it."""
 
     version: int
+    sleeps: bool
 
-    def publish(self, version: int, weights: Any = None) -> None: ...
+    def sleep(self) -> None: ...
+
+    def publish(self, version: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,8 @@ class Collected:
 
     def metrics(self) -> dict[str, float]:
         """What is logged about it, by `collect/NAME`."""
-        return numbers("collect", summarise(self.trajectories) | self.counts)
+        counts = summarise(self.trajectories) | self.counts
+        return numbers("collect", counts)
 
 
 class Source(Protocol):
@@ -114,7 +120,8 @@ class Source(Protocol):
 
 
 class OwnSource:
-    """The base of sources that a recipe names: whatever a class does not do itself, the run's own source does."""
+    """The base of sources that a recipe names: whatever a class does not do itself, the run's own source does. Keyword-only parameters of
+    its constructor are its options."""
 
     def __init__(self, source: Source):
         self.source = source
@@ -133,6 +140,10 @@ class OwnSource:
 
     def mark(self, plan: Any) -> Mark:
         return self.source.mark(plan)
+
+
+sources: Registry[type[OwnSource]] = Registry("source", code=SOURCE)
+source = sources.register
 
 
 @dataclass
@@ -166,8 +177,8 @@ class LocalSource:
             start = time.monotonic()
             collected = self.collect(plan)
             collected = replace(collected, seconds=time.monotonic() - start)
-            if self.rests and (sleep := getattr(self.engine(), "sleep", None)) is not None:
-                sleep()
+            if self.rests and self.engine().sleeps:
+                self.engine().sleep()
             yield collected
             del collected  # its tokens are many: they are gone before the next ones come
 

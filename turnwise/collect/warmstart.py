@@ -78,13 +78,13 @@ def random_trajectories(
     the others are left out."""
     limits, factory, tasks = limits or Limits(), Advised(portable(name, options), required=False), list(tasks)
     with limits.pool(factory, len(tasks)) as pool:
-        found = []
+        scores_by_task = []
         for scores in play_all(pool, (_score(task, max_turns, tries, seed) for task in tasks), limits.cancelled):
-            found.append(scores)
+            scores_by_task.append(scores)
             on_task()
-    returns = [score.reward for scores in found for score in scores if math.isfinite(score.reward)]
+    returns = [score.reward for scores in scores_by_task for score in scores if math.isfinite(score.reward)]
     mean = sum(returns) / max(len(returns), 1)
-    best = [(task, max(scores)) for task, scores in zip(tasks, found, strict=False) if scores]
+    best = [(task, max(scores)) for task, scores in zip(tasks, scores_by_task, strict=False) if scores]
     better = [(task, score) for task, score in best if score.reward > mean]
     chosen = better if len(better) >= ENOUGH_BETTER * len(best) else best
     player = RandomPlayer()
@@ -107,17 +107,17 @@ class Score(NamedTuple):
 def _score(task: Task, max_turns: int, tries: int, seed: int) -> Play[list[Score]]:
     """Random attempts at one task, without prompts. One with a fault is left out here; the fault is reported when it is played as an
     example."""
-    found, player = [], RandomPlayer()
+    scores, player = [], RandomPlayer()
     for number in range(tries):
         result, reward, t = (yield Reset(task)), 0.0, 0
-        place = derive(seed, task.id, number)
+        chance = derive(seed, task.id, number)
         while t < max_turns and not result.over and result.observation.actions:
-            result = yield player.act(result.observation, Situation(task, place, t)) or ""
+            result = yield player.act(result.observation, Situation(task, chance, t)) or ""
             t += 1
             reward += result.transition.reward if result.transition is not None else 0.0
         won = result.transition is not None and result.transition.success
-        found.append(Score(won, reward if result.transition is not None else -math.inf, -t, -number))
-    return found
+        scores.append(Score(won, reward if result.transition is not None else -math.inf, -t, -number))
+    return scores
 
 
 def lists_actions(pool: Pool, tasks: Iterable[Task]) -> bool:
@@ -157,12 +157,12 @@ def _all(
     factory: Callable[[], Any], plays: Sequence[Play[Trajectory]], limits: Limits, on_task: Callable[[], None] = lambda: None
 ) -> list[Trajectory]:
     """The results of the plays, in a separate pool."""
-    found = []
+    trajectories = []
     with limits.pool(factory, len(plays)) as pool:
         for trajectory in play_all(pool, plays, limits.cancelled):
-            found.append(trajectory)
+            trajectories.append(trajectory)
             on_task()
-    return found
+    return trajectories
 
 
 def _play_recorded(task: Task, number: int, example: Trajectory, agent: Agent, on_fault: OnFault) -> Play[Trajectory]:
@@ -289,9 +289,9 @@ def _shown(random_turns: Sequence[RandomTurn], t: int, prompt: Sequence[int], ag
     """The spans of a prompt's tokens that show random actions. A dialogue that only grows holds them word for word. A prompt that is
     rebuilt every turn shows them somewhere, so the whole prompt counts, as long as its window reaches back that far."""
     spans, ids = [], list(prompt)
-    for number, before, said in random_turns:
-        if ids[: len(before)] == before and ids[len(before) : len(before) + len(said)] == said:
-            spans.append((len(before), len(before) + len(said)))
+    for number, before, response in random_turns:
+        if ids[: len(before)] == before and ids[len(before) : len(before) + len(response)] == response:
+            spans.append((len(before), len(before) + len(response)))
         elif agent.settings.context != "window" or t - number <= agent.settings.history:
             return [(0, len(ids))]
     return spans

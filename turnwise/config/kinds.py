@@ -52,6 +52,9 @@ CONTEXT = Kind("context", ("start", "prompt", "record"), example="class Mine(tur
 TRACKER = Kind("tracker", ("open", "log", "close"))
 ENGINE = Kind("engine", ("submit", "poll", "release", "refresh", "close"))
 PLAN = Kind("plan", ("gather",), example="class Mine: def gather(self, places, groups): …")
+SOURCE = Kind(
+    "source", ("batches", "publish"), example="class Mine(turnwise.collect.source.OwnSource): def batches(self, plan, n, begins): …"
+)
 REWARD = Kind(
     "reward term",
     family="reward",
@@ -107,5 +110,21 @@ PARSER = Kind(
 )
 MODEL = Kind("model kind", ("loss",), example="class Mine: def loss(self, said): return -said.logprob.mean()")
 
-LISTED = (CREDIT, OBJECTIVE, IMPORTANCE, PLAN, SIGNAL, SCHEDULE, METHOD, MODEL, REWARD, CONTEXT, PARSER, ENGINE, TRACKER, ENVIRONMENT)
+LISTED = (
+    CREDIT,
+    OBJECTIVE,
+    IMPORTANCE,
+    PLAN,
+    SOURCE,
+    SIGNAL,
+    SCHEDULE,
+    METHOD,
+    MODEL,
+    REWARD,
+    CONTEXT,
+    PARSER,
+    ENGINE,
+    TRACKER,
+    ENVIRONMENT,
+)
 KINDS = {kind.family or kind.word: kind for kind in LISTED}  # by the family that a recipe names them in

@@ -100,6 +100,19 @@ class Plan(Named):
         return self
 
 
+class Source(Named):
+    """A source of batches of one's own, in front of the run's. Further keys are its options."""
+
+    name: str
+    """package.module:Class or path/to/file.py:Class, derived from turnwise.collect.source.OwnSource. Without this section, batches are
+    collected in this process, or on the recipe's cluster."""
+
+    @model_validator(mode="after")
+    def _known(self) -> Source:
+        check("source", self)
+        return self
+
+
 class Signal(Named):
     """A function that adds columns to every batch before credit. Further keys are its options: see `turnwise algos NAME`."""
 

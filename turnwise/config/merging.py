@@ -43,7 +43,7 @@ def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 def renamed(section: str, values: dict[str, Any], name: Any) -> dict[str, Any]:
     """A section that now names something else: the options of what it named before do not carry over."""
-    if values.get("name", name) == name or section not in ("plan", "signal", "credit", "objective", "schedule", "env"):
+    if values.get("name", name) == name or section not in ("plan", "source", "signal", "credit", "objective", "schedule", "env"):
         return values
     return {key: value for key, value in values.items() if key != "options"} if section == "env" else {}
 

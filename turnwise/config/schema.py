@@ -19,7 +19,7 @@ from turnwise.config import trust as trusting
 from turnwise.config.checks import check as ask
 from turnwise.config.cluster import Cluster
 from turnwise.config.further import FurtherModel, check_model_names
-from turnwise.config.learning import Credit, Learner, Method, Objective, Plan, Schedule, Sft, Signal
+from turnwise.config.learning import Credit, Learner, Method, Objective, Plan, Schedule, Sft, Signal, Source
 from turnwise.config.limits import with_limits
 from turnwise.config.recipes import changed, parse_override, read_values, run_of
 from turnwise.config.references import code_in
@@ -51,6 +51,7 @@ class Config(Section):
     method: Method | None = None
     collect: Collect = Collect()
     plan: Plan | None = None
+    source: Source | None = None
     signal: list[Signal] = Field([])
     credit: Credit = Field(default_factory=Credit)  # a factory: checking the name imports the algorithms
     objective: Objective = Field(default_factory=Objective)

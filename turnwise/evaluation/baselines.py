@@ -42,8 +42,7 @@ from turnwise.runs.reporter import Reporter, heartbeat
 from turnwise.setup.arguments import Given
 from turnwise.setup.build import agent_settings
 from turnwise.setup.environment import build_tasks, limits_of, step_limit
-from turnwise.setup.measure import choose_panel, report_faults, says_how, settings_of
-from turnwise.setup.source import source_config
+from turnwise.setup.evaluated import choose_panel, report_faults, says_how, settings_of, source_config
 from turnwise.setup.training import build_player, check_engine, hooks_of
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive

@@ -13,7 +13,7 @@ from turnwise.envs.pool import Pool
 from turnwise.envs.registry import portable
 from turnwise.runs.reporter import Reporter
 from turnwise.setup.environment import build_rewards, panel_of, step_limit
-from turnwise.setup.measure import report_faults, settings_of
+from turnwise.setup.evaluated import report_faults, settings_of
 
 
 def evaluate_player(

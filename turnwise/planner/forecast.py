@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def forecast(config: Config, said: bool = False) -> Iterator[str]:
     """The size of a run: tasks, attempts, turns, tokens, memory. `said`: of its memory everything was said. If the tasks or the model
     are not here, the rest comes first, as far as the recipe itself says it, and then the error."""
-    from turnwise.setup.unread import unread
+    from turnwise.setup.early import unread
     from turnwise.util.errors import TurnwiseError
     from turnwise.util.hub import folder_of
 

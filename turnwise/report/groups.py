@@ -21,7 +21,7 @@ IMMATERIAL = {"name", "out", "seed", "eval.every", "env.workers", "env.timeout",
 }
 ABSENT = "–"
 # What starts like this is a method's own, whatever it says.
-OWN = ("method", "player", "plan", "signal", "schedule", "models", "reward", "collect.shared_prefix")
+OWN = ("method", "player", "plan", "source", "signal", "schedule", "models", "reward", "collect.shared_prefix")
 
 
 @dataclass(frozen=True)

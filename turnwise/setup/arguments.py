@@ -76,13 +76,13 @@ def as_recipe(recipe: RecipeLike | None, given: Given, overrides: Mapping[str, A
 
 def sections(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Overrides with whole sections (`learner={"lr": 1e-4}`) taken apart into dotted keys, so that they add to the recipe's."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for key, value in changes.items():
         if key in Config.model_fields and isinstance(value, Mapping):
-            found |= {f"{key}.{name}": inner for name, inner in value.items()}
+            settings |= {f"{key}.{name}": inner for name, inner in value.items()}
         else:
-            found[key] = value
-    return found
+            settings[key] = value
+    return settings
 
 
 def _named(section: str, value: Any, handed: Handed) -> dict[str, Any]:
@@ -127,8 +127,8 @@ def _panel(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
         return {}
     split = changes.get("eval.split", _at(values, "eval", "split") or Config.model_fields["eval"].default.split)
     rows, held_out = (None if file is None else read_rows(put_back(file)) for file in map(changes.get, FILES))
-    found = len(split_rows(rows or [], held_out, split))
-    return {"eval.n": found} if 0 < found < asked else {}
+    rows_of_split = len(split_rows(rows or [], held_out, split))
+    return {"eval.n": rows_of_split} if 0 < rows_of_split < asked else {}
 
 
 def _terms(reward: Any, handed: Handed) -> list[dict[str, Any]]:
@@ -147,5 +147,5 @@ def _terms(reward: Any, handed: Handed) -> list[dict[str, Any]]:
 
 
 def _at(values: Mapping[str, Any], section: str, key: str) -> Any:
-    found = values.get(section)
-    return found.get(key) if isinstance(found, Mapping) else None
+    table = values.get(section)
+    return table.get(key) if isinstance(table, Mapping) else None

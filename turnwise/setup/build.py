@@ -21,7 +21,7 @@ from turnwise.config.schema import Config
 from turnwise.config.section import Section
 from turnwise.config.sections import Engine as EngineSection
 from turnwise.engines.base import Engine, Sampling
-from turnwise.engines.registry import checked, engine_class, engines
+from turnwise.engines.registry import checked, declared, engine_class, engines
 from turnwise.engines.registry import make as make_engine
 from turnwise.envs import registry
 from turnwise.envs.registry import as_given
@@ -67,7 +67,7 @@ def load_model(config: Config, folder: Path | None = None, words: Path | None = 
     """The recipe's model, or the one in `folder`; torch computes with as many threads as it can use. `words`: a folder with the tiny
     model's tokenizer, if its environment should not be played for it. Of a model on a server, a tokenizer that counts its tokens."""
     hooks = hooks or Hooks()
-    if config.engine.name == "openai":
+    if not declared(config.engine.name).in_process:
         return LoadedModel(loading.load_tokenizer(config, folder, limits_of(config.env, hooks.cancelled)))
     path = folder or config.model.path
     if path is not None:
@@ -103,10 +103,12 @@ def build_agent(config: Config, loaded: LoadedModel, say: Callable[[str], None] 
 
 def agent_settings(config: Config, environment: Any) -> AgentSettings:
     """The agent's settings from the recipe; `environment` is the class that may bring its own instructions and tools."""
-    own = config.agent
-    instructions = getattr(environment, "instructions", "") or "" if own.instructions is None else own.instructions
-    tools = _environment_tools(config, environment) if own.tools is None else own.tools
-    return settings_from(own, AgentSettings, hide_actions=tuple(own.hide_actions), instructions=str(instructions), tools=read_tools(tools))
+    section = config.agent
+    instructions = getattr(environment, "instructions", "") or "" if section.instructions is None else section.instructions
+    tools = _environment_tools(config, environment) if section.tools is None else section.tools
+    return settings_from(
+        section, AgentSettings, hide_actions=tuple(section.hide_actions), instructions=str(instructions), tools=read_tools(tools)
+    )
 
 
 def _environment_tools(config: Config, environment: Any) -> Any:
@@ -196,7 +198,7 @@ def build_models(config: Config, policy: Learner, tokenizer: Any, needs: Contain
 
 def learner_settings(config: Config) -> LearnerSettings:
     """The learner's settings from the recipe."""
-    own, objective, value = config.learner, config.objective, config.learner.value
+    section, objective, value = config.learner, config.objective, config.learner.value
     in_loss, in_reward = objective.kl == "loss", objective.kl == "reward"
     loss = Loss(
         objective.name,
@@ -208,7 +210,7 @@ def learner_settings(config: Config) -> LearnerSettings:
         importance_options=objective.importance_options,
     )
     return settings_from(
-        own,
+        section,
         LearnerSettings,
         without=Optimiser,
         loss=loss,
@@ -216,7 +218,7 @@ def learner_settings(config: Config) -> LearnerSettings:
         schedule_options=config.schedule.options,
         aggregation=objective.aggregation,
         constant=objective.constant,
-        optimiser=settings_from(own, OptimiserSettings),
+        optimiser=settings_from(section, OptimiserSettings),
         dtype=config.model.dtype,
         temperature=config.engine.temperature,
         kl_reward_coef=objective.kl_coef if in_reward else 0.0,
@@ -228,8 +230,8 @@ def learner_settings(config: Config) -> LearnerSettings:
 def settings_from(section: Section, kind: type[S], without: type[Section] = Section, **more: Any) -> S:
     """The settings of a part of a run, from the section of the recipe that describes it: all fields that both have by name, and `more`.
     Keys of the section class `without` are meant for another part."""
-    known = inspect.signature(kind).parameters
-    names = [name for name in type(section).model_fields if name in known and name not in without.model_fields]
+    parameters = inspect.signature(kind).parameters
+    names = [name for name in type(section).model_fields if name in parameters and name not in without.model_fields]
     return kind(**{name: getattr(section, name) for name in names} | more)
 
 
@@ -246,17 +248,17 @@ def build_server(config: Config, tokenizer: Any, agent: Agent) -> Engine:
     """A server as the recipe names it. Its key comes from the environment and is sent only to the server."""
     from turnwise.engines.openai import OpenAIEngine, Server
 
-    own = config.engine
-    options = {"key_variable": KEY_VARIABLE if os.environ.get(KEY_VARIABLE) else "", **own.options}
+    section = config.engine
+    options = {"key_variable": KEY_VARIABLE if os.environ.get(KEY_VARIABLE) else "", **section.options}
     if agent.chat.native_tools:  # the prompt then leaves describing the tools to the server's chat template
         options["extra"] = {"tools": neutral_deep(agent.settings.offered_tools), **options.get("extra", {})}
     if "omit" in options:
         options["omit"] = tuple(options["omit"])
     try:
-        server = Server(own.url or "", own.model or "", **options)
+        server = Server(section.url or "", section.model or "", **options)
     except TypeError as error:
-        known = ", ".join(name for name in Server.__dataclass_fields__ if name not in ("url", "model"))
-        raise TurnwiseError(f"engine.options: {error}. A server takes: {known}") from None
+        names = ", ".join(name for name in Server.__dataclass_fields__ if name not in ("url", "model"))
+        raise TurnwiseError(f"engine.options: {error}. A server takes: {names}") from None
     if server.form != "ids":
         agent.chat.control.for_text()
     return OpenAIEngine(server, tokenizer)

@@ -23,6 +23,7 @@ FAMILIES: Mapping[str, str] = {
     "objective": "how the policy moves: from log-probabilities and advantages to a loss",
     "importance": "corrections for tokens that the learner's policy did not sample",
     "plan": "which attempts are made next",
+    "source": "what hands out batches, in front of the run's own source",
     "signal": "columns that are added to a batch before credit",
     "schedule": "which parts of a batch make up which optimiser step",
     "method": "settings that belong together, under one name",
@@ -58,10 +59,10 @@ def find(name: str, family: str | None = None) -> list[tuple[str, Entry[Any]]]:
         family = family or _family_of(name)
         return [(family, _environment(name) if family == "environment" else registry(family).load(name))]
     listed = [(one, entry) for one in ([family] if family else FAMILIES) for entry in entries(one)]
-    found = [(one, _environment(name) if one == "environment" else entry) for one, entry in listed if entry.name == name]
-    if not found:
+    matches = [(one, _environment(name) if one == "environment" else entry) for one, entry in listed if entry.name == name]
+    if not matches:
         raise unknown_name(family or "name", name, {entry.name for _, entry in listed} | (set() if family else set(FAMILIES)))
-    return found
+    return matches
 
 
 def chosen(name: str | None, second: str | None = None) -> list[tuple[str, Entry[Any]]]:
@@ -89,13 +90,13 @@ def _brought(entry: Entry[Any]) -> Brought:
 
 def pieces_of(entry: Entry[Any]) -> list[Piece]:
     """The stages that a method sets, with their options."""
-    found = []
+    stages = []
     for family, section in overridden({}, settings_of(entry).items()).items():
-        for own in section if isinstance(section, list) else [section]:
-            if family in STAGES and isinstance(own, dict) and own.get("name"):
-                options = {key: value for key, value in own.items() if key != "name"}
-                found.append(Piece(family, f"{family}.name", own["name"], options))
-    return found
+        for stage in section if isinstance(section, list) else [section]:
+            if family in STAGES and isinstance(stage, dict) and stage.get("name"):
+                options = {key: value for key, value in stage.items() if key != "name"}
+                stages.append(Piece(family, f"{family}.name", stage["name"], options))
+    return stages
 
 
 def needs_of(entry: Entry[Any]) -> dict[str, list[str]]:
@@ -145,7 +146,7 @@ def nothing() -> None:
 def _environment(name: str) -> Entry[Any]:
     from turnwise.envs.registry import spec
 
-    found = spec(name)
-    made_by = found.load()
-    summary = found.summary or " ".join((inspect.getdoc(made_by) or "").split("\n\n")[0].split())
+    entry = spec(name)
+    made_by = entry.load()
+    summary = entry.summary or " ".join((inspect.getdoc(made_by) or "").split("\n\n")[0].split())
     return Entry(name, made_by, summary, "", read_options(made_by, 0))

@@ -22,7 +22,8 @@ from turnwise.cluster.collecting import RemoteCollectors
 from turnwise.cluster.placement import Bundle, crowded, prefers
 from turnwise.cluster.prefetch import Prefetcher
 from turnwise.cluster.prefetch import Settings as PrefetchSettings
-from turnwise.cluster.ranks import LearnerRanks, Rank, RankedLearner, RankLearner
+from turnwise.cluster.ranked_learner import RankedLearner, RankLearner
+from turnwise.cluster.ranks import LearnerRanks, Rank
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
 from turnwise.cluster.start import connect, import_ray, leave
 from turnwise.cluster.weights import close_handles, copy_into, sender
@@ -30,7 +31,6 @@ from turnwise.cluster.work import Spec
 from turnwise.cluster.worker import RolloutWorker
 from turnwise.cluster.workers import RolloutWorkers, WorkerHooks
 from turnwise.collect.collector import Collector
-from turnwise.collect.collectors import LocalCollectors
 from turnwise.collect.hooks import Hooks
 from turnwise.collect.source import LocalSource
 from turnwise.config import objects
@@ -39,6 +39,7 @@ from turnwise.config.schema import Config
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task
+from turnwise.engines.registry import declared
 from turnwise.learn.local import LocalLearner
 from turnwise.learn.models import choose_device
 from turnwise.learn.ranks.group import join
@@ -63,6 +64,7 @@ from turnwise.setup.training import (
     build_examples,
     build_plan,
     build_slots,
+    build_source,
     check_training,
     run_over,
 )
@@ -73,7 +75,6 @@ from turnwise.util.late import Late
 
 RESERVES = 60.0  # seconds for a GPU to be reserved
 CALLS = 8  # that one actor takes at a time, in addition to one per group that it plays ahead
-OWN_WEIGHTS = ("vllm",)  # engines that load published weights themselves
 
 
 def build_cluster_training(config: Config, hooks: Hooks, stack: ExitStack) -> Training:
@@ -115,7 +116,17 @@ def build_cluster_training(config: Config, hooks: Hooks, stack: ExitStack) -> Tr
     warm_start = WarmStart(config, examples, learner, collectors, engine, hooks)
     evaluator = Evaluator(checked.panel, config.eval, collectors, plan, slots, checked.max_turns, checked.faults.check)
     return Training(
-        config, source, plan, slots, learner, build_credit(config), evaluator, warm_start, checked.faults, over, loaded.tokenizer
+        config,
+        build_source(config, source),
+        plan,
+        slots,
+        learner,
+        build_credit(config),
+        evaluator,
+        warm_start,
+        checked.faults,
+        over,
+        loaded.tokenizer,
     )
 
 
@@ -186,9 +197,9 @@ def start_workers(config: Config, bundles: Sequence[Bundle], spec: ActorSpec, ho
         for _ in range(count):
             hooks.on_end(Trajectory(0, 0))
 
-    own = [bundle for bundle in bundles if bundle.part.startswith("engine")]
+    for_workers = [bundle for bundle in bundles if bundle.part.startswith("engine")]
     shared = transfer(cluster, torch.device(choose_device(config.device))) == "ipc"  # with the learner, on its GPU
-    start = partial(start_actor, own, spec, cluster.retries, waits=shared)
+    start = partial(start_actor, for_workers, spec, cluster.retries, waits=shared)
     return RolloutWorkers(start, cluster.engines, cluster.deadline, cluster.retries, WorkerHooks(hooks.say, hooks.cancelled, ended))
 
 
@@ -212,7 +223,7 @@ def build_remote_engine(config: Config, learner: LocalLearner | RankedLearner, w
     assert cluster is not None
     device = learner.policy.device if isinstance(learner, LocalLearner) else torch.device("cpu")
     kind = transfer(cluster, device)
-    weights = partial(learner.weights, config.engine.name in OWN_WEIGHTS)
+    weights = partial(learner.weights, not declared(config.engine.name).shares_weights)
     sends = sender(kind, weights, device, cluster.deadline, cluster.port)
     engine = RemoteEngine(Access(workers), sends, waits=kind != "store", later=cluster.staleness == 0)
     engine.refresh()
@@ -224,13 +235,13 @@ def build_ranked_learner(config: Config, bundles: Sequence[Bundle], spec: ActorS
     is played."""
     cluster = config.cluster
     assert cluster is not None
-    own = [bundle for bundle in bundles if bundle.part.startswith("learner")]
+    for_ranks = [bundle for bundle in bundles if bundle.part.startswith("learner")]
     rank_spec = RankSpec(spec, cluster.deadline, annotates(config))
 
     def start(rank: int) -> Any:
-        bundle = own[rank]
+        bundle = for_ranks[rank]
         limits = {"num_cpus": bundle.cpus, "num_gpus": bundle.gpus, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": 2}
-        return import_ray().remote(Rank).options(scheduling_strategy=prefers(bundle.node), **limits).remote(rank_spec, rank, len(own))
+        return import_ray().remote(Rank).options(scheduling_strategy=prefers(bundle.node), **limits).remote(rank_spec, rank, len(for_ranks))
 
     ranks = LearnerRanks(start, cluster.learners, cluster.deadline, cluster.retries, hooks.say)
     stack.callback(ranks.close)
@@ -323,7 +334,6 @@ class WorkerParts:
         self._pool = build_pool(config)
         self._collectors = build_collectors(config, self._pool, agent, lambda: self._engine, step_limit(config.env), hooks)
         self._device = torch.device(choose_device(config.device))
-        self._own_weights = config.engine.name in OWN_WEIGHTS
 
     @property
     def version(self) -> int:
@@ -336,10 +346,6 @@ class WorkerParts:
     @property
     def environments(self) -> float:
         return float(self._pool.busy)
-
-    @property
-    def collectors(self) -> LocalCollectors:
-        return self._collectors
 
     def collector(self, spec: Spec) -> Collector:
         collectors = self._collectors
@@ -358,11 +364,11 @@ class WorkerParts:
 
     def publish(self, version: int, weights: Any) -> None:
         tensors = weights.tensors(self._device)
-        if self._own_weights:
-            self._engine.publish(version, tensors)
-        else:
+        if self._engine.shares_weights:
             copy_into(dict(self._model.named_parameters()), tensors)
             self._engine.publish(version)
+        else:
+            self._engine.publish(version, tensors)
         if self._device.type == "cuda":  # from now on the learner may change its weights
             torch.cuda.synchronize(self._device)
 

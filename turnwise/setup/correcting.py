@@ -26,20 +26,20 @@ def corrected(config: Config, reason: str, remedy: str = "", say: Say | None = N
             say(f"{reason}: this plan's ratio is that to the engine's log-probs, so the ratio itself corrects for it")
         return config
     objective: dict[str, Any] = {"importance": "truncate"} if config.objective.importance == "none" else {}
-    found = config.model_copy(
+    changed = config.model_copy(
         update={
             "objective": config.objective.model_copy(update=objective),
             "learner": config.learner.model_copy(update={"old_logprobs": "learner"}),
         }
     )
-    if found != config and say is not None:
+    if changed != config and say is not None:
         was = config.learner.old_logprobs
         instead = f" instead of {was}" if was not in (None, "learner") else ""
         say(
-            f"{reason}: the loss has importance weights (objective.importance={found.objective.importance}, "
+            f"{reason}: the loss has importance weights (objective.importance={changed.objective.importance}, "
             f"learner.old_logprobs=learner{instead}){remedy}"
         )
-    return found
+    return changed
 
 
 def with_8bit_cache(config: Config, say: Say | None = None) -> Config:
@@ -52,10 +52,10 @@ def with_8bit_cache(config: Config, say: Say | None = None) -> Config:
 
 def with_staleness(config: Config, say: Say | None = None) -> Config:
     """The recipe as it runs on its cluster: corrected, if its data may be older than the weights."""
-    own = config.cluster
-    if own is None or own.staleness < 1 or not own.correct:
+    cluster = config.cluster
+    if cluster is None or cluster.staleness < 1 or not cluster.correct:
         return config
-    return corrected(config, f"staleness {own.staleness}", "; cluster.correct=false turns it off", say)
+    return corrected(config, f"staleness {cluster.staleness}", "; cluster.correct=false turns it off", say)
 
 
 def check_old_logprobs(config: Config) -> None:
@@ -79,4 +79,4 @@ def plan_anchor(config: Config) -> str | None:
     if (plan := config.plan) is None:
         return None
     names = [plan.name, *(base for base in [plan.options.get("base")] if isinstance(base, str))]
-    return next((found for name in names if (found := getattr(plans[name].function, "old_logprobs", None)) is not None), None)
+    return next((whose for name in names if (whose := getattr(plans[name].function, "old_logprobs", None)) is not None), None)

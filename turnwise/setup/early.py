@@ -1,4 +1,5 @@
-"""Checks of a recipe and of a source before torch is imported, so that a mistake is reported at once and not after seconds."""
+"""Checks of a recipe and of what is evaluated before torch is imported, so that a mistake is reported at once and not after seconds. `look`
+and `look_at` run none of the code that a recipe names: `--dry-run` is safe with third-party recipes."""
 
 from __future__ import annotations
 
@@ -8,16 +9,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from turnwise.collect.player_policy import PLAYERS
+from turnwise.config.kinds import ENVIRONMENT, KINDS, Kind
+from turnwise.config.loading import check_reference
 from turnwise.config.recipes import is_recipe, shipped_recipes
-from turnwise.config.references import is_reference
+from turnwise.config.references import code_in, is_reference
 from turnwise.config.schema import Config
 from turnwise.engines.registry import declared
 from turnwise.envs import registry
 from turnwise.methods.registry import model_kinds
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.trackers import make_trackers
+from turnwise.setup.names import pieces
 from turnwise.setup.resume import resumed_config
-from turnwise.setup.unread import look_at
 from turnwise.util.errors import MissingExtra, TurnwiseError
 from turnwise.util.hub import at_hand, find_model
 from turnwise.util.lock import in_use, is_held
@@ -83,9 +86,9 @@ def look_at_player(agent: str, env: str | None, options: Mapping[str, Any]) -> N
     """The same for the player: a run or a model, or `random`, `scripted` and `expert`, which need an environment."""
     changes = {f"env.options.{key}": value for key, value in options.items()}
     if agent not in PLAYERS:
-        found = read_source(agent, env, changes)
-        if found.run is None:  # a run contains what it names
-            look(found.config)
+        source = read_source(agent, env, changes)
+        if source.run is None:  # a run contains what it names
+            look(source.config)
     elif env is not None:
         look(Config.load(None, {**changes, "env.name": env}))
 
@@ -135,3 +138,25 @@ def check_adapters(config: Config) -> None:
         raise MissingExtra("training with LoRA (model.lora)", "lora")
     if lora is not None and lora.base == "4bit" and find_spec("bitsandbytes") is None:
         raise MissingExtra("a base in 4 bits (model.lora.base)", "4bit")
+
+
+# -- without running any code that the recipe names ---------------------------------------------------------------------------------
+
+
+def look_at(config: Config) -> None:
+    """An error for code that is missing, is not Python, or is clearly of another kind. Built-in trackers are made, others are not."""
+    for reference, kind in named(config):
+        check_reference(reference, kind)
+    built_in = [name for name in config.run.trackers if not is_reference(name)]
+    make_trackers(built_in, {name: config.run.tracker_options.get(name, {}) for name in built_in})
+
+
+def named(config: Config) -> Iterator[tuple[str, Kind]]:
+    """The code that a recipe names under keys that say which kind of thing it is."""
+    parts = [(config.env.name, ENVIRONMENT), *((piece.name, KINDS[piece.family]) for piece in pieces(config))]
+    return ((name, kind) for name, kind in parts if is_reference(name))
+
+
+def unread(config: Config) -> list[str]:
+    """What would have to be run to know more: every text of the recipe that names code, or may name it."""
+    return code_in(config.model_dump(mode="json"))

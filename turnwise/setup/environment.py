@@ -13,6 +13,7 @@ from turnwise.config.references import is_reference
 from turnwise.config.schema import Config
 from turnwise.config.sections import Env
 from turnwise.data.tasks import TaskSet
+from turnwise.engines.registry import declared
 from turnwise.envs import registry
 from turnwise.envs.look import first_look
 from turnwise.envs.pool import Pool
@@ -64,9 +65,9 @@ def step_limit(env: Env) -> int:
     """The largest number of turns of an attempt: the recipe's, otherwise the environment's."""
     if env.max_turns is not None:
         return env.max_turns
-    made = registry.make(env.name, **env.options)
-    limit = getattr(made, "max_turns", None) or registry.spec(env.name).max_turns
-    registry.close(made)
+    environment = registry.make(env.name, **env.options)
+    limit = getattr(environment, "max_turns", None) or registry.spec(env.name).max_turns
+    registry.close(environment)
     return int(limit or DEFAULT_MAX_TURNS)
 
 
@@ -95,7 +96,7 @@ def build_program(config: Config) -> ProgramEnv:
     env = registry.make(config.env.name, **config.env.options)
     if not isinstance(env, ProgramEnv):
         raise TurnwiseError(f"environment {config.env.name!r} plays by itself, and is not a ProgramEnv: subclass that")
-    if config.engine.name == "openai":
+    if not declared(config.engine.name).in_process:
         raise TurnwiseError("a program is served by an engine of this process: use engine.name=native or transformers")
     return env
 

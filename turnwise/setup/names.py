@@ -31,6 +31,7 @@ REGISTRIES: Mapping[str, str] = {
     "objective": "turnwise.objectives.registry:algorithms",
     "importance": "turnwise.objectives.registry:corrections",
     "plan": "turnwise.methods.registry:plans",
+    "source": "turnwise.collect.source:sources",
     "signal": "turnwise.methods.registry:signals",
     "schedule": "turnwise.methods.registry:schedules",
     "method": "turnwise.methods.registry:methods",
@@ -41,8 +42,8 @@ REGISTRIES: Mapping[str, str] = {
     "engine": "turnwise.engines.registry:engines",
     "tracker": "turnwise.runs.trackers.base:known",
 }
-STAGES = ("plan", "signal", "credit", "objective", "importance", "schedule", "method", "model kind")
-LIGHT = ("plan", "signal", "credit", "schedule", "method", "model kind")  # known without torch
+STAGES = ("plan", "source", "signal", "credit", "objective", "importance", "schedule", "method", "model kind")
+LIGHT = ("plan", "source", "signal", "credit", "schedule", "method", "model kind")  # known without torch
 
 UNSET = ("method", "extends", "name", "out", "seed")  # what a method leaves to the recipe
 
@@ -89,27 +90,27 @@ def know(config: Config, families: tuple[str, ...] = STAGES) -> None:
     """Import the stages that the recipe names as code, and check the options and needs of all stages. Ask for trust before."""
     for piece in pieces(config):
         if piece.family in families:
-            known = registry(piece.family)
-            known.load(piece.name).bind(piece.options, known.kind)
-    if found := lacks(config, families):
-        raise TurnwiseError("; ".join(found))
+            family_registry = registry(piece.family)
+            family_registry.load(piece.name).bind(piece.options, family_registry.kind)
+    if lacking := lacks(config, families):
+        raise TurnwiseError("; ".join(lacking))
 
 
 def lacks(config: Config, families: tuple[str, ...] = LIGHT) -> list[str]:
     """What the stages of a recipe need and the recipe does not have, if it is known without importing code: which stage needs it, and how
     to get it. Columns that signals and engines give, and further models, are checked when the run is set up."""
-    found: list[str] = []
+    lines: list[str] = []
     for piece in pieces(config):
         entry = registry(piece.family).known(piece.name) if piece.family in families else None
         needs = entry.needed(piece.options) if entry is not None else ()
-        found += [f"{piece.key}={piece.name} {words}" for need in needs if (words := _lacking(need, config))]
-    return found
+        lines += [f"{piece.key}={piece.name} {words}" for need in needs if (words := _lacking(need, config))]
+    return lines
 
 
 def needed(config: Config, families: tuple[str, ...] = STAGES) -> set[str]:
     """All that the stages of a recipe need, as far as they are known."""
-    known = [(registry(piece.family).known(piece.name), piece.options) for piece in pieces(config) if piece.family in families]
-    return {need for entry, options in known if entry is not None for need in entry.needed(options)}
+    entries = [(registry(piece.family).known(piece.name), piece.options) for piece in pieces(config) if piece.family in families]
+    return {need for entry, options in entries if entry is not None for need in entry.needed(options)}
 
 
 def _lacking(need: str, config: Config) -> str:
@@ -148,26 +149,28 @@ def check_stage(family: str, section: Named) -> None:
     """A stage and its options. User code is checked when the run is set up."""
     name = str(getattr(section, "name", "") or "")
     if name and not is_reference(name):
-        known = registry(family)
-        section.check_names(known[name].options)
-        known[name].bind(section.options, known.kind)
+        stages = registry(family)
+        section.check_names(stages[name].options)
+        stages[name].bind(section.options, stages.kind)
 
 
 def settings_of_method(name: str, options: Mapping[str, Any]) -> Brought:
     """The settings that a method is with these options, and its authors' values of shared ones: dotted keys and values. Files that it
     names may lie beside its own. A plain table from a method of the user's own is all of it."""
-    known = registry("method")
-    found = known.load(name).make(options, known.kind)()
-    if not isinstance(found, Mapping):
-        raise TurnwiseError(f'method {name!r} returns {type(found).__name__}; a table of settings is needed, as {{"credit.name": "grpo"}}')
-    authors = dict(getattr(found, "authors", {}))
-    for key in (*found, *authors):
+    methods = registry("method")
+    settings = methods.load(name).make(options, methods.kind)()
+    if not isinstance(settings, Mapping):
+        raise TurnwiseError(
+            f'method {name!r} returns {type(settings).__name__}; a table of settings is needed, as {{"credit.name": "grpo"}}'
+        )
+    authors = dict(getattr(settings, "authors", {}))
+    for key in (*settings, *authors):
         if not isinstance(key, str) or key.partition(".")[0] in UNSET:
             raise TurnwiseError(f"method {name!r} sets {key!r}: a method sets keys of a recipe, but none of {', '.join(UNSET)}")
     from turnwise.config.recipes import beside
 
     path = parse(name).path if is_reference(name) and not is_given(name) else None
-    return cast("dict[str, Any]", beside(dict(found), path.parent)) if path is not None else dict(found), authors
+    return cast("dict[str, Any]", beside(dict(settings), path.parent)) if path is not None else dict(settings), authors
 
 
 def carried(family: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,10 +183,10 @@ def carried(family: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> d
     section = sections.get(family)
     if section is None or (family == "objective" and not set(before) - set(section.model_fields)):  # the defaults of objectives are equal
         return {}
-    usual, known = section.model_fields["name"].default, registry(family)
-    if (entry := known.known(now["name"])) is None:
+    usual, algorithms = section.model_fields["name"].default, registry(family)
+    if (entry := algorithms.known(now["name"])) is None:
         return {}
-    sources = [(known.known(before.get("name", usual)), before), (known[usual], {})]
+    sources = [(algorithms.known(before.get("name", usual)), before), (algorithms[usual], {})]
     values: dict[str, Any] = {}
     for name, option in entry.options.items():
         same = [(one, given) for one, given in sources if one is not None and meaning(name, one, given) == meaning(name, entry, now)]
@@ -207,8 +210,8 @@ def meaning(name: str, entry: Entry[Any], given: Mapping[str, Any]) -> str | Non
 def check_model(section: FurtherModel) -> None:
     """The kind of a further model and its options. User code is checked when the run is set up."""
     if not is_reference(section.kind):
-        known = registry("model kind")
-        known[section.kind].bind(section.options, known.kind)
+        kinds = registry("model kind")
+        kinds[section.kind].bind(section.options, kinds.kind)
 
 
 def check_objective(section: Objective) -> None:
@@ -219,10 +222,10 @@ def check_objective(section: Objective) -> None:
     from turnwise.objectives import Loss
 
     check_stage("objective", section)
-    own: dict[str, Any] = {} if is_reference(section.name) else {"objective": section.name, "options": section.options}
+    chosen: dict[str, Any] = {} if is_reference(section.name) else {"objective": section.name, "options": section.options}
     if not is_reference(section.importance):
-        own |= {"importance": section.importance, "importance_options": section.importance_options}
-    Loss(**own)
+        chosen |= {"importance": section.importance, "importance_options": section.importance_options}
+    Loss(**chosen)
 
 
 def check_agent(section: Agent) -> None:

@@ -56,10 +56,10 @@ def columns_read(config: Config) -> dict[str, tuple[str, ...]]:
 
 def reports(config: Config) -> tuple[str, ...]:
     """What the engine must report about tokens, because a stage needs it and no signal gives it."""
-    given = {column for _, _, gives in needs(config) for column in gives}
-    wanted = [name for _, needed, _ in needs(config) for name in needed if name.startswith("token.") and name not in given]
-    found = [report for name in wanted if (report := report_of(name.removeprefix("token."))) is not None]
-    return tuple(dict.fromkeys(found))
+    columns = {column for _, _, gives in needs(config) for column in gives}
+    wanted = [name for _, needed, _ in needs(config) for name in needed if name.startswith("token.") and name not in columns]
+    requested = [report for name in wanted if (report := report_of(name.removeprefix("token."))) is not None]
+    return tuple(dict.fromkeys(requested))
 
 
 def check_needs(config: Config, *, models: Iterable[str] = (), task: Task | None = None, environment: Any = None) -> None:
@@ -80,8 +80,8 @@ def check_needs(config: Config, *, models: Iterable[str] = (), task: Task | None
                 continue
             if words := _missing(name, config, task, environment):
                 missing.append(f"{piece.key}={piece.name} needs {name}: {words}")
-        own = piece.family == "signal" or (piece.family == "credit" and is_reference(piece.name))
-        unsaid = unsaid or (own and not gives)
+        of_user = piece.family == "signal" or (piece.family == "credit" and is_reference(piece.name))
+        unsaid = unsaid or (of_user and not gives)
         there |= {*gives, *((*GIVEN_BY_CREDIT, *GIVEN_BY_LEARNER) if piece.family == "credit" else ())}
     if missing:
         raise TurnwiseError(missing[0] if len(missing) == 1 else "".join(f"\n  - {line}" for line in missing))
@@ -89,19 +89,23 @@ def check_needs(config: Config, *, models: Iterable[str] = (), task: Task | None
 
 def _missing(name: str, config: Config, task: Task | None, environment: Any) -> str:
     """How to get what is missing; empty if it comes from elsewhere."""
-    level, _, own = name.partition(".")
+    level, _, column = name.partition(".")
     if level == "task":
-        known = ", ".join(task.data) if task is not None else ""
-        return "" if task is None or own in task.data else f"the tasks of {config.env.name} have no such data (they have {known or 'none'})"
+        fields = ", ".join(task.data) if task is not None else ""
+        return (
+            ""
+            if task is None or column in task.data
+            else f"the tasks of {config.env.name} have no such data (they have {fields or 'none'})"
+        )
     if level == "env":
-        names = EXPERT if own == "expert" else (own,)
+        names = EXPERT if column == "expert" else (column,)
         there = environment is None or any(callable(getattr(environment, name, None)) for name in names)
         return "" if there else f"{config.env.name} has no {' or '.join(f'{name}()' for name in names)}"
     if level == "model":
-        return f"add a section [models.{own}] to the recipe"
+        return f"add a section [models.{column}] to the recipe"
     if name in LEARNED:
         return f'set learner.value.level="{level}"'
-    if level == "token" and report_of(own) is not None:
+    if level == "token" and report_of(column) is not None:
         return ""  # the engine reports it
     givers = [entry.name for entry in registry("signal") if name in entry.gives]
     return f"no signal of this recipe gives it; add one as [[signal]] ({', '.join(givers) or 'your own'})"

@@ -34,20 +34,20 @@ class Checked:
 def check_cluster(config: Config) -> Checked:
     """Ask every node what it has, and place the recipe. Nothing is loaded. What no cluster can play is an error before Ray is started."""
     check_program(config)
-    own = config.cluster or Cluster()
-    started = connect(own.address)
+    cluster = config.cluster or Cluster()
+    started = connect(cluster.address)
     try:
-        found = nodes()
-        versions = probe(found)
+        alive = nodes()
+        versions = probe(alive)
         try:
             check_recipe(config)
-            bundles, wrong = place(found, demand_of(config)), list[str]()
+            bundles, wrong = place(alive, demand_of(config)), list[str]()
         except TurnwiseError as error:
             bundles, wrong = [], [str(error)]
         if busy := lacking(bundles, SOON):
             wrong.append(busy)
         used = {bundle.node.id: bundle.node for bundle in bundles}.values()
-        return Checked(found, versions, bundles, [*wrong, *problems(used or found, versions, needed_packages(config))])
+        return Checked(alive, versions, bundles, [*wrong, *problems(used or alive, versions, needed_packages(config))])
     finally:
         leave(started)
 
@@ -87,7 +87,7 @@ def _check_bundles(bundles: Sequence[Bundle], needed: Sequence[str]) -> tuple[st
         return f"{busy}. Wait until they have ended, or lower cluster.engines", False
     away = {bundle.node.id: bundle.node for bundle in bundles if not bundle.node.here}
     versions = probe(away.values())
-    return "; ".join(problems(away.values(), versions, needed)), any("error" in found for found in versions.values())
+    return "; ".join(problems(away.values(), versions, needed)), any("error" in answer for answer in versions.values())
 
 
 def _left(ids: Collection[str], patience: float) -> bool:
@@ -110,6 +110,6 @@ def needed_packages(config: Config) -> list[str]:
 
 def demand_of(config: Config) -> Demand:
     """What a recipe needs of a cluster."""
-    own = config.cluster or Cluster()
+    cluster = config.cluster or Cluster()
     gpu = choose_device(config.device) == "cuda"
-    return Demand(own.engines, own.learners, gpu, own.tensor_parallel, own.placement == "colocated")
+    return Demand(cluster.engines, cluster.learners, gpu, cluster.tensor_parallel, cluster.placement == "colocated")

@@ -35,7 +35,9 @@ def resumed_config(run: Run, changes: Mapping[str, Any]) -> Config:
     """The run's recipe with the changes, after they were checked; nothing is written."""
     before = Config.load(run.folder / CONFIG)
     after = Config.load(run.folder / CONFIG, dict(changes)) if changes else before
-    wrong = [key for key in differences(before, after) if not any(key == known or key.startswith(f"{known}.") for known in MAY_CHANGE)]
+    wrong = [
+        key for key in differences(before, after) if not any(key == allowed or key.startswith(f"{allowed}.") for allowed in MAY_CHANGE)
+    ]
     if wrong:
         raise TurnwiseError(
             f"a resumed run keeps its recipe: {', '.join(wrong)} cannot change. What may: {', '.join(MAY_CHANGE)}. "
@@ -88,8 +90,8 @@ def iterations_done(run: Run) -> int | None:
     """How many iterations the newest checkpoint has seen; None if there is no checkpoint."""
     from turnwise.learn.checkpoint import by_step  # loads torch, and most refusals need none
 
-    found = by_step(run.folder / "checkpoints")
-    return max(found, default=None)
+    steps = by_step(run.folder / "checkpoints")
+    return max(steps, default=None)
 
 
 def apply_changes(run: Run, after: Config, say: Callable[[str], None]) -> None:
@@ -100,8 +102,8 @@ def apply_changes(run: Run, after: Config, say: Callable[[str], None]) -> None:
         return
     done = iterations_done(run) or 0
     record = json.dumps({"iteration": done, "changes": {key: list(values) for key, values in changed.items()}})
-    known = (run.folder / RESUMED).read_text(encoding="utf-8") if (run.folder / RESUMED).exists() else ""
-    write_text_atomically(run.folder / RESUMED, f"{known}{record}\n")
+    earlier = (run.folder / RESUMED).read_text(encoding="utf-8") if (run.folder / RESUMED).exists() else ""
+    write_text_atomically(run.folder / RESUMED, f"{earlier}{record}\n")
     write_text_atomically(run.folder / CONFIG, to_toml(after))
     if not unknown_code(run.folder, before.model_dump(mode="json")):
         remember(run.folder, after.model_dump(mode="json"))

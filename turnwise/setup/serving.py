@@ -21,7 +21,7 @@ from turnwise.engines.serve import Endpoint, Limits, Opened
 from turnwise.engines.transformers import TransformersEngine
 from turnwise.learn.models import check_family, choose_device, load_folder, use_threads, warn_of_slow_dtype
 from turnwise.runs.folder import CONFIG, Run
-from turnwise.setup.source import model_of
+from turnwise.setup.evaluated import model_of
 from turnwise.util.errors import TurnwiseError
 
 KEY_VARIABLE = "TURNWISE_API_KEY"
@@ -46,7 +46,7 @@ def serve_model(
 ) -> tuple[Endpoint, Opened]:
     """Serve a run's trained model, or a model folder. `key` is what clients send; by default that of the environment, or a new one.
     `max_tokens` and `temperature` are what a client gets that does not ask for others; a run's are those of its recipe."""
-    given = _key(key)
+    secret = _key(key)
     folder, config = _folder(Path(source))
     check_family(folder)
     model, tokenizer = load_folder(folder)
@@ -63,8 +63,8 @@ def serve_model(
     sampling = Sampling(temperature=warmth, max_tokens=most)
     shown = name or Path(source).resolve().name or "turnwise"
     engine = _engine(model, tokenizer, chat, max_batch, say)
-    made = Endpoint(engine, chat, sampling, Limits(at_once=AT_ONCE), host, port, honour=True, model=shown)
-    return made, made.open_alone(given)
+    endpoint = Endpoint(engine, chat, sampling, Limits(at_once=AT_ONCE), host, port, honour=True, model=shown)
+    return endpoint, endpoint.open_alone(secret)
 
 
 def run_server(endpoint: Endpoint, opened: Opened, source: str, say: Callable[[str], None]) -> None:
@@ -90,12 +90,12 @@ def wait(endpoint: Endpoint) -> None:
 
 
 def _key(key: str | None) -> str:
-    given = key if key is not None else os.environ.get(KEY_VARIABLE)
-    if given is None:
+    secret = key if key is not None else os.environ.get(KEY_VARIABLE)
+    if secret is None:
         return f"tw-{secrets.token_urlsafe(24)}"
-    if not given.strip() or not given.isascii() or not given.isprintable() or " " in given:
+    if not secret.strip() or not secret.isascii() or not secret.isprintable() or " " in secret:
         raise TurnwiseError("the key must be one word of plain letters, digits and signs; leave it out for a new one")
-    return given
+    return secret
 
 
 def _folder(path: Path) -> tuple[Path, Config | None]:
@@ -115,8 +115,8 @@ def _engine(model: Any, tokenizer: Any, chat: Chat, max_batch: int, say: Callabl
     """The native engine, or the one of transformers for a model that it does not know."""
     reason = supports(model)
     if reason is None:
-        made: Engine = NativeEngine(model, tokenizer, max_batch, stop_token_ids=chat.stop_ids)
-        return made
+        engine: Engine = NativeEngine(model, tokenizer, max_batch, stop_token_ids=chat.stop_ids)
+        return engine
     say(f"the native engine does not take this model ({reason}): the transformers engine serves it")
     other: Engine = TransformersEngine(model, tokenizer, max_batch, stop_token_ids=chat.stop_ids)
     return other

@@ -6,12 +6,12 @@ none knows the others' recipe, or this module. A run on a cluster is made of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from turnwise.agent import Agent
 from turnwise.collect import services
@@ -21,7 +21,7 @@ from turnwise.collect.hooks import Hooks
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.panel import Evaluation, run_panel
 from turnwise.collect.rewards import Rewards
-from turnwise.collect.source import LocalSource, Source
+from turnwise.collect.source import LocalSource, Source, sources
 from turnwise.config.schema import Config
 from turnwise.config.sections import Eval
 from turnwise.data.attempts import Start
@@ -29,13 +29,13 @@ from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import TaskSet
 from turnwise.engines.base import Engine
+from turnwise.engines.registry import declared
 from turnwise.envs import registry
 from turnwise.envs.pool import Pool
 from turnwise.envs.program.env import ProgramEnv
 from turnwise.learn.crediting import CreditStep
-from turnwise.learn.local import Signal
+from turnwise.learn.local import Learning, Signal
 from turnwise.learn.models import choose_device
-from turnwise.learn.sft import SftSettings
 from turnwise.methods.planning import Dynamic, Places, Plain, Plan
 from turnwise.methods.registry import plans
 from turnwise.runs.reporter import Reporter
@@ -70,31 +70,6 @@ from turnwise.util.late import Late
 from turnwise.util.notice import Once
 
 
-class TrainedPart(Protocol):
-    """All that needs weights, in this process (learn/local.py) or in learner ranks (cluster/ranks.py)."""
-
-    def signal(self, batch: Batch, progress: float = 0.0) -> Batch: ...
-
-    def update(self, batch: Batch, seed: int, progress: float) -> dict[str, float]: ...
-
-    def imitate(
-        self,
-        examples: Sequence[Trajectory],
-        settings: SftSettings,
-        seed: int,
-        measure: Callable[[], float] | None = None,
-        cancelled: Callable[[], bool] = ...,
-    ) -> dict[str, float]: ...
-
-    def follow_policy(self) -> None: ...
-
-    def save(self, folder: Path, step: int, state: Mapping[str, Any], score: float | None, keep: int) -> None: ...
-
-    def restore(self, path: Path) -> dict[str, Any]: ...
-
-    def save_model(self, folder: Path, merged: bool = True) -> Path: ...
-
-
 @dataclass(frozen=True)
 class Evaluator:
     """The recipe's evaluation: plays the panel with the weights as they are."""
@@ -108,8 +83,8 @@ class Evaluator:
     check: Callable[[list[Trajectory]], list[Trajectory]] = lambda trajectories: trajectories
 
     def __call__(self) -> Evaluation:
-        own = self.settings
-        result = run_panel(self.collectors.evaluation(own.temperature), self.panel, own.seed, own.repeats, self._planned)
+        settings = self.settings
+        result = run_panel(self.collectors.evaluation(settings.temperature), self.panel, settings.seed, settings.repeats, self._planned)
         self.check(result.trajectories)
         return result
 
@@ -121,8 +96,8 @@ class Evaluator:
     @property
     def record(self) -> dict[str, Any]:
         """What the result depends on in addition to the weights and the panel."""
-        own = self.settings
-        return {"split": own.split, "seed": own.seed, "temperature": own.temperature, "max_turns": self.max_turns}
+        settings = self.settings
+        return {"split": settings.split, "seed": settings.seed, "temperature": settings.temperature, "max_turns": self.max_turns}
 
 
 @dataclass(frozen=True)
@@ -134,7 +109,7 @@ class Training:
     source: Source
     plan: Plan
     slots: Places
-    learner: TrainedPart
+    learner: Learning
     credit: Callable[[Batch], tuple[Batch, dict[str, float]]]
     evaluate: Evaluator
     warm_start: Callable[[Callable[[], None]], dict[str, float]]
@@ -191,7 +166,7 @@ def check_training(config: Config, hooks: Hooks) -> Checked:
 
 def check_engine(config: Config, folder: Path | None = None) -> None:
     """The engine's options, whether what it needs is here, and whether it takes a model of this family; before one is loaded."""
-    if config.engine.name != "openai":
+    if declared(config.engine.name).in_process:
         engine_options(config)
     check_families(config, folder)
 
@@ -217,7 +192,7 @@ def build_collectors(
         max_turns,
         rewards or build_rewards(config),
         config.agent.max_invalid,
-        ordered=config.env.in_order and config.engine.name != "openai",  # the batches of a server cannot be controlled
+        ordered=config.env.in_order and declared(config.engine.name).in_process,  # the batches of a server cannot be controlled
         reports=reports(config),
         snapshots=bool({"env.snapshot", "env.snapshot?"} & needed(config)),
         hooks=hooks,
@@ -297,6 +272,15 @@ def build_slots(config: Config, checked: Checked, agent: Agent, collectors: Coll
     )
 
 
+def build_source(config: Config, source: Source) -> Source:
+    """The run's source, or the one that the recipe puts in front of it."""
+    section = config.source
+    if section is None:
+        return source
+    entry = sources[section.name]
+    return entry.function(source, **entry.bind(section.options, sources.kind))
+
+
 def build_credit(config: Config) -> CreditStep:
     """The recipe's credit function, and the targets of its critic."""
     level = None if config.learner.value is None else config.learner.value.level
@@ -351,7 +335,17 @@ def build_local_training(config: Config, hooks: Hooks, stack: ExitStack) -> Trai
     warm_start = WarmStart(config, examples, learner, collectors, engine, hooks)
     evaluator = Evaluator(checked.panel, config.eval, collectors, plan, slots, checked.max_turns, checked.faults.check)
     return Training(
-        config, source, plan, slots, learner, build_credit(config), evaluator, warm_start, checked.faults, over, loaded.tokenizer
+        config,
+        build_source(config, source),
+        plan,
+        slots,
+        learner,
+        build_credit(config),
+        evaluator,
+        warm_start,
+        checked.faults,
+        over,
+        loaded.tokenizer,
     )
 
 

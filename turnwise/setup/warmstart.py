@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from turnwise.agent import Agent
 from turnwise.collect.collector import Start
@@ -22,8 +22,9 @@ from turnwise.config.learning import Sft
 from turnwise.config.schema import Config
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import TaskSet
+from turnwise.engines.base import WeightReceiver
 from turnwise.envs.look import LOOKS
-from turnwise.learn.local import Signal
+from turnwise.learn.local import Learning, Signal
 from turnwise.learn.settings import OptimiserSettings
 from turnwise.learn.sft import SftSettings
 from turnwise.methods.planning import Places
@@ -34,27 +35,6 @@ from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
 MORE_ROUNDS = 4  # times that a warm start is extended by half of its steps
-
-
-class Imitates(Protocol):
-    """A learner, as far as a warm start knows it."""
-
-    def imitate(
-        self,
-        examples: Sequence[Trajectory],
-        settings: SftSettings,
-        seed: int,
-        measure: Callable[[], float] | None = None,
-        cancelled: Callable[[], bool] = ...,
-    ) -> dict[str, float]: ...
-
-    def follow_policy(self) -> None: ...
-
-
-class Refreshes(Protocol):
-    """An engine, as far as a warm start knows it."""
-
-    def refresh(self) -> None: ...
 
 
 # -- examples -----------------------------------------------------------------------------------------------------------------------
@@ -167,9 +147,9 @@ class WarmStart:
 
     config: Config
     examples: Examples
-    learner: Imitates
+    learner: Learning
     collectors: Collectors
-    engine: Callable[[], Refreshes]
+    engine: Callable[[], WeightReceiver]
     hooks: Hooks
 
     def __call__(self, on_task: Callable[[], None] = lambda: None) -> dict[str, float]:

@@ -33,7 +33,11 @@ WATCHED: dict[str, list[tuple[str, str, str]]] = {
         ("RankSpec.__call__", "before it meets the others", "ready"),
         ("join", "", "met the others"),
     ],
-    "turnwise.cluster.ranks": [("RankLearner.weights", "gathers weights", ""), ("RankedLearner.update", "waits for the ranks", "")],
+    "turnwise.cluster.ranks": [],
+    "turnwise.cluster.ranked_learner": [
+        ("RankLearner.weights", "gathers weights", ""),
+        ("RankedLearner.update", "waits for the ranks", ""),
+    ],
     "turnwise.cluster.workers": [("RolloutWorkers.__init__", "", "started engines")],
     "turnwise.cluster.source": [("RemoteEngine.publish", "publishes", "published")],
     "turnwise.cluster.worker": [

@@ -1,16 +1,22 @@
-"""What is evaluated: the config and the weights of a run, a model folder, a recipe or a server."""
+"""What is evaluated: the config and the weights of a run, a model folder, a recipe or a server; the panel that is played, the settings that
+a result depends on, and attempts that a fault ended."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
+from turnwise.collect.faults import NEARLY_ALL, WHOSE, FaultWatch, faulted
+from turnwise.collect.panel import Evaluation
 from turnwise.config import objects
 from turnwise.config.recipes import is_recipe
 from turnwise.config.references import is_reference
 from turnwise.config.schema import Config, overridden
 from turnwise.config.sources import keep_files
+from turnwise.config.writing import content_hash
+from turnwise.data.rollouts import Stop
+from turnwise.data.tasks import TaskSet
 from turnwise.engines.registry import declared
 from turnwise.learn import checkpoint
 from turnwise.learn.auxiliary.loading import export as write_further
@@ -19,6 +25,7 @@ from turnwise.runs.result import Result
 from turnwise.setup.arguments import Given, RecipeLike, as_recipe
 from turnwise.setup.build import LoadedModel, build_models, build_policy, load_model
 from turnwise.setup.early import names_server
+from turnwise.setup.environment import PANEL, panel_of, recipe_panel
 from turnwise.setup.resume import why_no_checkpoint
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.lock import Lock
@@ -107,3 +114,76 @@ def _without_environment(run: Run, config: Config) -> LoadedModel:
     if (run.tokenizer / "tokenizer.json").is_file():
         return load_model(config, words=run.file("tokenizer"))
     return load_model(config.trusted(folder=run.folder))
+
+
+# -- the panel ----------------------------------------------------------------------------------------------------------------------
+
+
+class Chosen(NamedTuple):
+    """The tasks of an evaluation, and the line that describes them."""
+
+    panel: TaskSet
+    split: str
+    seed: int
+    repeats: int
+    words: str
+
+
+def says_how(source: Any, given: Given, overrides: Mapping[str, Any]) -> bool:
+    """Whether a source itself defines how it is measured: a run or a recipe on its own environment. For a model, the environment was
+    given."""
+    return source is not None and given.env is None and given.prompts is None and "env.name" not in overrides
+
+
+def choose_panel(
+    config: Config,
+    measured: bool,
+    split: str | None,
+    n: int | Literal["all"] | None,
+    seed: int | None,
+    repeats: int | None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Chosen:
+    """The selected panel; it is always reported whether training measured on it. Only the split that is asked for needs to exist, and where
+    an override names it, its size need not be that of the recipe's panel."""
+    settings, env, changed = config.eval, config.env, overrides or {}
+    chosen, chance = split or settings.split, settings.seed if seed is None else seed
+    if measured and n is None and split is None:
+        at_most = "eval.split" in changed and "eval.n" not in changed
+        panel = panel_of(env, chosen, None if at_most else settings.n, chance, most=settings.n or PANEL)
+    else:
+        panel = panel_of(env, chosen, None if n == "all" else n, chance)
+    words = f"evaluating on {env.name}: {len(panel)} tasks of {chosen} (panel {panel.hash})"
+    if measured and "eval.split" not in changed:
+        try:
+            of_run = recipe_panel(config)
+        except TurnwiseError:  # its split is not here, or has fewer tasks
+            words += f", not the panel of {settings.split} that training measures on"
+        else:
+            other = f"not the {len(of_run)} tasks of {settings.split} that training measures on (panel {of_run.hash})"
+            words += ", the panel that training measures on" if panel.hash == of_run.hash else f", {other}"
+    return Chosen(panel, chosen, chance, (settings.repeats if measured else 1) if repeats is None else repeats, words)
+
+
+def settings_of(config: Config, split: str, seed: int, max_turns: int) -> dict[str, Any]:
+    """What an evaluation's result depends on in addition to the panel, with the recipe that it belongs to."""
+    recipe = config.model_dump(mode="json", exclude={"out", "run"})
+    hashed = {"config": recipe, "config_hash": content_hash(config)}
+    return {"environment": config.env.name, "split": split, "seed": seed, "max_turns": max_turns} | hashed
+
+
+def report_faults(result: Evaluation, say: Callable[[str], None], faults: FaultWatch) -> None:
+    """Attempts that a fault ended count as failures, so they are reported; if nearly all ended like that, it is an error."""
+    tried = [trajectory for trajectory in result.trajectories if trajectory.stop is not Stop.CANCELLED]
+    bad = [trajectory for trajectory in tried if faulted(trajectory)]
+    if bad and len(bad) >= NEARLY_ALL * len(tried):
+        raise faults.verdict(bad, len(tried))
+    for stop, whose in WHOSE.items():
+        stopped = [trajectory for trajectory in bad if trajectory.stop is stop]
+        if stopped:
+            remedy = ". Raise it, or shorten the prompt" if stop is Stop.CONTEXT_LIMIT else ""
+            why = f": {stopped[0].stop_detail}" if stopped[0].stop_detail else ""
+            say(
+                f"warning: {len(stopped)} of {len(tried)} attempts were ended by {whose}, and count as failed{remedy}. "
+                f"The first, at task {stopped[0].task}{why}"
+            )
