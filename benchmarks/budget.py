@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import turnwise as tw
-from turnwise.config.recipes import parse_override
+from turnwise.recipe.reading import parse_override
 from turnwise.util.files import write_text_atomically
 from turnwise.util.statistics import t_interval
 

@@ -39,7 +39,7 @@ from results import publish
 
 import turnwise as tw
 from turnwise.collect.collector import Collector
-from turnwise.config.recipes import parse_override
+from turnwise.recipe.reading import parse_override
 from turnwise.data.rollouts import Trajectory
 from turnwise.runs.folder import Run
 

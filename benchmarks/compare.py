@@ -22,8 +22,8 @@ from typing import Any
 
 from results import publish
 
-from turnwise.config.schema import Config
-from turnwise.config.writing import to_toml
+from turnwise.recipe.schema import Config
+from turnwise.recipe.writing import to_toml
 
 HERE = Path(__file__).parent
 ALGORITHMS = ("gigpo", "grpo", "rloo", "hgpo", "dr_grpo", "reinforce_pp")

@@ -17,7 +17,7 @@ import numpy as np
 from results import publish
 
 from turnwise import credit
-from turnwise.config.schema import Config
+from turnwise.recipe.schema import Config
 from turnwise.data.anchors import encode
 from turnwise.data.rollouts import Rollouts
 from turnwise.envs.household.alfworld import AlfworldEnv

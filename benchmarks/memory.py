@@ -47,8 +47,8 @@ from random_weights import TINY, RandomSystem, random_model
 from results import publish
 from running import Running, keep
 
-from turnwise.config.schema import Config
-from turnwise.config.writing import to_toml
+from turnwise.recipe.schema import Config
+from turnwise.recipe.writing import to_toml
 from turnwise.learn.shapes import SHAPES, ModelShape
 from turnwise.planner.fit import GB, Found, find, with_settings
 from turnwise.planner.small_gpu import keep_choice, prepared

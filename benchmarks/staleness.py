@@ -150,7 +150,7 @@ def one(options: argparse.Namespace, setting: Setting) -> dict[str, Any]:
 
 
 def _override(text: str) -> tuple[str, Any]:
-    from turnwise.config.recipes import parse_override
+    from turnwise.recipe.reading import parse_override
 
     return parse_override(text)
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from results import publish
 
-from turnwise.config.schema import Config
+from turnwise.recipe.schema import Config
 from turnwise.data.tokenfile import read_tokens, write_tokens
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.reading import stored_trajectories

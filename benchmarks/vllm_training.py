@@ -44,7 +44,7 @@ SMOKE = {
 
 
 def recipe(options: argparse.Namespace, engine: str, out: str, **more: Any) -> Any:
-    from turnwise.config.schema import Config
+    from turnwise.recipe.schema import Config
 
     changes: dict[str, Any] = {
         "engine.name": engine,
@@ -158,7 +158,7 @@ def transfers(engine: Any, prompts: list[list[int]], tokens: int) -> dict[str, A
 def train(options: argparse.Namespace, engine: str) -> dict[str, Any]:
     """The recipe with an engine: its curve and the seconds of its phases."""
     from turnwise.api import train_config
-    from turnwise.config.writing import to_toml
+    from turnwise.recipe.writing import to_toml
     from turnwise.runs.folder import Run
 
     sent: list[float] = []

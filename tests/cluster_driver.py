@@ -27,12 +27,12 @@ from turnwise.cluster.rollouter import Rollouter
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
 from turnwise.cluster.work import Spec
 from turnwise.collect.panel import Evaluation, run_panel
-from turnwise.config.schema import Config
-from turnwise.config.writing import to_toml
 from turnwise.data.batch import Batch
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.learn import checkpoint
 from turnwise.methods.planning import Plain
+from turnwise.recipe.schema import Config
+from turnwise.recipe.writing import to_toml
 from turnwise.runs import folder as folders
 from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter

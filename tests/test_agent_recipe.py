@@ -11,13 +11,11 @@ import pytest
 from conftest import ROOT
 
 from turnwise import TurnwiseError
-from turnwise.agent import AgentSettings
 from turnwise.config.loading import load_reference
-from turnwise.config.schema import Config
-from turnwise.config.sections import Agent as AgentSection
-from turnwise.config.writing import to_toml
 from turnwise.envs import registry
 from turnwise.envs.base import Observation
+from turnwise.recipe.schema import Config
+from turnwise.recipe.writing import to_toml
 from turnwise.setup.system import System
 
 COUNTER = f"{ROOT / 'tests' / 'counter_env.py'}:Counter"
@@ -34,12 +32,6 @@ def first_prompt(made: System) -> str:
     context = made.agent.context()
     context.start(registry.tasks(COUNTER, "train", n=1)[0], SEEN)
     return str(made.tokenizer.decode(context.prompt().ids))
-
-
-def test_every_setting_of_the_agent_has_a_key() -> None:
-    keys = set(AgentSection.model_fields)
-    assert set(AgentSettings.__dataclass_fields__) <= keys
-    assert keys - set(AgentSettings.__dataclass_fields__) == {"max_invalid"}  # a matter of the collector
 
 
 def test_hidden_actions_are_not_listed() -> None:

@@ -19,7 +19,7 @@ from conftest import ROOT
 
 import turnwise as tw
 from turnwise.api import make_system
-from turnwise.config.schema import Config
+from turnwise.recipe.schema import Config
 from turnwise.runs.folder import Run
 from turnwise.setup.gang import GangSystem
 from turnwise.util.errors import TurnwiseError

@@ -11,7 +11,6 @@ import torch
 from learn_cases import credited, equal, tiny, trajectories
 from native_models import make
 
-from turnwise.config.schema import Config
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.learner import Learner
 from turnwise.learn.packing import Packed, pack
@@ -19,6 +18,7 @@ from turnwise.learn.reference import Reference
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings
 from turnwise.learn.streamed import Streamed, host_twin
 from turnwise.objectives import Loss
+from turnwise.recipe.schema import Config
 from turnwise.util.errors import TurnwiseError
 
 CPU = torch.device("cpu")

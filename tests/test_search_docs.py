@@ -7,7 +7,7 @@ import re
 
 from conftest import ROOT
 
-from turnwise.config.schema import Config
+from turnwise.recipe.schema import Config
 
 PAGE = (ROOT / "docs" / "search.md").read_text(encoding="utf-8")
 RESULT = json.loads((ROOT / "benchmarks" / "search.json").read_text(encoding="utf-8"))

@@ -61,7 +61,7 @@ def learn_from(found: Collected, run: Run, system: System, state: State) -> None
             metrics |= numbers("credit", system.diagnose(batch))
 
         def write(pause: Pause) -> None:
-            run.save_batch(iteration, batch, 0 if keep == 0 else None, config.run.keep_tokens, pause)
+            run.save_batch(iteration, batch, 0 if keep == 0 else None, True, pause)
 
         with beside(system.load_ahead, write) as wait:
             with clock("update"):

@@ -16,13 +16,13 @@ from rich.text import Text
 from turnwise.collect.collector import Answer, Collector, Policy, Start
 from turnwise.collect.faults import spoilt
 from turnwise.collect.player_policy import PLAYERS, PlayerPolicy, advised, player
-from turnwise.config.schema import Config
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.play import find_task, task_at
 from turnwise.envs.pool import Pool
 from turnwise.envs.registry import portable
+from turnwise.recipe.schema import Config
 from turnwise.runs.folder import CONFIG
 from turnwise.setup.arguments import Given
 from turnwise.setup.source import source_config
@@ -69,8 +69,8 @@ def watch(
     try:
         limits: dict[str, Any] = {"workers": own.workers, "timeout": own.timeout, "memory_mb": own.memory_mb}
         with Pool(factory, 1, **limits) as pool:
-            watched, own_limit = Watched(policy, teller), system.config.agent.max_invalid
-            collector = Collector(pool, watched, system.max_turns, system.rewards, own_limit, on_fault=system.faults.hear)
+            watched = Watched(policy, teller)
+            collector = Collector(pool, watched, system.max_turns, system.rewards, on_fault=system.faults.hear)
             for number, chosen in enumerate(_tasks(own.name, task, split, n, seed, dict(own.options))):
                 chance = seed if number == 0 else derive(seed, "watch", number)
                 teller.title(f"{own.name}, task {chosen.id} ({chosen.split}), seed {seed}, played by {agent}")

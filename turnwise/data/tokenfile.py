@@ -89,7 +89,7 @@ class Past:
 def read_tokens(path: Path) -> list[Pair]:
     """Prompt and response ids of every turn, in the order in which they were written."""
     if not path.is_file():
-        raise TurnwiseError(f"{path}: no such file of tokens. A run keeps them with run.keep_tokens=true (the default)")
+        raise TurnwiseError(f"{path}: no such file of tokens")
     try:
         with open_archive(path) as archive:
             header = json.loads(str(archive["header"]))

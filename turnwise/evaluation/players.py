@@ -7,9 +7,9 @@ from typing import Any
 from turnwise.collect.collector import Collector
 from turnwise.collect.panel import Evaluation, run_panel
 from turnwise.collect.player_policy import PlayerPolicy, advised, player
-from turnwise.config.schema import Config
 from turnwise.envs.pool import Pool
 from turnwise.envs.registry import portable
+from turnwise.recipe.schema import Config
 from turnwise.runs.reporter import Reporter
 from turnwise.setup.measure import report_faults, settings_of
 from turnwise.setup.system import System

@@ -117,7 +117,7 @@ class Anchoring:
         self.learner.distrusts = True
         warnings.warn(
             f"the engine's log-probs differ from the learner's by {gap.mean():.3f} on average and by {gap.max():.3f} at most, which is too "
-            f"much for old log-probs (learner.engine_gap = {self.learner.settings.engine_gap:g}): the learner computes them in another "
+            f"much for old log-probs (the bound is {self.learner.settings.engine_gap:g}): the learner computes them in another "
             "pass, in every update in which this is so",
             stacklevel=2,
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turnwise.config.schema import Config
+from turnwise.recipe.schema import Config
 
 if TYPE_CHECKING:
     from turnwise.learn.shapes import ModelShape

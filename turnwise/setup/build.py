@@ -14,8 +14,6 @@ import torch
 
 from turnwise.agent import Agent, AgentSettings
 from turnwise.agent.vision import Vision
-from turnwise.config.learning import Optimiser
-from turnwise.config.schema import Config
 from turnwise.config.section import Section
 from turnwise.engines.base import Engine, Sampling
 from turnwise.engines.registry import checked, engines
@@ -24,8 +22,10 @@ from turnwise.envs.registry import as_given
 from turnwise.learn.learner import Learner
 from turnwise.learn.models import choose_device, warn_of_slow_dtype
 from turnwise.learn.ranks.group import Ranks
+from turnwise.learn.sections import Optimiser
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
 from turnwise.objectives import Loss
+from turnwise.recipe.schema import Config
 from turnwise.util.control_strings import neutral_deep
 from turnwise.util.errors import TurnwiseError, unknown_name
 
@@ -39,7 +39,7 @@ def agent_settings(config: Config, environment: Any) -> AgentSettings:
     own = config.agent
     instructions = getattr(environment, "instructions", "") or "" if own.instructions is None else own.instructions
     tools = _environment_tools(config, environment) if own.tools is None else own.tools
-    return settings_from(own, AgentSettings, hide_actions=tuple(own.hide_actions), instructions=str(instructions), tools=read_tools(tools))
+    return own.model_copy(update={"instructions": str(instructions), "tools": read_tools(tools)})
 
 
 def _environment_tools(config: Config, environment: Any) -> Any:
@@ -49,7 +49,7 @@ def _environment_tools(config: Config, environment: Any) -> Any:
     return getattr(environment, "tools", None) or ()
 
 
-def read_tools(tools: str | Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+def read_tools(tools: str | Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Schemas of tools, given or in a JSON file; each has a name."""
     source = "agent.tools"
     if isinstance(tools, str):
@@ -66,7 +66,7 @@ def read_tools(tools: str | Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, A
         raise TurnwiseError(
             f"{source}: tools are a list of JSON schemas, each with a name: {{type, function: {{name, description, parameters}}}}"
         )
-    return tuple(dict(tool) for tool in tools if isinstance(tool, Mapping))
+    return [dict(tool) for tool in tools if isinstance(tool, Mapping)]
 
 
 def with_adapters(config: Config, model: Any) -> Any:
@@ -80,7 +80,7 @@ def with_adapters(config: Config, model: Any) -> Any:
         from turnwise.learn.fourbit import pack_base
 
         model = pack_base(model, choose_device(config.device), getattr(torch, config.model.dtype))
-    return add_lora(model, rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout, targets=lora.targets, seed=config.seed)
+    return add_lora(model, rank=lora.rank, alpha=lora.alpha, targets=lora.targets, seed=config.seed)
 
 
 def build_learner(config: Config, model: Any, vision: Vision | None = None, ranks: Ranks | None = None) -> Learner:
@@ -161,7 +161,7 @@ def engine_options(config: Config) -> dict[str, Any]:
     ready = getattr(engines[config.engine.name].function, "ready", None)
     if ready is not None:  # before a model is loaded: packages, versions, devices
         own = config.engine
-        ready(Sampling(own.temperature, own.top_p, own.top_k, own.min_p, own.max_tokens), options)
+        ready(Sampling(own.temperature, own.top_p, own.top_k, max_tokens=own.max_tokens), options)
     return options
 
 

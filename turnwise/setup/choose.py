@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from turnwise.config.schema import Config
+from turnwise.recipe.schema import Config
 from turnwise.setup.cluster import ClusterSystem
 from turnwise.setup.correcting import check_old_logprobs, with_8bit_cache, with_staleness
 from turnwise.setup.gang import GangSystem

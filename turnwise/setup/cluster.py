@@ -26,14 +26,13 @@ from turnwise.cluster.collecting import RemoteCollector
 from turnwise.cluster.crew import Crew, Hears
 from turnwise.cluster.placement import Seat, crowded, prefers
 from turnwise.cluster.rollouter import Rollouter
+from turnwise.cluster.settings import Cluster
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
 from turnwise.cluster.start import connect, import_ray, leave
 from turnwise.cluster.weights import close_handles, copy_into, sender
 from turnwise.cluster.work import Hooks, Spec
 from turnwise.collect.collector import Collector
 from turnwise.config import objects
-from turnwise.config.cluster import Cluster
-from turnwise.config.schema import Config
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
@@ -41,9 +40,10 @@ from turnwise.data.tasks import Task
 from turnwise.engines.base import Engine
 from turnwise.learn.learner import Learner
 from turnwise.learn.models import choose_device
+from turnwise.recipe.names import know
+from turnwise.recipe.schema import Config
 from turnwise.setup.build import with_adapters
 from turnwise.setup.favours import openings, said
-from turnwise.setup.names import know
 from turnwise.setup.placing import check_recipe, seats_for
 from turnwise.setup.system import MOST_AHEAD, System
 from turnwise.util.beside import Pause
@@ -113,7 +113,7 @@ class ClusterSystem(System):
         """All engines as one."""
         self.connect()
         kind = transfer(self.own, self.learner.device)
-        sends = sender(kind, self._weights, self.learner.device, self.own.deadline, self.own.port)
+        sends = sender(kind, self._weights, self.learner.device, self.own.deadline)
         made = RemoteEngine(self.access, sends, waits=kind != "store", later=self.own.staleness == 0)
         made.refresh()
         return cast("Engine", made)

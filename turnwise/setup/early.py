@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from turnwise.collect.player_policy import PLAYERS
-from turnwise.config.recipes import is_recipe, shipped_recipes
 from turnwise.config.references import is_reference
-from turnwise.config.schema import Config
 from turnwise.envs import registry
 from turnwise.methods.registry import model_kinds
+from turnwise.recipe.reading import is_recipe, shipped_recipes
+from turnwise.recipe.schema import Config
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.trackers import make_trackers
 from turnwise.setup.resume import resumed_config

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from turnwise.collect.faults import spoilt
 from turnwise.collect.warmstart import demonstrated, expert_trajectories, has_expert, lists_actions, random_trajectories
-from turnwise.config.learning import Sft
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory
 from turnwise.envs.look import LOOKS
+from turnwise.learn.sections import Sft
 from turnwise.methods.planning import Places
 from turnwise.runs.exchange import read_trajectories
 from turnwise.util.errors import TurnwiseError
@@ -18,6 +18,8 @@ from turnwise.util.seeds import derive
 
 if TYPE_CHECKING:
     from turnwise.setup.system import System
+
+TRIES = 32  # attempts per task at random, of which the best is learned from
 
 
 def examples_of(system: System, own: Sft, on_task: Callable[[], None]) -> list[Trajectory] | None:
@@ -93,7 +95,7 @@ def _by_chance(system: System, own: Sft, starts: Sequence[Start], on_task: Calla
             "can be done; recorded attempts (sft.file=FILE); a pretrained model (model.path=FOLDER). To try it anyway: sft=none"
         )
     system.say(f"environment {env.name!r} has no expert: the warm start teaches its listed actions, played at random")
-    return _play(system, random_trajectories, starts, "warm start chance", on_task, tries=own.tries)
+    return _play(system, random_trajectories, starts, "warm start chance", on_task, tries=TRIES)
 
 
 def _play(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any
 
-from turnwise.config.schema import Config
 from turnwise.learn.further.loading import Beside, build
 from turnwise.learn.further.models import POLICY, REFERENCE, Models
 from turnwise.learn.learner import Learner
 from turnwise.methods.registry import model_kinds
+from turnwise.recipe.schema import Config
 from turnwise.util.errors import unknown_name
 
 

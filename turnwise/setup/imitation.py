@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from turnwise.collect.collector import Start
-from turnwise.config.learning import Sft
 from turnwise.data.rollouts import Trajectory
+from turnwise.learn.sections import Sft
 from turnwise.learn.settings import OptimiserSettings
 from turnwise.learn.sft import SftSettings
 from turnwise.methods.planning import Places

@@ -7,10 +7,10 @@ from typing import Any, Literal, NamedTuple
 
 from turnwise.collect.faults import NEARLY_ALL, WHOSE, FaultWatch, spoilt
 from turnwise.collect.panel import Evaluation
-from turnwise.config.schema import Config
-from turnwise.config.writing import content_hash
 from turnwise.data.rollouts import Stop
 from turnwise.data.tasks import TaskSet
+from turnwise.recipe.schema import Config
+from turnwise.recipe.writing import content_hash
 from turnwise.setup.arguments import Given
 from turnwise.setup.system import PANEL, System
 from turnwise.util.errors import TurnwiseError

@@ -12,7 +12,7 @@ from turnwise.setup.needs import reports
 from turnwise.util.errors import TurnwiseError
 
 if TYPE_CHECKING:
-    from turnwise.config.schema import Config
+    from turnwise.recipe.schema import Config
     from turnwise.setup.system import System
 
 

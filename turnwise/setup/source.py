@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.config import objects
-from turnwise.config.recipes import is_recipe
 from turnwise.config.references import is_reference
-from turnwise.config.schema import Config, overridden
-from turnwise.config.sources import keep_files
+from turnwise.config.trust import keep_files
 from turnwise.learn import checkpoint
 from turnwise.learn.further.loading import export as write_further
+from turnwise.recipe.reading import is_recipe
+from turnwise.recipe.schema import Config, overridden
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.result import Result
 from turnwise.setup.arguments import Given, RecipeLike, as_recipe

@@ -24,7 +24,6 @@ from turnwise.collect.rewards import Rewards, find_term
 from turnwise.collect.source import LocalSource
 from turnwise.collect.warmstart import has_expert
 from turnwise.config.references import is_reference
-from turnwise.config.schema import Config
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.data.masks import with_shared_prefix, without_inserted
@@ -42,8 +41,10 @@ from turnwise.learn.further.models import Models
 from turnwise.learn.learner import Learner
 from turnwise.learn.sft import SftSettings, warm_start
 from turnwise.learn.values import targets_of
-from turnwise.methods.planning import Dynamic, Places, Plain, Plan
+from turnwise.methods.planning import Places, Plain, Plan
 from turnwise.methods.registry import plans, signals
+from turnwise.recipe.names import know, needed
+from turnwise.recipe.schema import Config
 from turnwise.setup.build import agent_settings, build_engine, build_learner, build_server, check_served, engine_options
 from turnwise.setup.early import check_families
 from turnwise.setup.examples import check_taught, examples_of
@@ -51,7 +52,6 @@ from turnwise.setup.favours import answers, demonstrations, evaluation, openings
 from turnwise.setup.further import build_models
 from turnwise.setup.imitation import imitate
 from turnwise.setup.keeping import keep_weights, restored_weights
-from turnwise.setup.names import know, needed
 from turnwise.setup.needs import check_needs, reports
 from turnwise.setup.programs import for_learning, is_program, program_collector
 from turnwise.util.beside import Pause
@@ -252,7 +252,6 @@ class System:
             temperature=own.temperature if temperature is None else temperature,
             top_p=own.top_p,
             top_k=own.top_k,
-            min_p=own.min_p,
             max_tokens=own.max_tokens,
             stop=tuple(own.stop),
         )
@@ -271,7 +270,6 @@ class System:
             self.policy(temperature),
             self.max_turns,
             self.rewards,
-            self.config.agent.max_invalid,
             cancelled=self.cancelled,
             on_start=self.on_start,
             on_end=self.on_end,
@@ -306,11 +304,11 @@ class System:
 
     @cached_property
     def plan(self) -> Plan:
-        """The recipe's plan; without one, what `collect.strategy` says."""
-        own, collect = self.config.plan, self.config.collect
+        """The recipe's plan; without one, every task is attempted as it comes."""
+        own = self.config.plan
         if own is not None:
             return cast("Plan", plans[own.name].make(own.options, plans.kind))
-        return Dynamic(refills=collect.refills) if collect.strategy == "dynamic" else Plain()
+        return Plain()
 
     @cached_property
     def source(self) -> LocalSource:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from turnwise.config.kinds import ENVIRONMENT, KINDS, Kind
 from turnwise.config.loading import check_reference
 from turnwise.config.references import code_in, is_reference
-from turnwise.config.schema import Config
+from turnwise.recipe.names import pieces
+from turnwise.recipe.schema import Config
 from turnwise.runs.trackers import make_trackers
-from turnwise.setup.names import pieces
 
 
 def look_at(config: Config) -> None:
