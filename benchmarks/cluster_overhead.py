@@ -39,8 +39,8 @@ from results import publish
 
 import turnwise as tw
 from turnwise.collect.collector import Collector
-from turnwise.recipe.reading import parse_override
 from turnwise.data.rollouts import Trajectory
+from turnwise.recipe.reading import parse_override
 from turnwise.runs.folder import Run
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -17,11 +17,11 @@ import numpy as np
 from results import publish
 
 from turnwise import credit
-from turnwise.recipe.schema import Config
 from turnwise.data.anchors import encode
 from turnwise.data.rollouts import Rollouts
 from turnwise.envs.household.alfworld import AlfworldEnv
 from turnwise.envs.household.world import NOTHING
+from turnwise.recipe.schema import Config
 from turnwise.runs.folder import Run
 
 GAMMA = 0.95

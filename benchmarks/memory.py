@@ -47,12 +47,12 @@ from random_weights import TINY, RandomSystem, random_model
 from results import publish
 from running import Running, keep
 
-from turnwise.recipe.schema import Config
-from turnwise.recipe.writing import to_toml
 from turnwise.learn.shapes import SHAPES, ModelShape
 from turnwise.planner.fit import GB, Found, find, with_settings
 from turnwise.planner.small_gpu import keep_choice, prepared
 from turnwise.planner.tables import lines
+from turnwise.recipe.schema import Config
+from turnwise.recipe.writing import to_toml
 from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter
 from turnwise.setup.state import restore

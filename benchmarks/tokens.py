@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from results import publish
 
-from turnwise.recipe.schema import Config
 from turnwise.data.tokenfile import read_tokens, write_tokens
+from turnwise.recipe.schema import Config
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.reading import stored_trajectories
 
