@@ -69,6 +69,7 @@ def build(name: str, section: Section, beside: Beside) -> FurtherModel:
         training=training_of(section) if section.trained else None,
         dtype=dtype_of(section, packed.device, policy.settings.dtype),
         temperature=policy.settings.temperature,
+        tokens_per_batch=policy.settings.tokens_per_batch,
         shares=section.reads is not None,
         texts=section.texts,
         starts_from_policy=section.copy_of is not None,
