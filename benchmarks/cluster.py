@@ -30,8 +30,8 @@ from bench import ROOT, Part, main
 
 import turnwise as tw
 from turnwise.collect.collector import Collector
-from turnwise.config.recipes import parse_override
 from turnwise.data.rollouts import Trajectory
+from turnwise.recipe.reading import parse_override
 from turnwise.runs.folder import Run
 
 QUICKSTART = ROOT / "recipes" / "quickstart.toml"

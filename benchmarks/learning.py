@@ -25,7 +25,7 @@ from bench import ROOT, Part, main, read_results
 from numpy.typing import NDArray
 
 import turnwise as tw
-from turnwise.config.recipes import parse_override
+from turnwise.recipe.reading import parse_override
 from turnwise.util.statistics import by_cluster, mean_and_error, paired_interval, paired_t, sign_flip, t_interval, task_interval, wilson
 from turnwise.util.student import t_quantile
 

@@ -28,12 +28,12 @@ from turnwise.cluster.worker import RolloutWorker
 from turnwise.cluster.workers import RolloutWorkers
 from turnwise.collect.faults import FaultWatch
 from turnwise.collect.source import LocalSource
-from turnwise.config.schema import Config
-from turnwise.config.writing import to_toml
 from turnwise.data.batch import Batch
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.learn import checkpoint
 from turnwise.methods.planning import Plain
+from turnwise.recipe.schema import Config
+from turnwise.recipe.writing import to_toml
 from turnwise.runs import folder as folders
 from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from turnwise.config.schema import Config
-from turnwise.config.writing import content_hash, to_toml
+from turnwise.recipe.schema import Config
+from turnwise.recipe.writing import content_hash, to_toml
 
 
 def write_run(

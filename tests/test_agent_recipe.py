@@ -11,13 +11,12 @@ import pytest
 from conftest import ROOT
 
 from turnwise import TurnwiseError
-from turnwise.agent import Agent, AgentSettings
+from turnwise.agent import Agent
 from turnwise.config.loading import load_reference
-from turnwise.config.schema import Config
-from turnwise.config.sections import Agent as AgentSection
-from turnwise.config.writing import to_toml
 from turnwise.envs import registry
 from turnwise.envs.base import Observation
+from turnwise.recipe.schema import Config
+from turnwise.recipe.writing import to_toml
 from turnwise.setup.build import build_agent, load_model
 
 COUNTER = f"{ROOT / 'tests' / 'counter_env.py'}:Counter"
@@ -35,12 +34,6 @@ def first_prompt(made: Agent) -> str:
     context = made.context()
     context.start(registry.tasks(COUNTER, "train", n=1)[0], SEEN)
     return str(made.chat.tokenizer.decode(context.prompt().ids))
-
-
-def test_every_setting_of_the_agent_has_a_key() -> None:
-    keys = set(AgentSection.model_fields)
-    assert set(AgentSettings.__dataclass_fields__) <= keys
-    assert keys - set(AgentSettings.__dataclass_fields__) == {"max_invalid"}  # a matter of the collector
 
 
 def test_hidden_actions_are_not_listed() -> None:

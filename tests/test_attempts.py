@@ -13,11 +13,11 @@ from test_collect import WordEngine, numbered, play
 
 from turnwise import Stop, Task, TurnwiseError
 from turnwise.agent import Agent
-from turnwise.config.schema import Config
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.methods.himac import OneByOne
 from turnwise.methods.planning import Places, Plan
+from turnwise.recipe.schema import Config
 from turnwise.setup.needs import check_needs
 from turnwise.setup.training import Training, build_training
 
@@ -59,7 +59,8 @@ def test_an_attempt_ends_at_its_own_limit_and_never_after_the_runs() -> None:
 
 @pytest.mark.parametrize("context", ["window", "full"])
 def test_a_hint_is_shown_and_a_function_is_asked_on_every_turn(training: Training, context: str) -> None:
-    agent = Agent(training.tokenizer, replace(training.evaluate.collectors.agent.settings, context=context))  # type: ignore[attr-defined]
+    settings = training.evaluate.collectors.agent.settings  # type: ignore[attr-defined]
+    agent = Agent(training.tokenizer, settings.model_copy(update={"context": context}))
     asked: list[str] = []
 
     def by_observation(text: str) -> str:

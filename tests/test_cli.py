@@ -21,9 +21,9 @@ from typer.testing import CliRunner
 
 import turnwise as tw
 from turnwise.cli.app import app
-from turnwise.config.recipes import shipped_recipes
-from turnwise.config.schema import Config
-from turnwise.config.writing import to_toml
+from turnwise.recipe.reading import shipped_recipes
+from turnwise.recipe.schema import Config
+from turnwise.recipe.writing import to_toml
 from turnwise.report.summary import closing_words, in_words, measured_words
 from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter
@@ -93,7 +93,7 @@ class Counted(Reporter):
 
 def test_progress_counts_attempts_and_never_exceeds_its_total(tmp_path: Path) -> None:
     shown = Counted()
-    dynamic = {"collect.strategy": "dynamic", "collect.refills": 3, "env.reward_scale": 0.0}  # all returns are equal: every refill is used
+    dynamic = {"plan.name": "dynamic", "plan.refills": 3, "env.reward_scale": 0.0}  # all returns are equal: every refill is used
     run = start(tmp_path, iterations=1, reporter=shown, **dynamic)
     before = Run.open(run.folder).evaluation(0)["success"]
     assert f"before the first iteration: held-out {before:.1%}" in shown.notes
@@ -195,7 +195,7 @@ TYPED = """
 import json, os, sys, traceback
 from pathlib import Path
 from turnwise.cli.app import main
-import turnwise.config.schema  # before the copies are made
+import turnwise.recipe.schema  # before the copies are made
 
 for typed, folder in json.loads(sys.argv[1]).items():
     copy = os.fork()  # each command has a process to itself, and all share one start

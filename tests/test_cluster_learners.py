@@ -18,7 +18,7 @@ from conftest import ROOT
 
 import turnwise as tw
 from turnwise.cluster.ranked_learner import RankedLearner
-from turnwise.config.schema import Config
+from turnwise.recipe.schema import Config
 from turnwise.runs.folder import Run
 from turnwise.setup.build import annotates
 from turnwise.util.errors import TurnwiseError

@@ -14,13 +14,13 @@ from typer.testing import CliRunner
 
 from turnwise.cli.app import app
 from turnwise.cluster.placement import Demand, Node, place
-from turnwise.config.recipes import parse_override
-from turnwise.config.schema import Config
 from turnwise.learn.shapes import SHAPES, shape_of
 from turnwise.planner.cluster import MOST_GPUS, Question, make_plan, settings, splits
 from turnwise.planner.simulate import Layout, Result, Simulation, Work
 from turnwise.planner.tables import summary
 from turnwise.planner.times import EngineTimes, LearnerTimes, Machine, largest_share, weights_read
+from turnwise.recipe.reading import parse_override
+from turnwise.recipe.schema import Config
 from turnwise.util.errors import TurnwiseError
 
 SMALL = Work(groups=16, turns=30)

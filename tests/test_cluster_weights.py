@@ -20,9 +20,9 @@ from small_runs import Killed, Kills
 import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.cluster.weights import Stored, close_handles, copy_into, sender
-from turnwise.config.schema import Config
 from turnwise.learn import LearnerSettings
 from turnwise.objectives import Loss
+from turnwise.recipe.schema import Config
 from turnwise.setup.cluster import transfer
 from turnwise.setup.correcting import check_old_logprobs, with_8bit_cache, with_staleness
 from turnwise.setup.training import build_training

@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.cli.app import app
-from turnwise.config.schema import Config
-from turnwise.config.writing import content_hash
+from turnwise.recipe.schema import Config
+from turnwise.recipe.writing import content_hash
 from turnwise.report.comparison import pair_of
 from turnwise.report.efficiency import cost_until, mean_curve
 from turnwise.report.groups import grouped, label_keys

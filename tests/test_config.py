@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise import TurnwiseError
-from turnwise.config.recipes import is_override, parse_override
-from turnwise.config.schema import Config, fields
-from turnwise.config.writing import content_hash, help_config, to_toml
+from turnwise.recipe.reading import is_override, parse_override
+from turnwise.recipe.schema import RETIRED, Config, fields
+from turnwise.recipe.writing import content_hash, help_config, to_toml
 from turnwise.setup.early import read_source
 from turnwise.setup.evaluated import source_config
 from turnwise.util.errors import unknown_name
@@ -264,7 +264,7 @@ def test_every_field_is_explained_and_printed() -> None:
 
 def test_neither_torch_nor_pydantic_is_loaded_before_it_is_needed() -> None:
     """Each worker process imports the package; reading a config needs torch once an objective is checked."""
-    code = "import sys, turnwise; assert 'pydantic' not in sys.modules; import turnwise.config.schema; sys.exit('torch' in sys.modules)"
+    code = "import sys, turnwise; assert 'pydantic' not in sys.modules; import turnwise.recipe.schema; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -304,7 +304,7 @@ def test_any_option_value_survives_writing(value: Any) -> None:
         ("sft.noise=true", "sft.noise: a number is needed"),
         ('reward=[{name="a", function="x.py:f", weight=true}]', "weight: a number is needed"),
         ("credit.gamma=true", "option gamma takes number"),
-        ("run.keep_tokens=1", "run.keep_tokens: true or false is needed, not 1"),
+        ("collect.shuffle=1", "collect.shuffle: true or false is needed, not 1"),
         ("collect.shuffle=0.0", "collect.shuffle: true or false is needed"),
         ("learner.gradient_checkpointing=1", "true or false is needed"),
         ('engine.sleep="1"', "true or false is needed"),
@@ -358,20 +358,17 @@ def test_every_setting_of_a_recipe_reaches_the_part_that_it_describes_and_has_on
     """Sections and the settings of parts are joined by name: a key that no part has would be lost, and two defaults would be two truths."""
     from inspect import signature
 
-    from turnwise.agent import AgentSettings
-    from turnwise.config import learning, sections
-    from turnwise.learn import LearnerSettings, OptimiserSettings, ValueSettings
+    from turnwise.config.section import Section
+    from turnwise.learn import LearnerSettings, OptimiserSettings, ValueSettings, sections
 
-    elsewhere = {"instructions", "tools", "max_invalid"}  # from the environment; of the collector
     parts = [
-        (sections.Agent, sections.Section, AgentSettings),
-        (learning.Optimiser, sections.Section, OptimiserSettings),
-        (learning.Learner, learning.Optimiser, LearnerSettings),
-        (learning.Value, sections.Section, ValueSettings),
+        (sections.Optimiser, Section, OptimiserSettings),
+        (sections.Learner, sections.Optimiser, LearnerSettings),
+        (sections.Value, Section, ValueSettings),
     ]
     for section, without, settings in parts:
         known = signature(settings).parameters
-        names = [name for name in section.model_fields if name not in without.model_fields and name not in elsewhere]
+        names = [name for name in section.model_fields if name not in without.model_fields]
         assert [name for name in names if name not in known] == []
         made, usual = settings(), section()
         for name in names:
@@ -398,3 +395,24 @@ def test_the_suggestion_for_an_unknown_name_is_not_hidden_by_a_long_list() -> No
     many = [f"name-{number}" for number in range(100)]
     assert str(unknown_name("name", "gigop", ["gigpo", *many])).endswith("Did you mean 'gigpo'?")
     assert "name-99" in str(unknown_name("name", "zzz", many))
+
+
+def test_a_recipe_has_at_most_150_fields() -> None:
+    leaves = [key for key, _, inner in fields() if inner is None]
+    assert len(leaves) <= 150, f"{len(leaves)}: a new field takes the place of another"
+
+
+@pytest.mark.parametrize("key", sorted(RETIRED))
+def test_a_retired_key_is_read_with_its_former_default_and_refused_with_what_replaces_it(key: str) -> None:
+    harmless, instead = RETIRED[key]
+    where, rest = key.replace("*", "prm"), {"models.prm.copy_of": "policy", "models.prm.trained": True} if "*" in key else {}
+    assert Config.load({where: "none" if harmless is None else harmless} | rest) == Config.load(
+        rest | ({"models.prm.lora": {}} if ".lora." in key else {})
+    )
+    with pytest.raises(TurnwiseError, match=re.escape(f"{where} {instead}")):
+        Config.load({where: "something else"} | rest)
+
+
+def test_dynamic_sampling_under_its_former_name_is_the_plan() -> None:
+    config = Config.load({"collect.strategy": "dynamic", "collect.refills": 3})
+    assert config.plan is not None and (config.plan.name, config.plan.options) == ("dynamic", {"refills": 3})

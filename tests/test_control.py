@@ -18,7 +18,6 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from turnwise.agent import Agent, AgentSettings, Chat, Parsed
 from turnwise.agent.control import Control, Marked
-from turnwise.config.schema import Config
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.engines.base import Request, Sampling
@@ -27,6 +26,7 @@ from turnwise.engines.speaker import Speaker
 from turnwise.envs.base import Observation
 from turnwise.evaluation.baselines import Reflexion
 from turnwise.learn.tiny import build_tokenizer
+from turnwise.recipe.schema import Config
 from turnwise.setup.build import build_server
 from turnwise.util.control_strings import CUT, neutral, neutral_deep, unbordered
 from turnwise.util.errors import TurnwiseError

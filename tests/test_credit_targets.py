@@ -15,12 +15,12 @@ from test_credit_properties import batches, discounts, norms, penalties, rollout
 import turnwise as tw
 from turnwise import credit
 from turnwise.config.options import Registry
-from turnwise.config.schema import Config
 from turnwise.credit.registry import apply
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings
 from turnwise.learn.auxiliary.critic import targets_of
+from turnwise.recipe.schema import Config
 from turnwise.setup.training import build_credit
 from turnwise.util.errors import TurnwiseError
 

@@ -21,11 +21,11 @@ from test_engines_sampling import byte_tokenizer
 import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.collect.hooks import Hooks
-from turnwise.config.schema import Config
 from turnwise.engines.base import Finish, Request, Response, Sampling
 from turnwise.engines.transformers import TransformersEngine
 from turnwise.engines.vllm import VllmEngine, transfer
 from turnwise.engines.vllm.compat import check, find
+from turnwise.recipe.schema import Config
 from turnwise.setup.build import build_policy, engine_options, load_model
 from turnwise.setup.cluster import ActorSpec
 

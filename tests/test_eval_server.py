@@ -13,7 +13,7 @@ from test_train import start
 
 import turnwise as tw
 from turnwise import TurnwiseError
-from turnwise.config.schema import Config
+from turnwise.recipe.schema import Config
 from turnwise.runs.reporter import Reporter
 from turnwise.setup.environment import panel_of
 

@@ -18,9 +18,9 @@ from safetensors.torch import load_file
 from test_train import TINY, Impatient, without_times
 
 import turnwise as tw
-from turnwise.config.schema import Config
 from turnwise.engines.native.eager import EagerRunner
 from turnwise.learn import checkpoint
+from turnwise.recipe.schema import Config
 from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter
 from turnwise.setup.training import build_training

@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 from small_runs import WARMED, Killed, Kills
 
 import turnwise as tw
-from turnwise.config.recipes import read_recipe
 from turnwise.data.batch import Batch
 from turnwise.envs.cards.numberline import NumberLineEnv
 from turnwise.methods import plans, signals
 from turnwise.methods.planning import Places
+from turnwise.recipe.reading import read_recipe
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
 

@@ -19,11 +19,11 @@ from transformers import AutoModelForCausalLM
 import turnwise as tw
 from turnwise import Task, Trajectory, Turn, TurnwiseError
 from turnwise.config.loading import load_file
-from turnwise.config.schema import Config
 from turnwise.data.batch import Batch
 from turnwise.data.tasks import TaskSet
 from turnwise.learn import Learner, LearnerSettings, checkpoint, pack
 from turnwise.methods.planning import Gathered, Places
+from turnwise.recipe.schema import Config
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
 

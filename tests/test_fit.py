@@ -17,8 +17,6 @@ from native_models import VARIANTS, make
 from typer.testing import CliRunner
 
 from turnwise.cli.app import app
-from turnwise.config.schema import Config
-from turnwise.config.writing import to_toml
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.learn.activations import Kept, kept_bytes, logit_chunk
 from turnwise.learn.forward import PackedModel
@@ -33,6 +31,8 @@ from turnwise.planner.memory import CONTEXT, FUSED, Demand
 from turnwise.planner.small_gpu import HOST_PART, fitted, for_this_gpu, foreseen, keep_choice, limited
 from turnwise.planner.tables import fixed_settings
 from turnwise.planner.times import weights_read
+from turnwise.recipe.schema import Config
+from turnwise.recipe.writing import to_toml
 from turnwise.runs.folder import Run
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.machine import all_memory

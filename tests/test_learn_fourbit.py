@@ -15,7 +15,6 @@ from native_models import ask, make, worst
 from transformers import AutoModelForCausalLM
 
 import turnwise as tw
-from turnwise.config.schema import Config
 from turnwise.engines import fourbit as packing
 from turnwise.engines.base import Sampling
 from turnwise.engines.fourbit import dense, is_packed
@@ -26,6 +25,7 @@ from turnwise.learn.lora import add_lora, has_packed, pack_base
 from turnwise.learn.packing import pack
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings
 from turnwise.objectives import Loss
+from turnwise.recipe.schema import Config
 from turnwise.setup.early import check_adapters
 from turnwise.util.errors import TurnwiseError
 

@@ -9,11 +9,11 @@ import torch
 from learn_cases import credited, equal, tiny, trajectories, weights_of
 from native_models import make
 
-from turnwise.config.schema import Config
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.weights import buffer_of, joined
 from turnwise.planner import small_gpu
+from turnwise.recipe.schema import Config
 
 GB = 10**9
 

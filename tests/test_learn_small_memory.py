@@ -11,7 +11,6 @@ import torch
 from learn_cases import credited, equal, tiny, trajectories, weights_of
 from torch import nn
 
-from turnwise.config.schema import Config
 from turnwise.learn import chunked_adam
 from turnwise.learn.checkpoint import latest_good, save
 from turnwise.learn.learner import Learner
@@ -19,6 +18,7 @@ from turnwise.learn.optimiser import Optimiser
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
 from turnwise.learn.weights import Weights
 from turnwise.objectives import Loss
+from turnwise.recipe.schema import Config
 from turnwise.setup.build import learner_settings
 from turnwise.util.errors import TurnwiseError
 

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from learn_cases import tiny
 
-from turnwise.config.schema import Config
 from turnwise.data.batch import Batch
 from turnwise.data.masks import masked, own_turns
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.learn import Learner
+from turnwise.recipe.schema import Config
 from turnwise.setup.training import build_credit
 
 

@@ -13,7 +13,6 @@ from test_learn_gradient import GradientOf, assert_same
 
 import turnwise as tw
 from turnwise import Task, Trajectory, Turn, TurnwiseError
-from turnwise.config.schema import Config
 from turnwise.data.batch import Batch
 from turnwise.data.tasks import TaskSet
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings
@@ -21,6 +20,7 @@ from turnwise.methods.cppo import largest
 from turnwise.methods.filtered import Filtered, score, select
 from turnwise.methods.planning import Dynamic, Gathered, Places, Plan
 from turnwise.methods.registry import plans
+from turnwise.recipe.schema import Config
 from turnwise.setup.needs import reports
 
 SEEDS = range(8)

@@ -13,9 +13,9 @@ from test_docs import METHODS, same_default, section, tables
 import turnwise as tw
 from turnwise.config.options import Entry
 from turnwise.methods.registry import methods
+from turnwise.recipe.names import STAGES, registry
 from turnwise.report.field import rewritten
 from turnwise.setup.catalogue import authors_of, pieces_of, settings_of
-from turnwise.setup.names import STAGES, registry
 
 QUICKSTART = ROOT / "recipes" / "quickstart.toml"
 OWN = [entry for entry in methods if entry.function.__module__.startswith("turnwise.")]

@@ -14,7 +14,7 @@ from conftest import ROOT
 from typer.testing import CliRunner
 
 from turnwise.cli.app import app
-from turnwise.config.schema import Config
+from turnwise.recipe.schema import Config
 from turnwise.util.errors import TurnwiseError
 
 PROGRAM = """

@@ -125,7 +125,7 @@ def test_a_batch_that_does_not_fit_is_scored_with_half_the_tokens_at_once(monkey
 
     monkeypatch.setattr(model.packed, "hidden", limited)
     model.budget.tokens = 200
-    with pytest.warns(UserWarning, match=r"out of memory with 200 tokens at once: continuing with 100 \(models.mine.tokens_per_batch\)"):
+    with pytest.warns(UserWarning, match=r"out of memory with 200 tokens at once: continuing with 100 \(learner.tokens_per_batch\)"):
         np.testing.assert_allclose(model.score(batch), wanted, atol=1e-5)
     assert model.budget.tokens == 100
     model.budget.tokens = 4000

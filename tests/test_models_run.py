@@ -13,12 +13,12 @@ from test_train import TINY, start, without_times
 
 import turnwise as tw
 from turnwise import TurnwiseError
-from turnwise.config.schema import Config
-from turnwise.config.writing import to_toml
 from turnwise.learn import checkpoint
 from turnwise.learn.auxiliary.loading import Beside, build, dtype_of
 from turnwise.learn.learner import Learner
 from turnwise.learn.tiny import TinySize, build_model, build_tokenizer
+from turnwise.recipe.schema import Config
+from turnwise.recipe.writing import to_toml
 from turnwise.runs.reporter import Reporter
 from turnwise.setup.needs import columns_read
 
@@ -56,7 +56,6 @@ def recipe(tmp_path: Path) -> dict[str, Any]:
         "models.prm.copy_of": "policy",
         "models.prm.trained": True,
         "models.prm.lr": 3e-3,
-        "models.prm.minibatches": 2,
         "models.prm.kind": f"{tmp_path / 'prm.py'}:Outcome",
         "models.prm.options": {"beta": 0.3},
         "models.critic.reads": "policy",
@@ -85,7 +84,7 @@ def further(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def test_a_run_with_models_that_was_killed_and_resumed_gives_the_same_weights(tmp_path: Path, recipe: dict[str, Any]) -> None:
-    whole = start(tmp_path / "whole", **recipe, iterations=3, sft={"tasks": 2, "steps": 1, "required": False, "tries": 2})
+    whole = start(tmp_path / "whole", **recipe, iterations=3, sft={"tasks": 2, "steps": 1, "required": False})
     losses = [line["model/prm/loss"] for line in whole.metrics if line["iteration"] > 0]
     assert len(losses) == 3 and all(np.isfinite(losses)) and "model/critic/loss_value" in whole.metrics[-1]
     weights = further(whole.folder)

@@ -18,15 +18,15 @@ from turnwise.cli.app import app
 from turnwise.config import plugins
 from turnwise.config.kinds import KINDS
 from turnwise.config.options import Help, Registry
-from turnwise.config.schema import Config
 from turnwise.config.trust import Untrusted
 from turnwise.evaluation.replay import replay
 from turnwise.pages.answers import Answers
 from turnwise.pages.run_list import RunList
+from turnwise.recipe.names import REGISTRIES, know, pieces, registry
+from turnwise.recipe.schema import Config
 from turnwise.runs.exchange import export_trajectories
 from turnwise.setup.catalogue import FAMILIES
 from turnwise.setup.early import look_at
-from turnwise.setup.names import REGISTRIES, know, pieces, registry
 from turnwise.util.errors import TurnwiseError
 
 pytestmark = pytest.mark.usefixtures("refusing")

@@ -247,8 +247,8 @@ def test_models_that_cannot_run_here_say_why() -> None:
 def test_a_model_of_another_family_is_served_by_transformers_with_one_notice() -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from turnwise.config.schema import Config
     from turnwise.engines.transformers import TransformersEngine
+    from turnwise.recipe.schema import Config
     from turnwise.setup.build import build_engine
 
     torch.manual_seed(0)

@@ -10,13 +10,13 @@ import torch
 from native_models import FAMILIES, ask, drain, make, plain_logprobs, prompt
 from test_native_cache import Counted, random_requests_are_right, token_bytes
 
-from turnwise.config.schema import Config
 from turnwise.engines.base import Finish, Request, Response, Sampling
 from turnwise.engines.native import NativeEngine
 from turnwise.engines.native.cache_8bit import copy_beginning, pack, stored, views
 from turnwise.learn.shapes import SHAPES
 from turnwise.planner.fit import demand_of
 from turnwise.planner.memory import Demand
+from turnwise.recipe.schema import Config
 from turnwise.setup.correcting import with_8bit_cache
 from turnwise.util.errors import TurnwiseError
 

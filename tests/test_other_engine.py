@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 
 from turnwise import api
 from turnwise.cli.app import app
-from turnwise.config.schema import Config
 from turnwise.engines.batch_forward import check_batches
 from turnwise.engines.native import NativeEngine
 from turnwise.engines.transformers import TransformersEngine
 from turnwise.learn.models import load_folder
 from turnwise.learn.tiny import build_tiny
+from turnwise.recipe.schema import Config
 from turnwise.setup.build import build_engine, check_served
 from turnwise.setup.early import check_families
 from turnwise.setup.serving import serve_model

@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 
 import turnwise as tw
 from turnwise.cli.app import app
-from turnwise.config.methods import unread
 from turnwise.config.options import Help
-from turnwise.config.recipes import parse_override
-from turnwise.config.schema import Config
-from turnwise.config.writing import content_hash, to_toml
 from turnwise.credit.registry import algorithms
 from turnwise.methods.registry import methods
+from turnwise.recipe.merging import unread
+from turnwise.recipe.reading import parse_override
+from turnwise.recipe.schema import Config
+from turnwise.recipe.writing import content_hash, to_toml
 from turnwise.runs.records import flatten
 
 QUICKSTART = Path(__file__).parent.parent / "recipes" / "quickstart.toml"
@@ -385,7 +385,7 @@ def test_only_options_of_the_same_meaning_stay_when_a_method_names_another_credi
 
 def test_options_of_one_meaning_have_one_default_in_all_objectives() -> None:
     from turnwise.objectives import algorithms as objectives
-    from turnwise.setup.names import meaning
+    from turnwise.recipe.names import meaning
 
     for name in ("clip_low", "clip_high", "dual_clip"):
         usual = objectives["clip"].options[name].default

@@ -14,7 +14,7 @@ import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.cli.app import app
 from turnwise.cli.train import start as start_training
-from turnwise.config.schema import Config
+from turnwise.recipe.schema import Config
 from turnwise.runs.reporter import Reporter
 
 

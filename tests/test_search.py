@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from search_data import write_data
 
 import turnwise as tw
-from turnwise.config.schema import Config
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Transition
@@ -26,6 +25,7 @@ from turnwise.envs.pool import Pool
 from turnwise.envs.search.env import NOTHING, UNCLEAR, SearchEnv
 from turnwise.envs.search.results import set_results
 from turnwise.envs.search.server import Server
+from turnwise.recipe.schema import Config
 from turnwise.retrieval import make_retriever
 from turnwise.util.errors import TurnwiseError
 

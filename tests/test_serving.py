@@ -123,8 +123,8 @@ def test_mistakes_are_named(folder: Path, here: Cli, tmp_path: Path, during: Any
 
 
 def test_a_run_is_served_with_its_recipes_settings(tmp_path: Path, folder: Path) -> None:
-    from turnwise.config.schema import Config
-    from turnwise.config.writing import to_toml
+    from turnwise.recipe.schema import Config
+    from turnwise.recipe.writing import to_toml
     from turnwise.runs.folder import Run
 
     text = to_toml(Config.load(None, {"engine.max_tokens": 5, "agent.max_prompt_tokens": 500, "eval.temperature": 0.25}))

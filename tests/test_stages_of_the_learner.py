@@ -8,8 +8,8 @@ import pytest
 from test_train import Impatient, start, weights, without_times
 
 import turnwise as tw
-from turnwise.config.schema import Config
 from turnwise.learn import checkpoint
+from turnwise.recipe.schema import Config
 
 MINE = '''
 import numpy as np

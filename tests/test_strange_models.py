@@ -11,10 +11,10 @@ import torch
 
 from turnwise.agent.chat import Chat
 from turnwise.agent.prompts import View, load_template
-from turnwise.config.schema import Config
 from turnwise.learn import checkpoint
 from turnwise.learn.models import load_folder, load_vision, tokenizer_of
 from turnwise.learn.tiny import build_tiny
+from turnwise.recipe.schema import Config
 from turnwise.util.errors import TurnwiseError
 
 ESCAPE = "{{ cycler.__init__.__globals__.os.system('touch MARK') }}"

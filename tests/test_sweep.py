@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from launching import Program
 
 from turnwise import TurnwiseError
-from turnwise.config.schema import Config
 from turnwise.evaluation.sweep import Job, Sweep, Watcher, cores_for, last_lines, plan
 from turnwise.evaluation.sweep_values import points, read_axes, split_values
 from turnwise.learn import checkpoint
+from turnwise.recipe.schema import Config
 from turnwise.runs.folder import Run
 from turnwise.util.lock import Lock
 

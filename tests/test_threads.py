@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from turnwise.config.schema import Config
+from turnwise.recipe.schema import Config
 from turnwise.setup.build import load_model
 from turnwise.util import threads
 

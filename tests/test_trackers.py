@@ -18,7 +18,7 @@ from test_train import TINY, start, wait_for
 
 import turnwise as tw
 from turnwise import TurnwiseError
-from turnwise.config.schema import Config
+from turnwise.recipe.schema import Config
 from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter
 from turnwise.runs.trackers import Trackers, known, make_trackers

@@ -24,10 +24,10 @@ import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.api import train_config
 from turnwise.collect.hooks import Hooks
-from turnwise.config.schema import Config
-from turnwise.config.writing import to_toml
 from turnwise.learn import checkpoint, saving
 from turnwise.learn.tiny import build_tiny_for
+from turnwise.recipe.schema import Config
+from turnwise.recipe.writing import to_toml
 from turnwise.runs import folder as runs
 from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter
@@ -77,7 +77,7 @@ WARM: dict[str, Any] = {
 
 
 def test_a_warm_start_ends_when_enough_tasks_are_won(tmp_path: Path) -> None:
-    changes = {**WARM, "sft.epochs": 1, "sft.look_every": 3, "sft.look_tasks": 4}
+    changes = {**WARM, "sft.epochs": 4, "sft.look_tasks": 4}
     easy = start(tmp_path / "easy", **changes, **{"sft.until": 1e-9})  # reached at once: no task need be won
     hard = start(tmp_path / "hard", **changes, **{"sft.until": 1.0})
     assert easy.metrics[0]["sft/steps"] > 0
@@ -174,7 +174,7 @@ def test_every_algorithm_trains_with_what_it_needs(tmp_path: Path, name: str) ->
 
 
 def test_dynamic_sampling_and_a_transformers_engine_train(tmp_path: Path) -> None:
-    result = start(tmp_path, **{"collect.strategy": "dynamic", "engine.name": "transformers", "iterations": 2})
+    result = start(tmp_path, **{"plan.name": "dynamic", "engine.name": "transformers", "iterations": 2})
     assert result.metrics[1]["collect/refills"] >= 0
 
 

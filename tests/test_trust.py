@@ -16,12 +16,12 @@ from turnwise.cli.app import app
 from turnwise.cli.train import start as start_training
 from turnwise.cli.watch import watch
 from turnwise.config import trust
-from turnwise.config.schema import Config
 from turnwise.config.trust import Untrusted
 from turnwise.evaluation.replay import replay
 from turnwise.evaluation.rescore import rescore
 from turnwise.learn.checkpoint import latest_good
 from turnwise.pages.report import write_report
+from turnwise.recipe.schema import Config
 from turnwise.report.comparison import compare
 from turnwise.runs.exchange import export_trajectories
 from turnwise.runs.folder import Run

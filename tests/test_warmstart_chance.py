@@ -128,7 +128,7 @@ def test_a_clumsy_player_is_imitated_where_that_is_asked_for_and_chance_never_do
 
 
 def test_a_warm_start_that_is_not_good_enough_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    start(tmp_path, "Taught", **{"sft.steps": 1, "sft.look_every": 1, "sft.until": 1.0, "sft.look_tasks": 4})
+    start(tmp_path, "Taught", **{"sft.steps": 1, "sft.until": 1.0, "sft.look_tasks": 4})
     heard = "".join(capsys.readouterr())
     assert "the warm start ended after 1 steps at 0% of 4 training tasks, below the 100% that the recipe asks for" in heard
 

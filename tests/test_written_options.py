@@ -10,18 +10,22 @@ from typing import Any, get_origin
 
 import pytest
 
-from turnwise.config.further import FurtherModel
-from turnwise.config.learning import Credit, Method, Objective, Plan, Schedule, Signal
+from turnwise.agent.settings import AgentSettings
+from turnwise.collect.settings import RewardTerm
 from turnwise.config.options import REQUIRED, Entry, Option, read_options
-from turnwise.config.schema import Config
 from turnwise.config.section import Section
-from turnwise.config.sections import Agent, Engine, Env, RewardTerm, RunSection
-from turnwise.config.writing import content_hash, to_toml
 from turnwise.engines.registry import GIVEN
+from turnwise.engines.settings import Engine
 from turnwise.envs import registry as environments
+from turnwise.envs.settings import Env
+from turnwise.learn.sections import FurtherModel
 from turnwise.methods.registry import methods
+from turnwise.methods.settings import Credit, Method, Objective, Plan, Schedule, Signal
+from turnwise.recipe.names import REGISTRIES, pieces, registry
+from turnwise.recipe.schema import Config
+from turnwise.recipe.writing import content_hash, to_toml
+from turnwise.runs.settings import RunSection
 from turnwise.setup.catalogue import needs_of, settings_of
-from turnwise.setup.names import REGISTRIES, pieces, registry
 from turnwise.util.errors import TurnwiseError
 
 Options = Mapping[str, Any]
@@ -36,8 +40,8 @@ SECTIONS: dict[str, tuple[Callable[[str, Options], Section], Callable[[Any], Opt
     "method": (lambda name, options: Method(name=name, **options), lambda section: section.options),
     "model kind": (lambda name, options: FurtherModel(kind=name, options=options, copy_of="policy"), lambda section: section.options),
     "reward": (lambda name, options: RewardTerm(name="term", function=name, options=options), lambda section: section.options),
-    "context": (lambda name, options: Agent(context=name, options=options), lambda section: section.options),
-    "parser": (lambda name, options: Agent(parse=name), lambda section: {}),
+    "context": (lambda name, options: AgentSettings(context=name, options=options), lambda section: section.options),
+    "parser": (lambda name, options: AgentSettings(parse=name), lambda section: {}),
     "engine": (lambda name, options: Engine(name=name, options=options), lambda section: section.options),
     "tracker": (
         lambda name, options: RunSection(trackers=[name], tracker_options={name: options}),

@@ -9,21 +9,19 @@ from turnwise.config import plugins
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import Env, EpisodeOver, Observation, Transition
 from turnwise.envs.registry import make, tasks
-from turnwise.setup.names import check_when_read
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.threads import wait_quietly
 from turnwise.util.version import VERSION
 
 wait_quietly()
-check_when_read()
 plugins.look_in("turnwise.methods")
 
 if TYPE_CHECKING:
     from turnwise import credit, methods, objectives
     from turnwise.api import evaluate, export, train
     from turnwise.collect.panel import Evaluation
-    from turnwise.config.schema import Config as Recipe
     from turnwise.data.rollouts import Rollouts, Stop, Trajectory, Turn
+    from turnwise.recipe.schema import Config as Recipe
     from turnwise.report.comparison import compare
     from turnwise.runs.exchange import read_trajectories, write_trajectories
     from turnwise.runs.result import Result
@@ -63,7 +61,7 @@ __all__ = [
 # Processes of environments never ask for it, and start sooner.
 _LATER = {
     "Evaluation": ("turnwise.collect.panel", "Evaluation"),
-    "Recipe": ("turnwise.config.schema", "Config"),
+    "Recipe": ("turnwise.recipe.schema", "Config"),
     "Result": ("turnwise.runs.result", "Result"),
     "Rollouts": ("turnwise.data.rollouts", "Rollouts"),
     "Stop": ("turnwise.data.rollouts", "Stop"),

@@ -14,14 +14,14 @@ from typing import Any, Literal
 from turnwise.collect.faults import FaultWatch
 from turnwise.collect.panel import Evaluation, run_panel
 from turnwise.config import objects
-from turnwise.config.schema import Config, overridden
-from turnwise.config.sources import keep_files
-from turnwise.config.writing import content_hash, to_toml
+from turnwise.config.trust import keep_files
 from turnwise.envs import registry
 from turnwise.envs.blame import EnvironmentFault
 from turnwise.envs.playing import last_call, playing
 from turnwise.learn.saving import write_folder
 from turnwise.planner.small_gpu import for_this_gpu, keep_choice, limited, prepare_allocator
+from turnwise.recipe.schema import Config, overridden
+from turnwise.recipe.writing import content_hash, to_toml
 from turnwise.report.progress import default_reporter
 from turnwise.report.summary import summarise_run
 from turnwise.runs.folder import CONFIG, Run

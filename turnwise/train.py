@@ -54,11 +54,11 @@ def learn_from(collected: Collected, run: Run, training: Training, state: State)
     clock = Clock(collect=collected.seconds)
     if collected.trajectories:
         progress, seed = state.iteration / config.iterations, derive(config.seed, "update", iteration)
-        keep, tokens = config.run.keep_rollouts, config.run.keep_tokens
+        keep = config.run.keep_rollouts
         with clock("credit"):
             batch = training.learner.signal(Batch.of(collected.trajectories, collected.tasks), progress)
             batch, credit_metrics = training.credit(batch)
-        with background(training.source.prefetch, partial(run.save_batch, iteration, batch, 0 if keep == 0 else None, tokens)) as wait:
+        with background(training.source.prefetch, partial(run.save_batch, iteration, batch, 0 if keep == 0 else None)) as wait:
             with clock("update"):
                 metrics |= credit_metrics | training.learner.update(batch, seed, progress)
                 metrics |= training.source.metrics(batch)

@@ -12,10 +12,10 @@ from conftest import ROOT, Cli
 
 import turnwise as tw
 from turnwise.config import addons, plugins
-from turnwise.config.recipes import find_recipe, shipped_recipes
-from turnwise.config.schema import Config
 from turnwise.envs import registry
 from turnwise.envs.gymnasium import families
+from turnwise.recipe.reading import find_recipe, shipped_recipes
+from turnwise.recipe.schema import Config
 from turnwise.util.errors import TurnwiseError
 from turnwise_envs import plugin
 

@@ -37,7 +37,7 @@ class Agent:
     ):
         self.settings = settings or AgentSettings()
         self.maker = PromptMaker(tokenizer, self.settings, vision, say)
-        self.parser = Parser(self.settings.style, self.settings.valid, self.settings.tools)
+        self.parser = Parser(self.settings.style, self.settings.valid, self.settings.schemas)
         self.context()
 
     @property
@@ -88,6 +88,6 @@ class Agent:
             verb, _, words = action.removesuffix("]").partition("[")
             opening, closing = (tag if tag in self.maker.template.source else mark(tag) for tag in (f"<{verb}>", f"</{verb}>"))
             return Marked(f"{said}{opening}{mark(words)}{closing}")
-        call = action if self.settings.tools else json.dumps({"name": ACT_TOOL["function"]["name"], "arguments": {"action": action}})
+        call = action if self.settings.schemas else json.dumps({"name": ACT_TOOL["function"]["name"], "arguments": {"action": action}})
         line = "\n" if said else ""
         return Marked(f"{said}{line}<tool_call>\n{mark(call)}\n</tool_call>")

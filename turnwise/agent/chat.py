@@ -107,8 +107,7 @@ class Chat:
         self._frames: dict[str, Frame | None] = {}
         if vision is not None and vision.slot not in self.render([_user(f"{ASKED}{ANY_MARK}")]):
             raise TurnwiseError(
-                "the model's chat template has no placeholder for images. Set one that does (agent.template_options.chat_template), or set "
-                "agent.images = false"
+                "the model's chat template has no placeholder for images: set one that does (agent.template_options.chat_template)"
             )
 
     @property

@@ -46,8 +46,8 @@ class PromptMaker:
 
     def __init__(self, tokenizer: Any, settings: AgentSettings, vision: Vision | None = None, say: Callable[[str], None] = log.warning):
         self.settings = settings
-        self.vision = vision if settings.images else None
-        self._say: Callable[[str], None] | None = say if settings.images else None
+        self.vision = vision
+        self._say: Callable[[str], None] | None = say
         self.template = load_template(settings.prompt)
         self.chat = Chat(
             tokenizer,
@@ -68,9 +68,9 @@ class PromptMaker:
         if not opening and not self.template.counts_later_turns:
             turn = LATER
         if history or self.vision is not None or not self.template.shows_all or len(seen) > LONGEST_KEPT:
-            text = self._compose(self.settings.instructions, seen, goal, turn, opening, actions, history)
+            text = self._compose(self.settings.instructions or "", seen, goal, turn, opening, actions, history)
         else:
-            text = self._known_messages(self.settings.instructions, seen, goal, turn, opening, actions)
+            text = self._known_messages(self.settings.instructions or "", seen, goal, turn, opening, actions)
         hint = self.hint_for(observation, opening)
         return Marked(f"{self.chat.control.mark(hint)}\n\n{text}") if hint else text
 

@@ -1,14 +1,16 @@
-"""The settings of an agent: prompts, contexts and parsing, as in a recipe's `[agent]` section."""
+"""`[agent]`: prompts, contexts and parsing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
 
 from turnwise.agent.registry import parsers
 from turnwise.config.references import is_reference
-from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise.config.section import Options, Section, Stored
+from turnwise.util.errors import unknown_name
 
 VALID_RULES = ("parsed", "thought", "admissible")
 STYLE_OF_PROMPT = {
@@ -36,44 +38,53 @@ ACT_TOOL: Mapping[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class AgentSettings:
-    """context: `window`, `full`, or another name or file. history: how many past turns a window shows.
-    prompt: `think`, `react`, `plain`, `action`, `remind`, `tool`, `search`, `text`, the path of a template, or
-    `file.py:NAME` of a text. parse: `tags`, `whole`, `text`, `tool`, `verbs`, another name or file, or `auto` (what the prompt asks for).
-    valid: what a valid response needs: `parsed`, `thought` (also a closed <think> before the action), or `admissible`.
-    show_actions: list the admissible actions in the prompt, except `hide_actions`. system: a system message, none if empty.
-    max_prompt_tokens: the maximum prompt length. template_options: for the model's chat template, e.g. {"enable_thinking": False}.
-    images: show the environment's images to a model that can see them.
-    instructions: of the environment, shown at the start. tools: JSON schemas of the environment's own tools (prompt `tool`); none means
-    one tool `act` that takes the action as text. options: for a custom context."""
+class AgentSettings(Section):
+    """How prompts are built and responses are parsed."""
 
     context: str = "window"
-    history: int = 2
+    """window (a separate prompt per turn with the last `history` turns), full (the dialogue grows), another name that `turnwise algos
+    context` lists, package.module:Class or path/to/file.py:Class."""
+    history: int = Field(2, ge=0)
+    """With context=window: how many earlier observations and actions a prompt shows."""
     prompt: str = "think"
+    """A prompt template: think, react, plain, action, remind, tool, search, text, the path of your own template, or
+    path/to/file.py:NAME of a template in a text."""
     parse: str = "auto"
-    valid: str = "parsed"
+    """How the action is extracted: from <action> tags, the first line of the response (whole), all of it (text), the model's native tool
+    call (tool), or tags named after the action's verb (verbs); auto: what the prompt asks for; or path/to/file.py:function."""
+    valid: Literal["parsed", "thought", "admissible"] = "parsed"
+    """What a valid turn needs: a parsable response (the paper), also a thought before it, or an admissible action."""
     show_actions: bool = True
-    hide_actions: tuple[str, ...] = ("help",)
+    """List the admissible actions in the prompt, if the environment knows them."""
+    hide_actions: list[str] = ["help"]
+    """Admissible actions that the prompt does not list and that random play in a warm start does not choose; `*` matches any text."""
     system: str = ""
-    max_prompt_tokens: int = 2048
-    template_options: Mapping[str, Any] = field(default_factory=dict)
-    images: bool = True
-    instructions: str = ""
-    tools: tuple[Mapping[str, Any], ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
+    """A system message; empty: none."""
+    instructions: str | None = None
+    """Instructions at the start of a sequence; none: those of the environment, empty: nothing."""
+    tools: Annotated[list[dict[str, Any]] | str | None, Stored] = None
+    """With prompt=tool: JSON schemas of tools, or the path of a JSON file with a list of them; none: the `tools` of the
+    environment or, if it has none, one tool `act` that takes the action as text. Calls of other tools reach the environment as JSON."""
+    max_prompt_tokens: int = Field(2048, ge=1)
+    """Longer prompts lose their oldest history; if even the shortest form is too long, the attempt ends. Unless given, less if the model
+    has no room for it next to a response."""
+    template_options: Annotated[dict[str, Any], Stored] = {}
+    """Options of the model's chat template, for example enable_thinking = false."""
+    options: Options = {}
+    """Options of your own context."""
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _consistent(self) -> AgentSettings:
         if self.parse != "auto" and not is_reference(self.parse) and self.parse not in parsers:
-            raise unknown_name("way to parse", self.parse, (*parsers.names(), "auto"))
-        if self.valid not in VALID_RULES:
-            raise unknown_name("rule for valid responses", self.valid, VALID_RULES)
-        if self.history < 0:
-            raise TurnwiseError(f"agent: history is the number of past turns to show, 0 or more, not {self.history}")
-        if self.max_prompt_tokens < 1:
-            raise TurnwiseError(f"agent: max_prompt_tokens must be at least 1, not {self.max_prompt_tokens}")
+            raise ValueError(str(unknown_name("way to parse", self.parse, (*parsers.names(), "auto"))))
         if self.valid == "thought" and self.style == "tool":
-            raise TurnwiseError("agent: valid='thought' requires <think> tags, which a tool call may lack. Use valid='parsed'")
+            raise ValueError("valid='thought' requires <think> tags, which a tool call may lack. Use valid='parsed'")
+        return self
+
+    @property
+    def schemas(self) -> tuple[Mapping[str, Any], ...]:
+        """The tools whose schemas are given here."""
+        return tuple(self.tools) if isinstance(self.tools, list) else ()
 
     @property
     def style(self) -> str:
@@ -95,4 +106,4 @@ class AgentSettings:
         """The tools that are described to the model; none unless responses are tool calls."""
         if self.style != "tool":
             return ()
-        return self.tools or (ACT_TOOL,)
+        return self.schemas or (ACT_TOOL,)

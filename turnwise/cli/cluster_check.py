@@ -17,8 +17,8 @@ def check(
 ) -> None:
     """Show what each node of a cluster has, and where each part of a recipe would be placed. Nothing is trained and no model is loaded. The
     exit code is 1 if the recipe cannot be placed. A recipe without a [cluster] section is checked with one engine."""
-    from turnwise.config.recipes import is_override, parse_override, shipped_recipe
-    from turnwise.config.schema import Config
+    from turnwise.recipe.reading import is_override, parse_override, shipped_recipe
+    from turnwise.recipe.schema import Config
     from turnwise.report.cluster_check import check_command
 
     changes = list(overrides or [])

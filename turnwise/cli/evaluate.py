@@ -14,7 +14,7 @@ from turnwise.util.terminal import only_results, say
 
 if TYPE_CHECKING:
     from turnwise.collect.panel import Evaluation
-    from turnwise.config.schema import Config
+    from turnwise.recipe.schema import Config
 
 PROMPTED = ("plain", "react", "reflexion")  # agents of turnwise.evaluation.baselines
 
@@ -83,7 +83,7 @@ def measure(
     reply: str | None = None,
 ) -> None:
     """`turnwise eval`."""
-    from turnwise.config.recipes import is_override, parse_override
+    from turnwise.recipe.reading import is_override, parse_override
     from turnwise.report.progress import reporter
     from turnwise.setup.early import look, names_server, read_source
     from turnwise.util.console import Console
@@ -131,7 +131,7 @@ def measure(
 def player_config(agent: str, source: str | None, env: str | None, changes: Mapping[str, Any]) -> Config:
     """What a player without a model plays. Mistakes are reported before torch is imported."""
     from turnwise.collect.player_policy import PLAYERS
-    from turnwise.config.schema import Config
+    from turnwise.recipe.schema import Config
     from turnwise.setup.early import look
 
     if agent not in PLAYERS:

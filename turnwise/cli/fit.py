@@ -24,11 +24,11 @@ def fit(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Show whether a recipe fits into a GPU's memory, what would make it fit, and what that costs. No weights are loaded."""
-    from turnwise.config.recipes import is_override, shipped_recipe
-    from turnwise.config.schema import Config
     from turnwise.planner.fit import GB, check_models, check_options, find, shape_given
     from turnwise.planner.small_gpu import MOST
     from turnwise.planner.tables import overview, print_json, show
+    from turnwise.recipe.reading import is_override, shipped_recipe
+    from turnwise.recipe.schema import Config
     from turnwise.util.errors import TurnwiseError
 
     if recipe is not None and is_override(recipe):

@@ -17,8 +17,8 @@ def sft(
 ) -> None:
     """Run only the supervised warm start of a recipe: learn from the environment's expert."""
     from turnwise.cli.train import start
-    from turnwise.config.recipes import is_override, shipped_recipe
-    from turnwise.config.schema import Config
+    from turnwise.recipe.reading import is_override, shipped_recipe
+    from turnwise.recipe.schema import Config
 
     if recipe is not None and is_override(recipe):
         overrides, recipe = [recipe, *(overrides or [])], None

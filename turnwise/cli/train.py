@@ -15,7 +15,7 @@ from turnwise.util.terminal import command, say
 from turnwise.util.version import VERSION
 
 if TYPE_CHECKING:
-    from turnwise.config.schema import Config
+    from turnwise.recipe.schema import Config
     from turnwise.runs.folder import Run
 
 
@@ -39,7 +39,7 @@ def train(
 ) -> None:
     """Train an agent with a recipe."""
     if help_config:
-        from turnwise.config.writing import help_config as explain
+        from turnwise.recipe.writing import help_config as explain
 
         say(explain())
         return
@@ -60,9 +60,9 @@ def start(
     """`turnwise train`. Returns the exit code: 0, or 130 if it was interrupted."""
     if not dry_run:
         say(f"turnwise {VERSION}")  # before anything that takes time
-    from turnwise.config.methods import unread
-    from turnwise.config.recipes import is_override, parse_override, shipped_recipe
-    from turnwise.config.schema import overridden
+    from turnwise.recipe.merging import unread
+    from turnwise.recipe.reading import is_override, parse_override, shipped_recipe
+    from turnwise.recipe.schema import overridden
     from turnwise.runs.folder import CONFIG, Run
     from turnwise.setup.arguments import Given, as_recipe
     from turnwise.setup.early import check_resumable, look
@@ -119,10 +119,10 @@ def show(config: Config, run: Run | None, changes: Mapping[str, Any], memory: fl
     from rich.text import Text
 
     from turnwise.config.references import is_reference
-    from turnwise.config.writing import to_toml
     from turnwise.engines.registry import declared
     from turnwise.learn.models import tokenizer_of
     from turnwise.planner.forecast import forecast
+    from turnwise.recipe.writing import to_toml
     from turnwise.setup.early import check_trainable
     from turnwise.setup.resume import resumed_config
     from turnwise.util.console import Console

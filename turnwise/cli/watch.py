@@ -17,13 +17,13 @@ from rich.text import Text
 from turnwise.collect.collector import Answer, Collector, Policy, Start
 from turnwise.collect.faults import FaultWatch, faulted
 from turnwise.collect.player_policy import PLAYERS, PlayerPolicy, advised, player
-from turnwise.config.schema import Config
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.play import find_task, task_at
 from turnwise.envs.pool import Pool
 from turnwise.envs.registry import portable
+from turnwise.recipe.schema import Config
 from turnwise.runs.folder import CONFIG
 from turnwise.setup.arguments import Given
 from turnwise.setup.environment import build_rewards, step_limit
@@ -71,8 +71,8 @@ def watch(
         else:
             policy = build_model_policy(config, folder, config.eval.temperature if temperature is None else temperature, stack)
         pool = stack.enter_context(Pool(factory, 1, **limits))
-        watched, limit = Watched(policy, teller), config.agent.max_invalid
-        collector = Collector(pool, watched, step_limit(own), build_rewards(config), limit, on_fault=faults.on_fault)
+        watched = Watched(policy, teller)
+        collector = Collector(pool, watched, step_limit(own), build_rewards(config), on_fault=faults.on_fault)
         for number, chosen in enumerate(_tasks(own.name, task, split, n, seed, dict(own.options))):
             chance = seed if number == 0 else derive(seed, "watch", number)
             teller.title(f"{own.name}, task {chosen.id} ({chosen.split}), seed {seed}, played by {agent}")

@@ -24,7 +24,7 @@ from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.envs.pool import EnvResult
 from turnwise.util.errors import Stopped, TurnwiseError
 
-LOST = "the engine that played it was lost too often (cluster.retries)"
+LOST = "the engine that played it was lost too often"
 _sessions = count()
 
 
@@ -83,7 +83,7 @@ class RemoteCollector:
         if outcome is None and self.workers.hooks.cancelled():
             raise Stopped("interrupted while the plan waited for an answer of the policy")
         if outcome is None:
-            raise TurnwiseError("the engine was lost too often while it answered the plan (cluster.retries): look at its memory")
+            raise TurnwiseError("the engine was lost too often while it answered the plan: look at its memory")
         return list(outcome.value)
 
     def _cut(self, starts: Sequence[Start]) -> dict[int, list[Start]]:

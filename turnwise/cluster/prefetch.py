@@ -31,7 +31,7 @@ from turnwise.data.rollouts import Stop, Trajectory, sound
 from turnwise.data.tasks import Task
 from turnwise.util.errors import TurnwiseError
 
-LOST = "the engines that played it were lost too often (cluster.retries)"
+LOST = "the engines that played it were lost too often"
 
 
 @dataclass

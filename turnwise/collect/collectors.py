@@ -50,7 +50,6 @@ class LocalCollectors:
     sampling: Sampling
     max_turns: int
     rewards: Rewards = field(default_factory=Rewards)
-    max_invalid: int | None = None
     ordered: bool = True
     reports: tuple[str, ...] = ()
     snapshots: bool = False
@@ -96,7 +95,6 @@ class LocalCollectors:
             self.policy(temperature),
             self.max_turns,
             self.rewards,
-            self.max_invalid,
             cancelled=hooks.cancelled,
             on_turn=hooks.on_turn,
             on_start=hooks.on_start,

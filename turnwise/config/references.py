@@ -25,6 +25,7 @@ from turnwise.util.syntax import undisturbed
 NAME = r"[A-Za-z_]\w*"
 DOTTED = re.compile(rf"{NAME}(\.{NAME})*")
 LIKE_CODE = re.compile(rf"(?s).*\.py(:.*)?|{NAME}(\.{NAME})*:(?!//)\S+")  # also `module:Id-v0`, which Gymnasium imports
+FILE = re.compile(r"([^:\n]+\.py)(:[A-Za-z_][\w.]*)?")
 STARTED = ("python", "command", "check")  # options whose value is a program that an environment starts
 Home = Literal["python", "installed", "own"]
 
@@ -76,6 +77,21 @@ def code_in(values: Any) -> list[str]:
 
     walk(values)
     return sorted(found)
+
+
+def with_code_beside(values: Any, folder: Path) -> Any:
+    """A recipe's values in which code files that are next to the recipe, and not in the current folder, are named by their path from
+    here."""
+    if isinstance(values, dict):
+        return {key: with_code_beside(value, folder) for key, value in values.items()}
+    if isinstance(values, list):
+        return [with_code_beside(value, folder) for value in values]
+    found = FILE.fullmatch(values) if isinstance(values, str) else None
+    if found is None or Path(found[1]).expanduser().is_absolute() or Path(found[1]).exists() or not (folder / found[1]).is_file():
+        return values
+    place = (folder / found[1]).resolve()
+    here = Path.cwd().resolve()
+    return f"{place.relative_to(here) if place.is_relative_to(here) else place}{found[2] or ''}"
 
 
 def located(reference: str) -> str:

@@ -30,7 +30,6 @@ from turnwise.collect.panel import Evaluation, Share, evaluation_of, panel_start
 from turnwise.collect.players import ASK_EXPERT, Advised
 from turnwise.collect.programs import ProgramCollector
 from turnwise.collect.warmstart import has_expert
-from turnwise.config.schema import Config
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import Task
 from turnwise.engines.base import Request
@@ -38,6 +37,7 @@ from turnwise.envs import registry
 from turnwise.envs.base import Observation
 from turnwise.envs.registry import portable
 from turnwise.envs.scripts import Play, Reset, play_all
+from turnwise.recipe.schema import Config
 from turnwise.runs.reporter import Reporter, heartbeat
 from turnwise.setup.arguments import Given
 from turnwise.setup.build import agent_settings
@@ -174,7 +174,8 @@ class Noted:
     def start(self, task: Task, observation: Observation) -> None:
         settings = self.agent.settings
         maker = copy.copy(self.agent.maker)
-        maker.settings = replace(settings, instructions=with_notes(settings.instructions, self.notes.get(task.id, ())))
+        told = with_notes(settings.instructions or "", self.notes.get(task.id, ()))
+        maker.settings = settings.model_copy(update={"instructions": told})
         self.inner = make_context(settings.context, self.agent.chat.tokenizer, maker.settings, maker)
         self.inner.start(task, observation)
 
@@ -251,7 +252,7 @@ class Reflexion:
             return None
         maker, template = self.agent.maker, load_template(REFLECTION)
         goal = goal_of(task, Observation(attempt.turns[0].observation))
-        instructions = with_notes(maker.settings.instructions, self.notes.get(task.id, ()))
+        instructions = with_notes(maker.settings.instructions or "", self.notes.get(task.id, ()))
         turns = [Past(t, well_formed(turn.observation.strip()), well_formed(turn.action)) for t, turn in enumerate(attempt.turns, 1)]
         for first in range(len(turns) + 1):
             view = View(f"The attempt ended: {attempt.stop.value}.", goal, len(turns) + 1, True, (), turns[first:], instructions)

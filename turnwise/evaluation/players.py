@@ -8,9 +8,9 @@ from turnwise.collect.collector import Collector
 from turnwise.collect.faults import FaultWatch
 from turnwise.collect.panel import Evaluation, run_panel
 from turnwise.collect.player_policy import PlayerPolicy, advised, player
-from turnwise.config.schema import Config
 from turnwise.envs.pool import Pool
 from turnwise.envs.registry import portable
+from turnwise.recipe.schema import Config
 from turnwise.runs.reporter import Reporter
 from turnwise.setup.environment import build_rewards, panel_of, step_limit
 from turnwise.setup.evaluated import report_faults, settings_of

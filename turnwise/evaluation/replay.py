@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 
 from turnwise import credit
-from turnwise.config.recipes import parse_override
 from turnwise.config.references import is_reference
-from turnwise.config.schema import Config
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Floats, Rollouts, alike
+from turnwise.recipe.names import STAGES, know
+from turnwise.recipe.reading import parse_override
+from turnwise.recipe.schema import Config
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.reading import stored_batch
-from turnwise.setup.names import STAGES, know
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
@@ -175,7 +175,7 @@ def replayable(run: Run) -> list[int]:
 def _updates(run: Run, iteration: int, variants: Sequence[Variant], batches: Sequence[Batch]) -> dict[str, Any]:
     if iteration not in (possible := replayable(run)):
         raise TurnwiseError(
-            f"the update of iteration {iteration} cannot be run again: that needs its tokens (run.keep_tokens) and the checkpoint of "
+            f"the update of iteration {iteration} cannot be run again: that needs its tokens and the checkpoint of "
             f"iteration {iteration - 1}. Possible in {run.folder}: {', '.join(map(str, possible)) or 'none'}. "
             "run.checkpoint_every=1 with a larger run.keep_checkpoints keeps more"
         )

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.collect.rewards import BadReward, Rewards, find_term
-from turnwise.config.schema import Config
-from turnwise.config.sections import Env
 from turnwise.data.images import without_marks
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.envs.scripts import Play, Reset, play_all
+from turnwise.envs.settings import Env
+from turnwise.recipe.schema import Config
 from turnwise.runs.folder import CONFIG, Run, write_texts
 from turnwise.runs.reading import stored_trajectories
 from turnwise.setup.environment import build_rewards, limits_of, panel_of

@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from turnwise.config.recipes import read_recipe
-from turnwise.config.schema import Config
 from turnwise.config.trust import remember
-from turnwise.config.writing import content_hash, to_toml, toml_value
 from turnwise.evaluation.sweep_values import points, read_axes
+from turnwise.recipe.reading import read_recipe
+from turnwise.recipe.schema import Config
+from turnwise.recipe.writing import content_hash, to_toml, toml_value
 from turnwise.runs.folder import CONFIG, SUMMARY
 from turnwise.runs.metrics import METRICS
 from turnwise.setup.early import check_trainable

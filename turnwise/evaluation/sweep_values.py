@@ -19,8 +19,8 @@ from hashlib import blake2b
 from itertools import product
 from typing import Any
 
-from turnwise.config.recipes import parse_override
-from turnwise.config.writing import toml_value
+from turnwise.recipe.reading import parse_override
+from turnwise.recipe.writing import toml_value
 from turnwise.util.errors import TurnwiseError
 
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")

@@ -8,7 +8,6 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turnwise.config.schema import Config
 from turnwise.learn.shapes import KNOWN
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.hub import find_model
@@ -17,6 +16,7 @@ from turnwise.util.threads import request, threads_for
 if TYPE_CHECKING:
     from turnwise.agent.vision import Vision
     from turnwise.envs.scripts import Limits
+    from turnwise.recipe.schema import Config
 
 INDEX = "model.safetensors.index.json"  # of weights in several files
 WORDS_FROM = 20  # tasks whose texts make the tokenizer that is only used for counting

@@ -24,8 +24,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from turnwise.config.learning import CREDIT
 from turnwise.data.images import without_marks
+from turnwise.methods.settings import CREDIT
 from turnwise.pages.batch import PARTS, Batch, texts_of
 from turnwise.pages.call_tree import call_tree
 from turnwise.pages.names import readable

@@ -39,7 +39,7 @@ def recipe_of(folder: Path) -> dict[str, Any]:
 
 def defaults() -> dict[str, Any]:
     """Every key of a recipe with its default, read from the fields themselves: no model and no environment is loaded for it."""
-    from turnwise.config.schema import fields
+    from turnwise.recipe.schema import fields
 
     return {key: field.get_default(call_default_factory=False) for key, field, inner in fields() if inner is None}
 

@@ -17,8 +17,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from turnwise.config.learning import CREDIT
 from turnwise.credit import parts
+from turnwise.methods.settings import CREDIT
 from turnwise.pages.names import distinct, readable
 from turnwise.pages.tail import news
 from turnwise.runs.folder import CONFIG, SUMMARY, Run

@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from turnwise.config.schema import Config
-from turnwise.config.sections import Lora
 from turnwise.engines.prefill import ON_A_SMALL_GPU, default_prefill
 from turnwise.engines.registry import declared
 from turnwise.learn.activations import NOTHING, Kept, logit_chunk
+from turnwise.learn.sections import Lora
 from turnwise.learn.shapes import SHAPES, ModelShape, shape_of
 from turnwise.planner.choose import MARGIN, Fit, Freedom, as_it_is, choose, free_for_cache
 from turnwise.planner.memory import COLLECT, CONTEXT, FUSED, TARGETS, AuxiliaryModel, Demand
+from turnwise.recipe.names import needed
+from turnwise.recipe.schema import Config
 from turnwise.setup.early import models_of
-from turnwise.setup.names import needed
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.hub import at_hand, downloaded
 
@@ -149,7 +149,7 @@ def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
         logits=logit_chunk(own.tokens_per_batch),
         sequence=longest,
         kept=NOTHING if own.gradient_checkpointing is True else Kept(),
-        fused=width == 2 and shape.family in FUSED and not (lora is not None and lora.dropout),
+        fused=width == 2 and shape.family in FUSED,
         responses=sampled_share(config),
         auxiliary=auxiliary_models(config, shape, width),
     )
@@ -201,8 +201,7 @@ def auxiliary_models(config: Config, shape: ModelShape, width: int) -> tuple[Aux
             continue
         advice = f"Give a folder, or a size ({', '.join(SHAPES)})"
         size = shape if model.path is None else shape_named(model.path, f"models.{name}.path", advice)
-        wide = {"float32": 4, "bfloat16": 2, None: width if model.trained else 2}[model.dtype]
-        trained = model.trained and model.lora is None
+        wide, trained = width if model.trained else 2, model.trained and model.lora is None
         models.append(AuxiliaryModel(name, size.parameters if model.tiny is None else 10**6, wide, trained))
     return tuple(models)
 

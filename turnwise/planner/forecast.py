@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from turnwise.config.schema import Config
+from turnwise.recipe.schema import Config
 
-if TYPE_CHECKING:
-    from turnwise.learn.shapes import ModelShape
+HELD = (
+    "weights",
+    "adapters",
+    "float32 masters",
+    "reference",
+    "gradients",
+    "optimiser state",
+)  # for training, on a device that is large enough
 
 
 def forecast(config: Config, said: bool = False) -> Iterator[str]:
@@ -41,35 +45,23 @@ def forecast(config: Config, said: bool = False) -> Iterator[str]:
 
 def model_words(config: Config, said: bool) -> str:
     """The parameters of the model and, if it was not `said` already, what stays in memory of it during an update."""
-    from turnwise.planner.fit import shape_for
+    from turnwise.planner.fit import demand_of, shape_for
+    from turnwise.planner.memory import totals
     from turnwise.util.errors import TurnwiseError
 
-    counted = parameter_count(config)
     try:
         shape = shape_for(config)
     except TurnwiseError as error:
-        return f"{counted:,} parameters; its memory is not known" if counted is not None else f"not known yet ({error})"
-    size = f"{counted:,}" if counted is not None else f"about {shape.parameters:,}"
+        return f"not known yet ({error})"
     if said:
-        return f"{size} parameters"
+        return f"about {shape.parameters:,} parameters"
+    terms = [term for term in demand_of(config, shape, memory=10**15).terms if term.name in HELD]
     tokens, per_turn = config.learner.tokens_per_batch, config.agent.max_prompt_tokens + config.engine.max_tokens
     at_once = f"{tokens:,} tokens" if tokens else "as many tokens at once as memory allows"
     return (
-        f"{size} parameters; about {held_bytes(config, shape) / 1e9:.2f} GB for weights, gradients and optimiser, "
+        f"about {shape.parameters:,} parameters; about {max(totals(terms).values()) / 1e9:.2f} GB for weights, gradients and optimiser, "
         f"and activations of {at_once} (a turn has at most {per_turn:,})"
     )
-
-
-HELD = ("weights", "adapters", "float32 masters", "reference", "gradients", "optimiser state")
-
-
-def held_bytes(config: Config, shape: ModelShape) -> int:
-    """Bytes of a model and of all that is kept for training it, on a device that is large enough."""
-
-    from turnwise.planner.fit import demand_of
-    from turnwise.planner.memory import totals
-
-    return max(totals([term for term in demand_of(config, shape, 10**15).terms if term.name in HELD]).values())
 
 
 def what_is_played(config: Config, known: bool) -> list[str]:
@@ -94,17 +86,3 @@ def what_is_played(config: Config, known: bool) -> list[str]:
         f"  at most {turns * config.engine.max_tokens:,} sampled tokens, in prompts of at most {config.agent.max_prompt_tokens:,}",
         f"{config.iterations} iterations: at most {turns * config.iterations:,} turns",
     ]
-
-
-def parameter_count(config: Config) -> int | None:
-    """The number of parameters of a model in a folder, without loading its weights; None if it is not in one."""
-    import torch
-
-    if config.model.path is None or not (Path(config.model.path).expanduser() / "config.json").is_file():
-        return None
-    from turnwise.learn.models import class_of, config_of
-
-    found = config_of(config.model.path)
-    with torch.device("meta"):
-        model = class_of(found).from_config(found)
-    return int(sum(parameter.numel() for parameter in model.parameters()))

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from turnwise.config.schema import Config
 from turnwise.engines.registry import declared
 from turnwise.learn.models import choose_device
 from turnwise.planner.fit import GB, Found, find, with_settings
 from turnwise.planner.memory import CONTEXT
 from turnwise.planner.tables import NEARLY, is_near, lines, refusal
+from turnwise.recipe.schema import Config
 from turnwise.runs.folder import Run
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically

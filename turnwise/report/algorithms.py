@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from turnwise.config.options import Entry, Option
-from turnwise.config.writing import toml_value
+from turnwise.recipe.writing import toml_value
 from turnwise.setup.catalogue import FAMILIES, authors_of, chosen, entries, needs_of, nothing, page_of, settings_of
 from turnwise.util.console import Console
 from turnwise.util.terminal import command

@@ -42,8 +42,8 @@ def finish(console: Console, run: Run, result: Result) -> None:
 
 def compared_with(name: str) -> str:
     """Another algorithm to try: the default of recipes or, for that one, the most similar algorithm that compares whole attempts."""
-    from turnwise.config.learning import CREDIT
     from turnwise.credit import algorithms
+    from turnwise.methods.settings import CREDIT
 
     if name != CREDIT:
         return CREDIT

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from turnwise.cluster.placement import Bundle, Node, crowded
 from turnwise.cluster.probe import PACKAGES
-from turnwise.config.schema import Config
+from turnwise.recipe.schema import Config
 from turnwise.setup.placement import Checked, check_cluster
 from turnwise.util.console import Console
 

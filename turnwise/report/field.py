@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.config.options import Entry
-from turnwise.config.writing import toml_value
+from turnwise.recipe.writing import toml_value
 from turnwise.setup.catalogue import authors_of, entries, needs_of, settings_of
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically

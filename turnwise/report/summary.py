@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.config.schema import Config
+from turnwise.recipe.schema import Config
 from turnwise.report.progress import duration
 from turnwise.runs.folder import Run
 from turnwise.setup.state import State

@@ -11,8 +11,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.config.recipes import is_override
 from turnwise.evaluation.sweep import LOG, SWEEP, Job, Sweep, Watcher, plan
+from turnwise.recipe.reading import is_override
 from turnwise.report.progress import duration
 from turnwise.report.tables import wide_console
 from turnwise.util.console import Console
@@ -105,7 +105,7 @@ def sweep_command(
     recipe: str | None, given: list[str], out: str | None, jobs: int, threads: int | None, dry_run: bool, target: float | None
 ) -> int:
     """`turnwise sweep`. The exit code: 0 all finished, 1 some failed, 130 interrupted."""
-    from turnwise.config.recipes import shipped_recipe
+    from turnwise.recipe.reading import shipped_recipe
 
     console = wide_console()
     if recipe is not None and is_override(recipe):  # the first list of values may be in the position of a recipe

@@ -153,7 +153,7 @@ def no_credit(lines: Lines, credit: str) -> str | None:
         return f"{start}: nearly every attempt succeeds. Stop here, or train on harder tasks"
     if success <= 1 - MASTERED:
         return f"{start}: nearly every attempt fails. Try easier tasks, a warm start ([sft]), or a reward that pays for parts of the way"
-    return f"{start}: attempts at a task all get the same return. Try a larger collect.group_size or collect.strategy=dynamic"
+    return f"{start}: attempts at a task all get the same return. Try a larger collect.group_size or plan.name=dynamic"
 
 
 def no_repeated_anchors(lines: Lines, credit: str) -> str | None:

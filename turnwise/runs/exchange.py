@@ -8,6 +8,7 @@ are written as JSON literals and its column `escaped` is true. Images are named 
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -152,16 +153,17 @@ def export_trajectories(
 def credit_columns(run: Run, iteration: int, trust: bool = False) -> dict[str, Any]:
     """The credit of every turn, as it was trained with, and its parts (`turnwise.credit.explain`)."""
     from turnwise import credit
+    from turnwise.config import trust as trusting
     from turnwise.config.references import is_reference
-    from turnwise.config.schema import Config
     from turnwise.runs.folder import CONFIG
     from turnwise.runs.reading import stored_batch
 
-    config = Config.load(run.folder / CONFIG)
-    rollouts, settings = stored_batch(run, iteration).rollouts, config.credit
+    recipe = tomllib.loads((run.folder / CONFIG).read_text(encoding="utf-8"))
+    options = {str(key): value for key, value in recipe["credit"].items() if key != "name"}
+    rollouts, name = stored_batch(run, iteration).rollouts, str(recipe["credit"]["name"])
     stored = credit.credit_of(rollouts)
     if stored is None:  # a run of an earlier Turnwise kept no advantages
-        if is_reference(settings.name):  # the user's own code, or third-party code: the user is asked before it runs
-            config.trusted(trust, run.folder)
-        stored = credit.assign(settings.name, rollouts, **settings.options)
-    return {"credit": stored.by_turn(rollouts), **credit.explain(rollouts, **credit.explaining(settings.name, settings.options))}
+        if is_reference(name):  # the user's own code, or third-party code: the user is asked before it runs
+            trusting.require(run.folder, recipe, trust=trust)
+        stored = credit.assign(name, rollouts, **options)
+    return {"credit": stored.by_turn(rollouts), **credit.explain(rollouts, **credit.explaining(name, options))}

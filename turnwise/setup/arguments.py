@@ -10,11 +10,11 @@ from typing import Any, TypeAlias
 
 from turnwise.collect.rewards import TermFunction
 from turnwise.config.objects import Handed, put_back, short_name
-from turnwise.config.recipes import read_values, shipped_recipe
-from turnwise.config.schema import Config
 from turnwise.credit.registry import CreditFunction
 from turnwise.envs.base import Env
 from turnwise.envs.prompts.prompt_file import read_rows, split_rows
+from turnwise.recipe.reading import read_values, shipped_recipe
+from turnwise.recipe.schema import Config
 from turnwise.util.errors import TurnwiseError
 
 FILES = ("env.options.file", "env.options.valid_file")

@@ -16,13 +16,11 @@ import torch
 from turnwise.agent import Agent, AgentSettings
 from turnwise.agent.vision import Vision
 from turnwise.collect.hooks import Hooks
-from turnwise.config.learning import Optimiser
-from turnwise.config.schema import Config
 from turnwise.config.section import Section
-from turnwise.config.sections import Engine as EngineSection
 from turnwise.engines.base import Engine, Sampling
 from turnwise.engines.registry import checked, declared, engine_class, engines
 from turnwise.engines.registry import make as make_engine
+from turnwise.engines.settings import Engine as EngineSection
 from turnwise.envs import registry
 from turnwise.envs.registry import as_given
 from turnwise.learn import models as loading
@@ -32,11 +30,13 @@ from turnwise.learn.learner import Learner
 from turnwise.learn.local import LocalLearner, Signal
 from turnwise.learn.models import choose_device, warn_of_slow_dtype
 from turnwise.learn.ranks.group import Ranks
+from turnwise.learn.sections import Optimiser
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
 from turnwise.methods.registry import signals
 from turnwise.objectives import Loss
+from turnwise.recipe.names import needed
+from turnwise.recipe.schema import Config
 from turnwise.setup.environment import limits_of, patience
-from turnwise.setup.names import needed
 from turnwise.util.control_strings import neutral_deep
 from turnwise.util.errors import TurnwiseError, unknown_name
 
@@ -106,9 +106,7 @@ def agent_settings(config: Config, environment: Any) -> AgentSettings:
     section = config.agent
     instructions = getattr(environment, "instructions", "") or "" if section.instructions is None else section.instructions
     tools = _environment_tools(config, environment) if section.tools is None else section.tools
-    return settings_from(
-        section, AgentSettings, hide_actions=tuple(section.hide_actions), instructions=str(instructions), tools=read_tools(tools)
-    )
+    return section.model_copy(update={"instructions": str(instructions), "tools": read_tools(tools)})
 
 
 def _environment_tools(config: Config, environment: Any) -> Any:
@@ -118,7 +116,7 @@ def _environment_tools(config: Config, environment: Any) -> Any:
     return getattr(environment, "tools", None) or ()
 
 
-def read_tools(tools: str | Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+def read_tools(tools: str | Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Schemas of tools, given or in a JSON file; each has a name."""
     source = "agent.tools"
     if isinstance(tools, str):
@@ -135,7 +133,7 @@ def read_tools(tools: str | Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, A
         raise TurnwiseError(
             f"{source}: tools are a list of JSON schemas, each with a name: {{type, function: {{name, description, parameters}}}}"
         )
-    return tuple(dict(tool) for tool in tools if isinstance(tool, Mapping))
+    return [dict(tool) for tool in tools if isinstance(tool, Mapping)]
 
 
 # -- the learner ------------------------------------------------------------------------------------------------------------------
@@ -152,7 +150,7 @@ def with_adapters(config: Config, model: Any) -> Any:
         from turnwise.learn.lora import pack_base
 
         model = pack_base(model, choose_device(config.device), getattr(torch, config.model.dtype))
-    return add_lora(model, rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout, targets=lora.targets, seed=config.seed)
+    return add_lora(model, rank=lora.rank, alpha=lora.alpha, targets=lora.targets, seed=config.seed)
 
 
 def build_policy(config: Config, loaded: LoadedModel, ranks: Ranks | None = None) -> Learner:
@@ -273,7 +271,7 @@ def engine_options(config: Config) -> dict[str, Any]:
                 raise unknown_name(f"precision (engine.options.{name}):", str(value), PRECISIONS)
             options[name] = getattr(torch, value)
     section = config.engine
-    sampling = Sampling(section.temperature, section.top_p, section.top_k, section.min_p, section.max_tokens)
+    sampling = Sampling(section.temperature, section.top_p, section.top_k, max_tokens=section.max_tokens)
     engine_class(engines[section.name]).check_options(sampling, options)
     return options
 

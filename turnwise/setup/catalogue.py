@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from turnwise.config.checks import Brought
 from turnwise.config.kinds import KINDS, Kind
 from turnwise.config.loading import load_reference
-from turnwise.config.merging import overridden
 from turnwise.config.options import Entry, read_options
 from turnwise.config.references import is_reference
-from turnwise.setup.names import REGISTRIES, STAGES, Piece, registry, settings_of_method
+from turnwise.recipe.merging import overridden
+from turnwise.recipe.names import REGISTRIES, STAGES, Brought, Piece, registry, settings_of_method
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.terminal import command
 

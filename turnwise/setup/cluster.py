@@ -24,6 +24,7 @@ from turnwise.cluster.prefetch import Prefetcher
 from turnwise.cluster.prefetch import Settings as PrefetchSettings
 from turnwise.cluster.ranked_learner import RankedLearner, RankLearner
 from turnwise.cluster.ranks import LearnerRanks, Rank
+from turnwise.cluster.settings import Cluster
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
 from turnwise.cluster.start import connect, import_ray, leave
 from turnwise.cluster.weights import close_handles, copy_into, sender
@@ -34,8 +35,6 @@ from turnwise.collect.collector import Collector
 from turnwise.collect.hooks import Hooks
 from turnwise.collect.source import LocalSource
 from turnwise.config import objects
-from turnwise.config.cluster import Cluster
-from turnwise.config.schema import Config
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task
@@ -43,6 +42,8 @@ from turnwise.engines.registry import declared
 from turnwise.learn.local import LocalLearner
 from turnwise.learn.models import choose_device
 from turnwise.learn.ranks.group import join
+from turnwise.recipe.names import know
+from turnwise.recipe.schema import Config
 from turnwise.setup.build import (
     annotates,
     build_agent,
@@ -54,7 +55,6 @@ from turnwise.setup.build import (
     with_adapters,
 )
 from turnwise.setup.environment import build_pool, smoke_test, step_limit
-from turnwise.setup.names import know
 from turnwise.setup.placement import bundles_for, check_recipe
 from turnwise.setup.training import (
     Evaluator,
@@ -96,7 +96,7 @@ def build_cluster_training(config: Config, hooks: Hooks, stack: ExitStack) -> Tr
         learner = build_ranked_learner(config, bundles, spec, hooks, stack)
     over = run_over(hooks, checked.faults)
     engine = Late(lambda: build_remote_engine(config, learner, start_workers(config, bundles, spec, replace(hooks, cancelled=over))))
-    stack.callback(lambda: engine.built is not None and engine.built.close())
+    stack.callback(engine.close)
     collectors = RemoteCollectors(
         lambda: engine().access, checked.max_turns, cluster.staleness > 0, hooks.on_start, checked.faults.on_fault
     )
@@ -224,7 +224,7 @@ def build_remote_engine(config: Config, learner: LocalLearner | RankedLearner, w
     device = learner.policy.device if isinstance(learner, LocalLearner) else torch.device("cpu")
     kind = transfer(cluster, device)
     weights = partial(learner.weights, not declared(config.engine.name).shares_weights)
-    sends = sender(kind, weights, device, cluster.deadline, cluster.port)
+    sends = sender(kind, weights, device, cluster.deadline)
     engine = RemoteEngine(Access(workers), sends, waits=kind != "store", later=cluster.staleness == 0)
     engine.refresh()
     return engine

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from turnwise.config.schema import Config
 from turnwise.engines.registry import declared
 from turnwise.methods.registry import plans
+from turnwise.recipe.schema import Config
 from turnwise.util.errors import TurnwiseError
 
 Say = Callable[[str], None]

@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 from turnwise.collect.player_policy import PLAYERS
 from turnwise.config.kinds import ENVIRONMENT, KINDS, Kind
 from turnwise.config.loading import check_reference
-from turnwise.config.recipes import is_recipe, shipped_recipes
 from turnwise.config.references import code_in, is_reference
-from turnwise.config.schema import Config
 from turnwise.engines.registry import declared
 from turnwise.envs import registry
 from turnwise.methods.registry import model_kinds
+from turnwise.recipe.names import pieces
+from turnwise.recipe.reading import is_recipe, shipped_recipes
+from turnwise.recipe.schema import Config
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.trackers import make_trackers
-from turnwise.setup.names import pieces
 from turnwise.setup.resume import resumed_config
 from turnwise.util.errors import MissingExtra, TurnwiseError
 from turnwise.util.hub import at_hand, find_model

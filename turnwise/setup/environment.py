@@ -10,8 +10,6 @@ from turnwise.collect.hooks import Hooks
 from turnwise.collect.panel import check_disjoint
 from turnwise.collect.rewards import Rewards, find_term
 from turnwise.config.references import is_reference
-from turnwise.config.schema import Config
-from turnwise.config.sections import Env
 from turnwise.data.tasks import TaskSet
 from turnwise.engines.registry import declared
 from turnwise.envs import registry
@@ -19,8 +17,10 @@ from turnwise.envs.look import first_look
 from turnwise.envs.pool import Pool
 from turnwise.envs.program.env import ProgramEnv
 from turnwise.envs.scripts import Limits
+from turnwise.envs.settings import Env
 from turnwise.envs.wrapping import meeting
-from turnwise.setup.names import needed
+from turnwise.recipe.names import needed
+from turnwise.recipe.schema import Config
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.notice import told_after
 

@@ -10,16 +10,16 @@ from typing import Any, Literal, NamedTuple
 from turnwise.collect.faults import NEARLY_ALL, WHOSE, FaultWatch, faulted
 from turnwise.collect.panel import Evaluation
 from turnwise.config import objects
-from turnwise.config.recipes import is_recipe
 from turnwise.config.references import is_reference
-from turnwise.config.schema import Config, overridden
-from turnwise.config.sources import keep_files
-from turnwise.config.writing import content_hash
+from turnwise.config.trust import keep_files
 from turnwise.data.rollouts import Stop
 from turnwise.data.tasks import TaskSet
 from turnwise.engines.registry import declared
 from turnwise.learn import checkpoint
 from turnwise.learn.auxiliary.loading import export as write_further
+from turnwise.recipe.reading import is_recipe
+from turnwise.recipe.schema import Config, overridden
+from turnwise.recipe.writing import content_hash
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.result import Result
 from turnwise.setup.arguments import Given, RecipeLike, as_recipe

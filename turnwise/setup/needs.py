@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from turnwise.config.further import RESERVED
 from turnwise.config.references import is_reference
-from turnwise.config.schema import Config
 from turnwise.data.rollouts import BUILT_IN, DERIVED, LEVELS
 from turnwise.data.tasks import Task
 from turnwise.engines.reports import report_of
+from turnwise.learn.sections import RESERVED
 from turnwise.methods.registry import model_kinds
-from turnwise.setup.names import Piece, pieces, registry
+from turnwise.recipe.names import Piece, pieces, registry
+from turnwise.recipe.schema import Config
 from turnwise.util.errors import TurnwiseError
 
 ORDER = ("method", "plan", "signal", "credit", "objective", "schedule")  # in which the stages of an iteration run

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from turnwise.cluster.placement import Bundle, Demand, Node, lacking, nodes, place
 from turnwise.cluster.probe import check_engine, probe, problems
-from turnwise.cluster.start import connect, free_port, leave
-from turnwise.config.cluster import Cluster
-from turnwise.config.schema import Config
+from turnwise.cluster.settings import Cluster
+from turnwise.cluster.start import connect, leave
 from turnwise.engines.registry import declared
 from turnwise.learn.models import choose_device
+from turnwise.recipe.schema import Config
 from turnwise.setup.environment import is_program
 from turnwise.util.errors import TurnwiseError
 
@@ -53,11 +53,9 @@ def check_cluster(config: Config) -> Checked:
 
 
 def check_recipe(config: Config) -> None:
-    """An error for what no cluster can play, for an engine that is too old on this machine, and for a port that is in use here."""
+    """An error for what no cluster can play, and for an engine that is too old on this machine."""
     check_program(config)
     check_engine(config.engine.name)
-    if config.cluster is not None and config.cluster.port is not None:
-        free_port(config.cluster.port)
 
 
 def check_program(config: Config) -> None:

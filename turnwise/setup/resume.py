@@ -16,17 +16,17 @@ from collections.abc import Callable, Iterator, Mapping
 from shlex import quote
 from typing import Any
 
-from turnwise.config.schema import Config
 from turnwise.config.trust import remember, unknown_code
-from turnwise.config.writing import to_toml
+from turnwise.recipe.schema import Config
+from turnwise.recipe.writing import to_toml
 from turnwise.runs.folder import CONFIG, SUMMARY, Run
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
 
 MAY_CHANGE = (
     *("iterations", "name", "eval.every", "learner.optimiser_place", "learner.reference_place"),
-    *("cluster.address", "cluster.port", "cluster.deadline", "cluster.retries"),
-    *("run.checkpoint_every", "run.keep_checkpoints", "run.keep_rollouts", "run.keep_tokens", "run.trackers", "run.tracker_options"),
+    *("cluster.address", "cluster.deadline", "cluster.retries"),
+    *("run.checkpoint_every", "run.keep_checkpoints", "run.keep_rollouts", "run.trackers", "run.tracker_options"),
 )
 RESUMED = "resumed.jsonl"
 

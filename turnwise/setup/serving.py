@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from turnwise.agent.chat import Chat
-from turnwise.config.schema import Config
 from turnwise.engines.base import Engine, Sampling
 from turnwise.engines.batch_forward import check_batches
 from turnwise.engines.native import NativeEngine, supports
@@ -20,6 +19,7 @@ from turnwise.engines.registry import declared
 from turnwise.engines.serve import Endpoint, Limits, Opened
 from turnwise.engines.transformers import TransformersEngine
 from turnwise.learn.models import check_family, choose_device, load_folder, use_threads, warn_of_slow_dtype
+from turnwise.recipe.schema import Config
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.setup.evaluated import model_of
 from turnwise.util.errors import TurnwiseError

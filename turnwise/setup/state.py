@@ -10,10 +10,10 @@ from shlex import quote
 from typing import Any
 
 from turnwise.collect.source import Mark
-from turnwise.config.schema import Config
 from turnwise.data.rollouts import Trajectory
 from turnwise.learn import checkpoint
 from turnwise.learn.saving import sweep
+from turnwise.recipe.schema import Config
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.metrics import METRICS
 from turnwise.setup.resume import why_no_checkpoint

@@ -21,9 +21,8 @@ from turnwise.collect.hooks import Hooks
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.panel import Evaluation, run_panel
 from turnwise.collect.rewards import Rewards
+from turnwise.collect.settings import Eval
 from turnwise.collect.source import LocalSource, Source, sources
-from turnwise.config.schema import Config
-from turnwise.config.sections import Eval
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory
@@ -36,8 +35,10 @@ from turnwise.envs.program.env import ProgramEnv
 from turnwise.learn.crediting import CreditStep
 from turnwise.learn.local import Learning, Signal
 from turnwise.learn.models import choose_device
-from turnwise.methods.planning import Dynamic, Places, Plain, Plan
+from turnwise.methods.planning import Places, Plain, Plan
 from turnwise.methods.registry import plans
+from turnwise.recipe.names import know, needed
+from turnwise.recipe.schema import Config
 from turnwise.runs.reporter import Reporter
 from turnwise.setup.build import (
     build_agent,
@@ -63,7 +64,6 @@ from turnwise.setup.environment import (
     smoke_test,
     step_limit,
 )
-from turnwise.setup.names import know, needed
 from turnwise.setup.needs import check_needs, reports
 from turnwise.setup.warmstart import Examples, WarmStart, check_examples
 from turnwise.util.late import Late
@@ -191,7 +191,6 @@ def build_collectors(
         build_sampling(config.engine),
         max_turns,
         rewards or build_rewards(config),
-        config.agent.max_invalid,
         ordered=config.env.in_order and declared(config.engine.name).in_process,  # the batches of a server cannot be controlled
         reports=reports(config),
         snapshots=bool({"env.snapshot", "env.snapshot?"} & needed(config)),
@@ -237,12 +236,12 @@ def _with_engine(config: Config, folder: Path | None, hooks: Hooks, stack: ExitS
 
 
 def build_plan(config: Config) -> Plan:
-    """The recipe's plan; without one, what `collect.strategy` says."""
-    section, collect = config.plan, config.collect
-    if section is not None:
-        plan: Any = plans[section.name].make(section.options, plans.kind)
-        return plan if isinstance(plan, Plan) else OtherPlan(plan)
-    return Dynamic(refills=collect.refills) if collect.strategy == "dynamic" else Plain()
+    """The recipe's plan; without one, every task is attempted as it comes."""
+    section = config.plan
+    if section is None:
+        return Plain()
+    plan: Any = plans[section.name].make(section.options, plans.kind)
+    return plan if isinstance(plan, Plan) else OtherPlan(plan)
 
 
 class OtherPlan(Plan):
@@ -315,7 +314,7 @@ def build_local_training(config: Config, hooks: Hooks, stack: ExitStack) -> Trai
     learner = build_learner(config, loaded, checked.signals)
     model = learner.policy.model
     engine = Late(lambda: build_engine(config, model, loaded.tokenizer, agent.stop_ids, hooks.say, loaded.vision))
-    stack.callback(lambda: engine.built is not None and engine.built.close())
+    stack.callback(engine.close)
     hooks = replace(hooks, on_fault=checked.faults.on_fault)
     collectors = build_collectors(config, played, agent, engine, checked.max_turns, hooks, checked.rewards)
     plan = build_plan(config)

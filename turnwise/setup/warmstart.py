@@ -18,21 +18,23 @@ from turnwise.collect.collectors import Collectors
 from turnwise.collect.faults import FaultWatch, faulted
 from turnwise.collect.hooks import Hooks
 from turnwise.collect.warmstart import demonstrated, expert_trajectories, has_expert, lists_actions, random_trajectories
-from turnwise.config.learning import Sft
-from turnwise.config.schema import Config
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import TaskSet
 from turnwise.engines.base import WeightReceiver
 from turnwise.envs.look import LOOKS
 from turnwise.learn.local import Learning, Signal
+from turnwise.learn.sections import Sft
 from turnwise.learn.settings import OptimiserSettings
 from turnwise.learn.sft import SftSettings
 from turnwise.methods.planning import Places
+from turnwise.recipe.schema import Config
 from turnwise.runs.exchange import read_trajectories
 from turnwise.setup.build import settings_from
 from turnwise.setup.environment import limits_of
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
+
+TRIES = 32  # attempts per task at random, of which the best is learned from
 
 MORE_ROUNDS = 4  # times that a warm start is extended by half of its steps
 
@@ -105,7 +107,7 @@ class Examples:
                     "sft=none"
                 )
         self.hooks.say(f"environment {env.name!r} has no expert: the warm start teaches its listed actions, played at random")
-        return self._played(random_trajectories, starts, "warm start chance", on_task, tries=sft.tries)
+        return self._played(random_trajectories, starts, "warm start chance", on_task, tries=TRIES)
 
     def _played(
         self, play: Callable[..., list[Trajectory]], starts: Sequence[Start], purpose: str, on_task: Callable[[], None], **more: Any

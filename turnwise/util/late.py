@@ -4,19 +4,31 @@ left, so it is built after the learner has its weights, and after a warm start."
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-T = TypeVar("T")
+
+class Closeable(Protocol):
+    """A part that holds something until it is closed."""
+
+    def close(self) -> None: ...
+
+
+T = TypeVar("T", bound=Closeable)
 
 
 class Late(Generic[T]):
-    """Calling it returns the part, which `build` makes the first time. `built` is None before that."""
+    """Calling it returns the part, which `build` makes the first time."""
 
     def __init__(self, build: Callable[[], T]):
         self._build = build
-        self.built: T | None = None
+        self._built: T | None = None
 
     def __call__(self) -> T:
-        if self.built is None:
-            self.built = self._build()
-        return self.built
+        if self._built is None:
+            self._built = self._build()
+        return self._built
+
+    def close(self) -> None:
+        """Close the part, if it was built."""
+        if self._built is not None:
+            self._built.close()

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from turnwise.config.further import FurtherModel as Section
 from turnwise.learn import models as loading
 from turnwise.learn.auxiliary.model import AuxiliaryModel, KindTraits, Training
 from turnwise.learn.auxiliary.scorer import plain_weights
@@ -20,6 +19,7 @@ from turnwise.learn.logprobs import Head
 from turnwise.learn.lora import has_packed
 from turnwise.learn.ranks.export import plain_model
 from turnwise.learn.saving import write_folder, write_model
+from turnwise.learn.sections import FurtherModel as Section
 from turnwise.learn.settings import OptimiserSettings
 from turnwise.learn.tiny import TinySize, build_model
 from turnwise.methods.registry import model_kinds
@@ -67,7 +67,7 @@ def build(name: str, section: Section, beside: Beside) -> AuxiliaryModel:
         training=training_of(section) if section.trained else None,
         dtype=dtype_of(section, packed.device, policy.settings.dtype),
         temperature=policy.settings.temperature,
-        tokens_per_batch=section.tokens_per_batch,
+        tokens_per_batch=policy.settings.tokens_per_batch,
         shares=section.reads is not None,
         texts=section.texts,
         starts_from_policy=section.copy_of is not None,
@@ -84,15 +84,13 @@ def build(name: str, section: Section, beside: Beside) -> AuxiliaryModel:
 
 def training_of(section: Section) -> Training:
     """The optimiser's settings from the recipe."""
-    shared = ("lr", "schedule", "warmup", "weight_decay", "betas", "clip", "moments", "optimiser_place")
-    optimiser = OptimiserSettings(**{name: getattr(section, name) for name in shared})
-    return Training(optimiser, section.epochs, section.minibatches)
+    return Training(OptimiserSettings(lr=section.lr, clip=section.clip), section.epochs)
 
 
 def dtype_of(section: Section, device: torch.device, policy: str) -> torch.dtype:
     """The dtype of the computation. A frozen model on a GPU needs no more than half precision."""
     half = not section.trained and device.type == "cuda" and section.reads is None
-    found: torch.dtype = getattr(torch, section.dtype or ("bfloat16" if half else policy))
+    found: torch.dtype = getattr(torch, "bfloat16" if half else policy)
     return found
 
 
@@ -116,10 +114,7 @@ def _weights(name: str, section: Section, kind: Any, beside: Beside, seed: int) 
     if section.lora is not None:
         from turnwise.learn.lora import add_lora
 
-        own_lora = section.lora
-        model = add_lora(
-            model, rank=own_lora.rank, alpha=own_lora.alpha, dropout=own_lora.dropout, targets=own_lora.targets, seed=seed % 2**63
-        )
+        model = add_lora(model, rank=section.lora.rank, alpha=32.0, seed=seed % 2**63)
     if section.copy_of is not None:
         return policy.like(model), tokenizer
     if KindTraits.of(kind).classifier:

@@ -138,7 +138,7 @@ class AuxiliaryModel(Scorer):
         self.weights = self._make_weights(packed, dtype)
         self.optimiser = Optimiser(self.weights, training.optimiser, decisions=decisions) if training is not None else None
         memory = Memory(packed, self.weights, None)
-        self.budget = Budget(memory, tokens_per_batch, f"models.{name}.tokens_per_batch", self.weights.zero_grad, decisions)
+        self.budget = Budget(memory, tokens_per_batch, "learner.tokens_per_batch", self.weights.zero_grad, decisions)
         super().__init__(name, packed, tokenizer, self.budget, temperature=temperature, ranks=ranks)
         self.budget.measure(self.optimiser)
         if self.trained and not shares and packed.fused is None and memory.must_recompute(self.budget.tokens):

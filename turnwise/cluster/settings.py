@@ -1,10 +1,10 @@
-"""The cluster section of a recipe: how many processes learn and play, and how far playing may run ahead."""
+"""`[cluster]`: how many processes learn and play, and how far playing may run ahead."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from turnwise.config.section import Section
 
@@ -30,15 +30,7 @@ class Cluster(Section):
     transfer: Literal["auto", "store", "ipc", "broadcast"] = "auto"
     """How weights reach the engines: store (shared memory of Ray, works everywhere), ipc (the same GPU), broadcast (NCCL across GPUs, gloo
     on CPUs), auto (chosen by where learners and engines are)."""
-    port: int | None = Field(None, ge=1, le=65535)
-    """The port on this machine where learners and engines find each other for a broadcast; none: any free port."""
     deadline: float = Field(600.0, gt=0)
     """Seconds without any progress after which a process counts as lost."""
     retries: int = Field(2, ge=0)
     """How often a group is played again after the process that played it was lost. Then its attempts count as faults."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Cluster:
-        if self.port is not None and self.transfer not in ("auto", "broadcast"):
-            raise ValueError(f"port is for a broadcast of weights: it has no effect with transfer={self.transfer}")
-        return self

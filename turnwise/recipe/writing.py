@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 import tomli_w
 
-from turnwise.config.merging import without_none
-from turnwise.config.schema import Config, fields
+from turnwise.recipe.merging import without_none
+from turnwise.recipe.schema import Config, fields
 
 
 def to_toml(config: Config) -> str:

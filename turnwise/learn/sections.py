@@ -1,128 +1,60 @@
-"""The sections of a recipe about learning: plan, signals, credit, objective, schedule, learner and warm start.
-
-Every field is typed, and documented where it is defined and nowhere else. Sections that name a component take its options; `checks.py` asks
-the registries whether a name is valid.
-"""
+"""`[model]`, `[models.NAME]`, `[learner]` and `[sft]`: the models of a run and how they learn. No torch."""
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from turnwise.config.checks import check
-from turnwise.config.section import Named, Options, Section
+from turnwise.config.section import Options, Section
 
-CREDIT = "gigpo"  # the algorithm of a recipe that names none
-
-
-class Credit(Named):
-    """Credit assignment. Further keys are the algorithm's options: see `turnwise algos NAME`."""
-
-    name: str = CREDIT
-    """A credit algorithm that `turnwise algos` lists, or path/to/file.py:function."""
-
-    @model_validator(mode="after")
-    def _known(self) -> Credit:
-        check("credit", self)
-        return self
+RESERVED = ("policy", "reference")  # every run has these models
+SOURCES = ("path", "tiny", "copy_of", "reads")
 
 
-class Objective(Named):
-    """The loss. Further keys are the objective's options: see `turnwise algos NAME`."""
+class Lora(Section):
+    """Low-rank adapters instead of full training."""
 
-    name: str = "clip"
-    """An objective that `turnwise algos` lists, package.module:function or path/to/file.py:function."""
-    aggregation: Literal["token", "turn", "trajectory", "trajectory_turn", "turn_sum", "trajectory_sum"] = "turn"
-    """What has equal weight in the loss: every token, turn or trajectory; or plain sums divided by `constant`."""
-    constant: float | None = Field(None, gt=0)
-    """With turn_sum and trajectory_sum: the divisor."""
-    kl: Literal["off", "loss", "reward"] = "off"
-    """KL to the frozen reference: off, a term of the loss, or subtracted from the reward."""
-    kl_coef: float = Field(0.01, ge=0)
-    """Its coefficient."""
-    kl_kind: Literal["k1", "k2", "k3", "k3+"] | None = None
-    """Its estimator; none: k3 in the loss, k1 in the reward."""
-    entropy_coef: float = Field(0.0, ge=0)
-    """Coefficient of the entropy bonus."""
-    importance: str = "none"
-    """Correction for the difference between the engine's and the learner's log-probs: none or a name from docs/objectives.md."""
-    importance_options: Options = {}
-    """Options of the correction."""
-
-    @model_validator(mode="after")
-    def _known(self) -> Objective:
-        check("objective", self)
-        return self
+    rank: int = Field(16, ge=1)
+    """Rank of the adapters."""
+    alpha: float = Field(32.0, gt=0)
+    """Scale: the adapters' output is multiplied by alpha / rank."""
+    targets: list[str] | None = None
+    """Names of the linear layers; none: all of attention and MLP, in a mixture of experts those of attention."""
+    base: Literal["full", "4bit"] = "full"
+    """How the frozen weights of the linear layers are stored: as model.dtype says, or in 4 bits (NF4, with bitsandbytes), which engine and
+    learner both compute with."""
 
 
-class Schedule(Named):
-    """Which parts of a batch make up which optimiser step. Further keys are the schedule's options: see `turnwise algos NAME`."""
+class Tiny(Section):
+    """A small transformer with its own word tokenizer, trained from scratch."""
 
-    name: str = "shuffled"
-    """A schedule that `turnwise algos` lists, package.module:function or path/to/file.py:function. The default shuffles trajectories or
-    turns into mini-batches as [learner] says."""
-
-    @model_validator(mode="after")
-    def _known(self) -> Schedule:
-        if self.name != type(self).model_fields["name"].default or self.options:
-            check("schedule", self)
-        return self
-
-
-class Method(Named):
-    """A method: settings that belong together, under one name. Further keys are its options: see `turnwise algos NAME`. What the recipe and
-    the command line say themselves wins over the method; the method wins over defaults and over what `extends` brings."""
-
-    name: str
-    """A method that `turnwise algos method` lists, package.module:function or path/to/file.py:function."""
-    faithful: bool = False
-    """Also take the values of shared settings (aggregation, KL, clip, discount …) that the method's authors took. By default the recipe's
-    hold, so that methods which are compared differ in nothing else."""
-    authors: dict[str, Any] = {}
-    """Those values, in the record of a run. A recipe need not set it."""
-
-    @model_validator(mode="after")
-    def _known(self) -> Method:
-        check("method", self)
-        return self
+    layers: int = Field(4, ge=1)
+    """Layers."""
+    hidden: int = Field(128, ge=8)
+    """Width."""
+    heads: int = Field(4, ge=1)
+    """Attention heads."""
+    max_length: int = Field(1024, ge=16)
+    """Maximum sequence length. Unless given, more if the longest prompt and response need it."""
+    vocabulary_tasks: int = Field(400, ge=1)
+    """Number of training tasks that are played to collect the vocabulary."""
+    names: bool = False
+    """One token for a name such as get_stock_info, instead of one for each of its words: for actions that are calls."""
 
 
-class Plan(Named):
-    """Which attempts are made next. Further keys are the plan's options: see `turnwise algos NAME`."""
+class Model(Section):
+    """The model that is trained."""
 
-    name: str
-    """A plan that `turnwise algos` lists, package.module:Class or path/to/file.py:Class. Without this section, collect.strategy decides."""
-
-    @model_validator(mode="after")
-    def _known(self) -> Plan:
-        check("plan", self)
-        return self
-
-
-class Source(Named):
-    """A source of batches of one's own, in front of the run's. Further keys are its options."""
-
-    name: str
-    """package.module:Class or path/to/file.py:Class, derived from turnwise.collect.source.OwnSource. Without this section, batches are
-    collected in this process, or on the recipe's cluster."""
-
-    @model_validator(mode="after")
-    def _known(self) -> Source:
-        check("source", self)
-        return self
-
-
-class Signal(Named):
-    """A function that adds columns to every batch before credit. Further keys are its options: see `turnwise algos NAME`."""
-
-    name: str
-    """A signal that `turnwise algos` lists, package.module:function or path/to/file.py:function."""
-
-    @model_validator(mode="after")
-    def _known(self) -> Signal:
-        check("signal", self)
-        return self
+    path: str | None = None
+    """A Hugging Face model folder (or a hub name, if a hub is reachable); none: the tiny model."""
+    tiny: Tiny = Tiny()
+    """The tiny model, used if `path` is none."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Precision of the computation; the optimiser's weights are always float32."""
+    lora: Lora | None = None
+    """Train adapters instead of all weights."""
 
 
 class Value(Section):
@@ -184,9 +116,6 @@ class Learner(Optimiser):
     old_logprobs: Literal["learner", "engine", "auto"] | None = None
     """The old log-probs of the ratio: recomputed by the learner, reported by the engine, or (auto) the engine's if they are close
     enough to the learner's. None: auto on a GPU in 16 bits if the loss has no other use for the engine's; otherwise learner."""
-    engine_gap: float = Field(0.03, ge=0)
-    """With old_logprobs = auto: the maximum mean distance between the engine's and the learner's log-probs. The root of the mean
-    square may be twice that."""
     kl_stop: float | None = Field(None, gt=0)
     """Stop an iteration's update when the KL from the old policy exceeds this; none: never."""
     value: Value | None = None
@@ -204,8 +133,6 @@ class Sft(Section):
     the environment, so that this agent builds their prompts; thoughts are learned together with the actions."""
     tasks: int = Field(256, ge=1)
     """Number of training tasks that the expert plays; with a file, the maximum number of its trajectories."""
-    tries: int = Field(32, ge=1)
-    """With random play instead of an expert: attempts per task, of which the best is learned from."""
     noise: float = Field(0.0, ge=0, lt=1)
     """Share of turns that are played at random instead of by the expert."""
     imitate: Literal["expert", "all"] = "expert"
@@ -221,8 +148,6 @@ class Sft(Section):
     at_least: float | None = Field(None, gt=0, le=1)
     """Measure after the last step, and continue while less than this share of `look_tasks` training tasks is won: half as many steps
     again, at most four times. None: do not measure."""
-    look_every: int = Field(10, ge=1)
-    """With until: optimiser steps between two measurements."""
     look_tasks: int = Field(48, ge=1)
     """With until and at_least: number of tasks per measurement."""
     lr: float = Field(1e-3, gt=0)
@@ -235,3 +160,80 @@ class Sft(Section):
     """Optimiser steps over which the learning rate rises from 0."""
     batch_tokens: int = Field(8192, ge=16)
     """Tokens per optimiser step."""
+
+
+class TinySizes(Section):
+    """A small transformer, newly made with the policy's tokenizer and random weights."""
+
+    layers: int = Field(4, ge=1)
+    """Layers."""
+    hidden: int = Field(128, ge=8)
+    """Width."""
+    heads: int = Field(4, ge=1)
+    """Attention heads."""
+    max_length: int = Field(1024, ge=16)
+    """Longest sequence."""
+
+
+class Adapters(Section):
+    """Low-rank adapters of a further model, on all linear layers of attention and MLP."""
+
+    rank: int = Field(16, ge=1)
+    """Rank of the adapters; their output is multiplied by 32 / rank."""
+
+
+class FurtherModel(Section):
+    """A model next to the policy: a teacher, a reward model, a process reward model, a critic. You choose NAME. Exactly one of path,
+    tiny, copy_of and reads says where its weights come from. A trained one has AdamW with a constant learning rate."""
+
+    lr: float = Field(1e-6, gt=0)
+    """Learning rate."""
+    clip: float | None = Field(1.0, gt=0)
+    """Maximum gradient norm; none: no clipping."""
+    path: str | None = None
+    """A Hugging Face model folder, or what `turnwise export --model` wrote."""
+    tiny: TinySizes | None = None
+    """A small model with random weights."""
+    copy_of: Literal["policy"] | None = None
+    """Start from the policy's weights before the first iteration, after a warm start."""
+    reads: Literal["policy"] | None = None
+    """Only heads, no other weights: they read the policy's hidden states, without moving the policy."""
+    trained: bool = False
+    """Whether it is trained; a frozen model never changes by itself."""
+    kind: str = "causal"
+    """Its heads and how it learns: causal, heads, reward, or your own class (path/to/file.py:Class, package.module:Class)."""
+    options: Options = Field({})
+    """Options of the kind."""
+    texts: bool = False
+    """Let it read only texts, with its own tokenizer: for a model whose tokens are not the policy's."""
+    device: str | None = Field(None, pattern=r"^(cpu|cuda(:\d+)?)$")
+    """Its device (cpu, cuda, cuda:1); none: the policy's device."""
+    lora: Adapters | None = None
+    """Train adapters instead of all weights."""
+    epochs: int = Field(1, ge=1)
+    """Passes over a batch in each update."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> FurtherModel:
+        given = [name for name in SOURCES if getattr(self, name) is not None]
+        if len(given) != 1:
+            found = " and ".join(given) or "none of them"
+            raise ValueError(f"say where its weights come from with exactly one of {', '.join(SOURCES)}; given: {found}")
+        if self.lora is not None and (not self.trained or self.reads):
+            raise ValueError("lora goes with trained = true and separate weights")
+        if self.texts and (self.path is None or self.trained):
+            raise ValueError("texts = true is for a frozen model with its own tokenizer (path)")
+        if self.reads and self.device:
+            raise ValueError('reads = "policy" has heads on the policy\'s device: leave out device')
+        if self.reads and not self.trained and self.kind == "causal":
+            raise ValueError('reads = "policy" needs a kind with heads, which are trained or follow those of another model')
+        return self
+
+
+def check_model_names(names: Any) -> None:
+    """Raises an error for a name that a recipe cannot give to a further model."""
+    for name in names:
+        if name in RESERVED:
+            raise ValueError(f"[models.{name}]: every run has this model already; give yours another name")
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+            raise ValueError(f"[models.{name}]: a model's name is made of small letters, digits and _, and starts with a letter")

@@ -7,23 +7,27 @@ imported only if something was named that needs them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from turnwise.config.checks import Brought, carry_with, check_with, settings_with
 from turnwise.config.objects import is_given
 from turnwise.config.options import Entry, Registry
-from turnwise.config.references import is_reference, parse
+from turnwise.config.references import is_reference, parse, with_code_beside
+from turnwise.learn.sections import RESERVED, FurtherModel
+from turnwise.methods.settings import Credit, Objective
 from turnwise.util.errors import TurnwiseError
 
 if TYPE_CHECKING:
-    from turnwise.config.further import FurtherModel
-    from turnwise.config.learning import Objective
-    from turnwise.config.schema import Config
+    from turnwise.agent.settings import AgentSettings
+    from turnwise.collect.settings import RewardTerm
     from turnwise.config.section import Named
-    from turnwise.config.sections import Agent, Engine, RewardTerm, RunSection
+    from turnwise.engines.settings import Engine
+    from turnwise.recipe.schema import Config
+    from turnwise.runs.settings import RunSection
+
+Brought = tuple[Mapping[str, Any], Mapping[str, Any]]  # the settings that a method is, and its authors' values of shared ones
 
 # Where each family is registered. Environments have a separate registry (turnwise/envs/registry.py).
 REGISTRIES: Mapping[str, str] = {
@@ -114,8 +118,6 @@ def needed(config: Config, families: tuple[str, ...] = STAGES) -> set[str]:
 
 
 def _lacking(need: str, config: Config) -> str:
-    from turnwise.config.further import RESERVED  # loads pydantic, as the recipe did
-
     size, critic = config.collect.group_size, config.learner.value
     if need == "group.peers" and size < 2:
         return f"compares the attempts of a group: collect.group_size must be at least 2, not {size}"
@@ -130,19 +132,33 @@ def _lacking(need: str, config: Config) -> str:
 # -- when a recipe is read -------------------------------------------------------------------------------------------------------
 
 
-def check_when_read() -> None:
-    """Have every recipe's names checked when it is read."""
-    for family in LIGHT:
-        check_with(family, partial(check_stage, family))
-    check_with("objective", check_objective)
-    check_with("agent", check_agent)
-    check_with("engine", check_engine)
-    check_with("reward", check_reward)
-    check_with("models", check_model)
-    check_with("run", check_trackers)
-    check_with("recipe", check_recipe)
-    settings_with(settings_of_method)
-    carry_with(carried)
+def problems(config: Config) -> Iterator[str]:
+    """What is wrong with the names and options of a recipe, each with its section; then what its stages need and the recipe lacks."""
+    checks: list[tuple[str, Callable[[], None]]] = [
+        ("agent", lambda: check_agent(config.agent)),
+        ("engine", lambda: check_engine(config.engine)),
+        ("credit", lambda: check_stage("credit", config.credit)),
+        ("objective", lambda: check_objective(config.objective)),
+        ("run", lambda: check_trackers(config.run)),
+    ]
+    if config.schedule.name != type(config.schedule).model_fields["name"].default or config.schedule.options:
+        checks.append(("schedule", lambda: check_stage("schedule", config.schedule)))
+    checks += [("method", partial(check_stage, "method", config.method))] if config.method is not None else []
+    checks += [("plan", partial(check_stage, "plan", config.plan))] if config.plan is not None else []
+    checks += [("source", partial(check_stage, "source", config.source))] if config.source is not None else []
+    checks += [(f"signal.{number}", partial(check_stage, "signal", signal)) for number, signal in enumerate(config.signal)]
+    checks += [(f"reward.{number}", partial(check_reward, term)) for number, term in enumerate(config.reward)]
+    checks += [(f"models.{name}", partial(check_model, model)) for name, model in config.models.items()]
+    wrong = False
+    for section, check in checks:
+        try:
+            check()
+        except TurnwiseError as error:
+            wrong = True
+            yield f"{section}: {error}"
+    if not wrong:
+        yield from lacks(config)
+        yield from engine_problems(config)
 
 
 def check_stage(family: str, section: Named) -> None:
@@ -167,18 +183,14 @@ def settings_of_method(name: str, options: Mapping[str, Any]) -> Brought:
     for key in (*settings, *authors):
         if not isinstance(key, str) or key.partition(".")[0] in UNSET:
             raise TurnwiseError(f"method {name!r} sets {key!r}: a method sets keys of a recipe, but none of {', '.join(UNSET)}")
-    from turnwise.config.recipes import beside
-
     path = parse(name).path if is_reference(name) and not is_given(name) else None
-    return cast("dict[str, Any]", beside(dict(settings), path.parent)) if path is not None else dict(settings), authors
+    return cast("dict[str, Any]", with_code_beside(dict(settings), path.parent)) if path is not None else dict(settings), authors
 
 
 def carried(family: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a recipe's credit or objective that hold for what a method names instead: those of the same name and meaning. For
     what the recipe does not say, the default of its credit counts, or that of the default credit. So all methods on top of one recipe have
     the same discount per turn, norm and penalty. Options that are equal to the new default are left out."""
-    from turnwise.config.learning import Credit, Objective
-
     sections: dict[str, type[Named]] = {"credit": Credit, "objective": Objective}
     section = sections.get(family)
     if section is None or (family == "objective" and not set(before) - set(section.model_fields)):  # the defaults of objectives are equal
@@ -228,7 +240,7 @@ def check_objective(section: Objective) -> None:
     Loss(**chosen)
 
 
-def check_agent(section: Agent) -> None:
+def check_agent(section: AgentSettings) -> None:
     """The context and the parser."""
     if section.context != type(section).model_fields["context"].default and not is_reference(section.context):
         registry("context")[section.context]
@@ -254,12 +266,6 @@ def check_trackers(section: RunSection) -> None:
     from turnwise.runs.trackers import check_names
 
     check_names([*section.trackers, *section.tracker_options])
-
-
-def check_recipe(config: Config) -> None:
-    """What stages need and the recipe does not have, and settings that its engine cannot work with."""
-    if problems := [*lacks(config), *engine_problems(config)]:
-        raise TurnwiseError("; ".join(problems))
 
 
 def engine_problems(config: Config) -> list[str]:

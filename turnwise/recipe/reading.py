@@ -1,5 +1,5 @@
 """Reading recipes: TOML in, dotted overrides on top, as plain values; errors name the file and suggest the closest match. What the values
-mean is defined in schema.py; writing.py writes them."""
+mean is defined in schema.py; writing.py writes them. How values are put together: merging.py."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from turnwise.config.addons import install_command, plugin_recipes, recipe_environment
-from turnwise.config.learning import CREDIT
-from turnwise.config.merging import overridden, without_none
-from turnwise.config.methods import Layer, Values, layers_of, resolved
+from turnwise.config.references import with_code_beside
 from turnwise.config.section import NAME
 from turnwise.config.trust import TOKEN
+from turnwise.methods.settings import CREDIT
+from turnwise.recipe.merging import Layer, Values, layers_of, overridden, resolved, without_none
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside
 
@@ -27,7 +27,6 @@ FROM_SCRATCH = "own-env"  # the recipe below one that names no model
 _PACKAGE = Path(__file__).parent.parent
 # In a checkout, the package has a link to the folder beside it; Windows may have checked out a file instead.
 SHIPPED = next((folder for folder in (_PACKAGE / "recipes", _PACKAGE.parent / "recipes") if folder.is_dir()), _PACKAGE / "recipes")
-FILE = re.compile(r"([^:\n]+\.py)(:[A-Za-z_][\w.]*)?")
 
 
 def read_values(recipe: str | PathLike[str] | Mapping[str, Any] | BaseModel | None) -> tuple[dict[str, Any], str]:
@@ -141,7 +140,7 @@ def read_recipe(recipe: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise TurnwiseError(f"recipe {path}: {error}") from None
     if alone is None:
-        values = beside(values, path.parent)
+        values = with_code_beside(values, path.parent)
     base = values.pop("extends", None)
     if base is None:
         return Values([Layer(values, settled=alone is not None)])
@@ -155,21 +154,6 @@ def read_recipe(recipe: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         _rename(both, below)
         values |= {"name": both["name"]} if "name" in both else {}
     return Values([*layers_of(below), Layer(values)])
-
-
-def beside(values: Any, folder: Path) -> Any:
-    """A recipe's values in which code files that are next to the recipe, and not in the current folder, are named by their path from
-    here."""
-    if isinstance(values, dict):
-        return {key: beside(value, folder) for key, value in values.items()}
-    if isinstance(values, list):
-        return [beside(value, folder) for value in values]
-    found = FILE.fullmatch(values) if isinstance(values, str) else None
-    if found is None or Path(found[1]).expanduser().is_absolute() or Path(found[1]).exists() or not (folder / found[1]).is_file():
-        return values
-    place = (folder / found[1]).resolve()
-    here = Path.cwd().resolve()
-    return f"{place.relative_to(here) if place.is_relative_to(here) else place}{found[2] or ''}"
 
 
 def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:

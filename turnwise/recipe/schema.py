@@ -1,8 +1,8 @@
-"""A recipe describes a whole run: typed sections, with each field documented where it is defined and nowhere else.
+"""A recipe describes a whole run: one section per part. A section is declared and documented beside its part, and nowhere else.
 
 A recipe is a TOML file. `extends = "other.toml"` names a base recipe, and dotted overrides (`credit.name=grpo seed=3`) are applied last.
 An unknown key raises an error that suggests the closest match. `[credit]` and `[objective]` take the options of the algorithm they name;
-its registry checks them. `[method]` names settings that belong together (methods.py). The whole resolved recipe is saved with the run.
+its registry checks them. `[method]` names settings that belong together (merging.py). The whole resolved recipe is saved with the run.
 """
 
 from __future__ import annotations
@@ -15,18 +15,86 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, Field, PrivateAttr, ValidationError, model_validator
 
+from turnwise.agent.settings import AgentSettings
+from turnwise.cluster.settings import Cluster
+from turnwise.collect.settings import Collect, Eval, RewardTerm
 from turnwise.config import trust as trusting
-from turnwise.config.checks import check as ask
-from turnwise.config.cluster import Cluster
-from turnwise.config.further import FurtherModel, check_model_names
-from turnwise.config.learning import Credit, Learner, Method, Objective, Plan, Schedule, Sft, Signal, Source
-from turnwise.config.limits import with_limits
-from turnwise.config.recipes import changed, parse_override, read_values, run_of
 from turnwise.config.references import code_in
 from turnwise.config.section import NAME, Section
-from turnwise.config.sections import Agent, Collect, Engine, Env, Eval, Model, RewardTerm, RunSection
+from turnwise.engines.settings import Engine
+from turnwise.envs.settings import Env
+from turnwise.learn.sections import FurtherModel, Learner, Model, Sft, check_model_names
+from turnwise.methods.settings import Credit, Method, Objective, Plan, Schedule, Signal, Source
+from turnwise.recipe.limits import with_limits
+from turnwise.recipe.names import problems
+from turnwise.recipe.reading import changed, parse_override, read_values, run_of
+from turnwise.runs.settings import RunSection
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.secret import redact, secrets_in
+
+AUXILIARY = "is gone: an auxiliary model has AdamW with a constant learning rate, and computes as the policy does"
+RETIRED: dict[str, tuple[Any, str]] = {  # keys of earlier versions: the value that changes nothing, and what replaces the key
+    "agent.images": (True, "is gone: a vision-language model sees the environment's images"),
+    "agent.max_invalid": (None, "is gone: an attempt whose responses cannot be parsed goes on to the turn limit"),
+    "engine.min_p": (0.0, "is gone: use engine.top_p or engine.top_k"),
+    "collect.strategy": ("plain", "is now plan.name"),
+    "collect.refills": (10, 'is now an option of the plan: plan.name="dynamic" and plan.refills'),
+    "run.keep_tokens": (True, "is gone: the exact tokens are always kept with the rollouts"),
+    "cluster.port": (None, "is gone: any free port is taken"),
+    "model.lora.dropout": (0.0, "is gone: with dropout, the learner's log-probs would not be those of the engine"),
+    "learner.engine_gap": (0.03, "is gone: learner.old_logprobs says whose log-probs are taken"),
+    "sft.tries": (32, "is gone: random play makes 32 attempts per task"),
+    "sft.look_every": (10, "is gone: sft.until is measured every 10 steps"),
+    "models.*.schedule": ("constant", AUXILIARY),
+    "models.*.warmup": (0, AUXILIARY),
+    "models.*.weight_decay": (0.01, AUXILIARY),
+    "models.*.betas": ([0.9, 0.999], AUXILIARY),
+    "models.*.moments": ("float32", AUXILIARY),
+    "models.*.optimiser_place": ("device", AUXILIARY),
+    "models.*.minibatches": (1, "is gone: a pass over a batch is one optimiser step; set epochs"),
+    "models.*.dtype": (None, AUXILIARY),
+    "models.*.tokens_per_batch": (0, AUXILIARY),
+    "models.*.lora.alpha": (32.0, "is gone: adapters of auxiliary models are multiplied by 32 / rank"),
+    "models.*.lora.dropout": (0.0, AUXILIARY),
+    "models.*.lora.targets": (None, "is gone: all linear layers of attention and MLP have adapters"),
+    "models.*.lora.base": ("full", "is for the policy (model.lora.base)"),
+}
+
+RECORDED = "method.authors"  # in the record of a run only: no recipe sets it
+
+
+def without_retired(values: Any) -> Any:
+    """A recipe's plain values without keys of earlier versions: recipes and records of runs hold them with their defaults. Another value
+    is an error that says what replaces it."""
+    if not isinstance(values, Mapping):
+        return values
+    values = copied(values)
+    collect = values.get("collect")
+    if isinstance(collect, dict) and collect.get("strategy") == "dynamic":  # the same plan under its new name
+        values["plan"] = values.get("plan") or {"name": "dynamic", "refills": collect.pop("refills", 10)}
+        del collect["strategy"]
+    for key, (harmless, instead) in RETIRED.items():
+        *sections, last = key.split(".")
+        for where, table in _tables(values, sections, ()):
+            if last in table and table.pop(last) not in (harmless, "none" if harmless is None else harmless):
+                raise ValueError(f"{'.'.join((*where, last))} {instead}")
+    return values
+
+
+def copied(values: Any) -> Any:
+    """Tables inside tables as copies that may be changed."""
+    return {key: copied(value) for key, value in values.items()} if isinstance(values, Mapping) else values
+
+
+def _tables(values: Any, sections: Sequence[str], where: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """The tables at a key, in which `*` stands for any name, each with its own key."""
+    if not isinstance(values, dict):
+        return
+    if not sections:
+        yield where, values
+        return
+    for name in list(values) if sections[0] == "*" else [sections[0]]:
+        yield from _tables(values.get(name), sections[1:], (*where, name))
 
 
 class Config(Section):
@@ -45,7 +113,7 @@ class Config(Section):
     threads: int | None = Field(None, ge=1)
     """CPU threads; none: OMP_NUM_THREADS if it is set, otherwise by the model's size (a tiny model is fastest with one)."""
     env: Env = Env()
-    agent: Agent = Agent()
+    agent: AgentSettings = AgentSettings()
     model: Model = Model()
     engine: Engine = Engine()
     method: Method | None = None
@@ -80,8 +148,8 @@ class Config(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _limits(cls, given: Any) -> Any:
-        return with_limits(given)
+    def _completed(cls, given: Any) -> Any:
+        return with_limits(without_retired(given))
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
@@ -174,6 +242,8 @@ def _section_of(annotation: Any) -> type[BaseModel] | None:
 def fields(section: type[BaseModel] = Config, prefix: str = "") -> Iterator[tuple[str, Any, type[BaseModel] | None]]:
     """Every field of a recipe: its dotted key, pydantic's description of it, and its class if it is a section."""
     for name, field in section.model_fields.items():
+        if f"{prefix}{name}" == RECORDED:
+            continue
         inner = _section_of(field.annotation)
         yield f"{prefix}{name}", field, inner
         if inner is not None:
@@ -183,11 +253,7 @@ def fields(section: type[BaseModel] = Config, prefix: str = "") -> Iterator[tupl
 
 def contradictions(config: Config) -> list[str]:
     """Settings that cannot work together."""
-    found = []
-    try:
-        ask("recipe", config)
-    except TurnwiseError as error:
-        found.append(str(error))
+    found = list(problems(config))
     if config.eval.split == config.env.split:
         found.append(f"eval.split and env.split are both {config.env.split!r}: results on training tasks would not count")
     if config.objective.kl != "off" and config.objective.kl_coef == 0:

@@ -1,4 +1,4 @@
-"""`method.name = "x"`: the settings that a method brings, and where they go among a recipe's own words.
+"""Putting a recipe's values together: one table over another, dotted overrides on top, and the settings of a method among them.
 
 A recipe is made of layers: the recipe that it extends, its own file, the command line. The settings of a method go right below the layer
 that names it: the words of that layer and of those above win over the method, the method wins over everything below. So a method that is
@@ -16,15 +16,14 @@ The record of a run holds all settings as they were used, so nothing is applied 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from turnwise.config.checks import Brought, ask_carried, ask_settings
-from turnwise.config.learning import Credit, Method, Objective, Plan, Schedule
-from turnwise.config.merging import merged, overridden, without_none
 from turnwise.config.references import is_reference
 from turnwise.config.section import Named
+from turnwise.methods.settings import Credit, Method, Objective, Plan, Schedule
+from turnwise.recipe.names import Brought, carried, settings_of_method
 from turnwise.util.errors import TurnwiseError
 
 Settings = Mapping[str, Any]
@@ -117,7 +116,7 @@ def brought_by(section: Mapping[str, Any]) -> Brought:
         raise TurnwiseError(f'{given}: options of a method, and the recipe names none. Add method.name = "…"; `turnwise algos` lists them')
     if _unread and is_reference(name):
         return {}, {}
-    parts, authors = ask_settings(name, {key: value for key, value in section.items() if key not in Method.model_fields})
+    parts, authors = settings_of_method(name, {key: value for key, value in section.items() if key not in Method.model_fields})
     return without_none(dict(parts)), without_none(dict(authors))
 
 
@@ -157,7 +156,7 @@ def _applied(values: dict[str, Any], settings: Settings) -> dict[str, Any]:
         name = now.get("name")
         if isinstance(old, dict) and name is not None and old.get("name", section.model_fields["name"].default) != name:
             stays = {own: value for own, value in old.items() if own in section.model_fields and own != "name"}
-            stays |= ask_carried(key, old, now)
+            stays |= carried(key, old, now)
             if stays or key in below:
                 below[key] = stays
     for key in JOINED:
@@ -179,7 +178,7 @@ def _without(words: Mapping[str, Any], gone: Mapping[str, Any], inside: bool = F
                 continue
             named = key in SECTIONS and value.get("name") == theirs.get("name")
             own = {name: inner for name, inner in value.items() if not named or name in SECTIONS[key].model_fields}
-            own |= ask_carried(key, value, {"name": SECTIONS[key].model_fields["name"].default}) if named else {}
+            own |= carried(key, value, {"name": SECTIONS[key].model_fields["name"].default}) if named else {}
             if rest := _without(own, theirs, inside=True):
                 kept[key] = rest
         elif key not in gone or theirs != value:
@@ -206,3 +205,73 @@ def _joined(first: Any, more: Any, over: bool) -> Any:
     both = [(one | known.get(one.get("name"), {})) if over else (known.get(one.get("name"), {}) | one) for one in first]
     names = {one.get("name") for one in first}
     return both + [one for one in more if one.get("name") not in names]
+
+
+# -- one table over another --------------------------------------------------------------------------------------------------------
+
+
+def overridden(values: dict[str, Any], pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Values with dotted overrides set in them."""
+    for key, value in sorted(pairs, key=lambda item: not item[0].endswith(".name")):  # names first: they decide which options there are
+        _set(values, key, value)
+    return values
+
+
+def without_none(value: Any) -> Any:
+    """TOML has no null: a recipe writes "none"."""
+    if isinstance(value, dict):
+        return {key: without_none(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_none(item) for item in value]
+    return "none" if value is None else value
+
+
+def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """One table over another; tables in both are merged, anything else is replaced."""
+    both = dict(below)
+    for key, value in above.items():
+        old = both.get(key)
+        if isinstance(old, dict) and isinstance(value, dict):
+            if "name" in value:
+                old = renamed(key, old, value["name"])
+            both[key] = merged(old, value)
+        else:
+            both[key] = value
+    return both
+
+
+def renamed(section: str, values: dict[str, Any], name: Any) -> dict[str, Any]:
+    """A section that now names something else: the options of what it named before do not carry over."""
+    if values.get("name", name) == name or section not in ("plan", "source", "signal", "credit", "objective", "schedule", "env"):
+        return values
+    return {key: value for key, value in values.items() if key != "options"} if section == "env" else {}
+
+
+def _set(values: Any, dotted: str, value: Any) -> None:
+    *sections, last = dotted.split(".")
+    for section in sections:
+        values = _opened(values, section, dotted)
+    if isinstance(values, list):
+        raise TurnwiseError(
+            f"override {dotted}: {sections[-1]} is a list; change an entry of it ({'.'.join(sections)}.0.KEY), or all of it"
+        )
+    if last == "name" and (len(sections) == 1 or sections[:1] == ["signal"]):
+        kept = dict(renamed(sections[0], values, value))
+        values.clear()
+        values.update(kept)
+    values[last] = value
+
+
+def _opened(values: Any, section: str, dotted: str) -> Any:
+    """A section as a copy that may be changed: of a table by its name, of a list of tables by its number, as in `signal.0.weight`."""
+    key: Any = section
+    if isinstance(values, list):
+        if not section.isdecimal() or int(section) >= len(values):
+            raise TurnwiseError(f"override {dotted}: there is no entry {section}; the list has {len(values)}, counted from 0")
+        key = int(section)
+    inner = values[key] if isinstance(values, list) else values.get(key)
+    inner = {} if inner is None or inner == "none" else inner
+    if not isinstance(inner, dict | list):
+        raise TurnwiseError(f"override {dotted}: {section} is {inner!r}, not a section")
+    values[key] = copied = inner.copy()
+    return copied
