@@ -142,9 +142,9 @@ def _ids(name: str, values: Any) -> tuple[Ints, NDArray[Any]]:
         labels, codes = dense(np.asarray(plain).astype(np.int64))
         return codes, labels
     if kinds == {str}:
-        labels = sorted(set(plain))
-        code_of = {label: code for code, label in enumerate(labels)}
-        return np.fromiter(map(code_of.__getitem__, plain), np.int64, len(plain)), np.asarray(labels)
+        sorted_labels = sorted(set(plain))
+        code_of = {label: code for code, label in enumerate(sorted_labels)}
+        return np.fromiter(map(code_of.__getitem__, plain), np.int64, len(plain)), np.asarray(sorted_labels)
     row = next((i for i, value in enumerate(plain) if type(value) is not type(plain[0])), 0)
     raise bad(name, row, f"ids must be all integers or all text, got {plain[row]!r}" + (f" after {plain[0]!r}" if row else ""))
 

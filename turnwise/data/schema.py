@@ -140,7 +140,7 @@ class _Part:
 TRAJECTORY_TEXTS, TURN_TEXTS = _Part(TRAJECTORY, "text"), _Part(TURN, "text")
 TURN_ROW, TURN_TOKENS, TURN_STATE = _Part(TURN, "text", "column"), _Part(TURN, "token"), _Part(TURN, "state")
 TURN_ALL = _Part(TURN, "text", "column", "token", "state")
-OMITTED = {"goal": "", "parent": None, "branch_t": 0, "images": []}  # values that the texts of a run folder leave out
+OMITTED: Row = {"goal": "", "parent": None, "branch_t": 0, "images": []}  # values that the texts of a run folder leave out
 
 
 # -- the texts of a run folder -----------------------------------------------------------------------------------------------------------
