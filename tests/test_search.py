@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import shared_folder
+from conftest import ROOT, shared_folder
 from hypothesis import given
 from hypothesis import strategies as st
 from search_data import write_data
 
 import turnwise as tw
+from turnwise.config.schema import Config
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Transition
