@@ -198,7 +198,7 @@ def test_an_evaluation_reports_what_the_environment_measures_and_the_mean_of_the
 
     from turnwise import Trajectory
     from turnwise.collect.panel import evaluation_of
-    from turnwise.report.evaluations import show_evaluation
+    from turnwise.report.closing import show_evaluation
     from turnwise.report.metrics import evaluation_metrics
 
     def attempt(task: str, won: bool, measures: object) -> Trajectory:

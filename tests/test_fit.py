@@ -44,7 +44,7 @@ from turnwise.setup.fit_costs import seconds
 from turnwise.setup.fit_words import fixed_settings
 from turnwise.setup.small_gpu import HOST_PART, fitted, for_this_gpu, foreseen, keep_choice, limited
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.machine import all_memory
+from turnwise.util.threads import all_memory
 
 HERE = Path(__file__).parent.parent
 SMALL = SHAPES["1.5b"]

@@ -14,7 +14,7 @@ from turnwise.envs.miniwob.actions import Malformed, Move, read_action
 from turnwise.envs.miniwob.experts import advise, known
 from turnwise.envs.miniwob.rule import simple_rule
 from turnwise.envs.miniwob.view import Item, Look, describe, line_of, plausible, read_look
-from turnwise.pages.screenshots import LARGEST, take_screenshots
+from turnwise.pages.pictures import LARGEST, take_screenshots
 
 FORM = Look(
     'Enter "Ann" into the text field and press Submit.',

@@ -35,8 +35,7 @@ from turnwise.envs.isolated import seeded
 from turnwise.envs.registry import NUMBERED_SPLITS
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.files import write_atomically
-from turnwise.util.notice import told_after
-from turnwise.util.terminal import say
+from turnwise.util.terminal import say, told_after
 
 try:
     import fcntl

@@ -16,7 +16,7 @@ from turnwise.setup.fit import GB, Found, find, with_settings
 from turnwise.setup.fit_words import NEARLY, is_near, lines, refusal
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
-from turnwise.util.machine import all_memory
+from turnwise.util.threads import all_memory
 
 TIGHT = 0.85  # of the memory: a run that needs more has its tensors in segments that grow
 HOST_PART = 0.6  # of the host's memory: the model is loaded there too, and checkpoints are made there

@@ -56,7 +56,7 @@ from turnwise.setup.needs import check_needs, reports
 from turnwise.setup.programs import for_learning, is_program, program_collector
 from turnwise.util.beside import Pause
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.notice import Once, told_after
+from turnwise.util.terminal import Once, told_after
 
 DEFAULT_MAX_TURNS = 50
 PANEL = 128  # tasks of an evaluation, if a recipe gives no number
