@@ -26,8 +26,17 @@ from numpy.typing import NDArray
 
 import turnwise as tw
 from turnwise.recipe.reading import parse_override
-from turnwise.util.statistics import by_cluster, mean_and_error, paired_interval, paired_t, sign_flip, t_interval, task_interval, wilson
-from turnwise.util.student import t_quantile
+from turnwise.util.statistics import (
+    by_cluster,
+    mean_and_error,
+    paired_interval,
+    paired_t,
+    sign_flip,
+    t_interval,
+    t_quantile,
+    task_interval,
+    wilson,
+)
 
 # -- the quickstart with four algorithms --------------------------------------------------------------------------------------------------
 

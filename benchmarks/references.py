@@ -38,8 +38,8 @@ from turnwise.envs.webshop.catalogue import Catalogue
 from turnwise.envs.webshop.env import WebShopEnv
 from turnwise.envs.webshop.files import choose_files, entries
 from turnwise.retrieval.bm25 import Bm25
-from turnwise.retrieval.cached import Cached
 from turnwise.retrieval.corpus import Corpus
+from turnwise.retrieval.kinds import Cached
 from turnwise.retrieval.remote import Remote
 
 DATA = Path(os.environ.get("TURNWISE_DATA", ROOT.parent / "shared" / "data"))

@@ -199,7 +199,7 @@ def test_an_evaluation_reports_what_the_environment_measures_and_the_mean_of_the
 
     from turnwise import Trajectory
     from turnwise.collect.panel import evaluation_of
-    from turnwise.report.evaluations import show_evaluation
+    from turnwise.report.closing import show_evaluation
 
     def attempt(task: str, won: bool, measures: object) -> Trajectory:
         return Trajectory(task, task, task, [Turn("a", info={"env": {"measures": measures}})], success=won)

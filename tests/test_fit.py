@@ -35,7 +35,7 @@ from turnwise.recipe.schema import Config
 from turnwise.recipe.writing import to_toml
 from turnwise.runs.folder import Run
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.machine import all_memory
+from turnwise.util.threads import all_memory
 
 HERE = Path(__file__).parent.parent
 SMALL = SHAPES["1.5b"]

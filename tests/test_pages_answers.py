@@ -20,7 +20,7 @@ from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.pages.answers import Answers, as_json
 from turnwise.pages.packed import CHUNK, PackedLines
-from turnwise.pages.png import png
+from turnwise.pages.pictures import png
 from turnwise.pages.reasons import signed
 from turnwise.pages.run_list import RunList
 from turnwise.pages.tail import news

@@ -14,7 +14,7 @@ from page_runs import ATTACK, evaluated, group, log, make_run, turn
 
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Stop, Trajectory
-from turnwise.pages.png import png
+from turnwise.pages.pictures import png
 from turnwise.pages.report import write_report
 from turnwise.pages.run_list import RunList
 from turnwise.pages.server import Server

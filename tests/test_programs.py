@@ -45,7 +45,7 @@ from turnwise.learn.learner import Learner
 from turnwise.learn.packing import pack
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_trajectories
-from turnwise.util.notice import Once
+from turnwise.util.terminal import Once
 
 PROGRAMS = str(ROOT / "tests" / "program_cases.py")
 TASK = {"prompt": "say something"}

@@ -20,12 +20,11 @@ from search_data import PASSAGES, write_corpus, write_encoder, write_lines
 from turnwise.retrieval import Hit, Passage, make_retriever
 from turnwise.retrieval import dense as dense_module
 from turnwise.retrieval.base import passage_of_contents
-from turnwise.retrieval.bm25 import Bm25, best
+from turnwise.retrieval.bm25 import Bm25, best, query_words, words_of
 from turnwise.retrieval.cache import cache_folder
-from turnwise.retrieval.cached import Cached
 from turnwise.retrieval.corpus import Corpus
 from turnwise.retrieval.dense import Dense
-from turnwise.retrieval.tokenise import query_words, words_of
+from turnwise.retrieval.kinds import Cached
 from turnwise.util.errors import TurnwiseError
 
 

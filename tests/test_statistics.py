@@ -17,6 +17,7 @@ from turnwise.util.statistics import (
     cohen_h,
     effective_attempts,
     holm,
+    incomplete_beta,
     mean_and_error,
     paired_interval,
     paired_t,
@@ -25,11 +26,12 @@ from turnwise.util.statistics import (
     smallest_shuffle,
     smallest_sign_flip,
     t_interval,
+    t_quantile,
+    t_tail,
     task_interval,
     welch,
     wilson,
 )
-from turnwise.util.student import incomplete_beta, t_quantile, t_tail
 
 differences = st.lists(st.integers(-12, 12).map(lambda n: n / 12), min_size=1, max_size=9)
 

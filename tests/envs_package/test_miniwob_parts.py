@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import turnwise as tw
-from turnwise.pages.screenshots import LARGEST, take_screenshots
+from turnwise.pages.pictures import LARGEST, take_screenshots
 from turnwise_envs.miniwob import browser, kinds
 from turnwise_envs.miniwob.actions import Malformed, Move, read_action
 from turnwise_envs.miniwob.experts import advise, known

@@ -20,6 +20,6 @@ def compare(
     anyway: Annotated[bool, typer.Option("--anyway", help="Also show results that were measured differently, without tests.")] = False,
 ) -> None:
     """Compare runs: groups over seeds with intervals, paired tests, sample efficiency, curves."""
-    from turnwise.report.compare_command import compare_command
+    from turnwise.report.comparison import compare_command
 
     compare_command(sources, at, target, form, out, picture, anyway, baseline, metric or [], by_type)

@@ -143,7 +143,7 @@ def player_config(agent: str, source: str | None, env: str | None, changes: Mapp
 
 def hand_out(result: Evaluation, save: str | None, as_json: bool) -> None:
     """Write the result to a file where that was asked for, and print it."""
-    from turnwise.report.evaluations import show_evaluation
+    from turnwise.report.closing import show_evaluation
     from turnwise.util.console import Console
     from turnwise.util.files import write_text_atomically
 

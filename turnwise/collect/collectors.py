@@ -23,7 +23,7 @@ from turnwise.engines.base import Engine, Sampling
 from turnwise.envs.pool import Pool
 from turnwise.envs.program.env import ProgramEnv
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.notice import Once
+from turnwise.util.terminal import Once
 
 
 class Collectors(Protocol):

@@ -36,7 +36,7 @@ from turnwise.envs.program.running import Ended, Running
 from turnwise.envs.prompts.env import finite, shown, worth
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.garbage import rare_searches
-from turnwise.util.notice import Once
+from turnwise.util.terminal import Once
 
 ASK_SECONDS = 0.05  # how often limits and cancelling are looked at while programs run
 NEVER = "the program never called the model"

@@ -29,11 +29,10 @@ from turnwise.methods.settings import CREDIT
 from turnwise.pages.batch import PARTS, Batch, texts_of
 from turnwise.pages.call_tree import call_tree
 from turnwise.pages.names import readable
-from turnwise.pages.png import png
+from turnwise.pages.pictures import png, take_screenshots
 from turnwise.pages.reasons import why
 from turnwise.pages.recipe import recipe_of
 from turnwise.pages.run_list import RunList, read_recipe
-from turnwise.pages.screenshots import take_screenshots
 from turnwise.pages.settings import chosen, settings_of
 from turnwise.pages.tail import news
 from turnwise.runs.folder import Run

@@ -17,7 +17,7 @@ from turnwise.recipe.schema import Config
 from turnwise.runs.folder import Run
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
-from turnwise.util.machine import all_memory
+from turnwise.util.threads import all_memory
 
 TIGHT = 0.85  # of the memory: a run that needs more has its tensors in segments that grow
 HOST_PART = 0.6  # of the host's memory: the model is loaded there too, and checkpoints are made there

@@ -20,12 +20,14 @@ from rich.console import Group as Rendered
 
 from turnwise.report.efficiency import Cost, Curve, cost_until, mean_curve
 from turnwise.report.groups import Group, also_differ, grouped
+from turnwise.report.tables import wide_console
 from turnwise.report.tracks import Track, TypeOfTask, check_metrics, tracks, types
 from turnwise.runs.records import Record, find, read
 from turnwise.util import statistics
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
 from turnwise.util.statistics import Interval
+from turnwise.util.terminal import say
 
 LEVEL = 0.05
 
@@ -372,3 +374,32 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+FORMATS = ("table", "markdown", "latex", "json")
+
+
+def compare_command(
+    sources: list[str],
+    at: str,
+    target: float | None,
+    form: str,
+    out: str | None,
+    picture: str | None,
+    anyway: bool,
+    baseline: str | None,
+    metrics: list[str],
+    by_type: bool,
+) -> None:
+    """Standard output has only the comparison, so that it can be piped; the names of written files go to standard error."""
+    if form not in FORMATS:
+        raise TurnwiseError(f"--format is one of {', '.join(FORMATS)}, not {form!r}")
+    comparison = compare(sources, at=at, target=target, anyway=anyway, baseline=baseline, metrics=metrics, by_type=by_type)
+    written = comparison.write(out) if out is not None else []
+    written += [comparison.plot(picture)] if picture is not None else []
+    if form == "table":
+        wide_console().print(comparison.table())
+    else:
+        say({"markdown": comparison.to_markdown, "latex": comparison.to_latex, "json": comparison.to_json}[form](), end="")
+    for path in written:
+        say(f"written: {path}", err=True)

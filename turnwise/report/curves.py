@@ -1,4 +1,4 @@
-"""The picture of a comparison: learning curves, one line per group, with the band over seeds; below them any requested metric."""
+"""Pictures of learning curves: those of one run, and those of a comparison with the band over seeds and any requested metric below."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from turnwise.util.files import write_atomically
 
 if TYPE_CHECKING:
     from turnwise.report.comparison import Comparison
+
+
+from collections.abc import Sequence
+from typing import Any
 
 KINDS = ("png", "svg", "pdf")
 COLOURS = ("#1b6ca8", "#c8553d", "#588b3b", "#8a5aa8", "#b8860b", "#4a8f8f", "#a83279", "#666666")
@@ -66,4 +70,28 @@ def draw(comparison: Comparison, path: Path) -> Path:
     metadata = {"Date": None} if kind == "svg" else {"CreationDate": None} if kind == "pdf" else {}
     with matplotlib.rc_context({"svg.hashsalt": "turnwise"}):  # the same comparison gives the same bytes
         figure.savefig(buffer, format=kind, dpi=130, metadata=metadata)
+    return write_atomically(path, lambda file: file.write(buffer.getvalue()))
+
+
+def draw_curve(metrics: Sequence[dict[str, Any]], path: Path, title: str) -> Path:
+    """Write a PNG. Needs matplotlib (the extra `plots`)."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtra("drawing the curve", "plots") from None
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    train = [(line["iteration"], line["collect/success"]) for line in metrics if "collect/success" in line]
+    held = [(line["iteration"], line["eval/success"], line["eval/low"], line["eval/high"]) for line in metrics if "eval/success" in line]
+    if train:
+        axes.plot(*zip(*train, strict=True), color="#8aa", lw=1.5, label="training tasks, sampled")
+    if held:
+        x, y, low, high = zip(*held, strict=True)
+        axes.errorbar(x, y, [[a - b for a, b in zip(y, low, strict=True)], [b - a for a, b in zip(y, high, strict=True)]],
+                      color="#c33", marker="o", capsize=3, label="held-out panel, 95 % interval")  # fmt: skip
+    axes.set(xlabel="iteration", ylabel="success rate", ylim=(-0.02, 1.02), title=title)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", dpi=120)
     return write_atomically(path, lambda file: file.write(buffer.getvalue()))

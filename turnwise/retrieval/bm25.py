@@ -6,6 +6,8 @@ scores never depend on a library's sorting; a passage that shares no word with t
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,6 @@ import numpy as np
 from turnwise.retrieval.base import Hit
 from turnwise.retrieval.cache import build_once, cache_folder, key_of
 from turnwise.retrieval.corpus import Corpus
-from turnwise.retrieval.tokenise import query_words, words_of
 from turnwise.util.errors import MissingExtra, TurnwiseError
 
 FORM = "1"  # of the index on disk: changes with `words_of`
@@ -77,3 +78,25 @@ def best(scores: np.ndarray[Any, Any], topk: int) -> list[int]:
         places = np.arange(len(scores))
     ranked: list[int] = places[np.lexsort((places, -scores[places]))].tolist()
     return ranked
+
+
+WORD = re.compile(r"\w+")
+STOP_WORDS = frozenset(
+    WORD.findall(
+        "a an and are as at be but by did do does for from had has have he her his how i in into is it its of on or s she that the "
+        "their they this to was were what when where which who whom whose why will with"
+    )
+)
+
+
+def words_of(text: str) -> list[str]:
+    """All words of a text, in its order."""
+    if not text.isascii():
+        text = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
+    return WORD.findall(text.casefold())
+
+
+def query_words(text: str) -> list[str]:
+    """The words of a query without stop words."""
+    words = words_of(text)
+    return [word for word in words if word not in STOP_WORDS] or words

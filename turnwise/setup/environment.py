@@ -22,7 +22,7 @@ from turnwise.envs.wrapping import meeting
 from turnwise.recipe.names import needed
 from turnwise.recipe.schema import Config
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.notice import told_after
+from turnwise.util.terminal import told_after
 
 DEFAULT_MAX_TURNS = 50
 PANEL = 128  # tasks of an evaluation, if a recipe gives no number

@@ -67,7 +67,7 @@ from turnwise.setup.environment import (
 from turnwise.setup.needs import check_needs, reports
 from turnwise.setup.warmstart import Examples, WarmStart, check_examples
 from turnwise.util.late import Late
-from turnwise.util.notice import Once
+from turnwise.util.terminal import Once
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from types import TracebackType
@@ -101,3 +102,27 @@ def _warned(
         file.write(printable(warnings.formatwarning(message, category, filename, lineno, line)))
     else:
         say(f"warning: {message}", err=True)
+
+
+class Once:
+    """Passes a text on to `say` the first time; of texts with the same `key` only the first."""
+
+    def __init__(self, say: Callable[[str], None]):
+        self._say, self._told = say, set[str]()
+
+    def __call__(self, text: str, key: str | None = None) -> None:
+        if (key or text) not in self._told:
+            self._told.add(key or text)
+            self._say(text)
+
+
+@contextmanager
+def told_after(seconds: float, say: Callable[[str], None], text: str) -> Iterator[None]:
+    """Print the text once if the block takes longer than this."""
+    timer = threading.Timer(seconds, say, [text])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -59,3 +59,13 @@ def threads_for(parameters: int, asked: int | None = None) -> int:
     """Threads for a model of this size: as requested (by the recipe, then by OMP_NUM_THREADS), else one per `PER_THREAD` parameters and at
     most one per core."""
     return asked or told() or min(cores(), 1 + parameters // PER_THREAD)
+
+
+SMALL_MACHINE = 8 * 2**30
+
+
+def all_memory() -> int:
+    """The machine's memory in bytes; a modest guess if the system does not tell, such as Windows."""
+    if not hasattr(os, "sysconf"):
+        return SMALL_MACHINE
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -11,7 +11,7 @@ from turnwise.engines.native.requests import Runner
 from turnwise.engines.native.switches import Switches
 from turnwise.engines.native.weights import Weights
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.machine import all_memory as _all_memory
+from turnwise.util.threads import all_memory as _all_memory
 
 CPU_PART = 0.25  # of all memory; what no row uses is never touched
 GPU_PART = 0.5

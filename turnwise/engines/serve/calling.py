@@ -24,8 +24,8 @@ from turnwise.engines.serve.driver import Driver, Ticket
 from turnwise.engines.serve.schema import TooCostly, mismatch
 from turnwise.engines.serve.workers import Workers
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.notice import Once
 from turnwise.util.seeds import derive
+from turnwise.util.terminal import Once
 
 log = logging.getLogger("turnwise.endpoint")
 LONG, MANY = 20_000, 100  # characters and messages from which on what is new in a conversation is tokenised in another thread

@@ -22,7 +22,7 @@ from turnwise.engines.serve.driver import Driver
 from turnwise.engines.serve.limits import Limits
 from turnwise.engines.serve.workers import Workers
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.notice import Once
+from turnwise.util.terminal import Once
 
 if TYPE_CHECKING:
     from turnwise.engines.serve.app import Service

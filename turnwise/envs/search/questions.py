@@ -17,8 +17,8 @@ from typing import Literal
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.search.records import Question, form_of, read_questions
+from turnwise.retrieval.bm25 import words_of
 from turnwise.retrieval.cache import file_key
-from turnwise.retrieval.tokenise import words_of
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 Which = Literal["auto", "answerable", "all"]

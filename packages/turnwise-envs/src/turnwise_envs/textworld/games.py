@@ -33,8 +33,7 @@ from turnwise.data.tasks import Task
 from turnwise.envs.registry import NUMBERED_SPLITS
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.files import write_atomically
-from turnwise.util.notice import told_after
-from turnwise.util.terminal import say
+from turnwise.util.terminal import say, told_after
 from turnwise_envs.shared.global_seeds import seeded
 from turnwise_envs.shared.packages import load
 

@@ -1,7 +1,8 @@
-"""Pixels as a PNG file, with the standard library alone."""
+"""Pictures for the pages: pixels as PNG files, and screenshots that an environment kept for people."""
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from typing import Any
@@ -22,3 +23,19 @@ def png(pixels: NDArray[Any]) -> bytes:
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+LARGEST = 100_000  # characters
+ADDRESS = re.compile(r"data:image/(png|jpeg|webp);base64,[A-Za-z0-9+/]+={0,2}")
+PLACES = ("screenshot", "screenshot_after")
+
+
+def take_screenshots(turn: dict[str, Any]) -> list[str]:
+    """The screenshots of a turn, in order, and out of its `info`, which is shown as text."""
+    env = turn["info"].get("env") if isinstance(turn.get("info"), dict) else None
+    if not isinstance(env, dict):
+        return []
+    found = [env.pop(name) for name in PLACES if name in env]
+    if not env:
+        del turn["info"]["env"]
+    return [one for one in found if isinstance(one, str) and len(one) <= LARGEST and ADDRESS.fullmatch(one)]
