@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from turnwise.envs.agents import AGENTS
-from turnwise.envs.findings import Report
+from turnwise.envs.check import Report
 from turnwise.util.console import Console
 from turnwise.util.printable import counted, printable
 

@@ -6,7 +6,8 @@ slots of the lost worker go on: tasks and seeds (or the snapshot that they start
 silently, and the last observation must come out the same.
 
 Workers are fresh interpreters on a socket pair, not forks (no inherited locks, threads or CUDA state) and not children of a helper process.
-Only what a fresh interpreter cannot get, a class of the script or notebook itself, is played by copies of this process (fork.py).
+Only what a fresh interpreter cannot import, a class of the script or notebook itself, is played by forks of this process. Signals have
+their default behaviour there, torch uses one thread (a thread pool does not survive a fork), and they exit without running exit handlers.
 """
 
 from __future__ import annotations
@@ -21,30 +22,107 @@ import struct
 import subprocess
 import sys
 import time
+import traceback
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing import spawn
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from turnwise.data.tasks import Task
-from turnwise.envs import fork
+from turnwise.envs import guard
 from turnwise.envs import worker as child
 from turnwise.envs.base import Transition
-from turnwise.envs.fork import Forked, Inherited
-from turnwise.envs.guarded import Answer, Failure, Kept, failure
-from turnwise.envs.worker import BUSY, Request, Setup
+from turnwise.envs.worker import BUSY, MEGABYTE, Answer, Failure, Kept, Request, Setup, failure, play_requests
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.terminal import say
 
 START_SECONDS = 120.0  # a fresh interpreter that imports an environment on a busy machine; the time limit proper starts after it
 CLOSE_SECONDS = 3.0
+CAN_FORK = sys.platform == "linux"  # elsewhere system libraries do not survive it
+POLL_SECONDS = 0.02
 DIVERGED = "its worker was lost, and playing its actions again led to another observation: reset(task, seed) and step are not deterministic"
 BOOT = (
     "import sys; from multiprocessing.connection import Connection; c = Connection(int(sys.argv[1])); "
     "sys.path[:] = c.recv(); from turnwise.envs.worker import serve; serve(c)"
 )
+
+
+class Inherited(NamedTuple):
+    """The factory for a copy of this process, which already has it."""
+
+    factory: Callable[[], Any]
+    memory_mb: int | None
+
+
+class Forked:
+    """A copy of this process, with the part of `subprocess.Popen` that the pool uses."""
+
+    def __init__(self, channel: int, setup: Inherited):
+        self.returncode: int | None = None
+        parent = os.getpid()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()  # otherwise the copy would write it a second time
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python warns where there are threads: see above
+            self.pid = os.fork()
+        if self.pid == 0:
+            _live(channel, setup, parent)
+        with contextlib.suppress(OSError):
+            os.setpgid(self.pid, self.pid)  # the copy does so too; whoever comes first
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; none while it is running."""
+        if self.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # other code has already waited for it
+                pid, status = self.pid, 0
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, when it has ended."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if until is not None and time.monotonic() >= until:
+                raise subprocess.TimeoutExpired("a worker process", timeout or 0.0)
+            time.sleep(POLL_SECONDS)
+        return code
+
+
+def _live(channel: int, setup: Inherited, parent: int) -> None:
+    """The main function of the copy. It never returns."""
+    code = 1
+    try:
+        with contextlib.suppress(OSError):
+            os.setpgid(0, 0)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        if (torch := sys.modules.get("torch")) is not None:
+            torch.set_num_threads(1)
+        memory = None if setup.memory_mb is None else setup.memory_mb * MEGABYTE + _allocated()
+        play_requests(Connection(channel), parent, lambda: setup.factory, memory, setup.memory_mb)
+        code = 0
+    except BaseException:
+        say(traceback.format_exc(), err=True)
+    finally:
+        os._exit(code)
+
+
+def _allocated() -> int:
+    """Bytes that this process has already allocated; the limit is added to them."""
+    with contextlib.suppress(OSError, ValueError):
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+        return next((int(line.split()[1]) * 1024 for line in status if line.startswith("VmData:")), 0)
+    return 0
 
 
 class Worker:
@@ -101,6 +179,8 @@ class Worker:
 
     def kill(self) -> None:
         """End the process and all it has started, at once."""
+        if self.process.poll() is None:
+            guard.end_tree(self.process.pid)
         with contextlib.suppress(OSError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -143,7 +223,7 @@ class Episode:
     lost: Failure | None = None  # playing it again failed
 
 
-class WorkerSeats:
+class WorkerSlots:
     """The slots of a pool in `count` worker processes: `submit` a request, `gather` answers as they come."""
 
     def __init__(self, factory: Callable[[], Any], count: int, limit: float, memory_mb: int | None = None):
@@ -275,14 +355,14 @@ def _setup(factory: Callable[[], Any], memory_mb: int | None) -> bytes | Inherit
     try:
         packed = pickle.dumps(factory)
     except Exception as error:
-        if fork.CAN_FORK:
+        if CAN_FORK:
             return Inherited(factory, memory_mb)
         raise TurnwiseError(
             f"worker processes cannot get this environment: {error}. Give its name ('alfworld', 'path/to/my_env.py:MyEnv')"
             " or a class or function at the top level of a module, or play in this process (env.workers=0)"
         ) from None
     main = None
-    if b"__main__" in packed and fork.CAN_FORK:
+    if b"__main__" in packed and CAN_FORK:
         return Inherited(factory, memory_mb)
     if b"__main__" in packed:
         main = spawn.get_preparation_data("turnwise-worker")

@@ -10,7 +10,7 @@ from turnwise.collect.warmstart import demonstrated, expert_trajectories, has_ex
 from turnwise.config.learning import Sft
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory
-from turnwise.envs.look import LOOKS
+from turnwise.envs.smoke_test import SMOKE_TASKS
 from turnwise.methods.planning import Places
 from turnwise.runs.exchange import read_trajectories
 from turnwise.util.errors import TurnwiseError
@@ -74,7 +74,7 @@ def check_taught(system: System) -> None:
 
 def _first_texts(system: System) -> list[str]:
     """The responses of the first examples, as text."""
-    env, tasks = system.config.env, [system.tasks[k] for k in range(min(LOOKS, len(system.tasks)))]
+    env, tasks = system.config.env, [system.tasks[k] for k in range(min(SMOKE_TASKS, len(system.tasks)))]
     play = expert_trajectories if has_expert(env.name, dict(env.options)) else random_trajectories
     found = play(env.name, dict(env.options), tasks, system.agent, max_turns=system.max_turns, limits=system.limits)
     return [system.agent.chat.decode(turn.response_ids) for trajectory in found for turn in trajectory.turns]
@@ -86,7 +86,7 @@ def _by_chance(system: System, own: Sft, starts: Sequence[Start], on_task: Calla
     if system.config.model.path is not None:
         system.say(f"environment {env.name!r} has no expert: no warm start")
         return None
-    if not lists_actions(system.pool, [start.task for start in starts[:LOOKS]]):
+    if not lists_actions(system.pool, [start.task for start in starts[:SMOKE_TASKS]]):
         raise TurnwiseError(
             f"environment {env.name!r} has no expert and lists no actions: a model that starts from nothing would say random bytes "
             "and never be rewarded. What helps: expert_action() or expert(task) in its class; Observation(text, actions=…) with what "

@@ -34,9 +34,9 @@ from turnwise.engines.base import Engine, Sampling
 from turnwise.envs import registry
 from turnwise.envs.advice import Advising
 from turnwise.envs.blame import EnvironmentFault
-from turnwise.envs.look import first_look
 from turnwise.envs.pool import Pool
 from turnwise.envs.scripts import Limits
+from turnwise.envs.smoke_test import smoke_test
 from turnwise.learn import models as loading
 from turnwise.learn.further.models import Models
 from turnwise.learn.learner import Learner
@@ -110,7 +110,7 @@ class System:
             return  # it plays by itself, and needs the model for that
         self.on_phase(f"playing a few turns of environment {self.config.env.name!r}")
         with self.patience("still waiting for"):
-            first_look(self.pool, self.config.env.name, tasks, self.say, self.cancelled)
+            smoke_test(self.pool, self.config.env.name, tasks, self.say, self.cancelled)
 
     def patience(self, doing: str) -> AbstractContextManager[None]:
         """Inside, code of the user's own is asked about if it takes long: it may never return."""
