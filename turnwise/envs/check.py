@@ -16,6 +16,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -24,6 +25,7 @@ from turnwise.envs.answers import BadAnswer, read_observation, read_snapshot, re
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.blame import one_line, own_lines
 from turnwise.envs.branch import Arrived, arrive
+from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.pool import Pool
 from turnwise.envs.registry import NUMBERED_SPLITS, close, numbered, resolve, split_sizes, tasks, turn_limit
 from turnwise.envs.scripts import Play, play_all
@@ -101,11 +103,11 @@ def check(env: str | Callable[[], Any], *, episodes: int = 5, turns: int = 50, s
         checks = _Checks(factory, report, random.Random(f"check {seed}"))
         if (task_list := checks.task_list(env, options, episodes)) is None:
             return report
-        if getattr(getattr(factory, "func", factory), "plays_itself", False):
+        if Capabilities(factory.func if isinstance(factory, partial) else factory).plays_itself:
             report.notes.append("a program plays by itself: only its tasks were checked. Training and evaluation run it")
             return report
         scripts = [s for s in (checks.play(task, turns, seed + i) for i, task in enumerate(task_list)) if s is not None]
-        limit = turn_limit(env, checks.opened[0]) if isinstance(env, str) else getattr(env, "max_turns", None)
+        limit = turn_limit(env, checks.opened[0]) if isinstance(env, str) else Capabilities(env).max_turns
         checks.end_of_episode(scripts, limit)
         checks.again(scripts)
         checks.side_by_side(scripts)
@@ -155,7 +157,7 @@ class _Checks:
             if not callable(getattr(made, method, None)):
                 self.report.add(f"the environment has {method}()", f"{type(made).__name__} has none")
                 return None
-        turns = getattr(made, "max_turns", None)
+        turns = Capabilities(made).max_turns
         if turns is not None and (isinstance(turns, bool) or not isinstance(turns, int) or turns < 1):
             self.report.add("max_turns is a positive integer", f"it is {turns!r}")
         sets: dict[str, TaskSet] = {}
@@ -189,7 +191,7 @@ class _Checks:
 
     @staticmethod
     def _splits(env: str | Callable[[], Any]) -> list[str]:
-        declared = split_sizes(env) if isinstance(env, str) else getattr(env, "splits", None)
+        declared = split_sizes(env) if isinstance(env, str) else Capabilities(env).splits
         return list(declared or NUMBERED_SPLITS)
 
     def play(self, task: Task, turns: int, seed: int) -> Script | None:
@@ -319,7 +321,7 @@ class _Checks:
 
     def expert(self, task_list: list[Task]) -> None:
         env = self.make()
-        if not callable(plan := getattr(env, "expert", None)):
+        if (plan := Capabilities(env).expert) is None:
             return
         for task in task_list:
             try:
@@ -359,7 +361,8 @@ def _take(env: str | Callable[[], Any], options: Mapping[str, Any], made: Any, s
     if isinstance(env, str):
         found = tasks(env, split, **options)
     else:
-        found = made.tasks(split) if callable(getattr(made, "tasks", None)) else numbered(type(made).__name__, split)
+        listing = Capabilities(made).tasks
+        found = numbered(type(made).__name__, split) if listing is None else listing(split)
     return found[:n]
 
 
@@ -375,7 +378,8 @@ def _steps(env: Any, script: Script) -> Iterator[Any]:
 def check_branches(make: Callable[[], Any], report: Report, scripts: list[Script]) -> None:
     """Try what a branch would do, in every episode that was played."""
     env = make()
-    has = [callable(getattr(env, name, None)) for name in ("snapshot", "restore")]
+    can = Capabilities(env)
+    has = [can.snapshot is not None, can.restore is not None]
     if all(has):
         _refuses(env, report)
         for script in scripts:

@@ -17,6 +17,7 @@ from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.answers import BadAnswer, read_observation, read_transition
 from turnwise.envs.base import Env, Observation, Transition
 from turnwise.envs.blame import EnvironmentFault, one_line, own_lines
+from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.registry import NUMBERED_SPLITS, close, make, split_sizes, tasks, turn_limit
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.printable import counted, printable
@@ -95,7 +96,7 @@ class Game:
 
     def hint(self) -> str | None:
         """The expert's next action: from the current state, or along its plan while the player follows it."""
-        if callable(advise := getattr(self.env, "expert_action", None)):
+        if (advise := Capabilities(self.env).expert_action) is not None:
             with named(f"task {self.task.id!r}, expert_action()"):
                 advice = advise()
             return None if advice is None else str(advice)
@@ -130,9 +131,10 @@ def named(where: str) -> Iterator[None]:
 
 def expert_plan(env: Env, task: Task, seed: int) -> list[str] | None:
     """The expert's actions from the start: its plan if it has one, otherwise its actions followed to the end. None: no expert."""
-    if callable(plan := getattr(env, "expert", None)):
-        return [str(action) for action in plan(task)]
-    if not callable(advise := getattr(env, "expert_action", None)):
+    can = Capabilities(env)
+    if can.expert is not None:
+        return [str(action) for action in can.expert(task)]
+    if (advise := can.expert_action) is None:
         return None
     env.reset(task, seed)
     actions: list[str] = []
@@ -166,7 +168,7 @@ def play(
             raise TurnwiseError(f"environment {name!r} has no expert to watch for task {chosen.id!r}")
         say = _speaker(out)
         say(f"{name}, task {chosen.id} ({chosen.split}), seed {seed}")
-        for words in (getattr(env, "instructions", ""), chosen.data.get("goal")):
+        for words in (Capabilities(env).instructions, chosen.data.get("goal")):
             if isinstance(words, str) and words and words not in game.observation.text:
                 say(words)
         if not watch:

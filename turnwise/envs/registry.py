@@ -26,6 +26,7 @@ from turnwise.config.options import mistaken, read_options
 from turnwise.config.references import is_reference
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import Env
+from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.needs import Need, explain_missing, private_names, use_private
 from turnwise.envs.needs import needs_package as needs_package  # environments import both from here
 from turnwise.envs.needs import needs_private as needs_private
@@ -291,7 +292,7 @@ def tasks(name: str, split: str = "train", *, n: int | None = None, **options: A
 
 
 def _tasks_of(env: Env, name: str, split: str, n: int | None) -> TaskSet:
-    listing = getattr(env, "tasks", None)
+    listing = Capabilities(env).tasks
     if listing is None:
         return numbered(name, split, n)
     takes_n = "n" in inspect.signature(listing).parameters
@@ -323,13 +324,12 @@ def numbered(name: str, split: str, n: int | None = None) -> TaskSet:
 
 def close(env: Any) -> None:
     """Close an environment that has something to close."""
-    if callable(closing := getattr(env, "close", None)):
-        closing()
+    Capabilities(env).close()
 
 
 def turn_limit(name: str, env: Any) -> int | None:
     """The default turn limit of an episode: the environment's, else the registered one."""
-    limit = getattr(env, "max_turns", None)
+    limit: int | None = Capabilities(env).max_turns
     return limit if limit is not None else spec(name).max_turns
 
 
@@ -338,9 +338,9 @@ def split_sizes(name: str) -> dict[str, int | None]:
     entry = spec(name)
     declared = entry.splits() if callable(entry.splits) else entry.splits
     if declared is None:
-        factory = entry.load()
-        declared = getattr(factory, "splits", None)
-        if declared is None and not hasattr(factory, "tasks"):
+        factory = Capabilities(entry.load())
+        declared = factory.splits
+        if declared is None and factory.tasks is None:
             declared = dict.fromkeys(NUMBERED_SPLITS)
     return dict(declared) if isinstance(declared, Mapping) else {}
 
@@ -370,7 +370,7 @@ def _describe(entry: Spec) -> dict[str, Any]:
         return row
     try:
         row["splits"] = split_sizes(entry.name)
-        if row["max_turns"] is None and isinstance(turns := getattr(entry.load(), "max_turns", None), int):
+        if row["max_turns"] is None and isinstance(turns := Capabilities(entry.load()).max_turns, int):
             row["max_turns"] = turns
         row["summary"] = entry.summary or (inspect.getdoc(entry.load()) or "").partition("\n")[0]
     except Exception as error:  # the listing shows what is wrong with one environment beside the others

@@ -31,6 +31,7 @@ from turnwise.envs import guard
 from turnwise.envs.answers import BadAnswer, read_observation, read_snapshot, read_transition
 from turnwise.envs.base import Transition
 from turnwise.envs.blame import one_line, own_lines
+from turnwise.envs.capabilities import Capabilities
 from turnwise.util.errors import TurnwiseError
 
 PARENT_CHECK_SECONDS = 1.0
@@ -84,16 +85,23 @@ def failure(error: BaseException) -> Failure:
     return Failure(one_line(error), "".join(traceback.format_exception(error)), lines)
 
 
+class OpenedEnv(NamedTuple):
+    """An environment of a slot."""
+
+    env: Any
+    can: Capabilities
+
+
 class GuardedEnvs:
     """The environments of one process by slot, created at their first start, and again after a fault."""
 
     def __init__(self, factory: Callable[[], Any]):
         self._factory = factory
-        self._envs: dict[int, Any] = {}
+        self._envs: dict[int, OpenedEnv] = {}
 
     def reset(self, slot: int, task: Task, seed: int) -> Answer:
         try:
-            env = self._env(slot)
+            env = self._open(slot).env
             return Transition(read_observation(env.reset(task, seed), env))
         except KeyboardInterrupt:
             raise
@@ -103,10 +111,10 @@ class GuardedEnvs:
     def restore(self, slot: int, state: bytes) -> Answer:
         """Start a slot from a snapshot."""
         try:
-            env = self._env(slot)
-            if not callable(method := getattr(env, "restore", None)):
+            env, can = self._open(slot)
+            if can.restore is None:
                 raise TurnwiseError(f"{type(env).__name__} has no restore(state): play the actions again instead")
-            return Transition(read_observation(method(state), env, "restore"))
+            return Transition(read_observation(can.restore(state), env, "restore"))
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -115,22 +123,22 @@ class GuardedEnvs:
     def snapshot(self, slot: int) -> Answer:
         """The state of a slot's attempt."""
         try:
-            env = self._envs[slot]
-            method = getattr(env, "snapshot", None)
-            return Kept(read_snapshot(method(), env) if callable(method) else None)
+            env, can = self._envs[slot]
+            return Kept(None if can.snapshot is None else read_snapshot(can.snapshot(), env))
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             return self._drop(slot, error)
 
-    def _env(self, slot: int) -> Any:
+    def _open(self, slot: int) -> OpenedEnv:
         if slot not in self._envs:
-            self._envs[slot] = self._factory()
+            env = self._factory()
+            self._envs[slot] = OpenedEnv(env, Capabilities(env))
         return self._envs[slot]
 
     def step(self, slot: int, action: str) -> Answer:
         try:
-            env = self._envs[slot]
+            env = self._envs[slot].env
             return read_transition(env.step(action), env)
         except KeyboardInterrupt:
             raise
@@ -144,21 +152,21 @@ class GuardedEnvs:
 
     def load_ahead(self, task: Task) -> None:
         """Load what a reset to this task will need, if the environment can. An error is one of that reset, which has it too."""
-        env = next(iter(self._envs.values()), None)
-        if callable(method := getattr(env, "load_ahead", None)):
+        first = next(iter(self._envs.values()), None)
+        if first is not None and first.can.load_ahead is not None:
             with contextlib.suppress(Exception):
-                method(task)
+                first.can.load_ahead(task)
 
     def close(self) -> None:
         for slot in list(self._envs):
             self._close(self._envs.pop(slot))
 
     @staticmethod
-    def _close(env: Any) -> None:
+    def _close(opened: OpenedEnv | None) -> None:
         # Closing is a courtesy: an environment that is broken already may well fail here too.
         with contextlib.suppress(Exception, SystemExit, GeneratorExit):
-            if callable(closing := getattr(env, "close", None)):
-                closing()
+            if opened is not None:
+                opened.can.close()
 
 
 def serve(connection: Connection) -> None:

@@ -20,6 +20,7 @@ from turnwise.config.section import Section
 from turnwise.engines.base import Engine, Sampling
 from turnwise.engines.registry import checked, engines
 from turnwise.engines.registry import make as make_engine
+from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.registry import as_given
 from turnwise.learn.learner import Learner
 from turnwise.learn.models import choose_device, warn_of_slow_dtype
@@ -37,16 +38,17 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 def agent_settings(config: Config, environment: Any) -> AgentSettings:
     """The agent's settings from the recipe; `environment` is the class that may bring its own instructions and tools."""
     own = config.agent
-    instructions = getattr(environment, "instructions", "") or "" if own.instructions is None else own.instructions
+    instructions = Capabilities(environment).instructions if own.instructions is None else own.instructions
     tools = _environment_tools(config, environment) if own.tools is None else own.tools
     return settings_from(own, AgentSettings, hide_actions=tuple(own.hide_actions), instructions=str(instructions), tools=read_tools(tools))
 
 
 def _environment_tools(config: Config, environment: Any) -> Any:
     """The tools that an environment declares, or knows once it has its options. These are asked for only where prompts show them."""
-    if config.agent.prompt == "tool" and callable(offered := getattr(environment, "offered_tools", None)):
-        return offered(**as_given(environment, config.env.options))
-    return getattr(environment, "tools", None) or ()
+    can = Capabilities(environment)
+    if config.agent.prompt == "tool" and can.offered_tools is not None:
+        return can.offered_tools(**as_given(environment, config.env.options))
+    return can.tools
 
 
 def read_tools(tools: str | Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:

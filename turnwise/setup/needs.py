@@ -16,6 +16,7 @@ from turnwise.config.schema import Config
 from turnwise.data.rollouts import BUILT_IN, DERIVED, LEVELS
 from turnwise.data.tasks import Task
 from turnwise.engines.reports import report_of
+from turnwise.envs.capabilities import Capabilities
 from turnwise.setup.further import columns_read
 from turnwise.setup.names import Piece, pieces, registry
 from turnwise.util.errors import TurnwiseError
@@ -85,7 +86,7 @@ def _missing(name: str, config: Config, task: Task | None, environment: Any) -> 
         return "" if task is None or own in task.data else f"the tasks of {config.env.name} have no such data (they have {known or 'none'})"
     if level == "env":
         names = EXPERT if own == "expert" else (own,)
-        there = environment is None or any(callable(getattr(environment, name, None)) for name in names)
+        there = environment is None or any(Capabilities(environment).has_method(name) for name in names)
         return "" if there else f"{config.env.name} has no {' or '.join(f'{name}()' for name in names)}"
     if level == "model":
         return f"add a section [models.{own}] to the recipe"

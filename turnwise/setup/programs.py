@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from turnwise.collect.programs import ProgramCollector
 from turnwise.envs import registry
+from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.program.env import ProgramEnv
 from turnwise.setup.needs import reports
 from turnwise.util.errors import TurnwiseError
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def is_program(config: Config) -> bool:
     """Whether the environment plays by itself and calls the model through an endpoint."""
-    return bool(getattr(registry.spec(config.env.name).load(), "plays_itself", False))
+    return Capabilities(registry.spec(config.env.name).load()).plays_itself
 
 
 def program_collector(system: System, temperature: float | None = None) -> ProgramCollector:
