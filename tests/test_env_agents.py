@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -74,16 +70,6 @@ def committed() -> dict[str, Any]:
     return dict(json.loads((ROOT / "benchmarks" / "environments.json").read_text()))
 
 
-@pytest.fixture(scope="module")
-def bench() -> Any:
-    """benchmarks/environments.py as a module."""
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        return import_module("environments")
-    finally:
-        sys.path.remove(str(ROOT / "benchmarks"))
-
-
 def test_the_committed_table_has_every_environment() -> None:
     rows = committed()["environments"]
     ours = [name for name in registry.names() if not any(need.install for need in registry.spec(name).needs)]
@@ -96,43 +82,6 @@ def test_the_committed_table_has_every_environment() -> None:
         assert rows[name]["contract"] == [] and rows[name]["steps_per_second"] > 0, name
         if scores["random"] is not None and scores["expert"] is not None:
             assert scores["expert"]["success"] >= scores["random"]["success"], name
-
-
-def test_the_pages_show_the_committed_tables(bench: Any) -> None:
-    found = committed()
-    wanted = {"docs/environments.md": [bench.HEAD, *bench.lines(found)]}
-    wanted |= {page: [bench.SPEED_HEAD, *bench.speed_lines(found, names)] for page, names in bench.PAGES.items()}
-    for page, lines in wanted.items():
-        text = (ROOT / page).read_text()
-        shown = [line for line in text[text.index(lines[0]) :].partition("\n\n")[0].split("\n") if not line.startswith("|---")]
-        assert shown == lines, f"measured again: python benchmarks/environments.py --pages puts the results into {page}"
-
-
-def test_a_table_says_what_could_not_be_measured(bench: Any) -> None:
-    row = {"split": "valid", "tasks": 3, "max_turns": 9, "steps_per_second": 1234.0, "reset_ms": 0.012, "megabytes": 2.5}
-    row |= {"agents": {"random": None, "scripted": None, "expert": {"success": 0.5, "reward": -1.0}}}
-    result = {"environments": {"game": row, "lamp": {"missing": ["package lamp"]}}}
-    assert bench.lines(result) == ["| `game` | 3 valid | 9 | – | – | 50 %, −1.00 | 1,234 | <0.1 | 2.5 |"]
-    assert bench.not_measured(result) == "Not measured, with what is missing: `lamp` (package lamp)."
-
-
-def test_what_cannot_be_measured_again_keeps_its_old_figures(bench: Any) -> None:
-    old = {"agents": {}, "tasks": 3, "steps_per_second": 10.0}
-    assert bench.merged(old, {"missing": ["package lamp"]}) == old
-    assert bench.merged(old, {"failed": "speeds: no end within the limit"}) == old
-    assert bench.merged(old, {"steps_per_second": 20.0}) == {**old, "steps_per_second": 20.0}
-    assert bench.merged({}, {"failed": "scores: see the error above"}) == {"missing": ["scores: see the error above"]}
-    assert bench.merged({"missing": ["package lamp"]}, {"tasks": 3}) == {"tasks": 3}
-    assert bench.merged({"missing": ["package lamp"]}, {"missing": ["Java"]}) == {"missing": ["Java"]}
-
-
-def test_the_memory_of_environments_counts_their_processes(bench: Any) -> None:
-    before = bench.resident(os.getpid())
-    with subprocess.Popen([sys.executable, "-c", "print('up', flush=True); input()"], stdin=-1, stdout=-1, text=True) as child:
-        assert child.stdout is not None and child.stdout.readline() == "up\n"
-        assert child.pid in bench.children(os.getpid())
-        assert bench.resident(os.getpid()) - before > 2
-        child.communicate("\n")
 
 
 def test_the_committed_scores_of_a_quick_one_are_what_is_measured_now() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT, shared_folder
+from conftest import shared_folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_data import write_data
@@ -287,10 +287,3 @@ class Bare:
 
     def step(self, action: str) -> Transition:
         return Transition(Observation("there"))
-
-
-def test_the_page_shows_the_committed_figures() -> None:
-    page = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
-    for name, row in json.loads((ROOT / "benchmarks" / "snapshots.json").read_text())["environments"].items():
-        times = " | ".join(f"{row[f'{part}_microseconds']:,.0f}" for part in ("snapshot", "restore", "replay"))
-        assert f"| `{name}` | {row['bytes']:,}, {row['most_bytes']:,} | {times} |" in page

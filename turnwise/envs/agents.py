@@ -79,9 +79,9 @@ def compare_all(n: int = PANEL, tell: Callable[[str], None] = lambda name: None)
 
 def _panel(name: str, n: int, options: dict[str, Any]) -> tuple[str, TaskSet]:
     splits = next(row["splits"] for row in describe(name)) or {"valid": None}
-    split = min(splits, key=lambda known: (not known.startswith("valid"), not known.startswith(("dev", "test")), known))
-    found = tasks(name, split, **options)
-    return split, found.panel(min(n, len(found.distinct())), SEED)
+    split = min(splits, key=lambda split: (not split.startswith("valid"), not split.startswith(("dev", "test")), split))
+    task_set = tasks(name, split, **options)
+    return split, task_set.panel(min(n, len(task_set.distinct())), SEED)
 
 
 def _modest_expert(name: str, panel: TaskSet, limit: int, options: dict[str, Any]) -> Score | None:

@@ -20,6 +20,7 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any
 
+from turnwise.data.anchors import digest
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.answers import BadAnswer, read_observation, read_snapshot, read_transition
 from turnwise.envs.base import EpisodeOver, Observation, Transition
@@ -86,11 +87,10 @@ class Script:
 
 
 def essence(answer: Any) -> tuple[Any, ...]:
-    """What must be equal in two equal results: text, actions, anchor and, for a transition, reward and end."""
+    """What must be equal in two equal results: text, actions, anchor (of pictures: their content) and, for a transition, reward and end."""
     if isinstance(answer, Transition):
         return (*essence(answer.observation), answer.reward, answer.done, answer.success, dict(answer.others))
-    anchor = answer.anchor
-    return (answer.text, answer.actions, anchor.tobytes() if hasattr(anchor, "tobytes") else repr(anchor), answer.seat)
+    return (answer.text, answer.actions, digest(answer.key), answer.seat)
 
 
 def check(env: str | Callable[[], Any], *, episodes: int = 5, turns: int = 50, seed: int = 0, **options: Any) -> Report:

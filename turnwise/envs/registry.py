@@ -69,8 +69,8 @@ class Spec:
         try:
             loaded = load_reference(self.factory) if is_reference(self.name) else load_registered(self.factory)
         except ModuleNotFoundError as error:
-            if (told := explain_missing(error, self.name, self.needs)) is not None:
-                raise told from None
+            if (explained := explain_missing(error, self.name, self.needs)) is not None:
+                raise explained from None
             raise
         if not callable(loaded):
             raise TurnwiseError(f"environment {self.name!r}: {self.factory} is {type(loaded).__name__}, not a class or a function")
@@ -98,9 +98,9 @@ def register(
     `options` are defaults for the factory's arguments."""
 
     def add(made_by: Callable[..., Any] | str) -> None:
-        known = _specs.get(name)
-        if known is not None and _identity(known.factory) != _identity(made_by):
-            raise TurnwiseError(f"two environments are called {name!r}: {_identity(known.factory)} and {_identity(made_by)}. Rename one")
+        existing = _specs.get(name)
+        if existing is not None and _identity(existing.factory) != _identity(made_by):
+            raise TurnwiseError(f"two environments are called {name!r}: {_identity(existing.factory)} and {_identity(made_by)}. Rename one")
         if is_reference(name) or not name.strip():
             raise TurnwiseError(f"invalid environment name {name!r}: a name has letters and no ':' or '.py'")
         if isinstance(made_by, str) and not is_reference(made_by):
@@ -239,9 +239,9 @@ def portable(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
 
 def as_given(factory: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe's options as the factory takes them: objects instead of their names, and None where "none" stands for it."""
-    known = read_options(factory, 0)
-    given = objects.put_back(options)
-    return {name: known[name].read(value) if name in known else value for name, value in given.items()}
+    declared = read_options(factory, 0)
+    values = objects.put_back(options)
+    return {name: declared[name].read(value) if name in declared else value for name, value in values.items()}
 
 
 def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
@@ -266,13 +266,13 @@ def _wrapped(factory: Callable[[], Any], played: Mapping[str, Any]) -> Callable[
 
 def _check_options(name: str, parameters: Mapping[str, inspect.Parameter], options: Mapping[str, Any]) -> None:
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    known = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    accepted = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     for option in options:
-        if option not in known and not takes_any:
-            raise unknown_name(f"option of environment {name!r}:", option, known)
+        if option not in accepted and not takes_any:
+            raise unknown_name(f"option of environment {name!r}:", option, accepted)
         if option in parameters and (wrong := mistaken(options[option], parameters[option].annotation)):
             raise TurnwiseError(f"environment {name!r}: option {option}: {wrong}")
-    required = [key for key in known if parameters[key].default is inspect.Parameter.empty and key not in options]
+    required = [key for key in accepted if parameters[key].default is inspect.Parameter.empty and key not in options]
     if required:
         raise TurnwiseError(f"environment {name!r} needs the option {required[0]!r}. Give it as make({name!r}, {required[0]}=…)")
 
@@ -296,14 +296,14 @@ def _tasks_of(env: Env, name: str, split: str, n: int | None) -> TaskSet:
     if listing is None:
         return numbered(name, split, n)
     takes_n = "n" in inspect.signature(listing).parameters
-    found = listing(split, n=n) if takes_n and n is not None else listing(split)
-    if not isinstance(found, TaskSet):
-        raise TurnwiseError(f"environment {name!r}: tasks({split!r}) gave {type(found).__name__}, not a TaskSet")
-    if n is None or n == len(found):
-        return found
-    if n > len(found):
-        raise TurnwiseError(f"environment {name!r} has {len(found)} tasks in split {split!r}, fewer than n={n}")
-    return found[:n]
+    task_set = listing(split, n=n) if takes_n and n is not None else listing(split)
+    if not isinstance(task_set, TaskSet):
+        raise TurnwiseError(f"environment {name!r}: tasks({split!r}) gave {type(task_set).__name__}, not a TaskSet")
+    if n is None or n == len(task_set):
+        return task_set
+    if n > len(task_set):
+        raise TurnwiseError(f"environment {name!r} has {len(task_set)} tasks in split {split!r}, fewer than n={n}")
+    return task_set[:n]
 
 
 def numbered(name: str, split: str, n: int | None = None) -> TaskSet:
@@ -378,8 +378,8 @@ def _describe(entry: Spec) -> dict[str, Any]:
     return row
 
 
-def _row(name: str, **known: Any) -> dict[str, Any]:
+def _row(name: str, **fields: Any) -> dict[str, Any]:
     row: dict[str, Any] = {"name": name, "summary": "", "splits": {}, "max_turns": None, "needs": [], "source": "turnwise"}
-    row.update(ready="error" not in known, error="")
-    row.update(known)
+    row.update(ready="error" not in fields, error="")
+    row.update(fields)
     return row

@@ -250,10 +250,10 @@ class WorkerSlots:
         return (self._busy_before + sum(worker.busy for worker in self._workers)) / max(len(self._workers), 1)
 
     def submit(self, request: Request) -> None:
-        place = request.slot % len(self._workers)
-        worker = self._workers[place]
+        index = request.slot % len(self._workers)
+        worker = self._workers[index]
         if worker.process.poll() is not None and not worker.pending:
-            worker = self._replace(place)  # it died between requests: no attempt is to blame
+            worker = self._replace(index)  # it died between requests: no attempt is to blame
         if request.task is not None:
             self._episodes[request.slot] = Episode(request.task, request.seed, request.state)
         elif (episode := self._episodes[request.slot]).moved:
@@ -266,11 +266,11 @@ class WorkerSlots:
     def gather(self, until: float) -> list[tuple[int, Answer, bool]]:
         """Answers as (slot, answer, whether the time limit was exceeded): at least one, or none when the clock passes `until`."""
         while True:
-            waiting = {worker.connection: place for place, worker in enumerate(self._workers) if worker.pending}
+            waiting = {worker.connection: index for index, worker in enumerate(self._workers) if worker.pending}
             if self._answers or not waiting:
                 break
             now = time.monotonic()
-            soonest = min(until, *(self._workers[place].deadline for place in waiting.values()))
+            soonest = min(until, *(self._workers[index].deadline for index in waiting.values()))
             patience = None if soonest == math.inf else max(0.0, soonest - now)
             for connection in wait(list(waiting), patience):
                 self._receive(waiting[connection])  # type: ignore[index]
@@ -280,8 +280,8 @@ class WorkerSlots:
         answers, self._answers = self._answers, []
         return answers
 
-    def _receive(self, place: int) -> None:
-        worker = self._workers[place]
+    def _receive(self, index: int) -> None:
+        worker = self._workers[index]
         try:
             while worker.connection.poll():
                 packed = worker.connection.recv_bytes()
@@ -292,9 +292,9 @@ class WorkerSlots:
                     (worker.busy,) = BUSY.unpack_from(packed, len(packed) - BUSY.size)
                     self._answered(worker.pending.popleft(), _unpack(packed))
         except BlockingIOError:
-            self._lose(place, Failure("", "the worker stopped in the middle of an answer"), timed_out=True)
+            self._lose(index, Failure("", "the worker stopped in the middle of an answer"), timed_out=True)
         except (EOFError, OSError):
-            self._lose(place, Failure(worker.cause_of_death()), timed_out=False)
+            self._lose(index, Failure(worker.cause_of_death()), timed_out=False)
 
     def _answered(self, request: Request, answer: Answer) -> None:
         episode = self._episodes[request.slot]
@@ -316,29 +316,29 @@ class WorkerSlots:
 
     def _enforce_limits(self) -> None:
         now = time.monotonic()
-        for place, worker in enumerate(self._workers):
+        for index, worker in enumerate(self._workers):
             if worker.deadline <= now and not worker.connection.poll():
-                self._lose(place, Failure("", f"no answer within {self._limit:g} seconds"), timed_out=True)
+                self._lose(index, Failure("", f"no answer within {self._limit:g} seconds"), timed_out=True)
 
-    def _lose(self, place: int, answer: Failure, timed_out: bool) -> None:
+    def _lose(self, index: int, answer: Failure, timed_out: bool) -> None:
         """Replace a worker. What it was playing gets the fault; the slots it shared with others play on in the new one."""
-        orphans = [request for request in self._workers[place].pending if not request.silent]
-        guilty = self._workers[place].pending[0].slot if self._workers[place].pending else None
+        orphans = [request for request in self._workers[index].pending if not request.silent]
+        guilty = self._workers[index].pending[0].slot if self._workers[index].pending else None
         self._episodes = {slot: episode for slot, episode in self._episodes.items() if slot != guilty}
-        self._replace(place)
+        self._replace(index)
         for request in orphans:
             if request.slot == guilty:
                 self._answers.append((request.slot, answer, timed_out))
             else:
                 self.submit(request)
 
-    def _replace(self, place: int) -> Worker:
-        self._workers[place].kill()
-        self._busy_before += self._workers[place].busy
-        self._workers[place] = Worker(self._setup, self._limit)
+    def _replace(self, index: int) -> Worker:
+        self._workers[index].kill()
+        self._busy_before += self._workers[index].busy
+        self._workers[index] = Worker(self._setup, self._limit)
         for slot, episode in self._episodes.items():
-            episode.moved = episode.moved or slot % len(self._workers) == place
-        return self._workers[place]
+            episode.moved = episode.moved or slot % len(self._workers) == index
+        return self._workers[index]
 
     def close(self) -> None:
         """Let the workers close their environments; end those that do not do so in a few seconds."""
