@@ -22,7 +22,6 @@ from turnwise.envs.cards.deck import points
 from turnwise.envs.cards.numberline import NumberLineEnv
 from turnwise.envs.cards.points import EZPointsEnv, Points24Env
 from turnwise.envs.check import check
-from turnwise.envs.pool import Pool
 
 GAMES = ("numberline", "ezpoints", "points24", "blackjack")
 SIGNS = "+-*/"
@@ -289,23 +288,6 @@ def test_no_text_crashes_and_rewards_stay_in_their_range(name: str, rewards: str
         assert env.reward_range[0] <= answer.reward <= env.reward_range[1]
         if answer.done:
             break
-
-
-@pytest.mark.parametrize("name", GAMES)
-def test_the_same_task_gives_the_same_episode_on_any_number_of_workers(name: str) -> None:
-    tasks = tw.tasks(name, "train")[:4]
-    played = []
-    for workers in (0, 1, 2):
-        with Pool(name, 2, workers=workers, timeout=60, options={"observe": "both"}) as pool:
-            seen = []
-            for place, task in enumerate(tasks):
-                seen.append(pool.reset(place % 2, task, seed=7).observation)
-                while seen[-1].actions and (result := pool.step(place % 2, seen[-1].actions[0])).transition:
-                    seen.append(result.observation)
-                    if result.over or len(seen) > 60:
-                        break
-        played.append([(one.text, one.images[0].tobytes()) for one in seen])
-    assert played[0] == played[1] == played[2]
 
 
 @pytest.mark.parametrize("name", GAMES)

@@ -120,7 +120,7 @@ def test_a_traceback_is_shortened_to_the_users_own_lines_in_a_worker_too() -> No
     assert found[0].own_lines == found[1].own_lines and found[0].message == "KeyError: 'left'"
     lines = found[0].own_lines.splitlines()
     assert [line.strip() for line in lines[1::2]] == ["return self.wrong()", 'return self.counted["left"]']
-    assert all("faulty_env.py" in line for line in lines[::2]) and "guarded.py" in found[0].traceback
+    assert all("faulty_env.py" in line for line in lines[::2]) and "worker.py" in found[0].traceback
 
 
 def test_our_own_errors_need_no_lines_unless_a_file_of_the_user_caused_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,7 @@ from turnwise.envs import EpisodeOver
 from turnwise.envs.check import check
 from turnwise.envs.gymnasium.spaces import words_of
 from turnwise.envs.gymnasium.toytext import drawing
-from turnwise.envs.pool import Pool
-from turnwise.util.errors import MissingExtra, TurnwiseError
+from turnwise.util.errors import TurnwiseError
 
 gymnasium = pytest.importorskip("gymnasium", reason="needs gymnasium: pip install 'turnwise[gymnasium]'")
 
@@ -214,23 +212,6 @@ def test_a_users_function_describes_what_is_too_large_for_text(own: str) -> None
 def test_a_users_function_also_describes_pictures(own: str) -> None:
     seen = tw.make("gymnasium", id=f"{own}:Picture", describe=lambda env, observation: f"mean {observation.mean():.0f}").reset(Task("1"))
     assert seen.text == "mean 7" and seen.images == ()
-
-
-def test_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gymnasium", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'turnwise\[gymnasium\]'"):
-        tw.make("gymnasium")
-
-
-def test_workers_give_the_same_episodes() -> None:
-    def play(workers: int) -> list[str]:
-        with Pool("gymnasium", 2, workers=workers, options={"id": "FrozenLake-v1"}) as pool:
-            seen = [pool.reset(0, Task("4"), 9).observation.text]
-            while not (result := pool.step(0, "down")).over:
-                seen.append(result.observation.text)
-        return seen
-
-    assert play(0) == play(1)
 
 
 def test_drawings_lose_colours_and_keep_what_was_highlighted() -> None:

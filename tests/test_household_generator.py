@@ -21,7 +21,6 @@ from turnwise.envs.household.generated import HouseholdEnv
 from turnwise.envs.household.house import TASK_TYPES
 from turnwise.envs.household.knobs import SIZES, TASK_ROOMS
 from turnwise.envs.household.rooms import LAMP, furnishings
-from turnwise.envs.pool import Pool
 from turnwise.util.errors import TurnwiseError
 
 # The first 50 houses of each size. They may change only on purpose: runs that name a task by its place would mean another house.
@@ -299,21 +298,6 @@ def test_any_knobs_give_solvable_houses(
 def test_the_checker_finds_nothing(size: str) -> None:
     report = check("household", size=size, anchor="state")
     assert report.problems == []
-
-
-def test_the_pool_gives_the_same_answers_with_any_number_of_workers() -> None:
-    found = tasks("household", n=6, size="tiny")
-    plans = [make("household").expert(task) for task in found]  # type: ignore[attr-defined]
-
-    def record(workers: int) -> list[str]:
-        with Pool("household", 6, workers=workers, options={"size": "tiny"}) as pool:
-            seen = [result.observation.text for result in pool.reset_all([(i, task, i) for i, task in enumerate(found)])]
-            for turn in range(max(map(len, plans))):
-                steps = [(slot, plan[turn]) for slot, plan in enumerate(plans) if turn < len(plan)]
-                seen += [f"{result.slot} {result.observation.text} {result.over}" for result in pool.step_all(steps)]
-        return seen
-
-    assert record(0) == record(1) == record(3)
 
 
 def test_a_house_written_by_hand_can_be_played() -> None:

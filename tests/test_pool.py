@@ -16,7 +16,7 @@ import pytest
 from timed_env import CLOCK, RESET, Factory
 
 from turnwise.data.tasks import Task
-from turnwise.envs import EpisodeOver, fork
+from turnwise.envs import EpisodeOver, workers
 from turnwise.envs import pool as pools
 from turnwise.envs.pool import EnvResult, Fault, Pool
 from turnwise.util.errors import TurnwiseError
@@ -68,7 +68,7 @@ def test_a_worker_that_plays_texts_loads_no_large_library() -> None:
 import sys
 from functools import partial
 from turnwise.envs import make, worker
-from turnwise.envs.guarded import GuardedEnvs
+from turnwise.envs.worker import GuardedEnvs
 from turnwise.data.tasks import Task
 played = GuardedEnvs(partial(make, {ENV!r}))
 played.reset(0, Task("0"), 1)
@@ -235,14 +235,25 @@ def test_close_leaves_no_process_behind_and_closes_the_environments(tmp_path: Pa
     with Pool(ENV, 3, workers=2, options={"marker": str(marker)}) as pool:
         pool.reset_all(starts(3))
         pool.step(0, "child")
+        pool.step(0, "daemon")
         pids = pool.pids
-        assert all(alive(pid) for pid in pids)
+        assert all(alive(pid) for pid in pids) and len(children_of(pids[0])) == 2
     assert not any(alive(pid) for pid in pids)
     assert marker.read_text() == "closed\n" * 3
     assert until(lambda: not children_of(pids[0]))
     pool.close()
     with pytest.raises(TurnwiseError, match="closed"):
         pool.reset(0, Task("0"))
+
+
+def test_a_worker_that_is_replaced_leaves_no_daemon_behind() -> None:
+    with Pool(ENV, 1, workers=1, timeout=2.0) as pool:
+        pool.reset_all(starts(1))
+        pool.step(0, "daemon")
+        before = pool.pids[0]
+        assert children_of(before)
+        assert pool.step(0, "hang").fault is Fault.TIMEOUT
+        assert until(lambda: not children_of(before))
 
 
 def children_of(pid: int) -> list[str]:
@@ -302,11 +313,11 @@ def test_a_class_of_the_users_script_plays_in_workers(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(source + guard + body)
     assert run(script).stdout.strip() == "place 0"
-    if fork.CAN_FORK:  # the workers are copies of the script's process, so it needs no guard
+    if workers.CAN_FORK:  # the workers are copies of the script's process, so it needs no guard
         script.write_text(source + "if True:\n" + body)
     assert run(script).stdout.strip() == "place 0"
-    again = source + "if True:\n    from turnwise.envs import fork\n    fork.CAN_FORK = False\n" + body  # as where there are no copies
-    script.write_text(again)
+    without_forks = "if True:\n    from turnwise.envs import workers\n    workers.CAN_FORK = False\n"
+    script.write_text(source + without_forks + body)
     done = run(script)
     assert "__name__ == '__main__'" in done.stdout + done.stderr
 
@@ -315,7 +326,7 @@ def run(script: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=False)
 
 
-@pytest.mark.skipif(not fork.CAN_FORK, reason="copies of a process need Linux")
+@pytest.mark.skipif(not workers.CAN_FORK, reason="copies of a process need Linux")
 def test_copies_of_this_process_play_what_no_other_process_can_get() -> None:
     from troubled_env import Troubled
 
@@ -339,7 +350,7 @@ def test_copies_of_this_process_play_what_no_other_process_can_get() -> None:
 
 
 def test_a_factory_that_cannot_be_sent_to_a_worker_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fork, "CAN_FORK", False)
+    monkeypatch.setattr(workers, "CAN_FORK", False)
     with pytest.raises(TurnwiseError, match="worker processes cannot get this environment"):
         Pool(lambda: None, 1, workers=1)
 

@@ -23,7 +23,7 @@ import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.cli.app import main
 from turnwise.config import objects
-from turnwise.envs import fork
+from turnwise.envs import workers
 from turnwise.report import progress
 
 QUICK = {key: value for key, value in TINY.items() if key != "env.name"} | {"iterations": 1, "name": "try"}
@@ -157,7 +157,7 @@ def test_options_of_an_environment_may_be_functions(tmp_path: Path) -> None:
     assert result.summary["finished"] and result.metrics[-1]["collect/turns"] == 16
 
 
-@pytest.mark.skipif(not fork.CAN_FORK, reason="copies of a process need Linux")
+@pytest.mark.skipif(not workers.CAN_FORK, reason="copies of a process need Linux")
 def test_classes_that_only_this_process_has_play_in_workers_as_without(tmp_path: Path) -> None:
     class Local(Bandit):
         pass
@@ -171,7 +171,7 @@ def test_where_a_process_cannot_be_copied_workers_are_refused_in_words(tmp_path:
     class Local(Bandit):
         pass
 
-    monkeypatch.setattr(fork, "CAN_FORK", False)
+    monkeypatch.setattr(workers, "CAN_FORK", False)
     with pytest.raises(TurnwiseError, match=r"worker processes cannot get this environment.*env\.workers=0"):
         tw.train(QUICK, env=Local, out=str(tmp_path), quiet=True, **{"env.workers": 1})
 

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, shared_folder
+from conftest import shared_folder
 from hypothesis import given
 from hypothesis import strategies as st
 from search_data import write_data
 
-import turnwise as tw
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Transition
@@ -167,20 +166,6 @@ def test_the_contract_is_kept(data: Path) -> None:
     assert report.episodes == 5
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_the_same_task_is_the_same_episode_on_any_number_of_workers(data: Path, workers: int) -> None:
-    tasks = tw.tasks("search", "test", data=str(data))
-    scripts = [["search[london]", "zzz", "search[engine]", f"answer[{task.data['answers'][0]}]"] for task in tasks]
-
-    def episodes(count: int) -> list[Any]:
-        with Pool("search", len(tasks), workers=count, options={"data": str(data), "anchor": "state"}) as pool:
-            seen: list[Any] = [pool.reset_all((slot, task, 0) for slot, task in enumerate(tasks))]
-            return seen + [pool.step_all((slot, script[turn]) for slot, script in enumerate(scripts)) for turn in range(4)]
-
-    here = episodes(0)
-    assert episodes(workers) == here and all(result.transition.success for result in here[-1])
-
-
 def test_a_server_gives_the_same_episodes_as_the_index_in_this_process(data: Path, task: Task) -> None:
     server = Server(make_retriever("bm25", data / "corpus" / "passages.jsonl.xz"), port=0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -248,6 +233,6 @@ def test_the_experts_searches_find_the_evidence_in_the_shared_corpus(shared: Sea
 
 
 def test_the_recipe_has_the_papers_settings() -> None:
-    config = Config.load(ROOT / "recipes" / "search-qa.toml")
+    config = Config.load("search-qa")
     assert (config.env.name, config.env.max_turns, config.agent.prompt, config.agent.history) == ("search", 4, "search", 4)
     assert (config.collect.groups, config.collect.group_size, config.learner.lr, config.iterations) == (256, 5, 1e-6, 200)

@@ -16,7 +16,6 @@ import turnwise as tw
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs import EpisodeOver
 from turnwise.envs.check import check
-from turnwise.envs.pool import Pool
 from turnwise.envs.sokoban.boxoban import BoxobanEnv, rooms
 from turnwise.envs.sokoban.env import REWARD_RANGE, GeneratedSokoban, SokobanEnv, room_of
 from turnwise.envs.sokoban.generator import Knobs, generate, standard_plan
@@ -168,20 +167,6 @@ def test_no_text_crashes_and_rewards_stay_in_their_range(actions: list[str], num
         if answer.done:
             assert answer.success
             break
-
-
-def test_the_same_task_gives_the_same_episode_on_any_number_of_workers() -> None:
-    tasks = tw.tasks("sokoban", "train", n=4, size=7, boxes=2)
-    played = []
-    for workers in (0, 1, 2):
-        with Pool("sokoban", 2, workers=workers, timeout=60, options={"size": 7, "boxes": 2, "observe": "both", "anchor": "state"}) as pool:
-            seen = []
-            for place, task in enumerate(tasks):
-                slot = place % 2
-                seen.append(pool.reset(slot, task, seed=place).observation)
-                seen += [pool.step(slot, move).observation for move in ("up", "left", "?", "down", "right")]
-        played.append([(one.text, one.anchor, one.images[0].tobytes()) for one in seen])
-    assert played[0] == played[1] == played[2]
 
 
 def test_rooms_are_the_same_for_ever() -> None:

@@ -10,11 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from webshop_case import write_shop
 
-import turnwise as tw
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver
 from turnwise.envs.check import ODD_ACTIONS, check
-from turnwise.envs.pool import Pool
 from turnwise.envs.webshop.env import WebShopEnv
 from turnwise.envs.webshop.goals import _whole_groups
 from turnwise.envs.webshop.shop_pages import parse
@@ -265,34 +263,6 @@ def test_the_expert_scores_one_on_real_goals_within_the_turn_limit(real: WebShop
         assert ends[-1].reward == 1.0 and ends[-1].success and len(plan) <= real.max_turns
 
 
-@settings(max_examples=60)
-@given(st.lists(st.text(max_size=40), max_size=6), st.integers(0, 499))
-def test_any_text_is_an_answerable_action_in_the_real_shop(real: WebShopEnv, texts: list[str], place: int) -> None:
-    real.reset(real.tasks("valid")[place])
-    for text in texts:
-        for action in (text, f"search[{text}]", f"click[{text}]"):
-            assert real.step(action).reward == 0.0
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_workers_play_the_same_episodes(real: WebShopEnv, workers: int) -> None:
-    folder = str(shared_folder("webshop"))
-    chosen = list(real.tasks("valid")[:4])
-    with Pool("webshop", 4, workers=workers, timeout=120, options={"data": folder, "anchor": "observation"}) as pool:
-        for slot, task in enumerate(chosen):
-            seen = [pool.reset(slot, task, 0).observation]
-            seen += [pool.step(slot, action).observation for action in real.expert(task)]
-            expected = [real.reset(task)]
-            expected += [real.step(action).observation for action in real.expert(task)]
-            assert seen == expected
-
-
 def test_the_checker_finds_no_fault() -> None:
     report = check("webshop", data=str(shared_folder("webshop")))
     assert report.ok, report.problems
-
-
-def test_the_registry_offers_it() -> None:
-    folder = str(shared_folder("webshop"))
-    assert len(tw.tasks("webshop", split="valid", data=folder, n=5)) == 5
-    assert tw.make("webshop", data=folder, products=100).search("lamp")

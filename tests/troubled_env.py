@@ -69,5 +69,8 @@ def accident(action: str) -> None:
         eaten = []
         while len(eaten) < 4096:
             eaten.append(b"x" * 2**20)
+    if action == "daemon":  # in a session of its own, and its parent has ended
+        script = f"import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(1000)  # child of {os.getpid()}"
+        subprocess.run([sys.executable, "-c", script], check=True)
     if action == "child":
         subprocess.Popen([sys.executable, "-c", f"import time; time.sleep(1000)  # child of {os.getpid()}"])

@@ -17,6 +17,7 @@ from turnwise.config import objects
 from turnwise.config.trust import keep_files
 from turnwise.envs import registry
 from turnwise.envs.blame import EnvironmentFault
+from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.playing import last_call, playing
 from turnwise.learn.saving import write_folder
 from turnwise.planner.small_gpu import for_this_gpu, keep_choice, limited, prepare_allocator
@@ -194,8 +195,8 @@ def keep_tokenizer(run: Run, config: Config, tokenizer: Any) -> None:
 
 def keep_display(run: Run, config: Config) -> None:
     """Keep how the environment wants its attempts to be shown (`shows` of its class), so that pages need not load it."""
-    if shows := getattr(registry.spec(config.env.name).load(), "shows", None):
-        run.write_environment({"name": config.env.name, "shows": str(shows)})
+    if shows := Capabilities(registry.spec(config.env.name).load()).shows:
+        run.write_environment({"name": config.env.name, "shows": shows})
 
 
 def evaluate(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from importlib.util import find_spec
 
 import numpy as np
@@ -13,7 +12,7 @@ import turnwise as tw
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver
 from turnwise.envs.check import check
-from turnwise.util.errors import MissingExtra, TurnwiseError
+from turnwise.util.errors import TurnwiseError
 from turnwise_envs.babyai import levels, words
 from turnwise_envs.babyai.scripted import Wish, wishes
 
@@ -84,13 +83,6 @@ def test_levels_are_named_by_name_id_or_set_and_those_that_cannot_be_won_say_why
         levels.chosen("OpenDoorsOrderN2Debug")
     with pytest.raises(TurnwiseError, match="GoToLocal"):
         levels.chosen("GoToLocl")
-
-
-def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "minigrid", None)
-    levels.load.cache_clear()
-    with pytest.raises(MissingExtra, match=r"pip install 'turnwise-envs\[babyai\]'"):
-        tw.make("babyai")
 
 
 # -- on the package -----------------------------------------------------------------------------------------------------------------------

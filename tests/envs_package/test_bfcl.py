@@ -16,7 +16,7 @@ from turnwise.envs.base import Transition
 from turnwise.envs.check import check
 from turnwise.envs.tools.calls import Call
 from turnwise.util.errors import TurnwiseError
-from turnwise_envs.bfcl import benchmark, state
+from turnwise_envs.bfcl import state
 from turnwise_envs.bfcl.benchmark import CATEGORIES, Entry, entries, held_out, scenarios, simulator
 from turnwise_envs.bfcl.calls import DONE, Calls, read_action, written
 from turnwise_envs.bfcl.env import BfclEnv
@@ -359,15 +359,3 @@ def test_options_and_tasks_that_do_not_exist_are_named() -> None:
     for data in ({}, {"category": "base", "number": 200}, {"category": "other", "number": 1}):
         with pytest.raises(TurnwiseError, match="task"):
             BfclEnv().reset(Task("x", "train", data))
-
-
-def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str) -> Any:
-        raise ModuleNotFoundError(name=name)
-
-    benchmark._folder.cache_clear()
-    monkeypatch.setattr(benchmark, "import_module", absent)
-    with pytest.raises(
-        TurnwiseError, match=r"^environment 'bfcl' needs the package bfcl_eval. Install it with: turnwise envs --install bfcl$"
-    ):
-        BfclEnv()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 import turnwise as tw
 from turnwise.data.tasks import Task
 from turnwise.envs.check import check
-from turnwise.util.errors import MissingExtra, TurnwiseError
+from turnwise.util.errors import TurnwiseError
 from turnwise_envs.minihack import tasks, words
 from turnwise_envs.minihack.explore import Explorer, wander
 
@@ -97,14 +96,6 @@ def test_the_explorer_takes_the_shortest_way_and_keeps_off_lava_and_traps() -> N
 def test_a_move_that_leads_nowhere_is_given_up() -> None:
     explorer, seen = Explorer(), screen("|@.>|", "|...|")
     assert [explorer.act(seen, WAYS) for _ in range(5)][-1] != "east"
-
-
-def test_without_the_packages_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "nle", None)
-    tasks.load.cache_clear()
-    for name in ("minihack", "nethack"):
-        with pytest.raises(MissingExtra, match=r"pip install 'turnwise-envs\[minihack\]'"):
-            tw.make(name)
 
 
 # -- on the packages ----------------------------------------------------------------------------------------------------------------------

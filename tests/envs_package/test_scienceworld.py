@@ -15,8 +15,7 @@ from java_cases import gone, kill, orphan
 from needing import ready
 
 from turnwise.data.tasks import Task
-from turnwise.envs.check import check
-from turnwise.envs.findings import essence
+from turnwise.envs.check import check, essence
 from turnwise_envs.scienceworld.env import ScienceWorldEnv
 from turnwise_envs.shared.java import JavaLost
 

@@ -27,8 +27,7 @@ from turnwise.collect.players import RandomPlayer
 from turnwise.data.rollouts import Stop
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Share
-from turnwise.envs.check import check
-from turnwise.envs.findings import essence
+from turnwise.envs.check import check, essence
 from turnwise.envs.pool import Pool
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive

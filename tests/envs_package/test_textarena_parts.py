@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 
 from turnwise.util.errors import TurnwiseError
 from turnwise_envs.textarena.dice import Dice
-from turnwise_envs.textarena.match import Match, canonical, shown
+from turnwise_envs.textarena.match import canonical, shown
 from turnwise_envs.textarena.moves import MOST, at_most, listed
 from turnwise_envs.textarena.opponents import check_kind
 from turnwise_envs.textarena.solvers import EXPERTS, RULES
@@ -42,12 +41,6 @@ def test_games_are_found_by_family_and_by_id() -> None:
         find("TicTacTo")
     with pytest.raises(TurnwiseError, match=r"does not run.*key of a service"):
         find("Debate")
-
-
-def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "textarena", None)
-    with pytest.raises(TurnwiseError, match=r"pip install 'turnwise-envs\[textarena\]'"):
-        Match(*find("Nim"), 2, 0)
 
 
 def test_opponents_are_checked_before_a_game_begins() -> None:

@@ -13,8 +13,7 @@ from needing import ready
 
 import turnwise as tw
 from turnwise.data.tasks import Task
-from turnwise.envs.check import check
-from turnwise.envs.findings import essence
+from turnwise.envs.check import check, essence
 from turnwise.envs.pool import Fault, Pool
 from turnwise.util.errors import TurnwiseError
 from turnwise_envs.shared.java import JavaLost

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from turnwise.data.tasks import Task
 from turnwise.envs.answers import read_observation, read_snapshot, read_transition
 from turnwise.envs.base import Observation, Restorable, Transition, without
+from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.snapshots import pack, restoring, unpack
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
@@ -129,9 +130,10 @@ class AdvisedEnv:
         self._env = env
         self._played: list[str] = []
         self._planned: tuple[tuple[str, str], list[str]] | None = None  # kept for the next attempt at the same task: plans can be expensive
-        self._advises, plans = (callable(getattr(env, name, None)) for name in ("expert_action", "expert"))
+        can = Capabilities(env)
+        self._advises, plans = can.expert_action is not None, can.expert is not None
         self._follows_plan = plans and (plan_first or not self._advises)
-        self._speaks = callable(getattr(env, "expert_words", None))
+        self._speaks = can.expert_words is not None
         if required and not (self._advises or plans):
             raise TurnwiseError(f"{type(env).__name__} has no expert: it needs expert(task) or expert_action()")
         if isinstance(env, Restorable):

@@ -20,6 +20,7 @@ from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs import registry
 from turnwise.envs.base import Observation
+from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.pool import EnvResult, Fault, Pool
 from turnwise.envs.registry import portable
 from turnwise.envs.scripts import Limits, Play, Reset, play_all
@@ -207,7 +208,7 @@ def offers(name: str, options: dict[str, Any], *methods: str) -> bool:
     """Whether the environment has one of these optional methods."""
     env = registry.make(name, **options)
     try:
-        return any(callable(getattr(env, method, None)) for method in methods)
+        return any(Capabilities(env).has_method(method) for method in methods)
     finally:
         registry.close(env)
 

@@ -20,6 +20,7 @@ from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.answers import read_observation, read_transition
 from turnwise.envs.base import Observation
 from turnwise.envs.blame import one_line
+from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.check import check
 from turnwise.envs.registry import close, describe, make, spec, tasks, turn_limit
 from turnwise.util.seeds import derive
@@ -78,9 +79,9 @@ def compare_all(n: int = PANEL, tell: Callable[[str], None] = lambda name: None)
 
 def _panel(name: str, n: int, options: dict[str, Any]) -> tuple[str, TaskSet]:
     splits = next(row["splits"] for row in describe(name)) or {"valid": None}
-    split = min(splits, key=lambda known: (not known.startswith("valid"), not known.startswith(("dev", "test")), known))
-    found = tasks(name, split, **options)
-    return split, found.panel(min(n, len(found.distinct())), SEED)
+    split = min(splits, key=lambda split: (not split.startswith("valid"), not split.startswith(("dev", "test")), split))
+    task_set = tasks(name, split, **options)
+    return split, task_set.panel(min(n, len(task_set.distinct())), SEED)
 
 
 def _modest_expert(name: str, panel: TaskSet, limit: int, options: dict[str, Any]) -> Score | None:
@@ -124,22 +125,23 @@ def _attempt(env: Any, agent: str, task: Task, limit: int) -> tuple[bool, float,
 
 
 def _chooser(env: Any, agent: str, task: Task, first: Observation) -> Choose | None:
+    can = Capabilities(env)
     if agent == "random":
-        if first.actions is None and callable(make := getattr(env, "random_action", None)):
-            return lambda seen, turn: str(make(derive(SEED, "random agent", task.id, turn)))
+        if first.actions is None and (random_action := can.random_action) is not None:
+            return lambda seen, turn: str(random_action(derive(SEED, "random agent", task.id, turn)))
         return None if first.actions is None else lambda seen, turn: _any(seen, task, turn)
     if agent == "scripted":
-        return _advice(getattr(env, "scripted_action", None))
-    if callable(getattr(env, "expert_action", None)):
-        return _advice(env.expert_action)
-    if not callable(plan := getattr(env, "expert", None)):
+        return _advice(can.scripted_action)
+    if can.expert_action is not None:
+        return _advice(can.expert_action)
+    if can.expert is None:
         return None
-    actions = [str(action) for action in plan(task)]
+    actions = [str(action) for action in can.expert(task)]
     return lambda seen, turn: actions[turn] if turn < len(actions) else None
 
 
-def _advice(advise: Any) -> Choose | None:
-    if not callable(advise):
+def _advice(advise: Callable[[], str | None] | None) -> Choose | None:
+    if advise is None:
         return None
 
     def choose(seen: Observation, turn: int) -> str | None:

@@ -22,10 +22,7 @@ from turnwise.util.files import cache_folder
 from turnwise.util.printable import printable
 
 PACKAGE = Path(__file__).resolve().parent.parent
-GUARDS = tuple(
-    PACKAGE / file
-    for file in ("envs/guarded.py", "envs/worker.py", "envs/check.py", "envs/play.py", "envs/registry.py", "collect/players.py")
-)
+GUARDS = tuple(PACKAGE / file for file in ("envs/worker.py", "envs/check.py", "envs/play.py", "envs/registry.py", "collect/players.py"))
 MOST_FRAMES = 8
 MESSAGE_LIMIT = 500
 

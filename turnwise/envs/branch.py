@@ -64,11 +64,11 @@ def _compare(result: EnvResult, turn: int, anchor: Any) -> Arrived | None:
     """What is wrong with the state before a turn; None if it is the recorded one."""
     if result.fault is not None:
         return Arrived(result, False, f"turn {turn}: {result.stop_reason}")
-    found = result.observation.key
-    if not _same(found, anchor):
-        return Arrived(result, False, f"turn {turn}: the anchor is {short(found)}, and was {short(anchor)}")
+    reached = result.observation.key
+    if not _same(reached, anchor):
+        return Arrived(result, False, f"turn {turn}: the anchor is {short(reached)}, and was {short(anchor)}")
     if result.over:
-        return Arrived(result, False, f"turn {turn}: the attempt has ended here, at anchor {short(found)}, and had gone on")
+        return Arrived(result, False, f"turn {turn}: the attempt has ended here, at anchor {short(reached)}, and had gone on")
     return None
 
 

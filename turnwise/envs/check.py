@@ -3,6 +3,10 @@
 Run it first on a new environment. Each problem names the rule, what was observed, and what to do. Training depends on these rules: a group
 of trajectories can be compared only if the same task, seed and actions lead to the same results, in any process, and
 regardless of what else is played at the same time.
+
+Branches have rules of their own: a snapshot restores its state in any instance; without snapshots, a replay of the actions does. A
+`restore` that forgets a hidden card or the state of a generator is only noticed in later answers, so every restored episode is played to
+its end.
 """
 
 from __future__ import annotations
@@ -11,20 +15,82 @@ import pickle
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
+from turnwise.data.anchors import digest
 from turnwise.data.tasks import Task, TaskSet
-from turnwise.envs.answers import BadAnswer, read_observation, read_transition
+from turnwise.envs.answers import BadAnswer, read_observation, read_snapshot, read_transition
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.blame import one_line, own_lines
-from turnwise.envs.check_branches import check_branches
-from turnwise.envs.findings import Report, Script, essence
+from turnwise.envs.branch import Arrived, arrive
+from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.pool import Pool
 from turnwise.envs.registry import NUMBERED_SPLITS, close, numbered, resolve, split_sizes, tasks, turn_limit
+from turnwise.envs.scripts import Play, play_all
 from turnwise.util.errors import TurnwiseError
 
 ODD_ACTIONS = ("", " ", "xyzzy", "LOOK", "\x00", "\U0001f600", "a" * 10_000, "look\nlook", "\ud800", "{'json': [1, 2]}")
+LARGE = 64 * 1024
+PAIR = "snapshot() and restore(state) come together"
+SNAPSHOT, RESTORE = "snapshot() of a running episode does not raise", "restore(state) of an own snapshot does not raise"
+SEES, GOES_ON = "restore(state) gives the observation of the snapshot", "after restore(state) the same actions give the same answers"
+REFUSES, OUTSIDE = "restore(state) refuses what is not a snapshot", "snapshot() before reset() raises EpisodeOver"
+UNTOUCHED = "snapshot() changes nothing"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One broken rule: its name, what was observed and where, and the lines of the user's file that caused it."""
+
+    rule: str
+    seen: str
+    lines: str = ""
+
+
+@dataclass
+class Report:
+    """The checker's findings. `ok` is true if there are no problems; notes are informative but not problems."""
+
+    name: str
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    episodes: int = 0
+    turns: int = 0
+    won: int = 0
+    snapshot_bytes: int | None = None  # the largest one; none where there are no snapshots
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def add(self, rule: str, seen: str, lines: str = "") -> None:
+        """Keep only the first occurrence per rule."""
+        if all(problem.rule != rule for problem in self.problems):
+            self.problems.append(Problem(rule, " ".join(seen.split())[:400], lines))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "ok": self.ok}
+
+
+@dataclass
+class Script:
+    """One episode: the actions and their results, to be compared with a replay."""
+
+    task: Task
+    seed: int
+    first: Observation
+    actions: list[str] = field(default_factory=list)
+    transitions: list[Transition] = field(default_factory=list)
+
+
+def essence(answer: Any) -> tuple[Any, ...]:
+    """What must be equal in two equal results: text, actions, anchor (of pictures: their content) and, for a transition, reward and end."""
+    if isinstance(answer, Transition):
+        return (*essence(answer.observation), answer.reward, answer.done, answer.success, dict(answer.others))
+    return (answer.text, answer.actions, digest(answer.key), answer.seat)
 
 
 def check(env: str | Callable[[], Any], *, episodes: int = 5, turns: int = 50, seed: int = 0, **options: Any) -> Report:
@@ -37,11 +103,11 @@ def check(env: str | Callable[[], Any], *, episodes: int = 5, turns: int = 50, s
         checks = _Checks(factory, report, random.Random(f"check {seed}"))
         if (task_list := checks.task_list(env, options, episodes)) is None:
             return report
-        if getattr(getattr(factory, "func", factory), "plays_itself", False):
+        if Capabilities(factory.func if isinstance(factory, partial) else factory).plays_itself:
             report.notes.append("a program plays by itself: only its tasks were checked. Training and evaluation run it")
             return report
         scripts = [s for s in (checks.play(task, turns, seed + i) for i, task in enumerate(task_list)) if s is not None]
-        limit = turn_limit(env, checks.opened[0]) if isinstance(env, str) else getattr(env, "max_turns", None)
+        limit = turn_limit(env, checks.opened[0]) if isinstance(env, str) else Capabilities(env).max_turns
         checks.end_of_episode(scripts, limit)
         checks.again(scripts)
         checks.side_by_side(scripts)
@@ -91,7 +157,7 @@ class _Checks:
             if not callable(getattr(made, method, None)):
                 self.report.add(f"the environment has {method}()", f"{type(made).__name__} has none")
                 return None
-        turns = getattr(made, "max_turns", None)
+        turns = Capabilities(made).max_turns
         if turns is not None and (isinstance(turns, bool) or not isinstance(turns, int) or turns < 1):
             self.report.add("max_turns is a positive integer", f"it is {turns!r}")
         sets: dict[str, TaskSet] = {}
@@ -125,7 +191,7 @@ class _Checks:
 
     @staticmethod
     def _splits(env: str | Callable[[], Any]) -> list[str]:
-        declared = split_sizes(env) if isinstance(env, str) else getattr(env, "splits", None)
+        declared = split_sizes(env) if isinstance(env, str) else Capabilities(env).splits
         return list(declared or NUMBERED_SPLITS)
 
     def play(self, task: Task, turns: int, seed: int) -> Script | None:
@@ -255,7 +321,7 @@ class _Checks:
 
     def expert(self, task_list: list[Task]) -> None:
         env = self.make()
-        if not callable(plan := getattr(env, "expert", None)):
+        if (plan := Capabilities(env).expert) is None:
             return
         for task in task_list:
             try:
@@ -295,7 +361,8 @@ def _take(env: str | Callable[[], Any], options: Mapping[str, Any], made: Any, s
     if isinstance(env, str):
         found = tasks(env, split, **options)
     else:
-        found = made.tasks(split) if callable(getattr(made, "tasks", None)) else numbered(type(made).__name__, split)
+        listing = Capabilities(made).tasks
+        found = numbered(type(made).__name__, split) if listing is None else listing(split)
     return found[:n]
 
 
@@ -306,3 +373,107 @@ def _steps(env: Any, script: Script) -> Iterator[Any]:
             yield read_transition(env.step(action), env)
     except Exception as error:
         yield error
+
+
+def check_branches(make: Callable[[], Any], report: Report, scripts: list[Script]) -> None:
+    """Try what a branch would do, in every episode that was played."""
+    env = make()
+    can = Capabilities(env)
+    has = [can.snapshot is not None, can.restore is not None]
+    if all(has):
+        _refuses(env, report)
+        for script in scripts:
+            _snapshots(make, report, script)
+    elif any(has):
+        report.add(PAIR, f"{type(env).__name__} has only {'snapshot' if has[0] else 'restore'}()")
+    else:
+        _replays(make, report, scripts)
+
+
+def _refuses(env: Any, report: Report) -> None:
+    try:
+        env.snapshot()
+        report.add(OUTSIDE, "it returned. Raise turnwise.envs.EpisodeOver there")
+    except EpisodeOver:
+        pass
+    except Exception as error:
+        report.add(OUTSIDE, f"it raised {one_line(error)}", own_lines(error))
+    for odd in (b"", b"{}", b"\x00" * 100):
+        try:
+            env.restore(odd)
+            report.add(REFUSES, f"it accepted {odd[:8]!r}. Raise turnwise.TurnwiseError there")
+        except TurnwiseError:
+            continue
+        except Exception as error:
+            report.add(REFUSES, f"{odd[:8]!r}: it raised {one_line(error)}. Raise turnwise.TurnwiseError there", own_lines(error))
+
+
+def _snapshots(make: Callable[[], Any], report: Report, script: Script) -> None:
+    """Play an episode again with a snapshot before every turn; restore the first, the middle and the last one in fresh instances."""
+    env, where, states = make(), f"task {script.task.id!r}, seed {script.seed}", list[bytes | None]()
+    try:
+        again = Script(script.task, script.seed, read_observation(env.reset(script.task, script.seed), env))
+        for action in script.actions:
+            states.append(read_snapshot(env.snapshot(), env))
+            again.transitions.append(read_transition(env.step(action), env))
+            again.actions.append(action)
+            if again.transitions[-1].done:
+                break
+    except BadAnswer as error:
+        return report.add(error.rule, f"{where}, turn {len(again.actions)}: {error}", error.lines)
+    except Exception as error:
+        return report.add(SNAPSHOT, f"{where}, turn {len(states)}: {one_line(error)}", own_lines(error))
+    if report.ok and list(map(essence, again.transitions)) != list(map(essence, script.transitions)):
+        report.add(UNTOUCHED, f"{where}: with a snapshot before every turn the answers are others")
+    kept = [(turn, state) for turn, state in enumerate(states) if state is not None]
+    _weigh(report, [len(state) for _, state in kept])
+    for place in sorted({0, len(kept) // 2, len(kept) - 1}) if kept else ():
+        _restores(make, report, again, *kept[place])
+    return None
+
+
+def _weigh(report: Report, sizes: list[int]) -> None:
+    before, largest = report.snapshot_bytes or 0, max(sizes, default=0)
+    if sizes:
+        report.snapshot_bytes = max(before, largest)
+    if before <= LARGE < largest:
+        report.notes.append(f"a snapshot takes {largest:,} bytes; a few thousand are usual, and a run keeps many")
+
+
+def _restores(make: Callable[[], Any], report: Report, script: Script, turn: int, state: bytes) -> None:
+    where = f"task {script.task.id!r}, seed {script.seed}, snapshot before turn {turn}"
+    env = make()
+    try:
+        seen = read_observation(env.restore(state), env, "restore")
+    except Exception as error:
+        return report.add(RESTORE, f"{where}: {one_line(error)}", own_lines(error))
+    if essence(seen) != essence(_observation_before(script, turn)):
+        return report.add(SEES, f"{where}: text, actions or anchor differ")
+    for later, (action, wanted) in enumerate(zip(script.actions[turn:], script.transitions[turn:], strict=True), turn):
+        try:
+            answer = read_transition(env.step(action), env)
+        except Exception as error:
+            return report.add(GOES_ON, f"{where}: turn {later}: {one_line(error)}", own_lines(error))
+        if essence(answer) != essence(wanted):
+            return report.add(GOES_ON, f"{where}: the answer of turn {later} differs")
+    return None
+
+
+def _observation_before(script: Script, turn: int) -> Observation:
+    return script.transitions[turn - 1].observation if turn else script.first
+
+
+def _replays(make: Callable[[], Any], report: Report, scripts: list[Script]) -> None:
+    """Without snapshots a branch replays the actions. If that does not reach the same state, it is a note, not a broken rule."""
+    pool = Pool(make, 1)  # never closed: the checker closes what it made
+    for found in play_all(pool, (_way(script) for script in scripts if script.actions)):
+        if not found.ok:
+            remedy = "The class needs snapshot() and restore(state)"
+            report.notes.append(f"a branch from the middle of an attempt would be dropped. {found.message}. {remedy}")
+            return
+
+
+def _way(script: Script) -> Play[Arrived]:
+    """To the last turn of an episode, by its actions."""
+    anchors = [_observation_before(script, turn).key for turn in range(len(script.actions))]
+    return arrive(script.task, script.seed, script.actions[:-1], anchors)

@@ -46,10 +46,10 @@ def install(name: str, tell: Tell) -> list[str]:
 
 def missing(entry: Spec) -> list[str]:
     """What an environment still needs, and what to do about it."""
-    return [told(need) for need in entry.needs if not need.met()]
+    return [describe_missing(need) for need in entry.needs if not need.met()]
 
 
-def told(need: Need) -> str:
+def describe_missing(need: Need) -> str:
     by_hand = "" if need.install is not None else " (not from pip)"
     return f"{need.what} is missing{by_hand}: {need.remedy}"
 
@@ -59,14 +59,14 @@ def _run(wanted: Install) -> None:
         _pip(wanted.requirements)
         invalidate_caches()
         return
-    place = private_folder(wanted.private)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    fresh = folder_beside(place, ".part")
+    folder = private_folder(wanted.private)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = folder_beside(folder, ".part")
     try:
         _pip(["--no-deps", "--target", str(fresh), *wanted.requirements])
-        if place.exists():
-            shutil.rmtree(place)
-        fresh.rename(place)
+        if folder.exists():
+            shutil.rmtree(folder)
+        fresh.rename(folder)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     invalidate_caches()
@@ -78,19 +78,19 @@ def _pip(arguments: Sequence[str]) -> None:
         shown = " ".join(arguments)
         raise TurnwiseError(f"this Python ({sys.executable}) has no pip. Install with your own tool what pip would: pip install {shown}")
     command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--retries", str(RETRIES), "--timeout", str(SECONDS)]
-    said = []
+    output = []
     with subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True, errors="replace") as process:
         assert process.stderr is not None
         for line in process.stderr:
             say(line.rstrip("\n"), err=True)
-            said.append(line.strip())
+            output.append(line.strip())
     if process.returncode == 0:
         return
     what = " ".join(word for word in arguments if not word.startswith("-") and not Path(word).is_dir())
-    if any(sign in line for line in said for sign in UNREACHABLE):
+    if any(sign in line for line in output for sign in UNREACHABLE):
         raise TurnwiseError(
             f"pip reached no package index, so {what} cannot be installed. Connect this machine, or give pip a mirror or wheels "
             "(PIP_INDEX_URL, PIP_FIND_LINKS)"
         )
-    last = next((line for line in reversed(said) if line.startswith("ERROR")), said[-1] if said else "no message")
+    last = next((line for line in reversed(output) if line.startswith("ERROR")), output[-1] if output else "no message")
     raise TurnwiseError(f"pip could not install {what} (exit code {process.returncode}): {last}")

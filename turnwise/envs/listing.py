@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from turnwise.envs.agents import AGENTS
-from turnwise.envs.findings import Report
+from turnwise.envs.check import Report
 from turnwise.util.console import Console
 from turnwise.util.printable import counted, printable
 
@@ -66,9 +66,9 @@ def agents_table(rows: list[dict[str, Any]]) -> Table:
                 Text(printable(row["name"]), style="bold yellow"), Text(f"missing: {printable(', '.join(row['missing']))}", style="red")
             )
             continue
-        kept = Text(printable("broken: " + "; ".join(row["contract"])), style="red") if row["contract"] else Text("kept")
+        contract = Text(printable("broken: " + "; ".join(row["contract"])), style="red") if row["contract"] else Text("kept")
         scores = [_score(row["agents"][agent]) for agent in AGENTS]
-        table.add_row(Text(printable(row["name"]), style="bold green"), f"{row['tasks']} {printable(row['split'])}", kept, *scores)
+        table.add_row(Text(printable(row["name"]), style="bold green"), f"{row['tasks']} {printable(row['split'])}", contract, *scores)
     table.caption = "success, and the mean reward of an attempt"
     return table
 
@@ -87,5 +87,5 @@ def print_report(report: Report, console: Console) -> None:
     for note in report.notes:
         console.print(Text.assemble(("note: ", "yellow"), printable(note)))
     verdict = "keeps the contract" if report.ok else f"breaks {len(report.problems)} rules" if len(report.problems) > 1 else "breaks a rule"
-    kept = "" if report.snapshot_bytes is None else f", snapshots of up to {report.snapshot_bytes:,} bytes"
-    console.print(Text.assemble((printable(report.name), "bold"), f" {verdict} ({played}{kept})"))
+    snapshots = "" if report.snapshot_bytes is None else f", snapshots of up to {report.snapshot_bytes:,} bytes"
+    console.print(Text.assemble((printable(report.name), "bold"), f" {verdict} ({played}{snapshots})"))

@@ -17,6 +17,7 @@ from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.answers import BadAnswer, read_observation, read_transition
 from turnwise.envs.base import Env, Observation, Transition
 from turnwise.envs.blame import EnvironmentFault, one_line, own_lines
+from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.registry import NUMBERED_SPLITS, close, make, split_sizes, tasks, turn_limit
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.printable import counted, printable
@@ -36,8 +37,8 @@ def find_task(name: str, wanted: str, split: str = "train", **options: Any) -> T
                 sets[other] = tasks(name, other, **options)
     if wanted.isdecimal() and not (len(sets[split]) and sets[split][0].id.isdecimal()):
         return task_at(name, split, int(wanted), **options)  # if ids are not numbers, a number is an index: no need to create all tasks
-    for found in sets.values():
-        for task in found:
+    for task_set in sets.values():
+        for task in task_set:
             if task.id == wanted:
                 return task
     if wanted.isdecimal():
@@ -45,18 +46,18 @@ def find_task(name: str, wanted: str, split: str = "train", **options: Any) -> T
     raise TurnwiseError(f"environment {name!r} has no task {wanted!r} in {', '.join(sets)}.{_nearest(wanted, sets)}")
 
 
-def task_at(name: str, split: str, place: int, **options: Any) -> Task:
+def task_at(name: str, split: str, index: int, /, **options: Any) -> Task:
     """The task at an index of a split; any index for an unlimited split."""
     endless = split in (sizes := split_sizes(name)) and sizes[split] is None
-    found = tasks(name, split, n=place + 1 if endless else None, **options)
-    if not 0 <= place < len(found):
-        raise TurnwiseError(f"task set {found.name!r} has {len(found)} tasks, counted from 0: there is no task {place}")
-    return found[place]
+    task_set = tasks(name, split, n=index + 1 if endless else None, **options)
+    if not 0 <= index < len(task_set):
+        raise TurnwiseError(f"task set {task_set.name!r} has {len(task_set)} tasks, counted from 0: there is no task {index}")
+    return task_set[index]
 
 
 def _nearest(wanted: str, sets: Mapping[str, TaskSet]) -> str:
-    ids = [task.id for found in sets.values() for task in found]
-    near = [known for known in ids if wanted and wanted in known] or difflib.get_close_matches(wanted, ids[:5000], n=1, cutoff=0.3)
+    ids = [task.id for task_set in sets.values() for task in task_set]
+    near = [id for id in ids if wanted and wanted in id] or difflib.get_close_matches(wanted, ids[:5000], n=1, cutoff=0.3)
     return f" The nearest id is {near[0]!r}" if near else f" An id looks like {ids[0]!r}" if ids else " It has no tasks at all"
 
 
@@ -95,7 +96,7 @@ class Game:
 
     def hint(self) -> str | None:
         """The expert's next action: from the current state, or along its plan while the player follows it."""
-        if callable(advise := getattr(self.env, "expert_action", None)):
+        if (advise := Capabilities(self.env).expert_action) is not None:
             with named(f"task {self.task.id!r}, expert_action()"):
                 advice = advise()
             return None if advice is None else str(advice)
@@ -130,9 +131,10 @@ def named(where: str) -> Iterator[None]:
 
 def expert_plan(env: Env, task: Task, seed: int) -> list[str] | None:
     """The expert's actions from the start: its plan if it has one, otherwise its actions followed to the end. None: no expert."""
-    if callable(plan := getattr(env, "expert", None)):
-        return [str(action) for action in plan(task)]
-    if not callable(advise := getattr(env, "expert_action", None)):
+    can = Capabilities(env)
+    if can.expert is not None:
+        return [str(action) for action in can.expert(task)]
+    if (advise := can.expert_action) is None:
         return None
     env.reset(task, seed)
     actions: list[str] = []
@@ -166,7 +168,7 @@ def play(
             raise TurnwiseError(f"environment {name!r} has no expert to watch for task {chosen.id!r}")
         say = _speaker(out)
         say(f"{name}, task {chosen.id} ({chosen.split}), seed {seed}")
-        for words in (getattr(env, "instructions", ""), chosen.data.get("goal")):
+        for words in (Capabilities(env).instructions, chosen.data.get("goal")):
             if isinstance(words, str) and words and words not in game.observation.text:
                 say(words)
         if not watch:
@@ -259,12 +261,12 @@ def _ask() -> str | None:
         return None
 
 
-def completions(line: str, known: Iterable[str]) -> list[str]:
-    """The known actions that start with the typed text, ignoring case."""
-    return sorted({action for action in known if printable(action).lower().startswith(line.lower())})
+def completions(line: str, actions: Iterable[str]) -> list[str]:
+    """The actions that start with the typed text, ignoring case."""
+    return sorted({action for action in actions if printable(action).lower().startswith(line.lower())})
 
 
-def _complete_with(known: Callable[[], Iterable[str]]) -> None:
+def _complete_with(actions: Callable[[], Iterable[str]]) -> None:
     try:
         import readline
     except ImportError:  # some builds of Python lack it: playing works without completion
@@ -272,7 +274,7 @@ def _complete_with(known: Callable[[], Iterable[str]]) -> None:
 
     def complete(text: str, state: int) -> str | None:
         if state == 0:
-            complete.found = completions(text, known())  # type: ignore[attr-defined]
+            complete.found = completions(text, actions())  # type: ignore[attr-defined]
         found: list[str] = complete.found  # type: ignore[attr-defined]
         return printable(found[state]) if state < len(found) else None
 

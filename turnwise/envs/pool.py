@@ -22,11 +22,10 @@ from typing import Any, NamedTuple
 
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.guarded import Answer, GuardedEnvs, Kept
 from turnwise.envs.playing import playing
 from turnwise.envs.registry import portable
-from turnwise.envs.worker import Request, method_of, perform
-from turnwise.envs.workers import WorkerSeats
+from turnwise.envs.worker import Answer, GuardedEnvs, Kept, Request, method_of, perform
+from turnwise.envs.workers import WorkerSlots
 from turnwise.util.errors import TurnwiseError
 
 
@@ -121,11 +120,11 @@ class Pool:
             raise TurnwiseError("options are for an environment that is given by name: bind them to your function instead")
         self.size = size
         self._here: GuardedEnvs | None = None
-        self._away: WorkerSeats | None = None
+        self._away: WorkerSlots | None = None
         if workers == 0:
             self._here = GuardedEnvs(factory)
         else:
-            self._away = WorkerSeats(factory, min(workers, size), math.inf if timeout is None else timeout, memory_mb)
+            self._away = WorkerSlots(factory, min(workers, size), math.inf if timeout is None else timeout, memory_mb)
         self._playing = [False] * size
         self._waiting: set[int] = set()
         self._done: list[EnvResult] = []

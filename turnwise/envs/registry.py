@@ -26,6 +26,7 @@ from turnwise.config.options import mistaken, read_options
 from turnwise.config.references import is_reference
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import Env
+from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.needs import Need, explain_missing, private_names, use_private
 from turnwise.envs.needs import needs_package as needs_package  # environments import both from here
 from turnwise.envs.needs import needs_private as needs_private
@@ -61,8 +62,8 @@ class Spec:
         try:
             loaded = load_reference(self.factory) if is_reference(self.name) else load_registered(self.factory)
         except ModuleNotFoundError as error:
-            if (told := explain_missing(error, self.name, self.needs)) is not None:
-                raise told from None
+            if (explained := explain_missing(error, self.name, self.needs)) is not None:
+                raise explained from None
             raise
         if not callable(loaded):
             raise TurnwiseError(f"environment {self.name!r}: {self.factory} is {type(loaded).__name__}, not a class or a function")
@@ -90,9 +91,9 @@ def register(
     `options` are defaults for the factory's arguments."""
 
     def add(made_by: Callable[..., Any] | str) -> None:
-        known = _specs.get(name)
-        if known is not None and _identity(known.factory) != _identity(made_by):
-            raise TurnwiseError(f"two environments are called {name!r}: {_identity(known.factory)} and {_identity(made_by)}. Rename one")
+        existing = _specs.get(name)
+        if existing is not None and _identity(existing.factory) != _identity(made_by):
+            raise TurnwiseError(f"two environments are called {name!r}: {_identity(existing.factory)} and {_identity(made_by)}. Rename one")
         if is_reference(name) or not name.strip():
             raise TurnwiseError(f"invalid environment name {name!r}: a name has letters and no ':' or '.py'")
         if isinstance(made_by, str) and not is_reference(made_by):
@@ -231,9 +232,9 @@ def portable(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
 
 def as_given(factory: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe's options as the factory takes them: objects instead of their names, and None where "none" stands for it."""
-    known = read_options(factory, 0)
-    given = objects.put_back(options)
-    return {name: known[name].read(value) if name in known else value for name, value in given.items()}
+    declared = read_options(factory, 0)
+    values = objects.put_back(options)
+    return {name: declared[name].read(value) if name in declared else value for name, value in values.items()}
 
 
 def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
@@ -246,13 +247,13 @@ def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter] 
 
 def _check_options(name: str, parameters: Mapping[str, inspect.Parameter], options: Mapping[str, Any]) -> None:
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    known = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    accepted = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     for option in options:
-        if option not in known and not takes_any:
-            raise unknown_name(f"option of environment {name!r}:", option, known)
+        if option not in accepted and not takes_any:
+            raise unknown_name(f"option of environment {name!r}:", option, accepted)
         if option in parameters and (wrong := mistaken(options[option], parameters[option].annotation)):
             raise TurnwiseError(f"environment {name!r}: option {option}: {wrong}")
-    required = [key for key in known if parameters[key].default is inspect.Parameter.empty and key not in options]
+    required = [key for key in accepted if parameters[key].default is inspect.Parameter.empty and key not in options]
     if required:
         raise TurnwiseError(f"environment {name!r} needs the option {required[0]!r}. Give it as make({name!r}, {required[0]}=…)")
 
@@ -272,18 +273,18 @@ def tasks(name: str, split: str = "train", *, n: int | None = None, **options: A
 
 
 def _tasks_of(env: Env, name: str, split: str, n: int | None) -> TaskSet:
-    listing = getattr(env, "tasks", None)
+    listing = Capabilities(env).tasks
     if listing is None:
         return numbered(name, split, n)
     takes_n = "n" in inspect.signature(listing).parameters
-    found = listing(split, n=n) if takes_n and n is not None else listing(split)
-    if not isinstance(found, TaskSet):
-        raise TurnwiseError(f"environment {name!r}: tasks({split!r}) gave {type(found).__name__}, not a TaskSet")
-    if n is None or n == len(found):
-        return found
-    if n > len(found):
-        raise TurnwiseError(f"environment {name!r} has {len(found)} tasks in split {split!r}, fewer than n={n}")
-    return found[:n]
+    task_set = listing(split, n=n) if takes_n and n is not None else listing(split)
+    if not isinstance(task_set, TaskSet):
+        raise TurnwiseError(f"environment {name!r}: tasks({split!r}) gave {type(task_set).__name__}, not a TaskSet")
+    if n is None or n == len(task_set):
+        return task_set
+    if n > len(task_set):
+        raise TurnwiseError(f"environment {name!r} has {len(task_set)} tasks in split {split!r}, fewer than n={n}")
+    return task_set[:n]
 
 
 def numbered(name: str, split: str, n: int | None = None) -> TaskSet:
@@ -304,13 +305,12 @@ def numbered(name: str, split: str, n: int | None = None) -> TaskSet:
 
 def close(env: Any) -> None:
     """Close an environment that has something to close."""
-    if callable(closing := getattr(env, "close", None)):
-        closing()
+    Capabilities(env).close()
 
 
 def turn_limit(name: str, env: Any) -> int | None:
     """The default turn limit of an episode: the environment's, else the registered one."""
-    limit = getattr(env, "max_turns", None)
+    limit: int | None = Capabilities(env).max_turns
     return limit if limit is not None else spec(name).max_turns
 
 
@@ -319,9 +319,9 @@ def split_sizes(name: str) -> dict[str, int | None]:
     entry = spec(name)
     declared = entry.splits() if callable(entry.splits) else entry.splits
     if declared is None:
-        factory = entry.load()
-        declared = getattr(factory, "splits", None)
-        if declared is None and not hasattr(factory, "tasks"):
+        factory = Capabilities(entry.load())
+        declared = factory.splits
+        if declared is None and factory.tasks is None:
             declared = dict.fromkeys(NUMBERED_SPLITS)
     return dict(declared) if isinstance(declared, Mapping) else {}
 
@@ -351,7 +351,7 @@ def _describe(entry: Spec) -> dict[str, Any]:
         return row
     try:
         row["splits"] = split_sizes(entry.name)
-        if row["max_turns"] is None and isinstance(turns := getattr(entry.load(), "max_turns", None), int):
+        if row["max_turns"] is None and isinstance(turns := Capabilities(entry.load()).max_turns, int):
             row["max_turns"] = turns
         row["summary"] = entry.summary or (inspect.getdoc(entry.load()) or "").partition("\n")[0]
     except Exception as error:  # the listing shows what is wrong with one environment beside the others
@@ -359,8 +359,8 @@ def _describe(entry: Spec) -> dict[str, Any]:
     return row
 
 
-def _row(name: str, **known: Any) -> dict[str, Any]:
+def _row(name: str, **fields: Any) -> dict[str, Any]:
     row: dict[str, Any] = {"name": name, "summary": "", "splits": {}, "max_turns": None, "needs": [], "source": "turnwise"}
-    row.update(ready="error" not in known, error="")
-    row.update(known)
+    row.update(ready="error" not in fields, error="")
+    row.update(fields)
     return row

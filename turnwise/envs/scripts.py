@@ -2,7 +2,7 @@
 
 A play is a generator: it yields a request (`Reset(task, seed)`, an action, `Snapshot()`, `Restore(task, seed, state)`), gets the
 `EnvResult`, and returns what it found. `play_all` lets as many of them run side by side as the pool has slots and hands their findings
-out in the order of the plays. So what is played before training (the words of the tiny model, a warm start's examples, a first look at
+out in the order of the plays. So what is played before training (the words of the tiny model, a warm start's examples, a smoke test of
 the environment) obeys workers, time limits, memory limits and signals like the training itself, and is the same for any number of
 workers.
 """
@@ -46,22 +46,22 @@ def play_all(pool: Pool, plays: Iterable[Play[T]], cancelled: Callable[[], bool]
     """What the plays return, in their order. Where cancelled, those that are done in an unbroken row from the first."""
     waiting, free = iter(plays), deque(range(pool.size))
     active: dict[int, tuple[int, Play[T]]] = {}
-    found: dict[int, T] = {}
-    begun = given = 0
+    outcomes: dict[int, T] = {}
+    begun = yielded = 0
     while True:
         while free and not cancelled() and (play := next(waiting, None)) is not None:
             slot = free.popleft()
             active[slot] = (begun, play)
             begun += 1
-            if not _go_on(pool, slot, active, found, None):
+            if not _go_on(pool, slot, active, outcomes, None):
                 free.append(slot)
-        while given in found:
-            yield found.pop(given)
-            given += 1
+        while yielded in outcomes:
+            yield outcomes.pop(yielded)
+            yielded += 1
         if cancelled() or not active:
             break
         for result in pool.results(timeout=ASK_SECONDS):
-            if not _go_on(pool, result.slot, active, found, result):
+            if not _go_on(pool, result.slot, active, outcomes, result):
                 free.append(result.slot)
     for _, play in active.values():
         play.close()
@@ -69,13 +69,13 @@ def play_all(pool: Pool, plays: Iterable[Play[T]], cancelled: Callable[[], bool]
         pool.results()
 
 
-def _go_on(pool: Pool, slot: int, active: dict[int, tuple[int, Play[T]]], found: dict[int, T], result: EnvResult | None) -> bool:
+def _go_on(pool: Pool, slot: int, active: dict[int, tuple[int, Play[T]]], outcomes: dict[int, T], result: EnvResult | None) -> bool:
     """Give a play its result and send its next request; false where it has ended."""
     number, play = active[slot]
     try:
         request = next(play) if result is None else play.send(result)
     except StopIteration as end:
-        found[number] = end.value
+        outcomes[number] = end.value
         del active[slot]
         return False
     pool.submit(slot, request)

@@ -6,7 +6,8 @@ slots of the lost worker go on: tasks and seeds (or the snapshot that they start
 silently, and the last observation must come out the same.
 
 Workers are fresh interpreters on a socket pair, not forks (no inherited locks, threads or CUDA state) and not children of a helper process.
-Only what a fresh interpreter cannot get, a class of the script or notebook itself, is played by copies of this process (fork.py).
+Only what a fresh interpreter cannot import, a class of the script or notebook itself, is played by forks of this process. Signals have
+their default behaviour there, torch uses one thread (a thread pool does not survive a fork), and they exit without running exit handlers.
 """
 
 from __future__ import annotations
@@ -21,30 +22,107 @@ import struct
 import subprocess
 import sys
 import time
+import traceback
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing import spawn
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from turnwise.data.tasks import Task
-from turnwise.envs import fork
+from turnwise.envs import guard
 from turnwise.envs import worker as child
 from turnwise.envs.base import Transition
-from turnwise.envs.fork import Forked, Inherited
-from turnwise.envs.guarded import Answer, Failure, Kept, failure
-from turnwise.envs.worker import BUSY, Request, Setup
+from turnwise.envs.worker import BUSY, MEGABYTE, Answer, Failure, Kept, Request, Setup, failure, play_requests
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.terminal import say
 
 START_SECONDS = 120.0  # a fresh interpreter that imports an environment on a busy machine; the time limit proper starts after it
 CLOSE_SECONDS = 3.0
+CAN_FORK = sys.platform == "linux"  # elsewhere system libraries do not survive it
+POLL_SECONDS = 0.02
 DIVERGED = "its worker was lost, and playing its actions again led to another observation: reset(task, seed) and step are not deterministic"
 BOOT = (
     "import sys; from multiprocessing.connection import Connection; c = Connection(int(sys.argv[1])); "
     "sys.path[:] = c.recv(); from turnwise.envs.worker import serve; serve(c)"
 )
+
+
+class Inherited(NamedTuple):
+    """The factory for a copy of this process, which already has it."""
+
+    factory: Callable[[], Any]
+    memory_mb: int | None
+
+
+class Forked:
+    """A copy of this process, with the part of `subprocess.Popen` that the pool uses."""
+
+    def __init__(self, channel: int, setup: Inherited):
+        self.returncode: int | None = None
+        parent = os.getpid()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()  # otherwise the copy would write it a second time
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python warns where there are threads: see above
+            self.pid = os.fork()
+        if self.pid == 0:
+            _live(channel, setup, parent)
+        with contextlib.suppress(OSError):
+            os.setpgid(self.pid, self.pid)  # the copy does so too; whoever comes first
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; none while it is running."""
+        if self.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # other code has already waited for it
+                pid, status = self.pid, 0
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, when it has ended."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if until is not None and time.monotonic() >= until:
+                raise subprocess.TimeoutExpired("a worker process", timeout or 0.0)
+            time.sleep(POLL_SECONDS)
+        return code
+
+
+def _live(channel: int, setup: Inherited, parent: int) -> None:
+    """The main function of the copy. It never returns."""
+    code = 1
+    try:
+        with contextlib.suppress(OSError):
+            os.setpgid(0, 0)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        if (torch := sys.modules.get("torch")) is not None:
+            torch.set_num_threads(1)
+        memory = None if setup.memory_mb is None else setup.memory_mb * MEGABYTE + _allocated()
+        play_requests(Connection(channel), parent, lambda: setup.factory, memory, setup.memory_mb)
+        code = 0
+    except BaseException:
+        say(traceback.format_exc(), err=True)
+    finally:
+        os._exit(code)
+
+
+def _allocated() -> int:
+    """Bytes that this process has already allocated; the limit is added to them."""
+    with contextlib.suppress(OSError, ValueError):
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+        return next((int(line.split()[1]) * 1024 for line in status if line.startswith("VmData:")), 0)
+    return 0
 
 
 class Worker:
@@ -101,6 +179,8 @@ class Worker:
 
     def kill(self) -> None:
         """End the process and all it has started, at once."""
+        if self.process.poll() is None:
+            guard.end_tree(self.process.pid)
         with contextlib.suppress(OSError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -143,7 +223,7 @@ class Episode:
     lost: Failure | None = None  # playing it again failed
 
 
-class WorkerSeats:
+class WorkerSlots:
     """The slots of a pool in `count` worker processes: `submit` a request, `gather` answers as they come."""
 
     def __init__(self, factory: Callable[[], Any], count: int, limit: float, memory_mb: int | None = None):
@@ -170,10 +250,10 @@ class WorkerSeats:
         return (self._busy_before + sum(worker.busy for worker in self._workers)) / max(len(self._workers), 1)
 
     def submit(self, request: Request) -> None:
-        place = request.slot % len(self._workers)
-        worker = self._workers[place]
+        index = request.slot % len(self._workers)
+        worker = self._workers[index]
         if worker.process.poll() is not None and not worker.pending:
-            worker = self._replace(place)  # it died between requests: no attempt is to blame
+            worker = self._replace(index)  # it died between requests: no attempt is to blame
         if request.task is not None:
             self._episodes[request.slot] = Episode(request.task, request.seed, request.state)
         elif (episode := self._episodes[request.slot]).moved:
@@ -186,11 +266,11 @@ class WorkerSeats:
     def gather(self, until: float) -> list[tuple[int, Answer, bool]]:
         """Answers as (slot, answer, whether the time limit was exceeded): at least one, or none when the clock passes `until`."""
         while True:
-            waiting = {worker.connection: place for place, worker in enumerate(self._workers) if worker.pending}
+            waiting = {worker.connection: index for index, worker in enumerate(self._workers) if worker.pending}
             if self._answers or not waiting:
                 break
             now = time.monotonic()
-            soonest = min(until, *(self._workers[place].deadline for place in waiting.values()))
+            soonest = min(until, *(self._workers[index].deadline for index in waiting.values()))
             patience = None if soonest == math.inf else max(0.0, soonest - now)
             for connection in wait(list(waiting), patience):
                 self._receive(waiting[connection])  # type: ignore[index]
@@ -200,8 +280,8 @@ class WorkerSeats:
         answers, self._answers = self._answers, []
         return answers
 
-    def _receive(self, place: int) -> None:
-        worker = self._workers[place]
+    def _receive(self, index: int) -> None:
+        worker = self._workers[index]
         try:
             while worker.connection.poll():
                 packed = worker.connection.recv_bytes()
@@ -212,9 +292,9 @@ class WorkerSeats:
                     (worker.busy,) = BUSY.unpack_from(packed, len(packed) - BUSY.size)
                     self._answered(worker.pending.popleft(), _unpack(packed))
         except BlockingIOError:
-            self._lose(place, Failure("", "the worker stopped in the middle of an answer"), timed_out=True)
+            self._lose(index, Failure("", "the worker stopped in the middle of an answer"), timed_out=True)
         except (EOFError, OSError):
-            self._lose(place, Failure(worker.cause_of_death()), timed_out=False)
+            self._lose(index, Failure(worker.cause_of_death()), timed_out=False)
 
     def _answered(self, request: Request, answer: Answer) -> None:
         episode = self._episodes[request.slot]
@@ -236,29 +316,29 @@ class WorkerSeats:
 
     def _enforce_limits(self) -> None:
         now = time.monotonic()
-        for place, worker in enumerate(self._workers):
+        for index, worker in enumerate(self._workers):
             if worker.deadline <= now and not worker.connection.poll():
-                self._lose(place, Failure("", f"no answer within {self._limit:g} seconds"), timed_out=True)
+                self._lose(index, Failure("", f"no answer within {self._limit:g} seconds"), timed_out=True)
 
-    def _lose(self, place: int, answer: Failure, timed_out: bool) -> None:
+    def _lose(self, index: int, answer: Failure, timed_out: bool) -> None:
         """Replace a worker. What it was playing gets the fault; the slots it shared with others play on in the new one."""
-        orphans = [request for request in self._workers[place].pending if not request.silent]
-        guilty = self._workers[place].pending[0].slot if self._workers[place].pending else None
+        orphans = [request for request in self._workers[index].pending if not request.silent]
+        guilty = self._workers[index].pending[0].slot if self._workers[index].pending else None
         self._episodes = {slot: episode for slot, episode in self._episodes.items() if slot != guilty}
-        self._replace(place)
+        self._replace(index)
         for request in orphans:
             if request.slot == guilty:
                 self._answers.append((request.slot, answer, timed_out))
             else:
                 self.submit(request)
 
-    def _replace(self, place: int) -> Worker:
-        self._workers[place].kill()
-        self._busy_before += self._workers[place].busy
-        self._workers[place] = Worker(self._setup, self._limit)
+    def _replace(self, index: int) -> Worker:
+        self._workers[index].kill()
+        self._busy_before += self._workers[index].busy
+        self._workers[index] = Worker(self._setup, self._limit)
         for slot, episode in self._episodes.items():
-            episode.moved = episode.moved or slot % len(self._workers) == place
-        return self._workers[place]
+            episode.moved = episode.moved or slot % len(self._workers) == index
+        return self._workers[index]
 
     def close(self) -> None:
         """Let the workers close their environments; end those that do not do so in a few seconds."""
@@ -275,14 +355,14 @@ def _setup(factory: Callable[[], Any], memory_mb: int | None) -> bytes | Inherit
     try:
         packed = pickle.dumps(factory)
     except Exception as error:
-        if fork.CAN_FORK:
+        if CAN_FORK:
             return Inherited(factory, memory_mb)
         raise TurnwiseError(
             f"worker processes cannot get this environment: {error}. Give its name ('alfworld', 'path/to/my_env.py:MyEnv')"
             " or a class or function at the top level of a module, or play in this process (env.workers=0)"
         ) from None
     main = None
-    if b"__main__" in packed and fork.CAN_FORK:
+    if b"__main__" in packed and CAN_FORK:
         return Inherited(factory, memory_mb)
     if b"__main__" in packed:
         main = spawn.get_preparation_data("turnwise-worker")

@@ -22,6 +22,7 @@ from turnwise.engines.registry import checked, declared, engine_class, engines
 from turnwise.engines.registry import make as make_engine
 from turnwise.engines.settings import Engine as EngineSection
 from turnwise.envs import registry
+from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.registry import as_given
 from turnwise.learn import models as loading
 from turnwise.learn.auxiliary.loading import Beside, build
@@ -104,16 +105,17 @@ def build_agent(config: Config, loaded: LoadedModel, say: Callable[[str], None] 
 def agent_settings(config: Config, environment: Any) -> AgentSettings:
     """The agent's settings from the recipe; `environment` is the class that may bring its own instructions and tools."""
     section = config.agent
-    instructions = getattr(environment, "instructions", "") or "" if section.instructions is None else section.instructions
+    instructions = Capabilities(environment).instructions if section.instructions is None else section.instructions
     tools = _environment_tools(config, environment) if section.tools is None else section.tools
     return section.model_copy(update={"instructions": str(instructions), "tools": read_tools(tools)})
 
 
 def _environment_tools(config: Config, environment: Any) -> Any:
     """The tools that an environment declares, or knows once it has its options. These are asked for only where prompts show them."""
-    if config.agent.prompt == "tool" and callable(offered := getattr(environment, "offered_tools", None)):
-        return offered(**as_given(environment, config.env.options))
-    return getattr(environment, "tools", None) or ()
+    can = Capabilities(environment)
+    if config.agent.prompt == "tool" and can.offered_tools is not None:
+        return can.offered_tools(**as_given(environment, config.env.options))
+    return can.tools
 
 
 def read_tools(tools: str | Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

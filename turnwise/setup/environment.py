@@ -13,7 +13,8 @@ from turnwise.config.references import is_reference
 from turnwise.data.tasks import TaskSet
 from turnwise.engines.registry import declared
 from turnwise.envs import registry
-from turnwise.envs.look import first_look
+from turnwise.envs import smoke_test as first_turns
+from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.pool import Pool
 from turnwise.envs.program.env import ProgramEnv
 from turnwise.envs.scripts import Limits
@@ -31,7 +32,7 @@ PATIENCE = 15.0  # seconds before a start that seems to hang is explained
 
 def is_program(env: Env) -> bool:
     """Whether the environment plays by itself and calls the model through an endpoint."""
-    return bool(getattr(registry.spec(env.name).load(), "plays_itself", False))
+    return Capabilities(registry.spec(env.name).load()).plays_itself
 
 
 def build_tasks(env: Env) -> TaskSet:
@@ -105,7 +106,7 @@ def smoke_test(env: Env, pool: Pool, tasks: TaskSet, hooks: Hooks) -> None:
     """Play a few turns of two tasks: an environment that cannot be played raises an error here, with the lines of its file."""
     hooks.on_phase(f"playing a few turns of environment {env.name!r}")
     with patience(env, "still waiting for", hooks.say):
-        first_look(pool, env.name, tasks, hooks.say, hooks.cancelled)
+        first_turns.smoke_test(pool, env.name, tasks, hooks.say, hooks.cancelled)
 
 
 def patience(env: Env, doing: str, say: Callable[[str], None]) -> AbstractContextManager[None]:

@@ -14,6 +14,7 @@ from turnwise.config.references import is_reference
 from turnwise.data.rollouts import BUILT_IN, DERIVED, LEVELS
 from turnwise.data.tasks import Task
 from turnwise.engines.reports import report_of
+from turnwise.envs.capabilities import Capabilities
 from turnwise.learn.sections import RESERVED
 from turnwise.methods.registry import model_kinds
 from turnwise.recipe.names import Piece, pieces, registry
@@ -99,7 +100,7 @@ def _missing(name: str, config: Config, task: Task | None, environment: Any) -> 
         )
     if level == "env":
         names = EXPERT if column == "expert" else (column,)
-        there = environment is None or any(callable(getattr(environment, name, None)) for name in names)
+        there = environment is None or any(Capabilities(environment).has_method(name) for name in names)
         return "" if there else f"{config.env.name} has no {' or '.join(f'{name}()' for name in names)}"
     if level == "model":
         return f"add a section [models.{column}] to the recipe"

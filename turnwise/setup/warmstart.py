@@ -21,7 +21,7 @@ from turnwise.collect.warmstart import demonstrated, expert_trajectories, has_ex
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import TaskSet
 from turnwise.engines.base import WeightReceiver
-from turnwise.envs.look import LOOKS
+from turnwise.envs.smoke_test import SMOKE_TASKS
 from turnwise.learn.local import Learning, Signal
 from turnwise.learn.sections import Sft
 from turnwise.learn.settings import OptimiserSettings
@@ -75,7 +75,7 @@ class Examples:
 
     def first_texts(self) -> list[str]:
         """The responses of the first examples, as text."""
-        tasks = [self.tasks[k] for k in range(min(LOOKS, len(self.tasks)))]
+        tasks = [self.tasks[k] for k in range(min(SMOKE_TASKS, len(self.tasks)))]
         play = expert_trajectories if has_expert(*self._env) else random_trajectories
         limits = limits_of(self.config.env, self.hooks.cancelled)
         played = play(*self._env, tasks, self.agent, max_turns=self.max_turns, limits=limits)
@@ -97,7 +97,7 @@ class Examples:
         if self.config.model.path is not None:
             self.hooks.say(f"environment {env.name!r} has no expert: no warm start")
             return None
-        first = [start.task for start in starts[:LOOKS]]
+        first = [start.task for start in starts[:SMOKE_TASKS]]
         with limits_of(env).pool(env.name, len(first), env.options) as pool:
             if not lists_actions(pool, first):
                 raise TurnwiseError(

@@ -1,7 +1,7 @@
 """Running attempts of a program: a function in a thread, a command in a process, a request to a server.
 
 Each of them reports once, when it has ended, and can be ended before that. A thread cannot be killed: a function that hangs is left behind,
-its calls are refused, and what it returns later is dropped. A command is run by `guard.py`, which kills all that it has started.
+its calls are refused, and what it returns later is dropped. A command is run by `envs/guard.py`, which kills all that it has started.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from turnwise.util.transport import Failure, Transport
 
 TAIL = 200  # lines of a program's output that are kept
 LONGEST_LINE = 100_000
-GUARD = str(Path(__file__).with_name("guard.py"))
+GUARD = str(Path(__file__).parent.with_name("guard.py"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A quick check of an environment before a long run: the checker's first rules, on two tasks."""
+"""A smoke test of an environment before a long run: the checker's first rules, on two tasks."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from turnwise.envs.pool import EnvResult, Pool
 from turnwise.envs.scripts import Play, Reset, play_all
 from turnwise.util.seeds import derive
 
-LOOKS, LOOK_TURNS = 6, 4
+SMOKE_TASKS, SMOKE_TURNS = 6, 4
 
 
-def first_look(pool: Pool, name: str, task_set: TaskSet, say: Callable[[str], None], cancelled: Callable[[], bool] = lambda: False) -> None:
+def smoke_test(pool: Pool, name: str, task_set: TaskSet, say: Callable[[str], None], cancelled: Callable[[], bool] = lambda: False) -> None:
     """A quick check before a long run: can the environment be started and played at all? It plays a few turns of two tasks. If both fail,
     it tries four more, so that a bad task is only reported, and a bad environment is an error."""
-    places = list(dict.fromkeys(number * len(task_set) // LOOKS for number in range(LOOKS)))
+    indices = list(dict.fromkeys(number * len(task_set) // SMOKE_TASKS for number in range(SMOKE_TASKS)))
     faults: list[tuple[str, EnvResult]] = []
-    for pair in (places[:2], places[2:]):
-        looks = list(play_all(pool, [_glance(task_set[place]) for place in pair], cancelled))
-        faults += [look for look in looks if look is not None]
-        if None in looks or cancelled():
+    for some in (indices[:2], indices[2:]):
+        outcomes = list(play_all(pool, [_play_shortly(task_set[index]) for index in some], cancelled))
+        faults += [fault for fault in outcomes if fault is not None]
+        if None in outcomes or cancelled():
             break
     else:
         where, result = faults[0]
@@ -32,10 +32,10 @@ def first_look(pool: Pool, name: str, task_set: TaskSet, say: Callable[[str], No
         say(f"warning: {where}: {_reason(result)}")
 
 
-def _glance(task: Task) -> Play[tuple[str, EnvResult] | None]:
+def _play_shortly(task: Task) -> Play[tuple[str, EnvResult] | None]:
     """A few turns of one task; where and how it failed, or None."""
     result, where = (yield Reset(task)), f"task {task.id!r}, reset"
-    for turn in range(LOOK_TURNS):
+    for turn in range(SMOKE_TURNS):
         if result.over:
             break
         actions = result.observation.actions

@@ -3,6 +3,8 @@
 On Linux this process adopts descendants that have lost their parent, also those in sessions of their own, so that none of them is missed.
 They are killed when the command ends, on SIGTERM, and when PARENT dies, however that happens. STATUS is a file descriptor: one line says
 how the command ended (its exit code, negative for a signal), or why it could not be started.
+
+Worker processes of the pool end what their environments have started in the same way.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ def main(parent: int, status: int, words: list[str]) -> None:
     signal.signal(signal.SIGTERM, _stop)
     code, groups = "-9", list[int]()
     try:
-        _control(SET_CHILD_SUBREAPER, 1)
+        adopt_orphans()
         _control(SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
         if os.getppid() == parent:
             code = str(_run(words, status, groups))
@@ -44,6 +46,11 @@ def main(parent: int, status: int, words: list[str]) -> None:
 def _stop(number: int, frame: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise Stopped
+
+
+def adopt_orphans() -> None:
+    """From now on, descendants that lose their parent become children of this process, also those in sessions of their own."""
+    _control(SET_CHILD_SUBREAPER, 1)
 
 
 def _control(option: int, value: int) -> None:
@@ -78,14 +85,10 @@ def _run(words: list[str], status: int, groups: list[int]) -> int:
 
 
 def end_descendants() -> None:
-    """Kill all descendants. They are stopped first: what does not run starts nothing new."""
+    """Kill all descendants of this process, and wait for those that are its children."""
     until = time.monotonic() + LAST_SECONDS
     while time.monotonic() < until:
-        seen: set[int] = set()
-        while new := descendants() - seen:
-            _signal(new, signal.SIGSTOP)
-            seen |= new
-        _signal(descendants(), signal.SIGKILL)
+        _kill_below(os.getpid())
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -94,23 +97,45 @@ def end_descendants() -> None:
         time.sleep(0.001)
 
 
+def end_tree(pid: int) -> None:
+    """Kill another process and all that it has started."""
+    _signal({pid}, signal.SIGSTOP)
+    _kill_below(pid)
+    _signal({pid}, signal.SIGKILL)
+
+
+def end_own_tree() -> None:
+    """Kill this process, its process group, and all that it has started."""
+    _kill_below(os.getpid())
+    os.killpg(0, signal.SIGKILL)
+
+
+def _kill_below(pid: int) -> None:
+    """Kill the descendants of a process. They are stopped first: what does not run starts nothing new."""
+    seen: set[int] = set()
+    while new := descendants(pid) - seen:
+        _signal(new, signal.SIGSTOP)
+        seen |= new
+    _signal(seen, signal.SIGKILL)
+
+
 def _signal(pids: set[int], number: int) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
 
-def descendants() -> set[int]:
-    """The processes below this one, as /proc lists them."""
+def descendants(pid: int) -> set[int]:
+    """The processes below a process, as /proc lists them."""
     children: dict[int, list[int]] = {}
     with contextlib.suppress(FileNotFoundError), os.scandir("/proc") as entries:
-        for pid in [int(entry.name) for entry in entries if entry.name.isdigit()]:
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 (pathlib takes 10 ms to load)
+        for number in [int(entry.name) for entry in entries if entry.name.isdigit()]:
+            with contextlib.suppress(OSError), open(f"/proc/{number}/stat", "rb") as file:  # noqa: PTH123 (pathlib takes 10 ms to load)
                 state, parent = file.read().rpartition(b")")[2].split()[:2]
                 if state != b"Z":
-                    children.setdefault(int(parent), []).append(pid)
+                    children.setdefault(int(parent), []).append(number)
     found: set[int] = set()
-    waiting = [os.getpid()]
+    waiting = [pid]
     while waiting:
         below = children.get(waiting.pop(), [])
         found.update(below)
