@@ -96,7 +96,7 @@ def build_cluster_training(config: Config, hooks: Hooks, stack: ExitStack) -> Tr
         learner = build_ranked_learner(config, bundles, spec, hooks, stack)
     over = run_over(hooks, checked.faults)
     engine = Late(lambda: build_remote_engine(config, learner, start_workers(config, bundles, spec, replace(hooks, cancelled=over))))
-    stack.callback(lambda: engine.built is not None and engine.built.close())
+    stack.callback(engine.close)
     collectors = RemoteCollectors(
         lambda: engine().access, checked.max_turns, cluster.staleness > 0, hooks.on_start, checked.faults.on_fault
     )

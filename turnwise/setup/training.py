@@ -315,7 +315,7 @@ def build_local_training(config: Config, hooks: Hooks, stack: ExitStack) -> Trai
     learner = build_learner(config, loaded, checked.signals)
     model = learner.policy.model
     engine = Late(lambda: build_engine(config, model, loaded.tokenizer, agent.stop_ids, hooks.say, loaded.vision))
-    stack.callback(lambda: engine.built is not None and engine.built.close())
+    stack.callback(engine.close)
     hooks = replace(hooks, on_fault=checked.faults.on_fault)
     collectors = build_collectors(config, played, agent, engine, checked.max_turns, hooks, checked.rewards)
     plan = build_plan(config)

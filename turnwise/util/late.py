@@ -4,9 +4,14 @@ left, so it is built after the learner has its weights, and after a warm start."
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-T = TypeVar("T")
+
+class Closes(Protocol):
+    def close(self) -> None: ...
+
+
+T = TypeVar("T", bound=Closes)
 
 
 class Late(Generic[T]):
@@ -20,3 +25,8 @@ class Late(Generic[T]):
         if self.built is None:
             self.built = self._build()
         return self.built
+
+    def close(self) -> None:
+        """Close the part, if it was built."""
+        if self.built is not None:
+            self.built.close()
