@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 _FRESH = multiprocessing.get_context("forkserver")
-_FRESH.set_forkserver_preload(["turnwise.api", "turnwise.setup.system", "turnwise.cli.app", "transformers.models.llama.modeling_llama"])
+_FRESH.set_forkserver_preload(["turnwise.api", "turnwise.setup.training", "turnwise.cli.app", "transformers.models.llama.modeling_llama"])
 
 
 def _play(words: Sequence[str], streams: tuple[str, str], folder: str, environment: dict[str, str]) -> None:

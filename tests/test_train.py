@@ -328,7 +328,7 @@ def test_an_environment_that_takes_its_time_at_the_start_is_named(tmp_path: Path
         assert released.wait(20), "nothing was said while the environment took its time"
         return build_tiny_for(*rest, **more)
 
-    monkeypatch.setattr("turnwise.setup.system.PATIENCE", 0.05)
+    monkeypatch.setattr("turnwise.setup.environment.PATIENCE", 0.05)
     monkeypatch.setattr("turnwise.learn.tiny.build_tiny_for", slow_words)
     start(tmp_path, reporter=Notes(), **{"iterations": 1, "eval.n": 1})
     assert "still playing environment" in said[0] and "does its reset or step return?" in said[0]
