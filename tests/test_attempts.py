@@ -19,7 +19,8 @@ from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.methods.planning import Places, Plan
 from turnwise.methods.strategies import OneByOne
 from turnwise.setup.needs import check_needs
-from turnwise.setup.training import Training, build_training
+from turnwise.setup.parts import Training
+from turnwise.setup.training import build_training
 
 SMALL: dict[str, Any] = {
     "env.max_turns": 4,

@@ -15,8 +15,8 @@ from turnwise.data.rollouts import Trajectory
 from turnwise.learn import checkpoint
 from turnwise.learn.saving import sweep
 from turnwise.runs.folder import CONFIG, METRICS, Run
+from turnwise.setup.parts import Training
 from turnwise.setup.resume import why_no_checkpoint
-from turnwise.setup.training import Training
 from turnwise.util.errors import TurnwiseError
 
 
