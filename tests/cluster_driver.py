@@ -37,8 +37,8 @@ from turnwise.recipe.writing import to_toml
 from turnwise.runs import folder as folders
 from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter
+from turnwise.setup.parts import Evaluator, Training, build_credit
 from turnwise.setup.state import restore
-from turnwise.setup.training import Evaluator, Training, build_credit
 from turnwise.train import run_iterations
 
 AT_THE_START = ("starts", "started engines")

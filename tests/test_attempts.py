@@ -19,7 +19,8 @@ from turnwise.methods.himac import OneByOne
 from turnwise.methods.planning import Places, Plan
 from turnwise.recipe.schema import Config
 from turnwise.setup.needs import check_needs
-from turnwise.setup.training import Training, build_training
+from turnwise.setup.parts import Training
+from turnwise.setup.training import build_training
 
 SMALL: dict[str, Any] = {
     "env.max_turns": 4,

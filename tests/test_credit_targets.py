@@ -21,7 +21,7 @@ from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings
 from turnwise.learn.auxiliary.critic import targets_of
 from turnwise.recipe.schema import Config
-from turnwise.setup.training import build_credit
+from turnwise.setup.parts import build_credit
 from turnwise.util.errors import TurnwiseError
 
 

@@ -14,7 +14,7 @@ from turnwise.data.masks import masked, own_turns
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.learn import Learner
 from turnwise.recipe.schema import Config
-from turnwise.setup.training import build_credit
+from turnwise.setup.parts import build_credit
 
 
 @st.composite

@@ -137,7 +137,7 @@ def test_a_warm_start_goes_on_until_it_is_good_enough(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shares = iter([0.1, 0.2, 0.5])
-    monkeypatch.setattr("turnwise.setup.imitation._measure", lambda system, own: lambda: next(shares))
+    monkeypatch.setattr("turnwise.setup.warmstart.WarmStart._measurement", lambda warm_start, sft: lambda: next(shares))
     result = start(tmp_path, "Taught", **{"sft.steps": 4, "sft.at_least": 0.5})
     assert (result.metrics[0]["sft/steps"], result.metrics[0]["sft/success"]) == (8, 0.5)
     heard = "".join(capsys.readouterr())

@@ -32,9 +32,10 @@ from turnwise.runs.trackers import Trackers, make_trackers
 from turnwise.setup.arguments import CreditLike, EnvLike, Given, PromptsLike, RecipeLike, ReplyFunction, RewardLike, as_recipe
 from turnwise.setup.early import check_trainable
 from turnwise.setup.evaluated import choose_panel, report_faults, says_how, settings_of, source_config, write_weights
+from turnwise.setup.parts import build_player, check_engine, hooks_of
 from turnwise.setup.resume import apply_changes, resumed_config
 from turnwise.setup.state import restore, save
-from turnwise.setup.training import build_player, build_training, check_engine, hooks_of
+from turnwise.setup.training import build_training
 from turnwise.train import run_iterations
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.garbage import loaded_set_apart

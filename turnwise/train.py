@@ -1,7 +1,7 @@
 """The loop. Read this file first: tasks become trajectories, trajectories become credit, credit becomes an update, and again.
 
 The loop knows no algorithm and no environment by name: its parts are arguments. What a recipe's settings mean is defined in
-setup/training.py; what is kept on disk, in runs/folder.py and learn/checkpoint.py. All random numbers come from the recipe's seed and the
+setup/parts.py; what is kept on disk, in runs/folder.py and learn/checkpoint.py. All random numbers come from the recipe's seed and the
 position in the run, so a killed and resumed run gives the same result as an uninterrupted one.
 """
 
@@ -14,8 +14,8 @@ from turnwise.data.batch import Batch
 from turnwise.report.warnings import Watch
 from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter
+from turnwise.setup.parts import Training
 from turnwise.setup.state import State, save
-from turnwise.setup.training import Training
 from turnwise.util.background import background
 from turnwise.util.garbage import rare_searches, search_between
 from turnwise.util.metrics import Clock, numbers

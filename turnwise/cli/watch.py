@@ -28,7 +28,7 @@ from turnwise.runs.folder import CONFIG
 from turnwise.setup.arguments import Given
 from turnwise.setup.environment import build_rewards, step_limit
 from turnwise.setup.evaluated import source_config
-from turnwise.setup.training import build_model_policy, check_engine
+from turnwise.setup.parts import build_model_policy, check_engine
 from turnwise.util.console import Console
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.printable import printable

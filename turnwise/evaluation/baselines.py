@@ -43,7 +43,7 @@ from turnwise.setup.arguments import Given
 from turnwise.setup.build import agent_settings
 from turnwise.setup.environment import build_tasks, limits_of, step_limit
 from turnwise.setup.evaluated import choose_panel, report_faults, says_how, settings_of, source_config
-from turnwise.setup.training import build_player, check_engine, hooks_of
+from turnwise.setup.parts import build_player, check_engine, hooks_of
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 

@@ -55,8 +55,7 @@ from turnwise.setup.build import (
     with_adapters,
 )
 from turnwise.setup.environment import build_pool, smoke_test, step_limit
-from turnwise.setup.placement import bundles_for, check_recipe
-from turnwise.setup.training import (
+from turnwise.setup.parts import (
     Evaluator,
     Training,
     build_collectors,
@@ -68,6 +67,7 @@ from turnwise.setup.training import (
     check_training,
     run_over,
 )
+from turnwise.setup.placement import bundles_for, check_recipe
 from turnwise.setup.warmstart import WarmStart
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.garbage import play_only

@@ -16,8 +16,8 @@ from turnwise.learn.saving import sweep
 from turnwise.recipe.schema import Config
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.metrics import METRICS
+from turnwise.setup.parts import Training
 from turnwise.setup.resume import why_no_checkpoint
-from turnwise.setup.training import Training
 from turnwise.util.errors import TurnwiseError
 
 

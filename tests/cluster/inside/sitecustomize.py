@@ -46,7 +46,7 @@ WATCHED: dict[str, list[tuple[str, str, str]]] = {
         ("RolloutWorker._perform", "", "work is done"),
     ],
     "turnwise.cluster.streaming": [("Stream.play", "plays groups", "")],
-    "turnwise.setup.training": [("Evaluator.__call__", "evaluates", "")],
+    "turnwise.setup.parts": [("Evaluator.__call__", "evaluates", "")],
     "turnwise.learn.crediting": [("CreditStep.__call__", "has collected", "")],
     "turnwise.learn.local": [
         ("LocalLearner.update", "learns", "has learned"),
