@@ -159,7 +159,6 @@ class AnythingMayHappen(RuleBasedStateMachine):
         for name in sorted(up):
             self.engine_up(name, 0)
         self.submit(0, None, groups)
-        self.checkpoint()
 
     def heard(self, actions: list[Action]) -> list[Action]:
         self.given += leases(actions)
