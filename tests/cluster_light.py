@@ -24,7 +24,7 @@ from turnwise.collect.source import LocalSource
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task, TaskSet
-from turnwise.engines.base import Request, Response, Sampling
+from turnwise.engines.base import Engine, Request, Response, Sampling, WeightReceiver
 from turnwise.envs.base import Observation
 from turnwise.envs.pool import Pool
 from turnwise.methods.planning import Places, Plain
@@ -48,7 +48,7 @@ class WordContext:
         self.ids = [*self.ids, *response_ids, len(observation.text)]
 
 
-class WordEngine:
+class WordEngine(Engine):
     """Answers with a word drawn from the request's seed and the weights."""
 
     def __init__(self) -> None:
@@ -62,13 +62,11 @@ class WordEngine:
     def submit(self, requests: Sequence[Request]) -> None:
         self.waiting += requests
 
-    def poll(self) -> list[Response]:
+    def poll(self, wait: bool = True) -> list[Response]:
         request = self.waiting.pop(0)
         chance = derive(request.seed, self.weight) % 100
         word = 1 if chance < 60 else chance % 3
         return [Response(request.key, (word, 3), (-0.5, -0.1), version=self.version)]
-
-    def release(self, sequence: int) -> None: ...
 
 
 def read(ids: Sequence[int], observation: Observation) -> tuple[str, Parsed]:
@@ -201,14 +199,12 @@ def alone(batches: int = 3, env: Any = Corridor) -> Learner:
     learner, parts = Learner(), LightParts(Hooks(), env=env)
     parts.publish(0, learner.weight)
 
-    class Engine:
-        version = 0
-
+    class Published(WeightReceiver):
         def publish(self, version: int, weights: Any = None) -> None:
             self.version = version
             parts.publish(version, learner.weight)
 
-    engine = Engine()
+    engine = Published()
     source = LocalSource(places(), GROUPS, lambda: replace(parts.collector(Spec()), snapshots=False), engine)
     run(source, engine, learner, batches)
     parts.close()

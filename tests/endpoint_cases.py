@@ -13,7 +13,7 @@ import agent_tokenizers
 
 from turnwise.agent.chat import Chat
 from turnwise.data.rollouts import Trajectory, Turn
-from turnwise.engines.base import Finish, Request, Response, Sampling
+from turnwise.engines.base import Engine, Finish, Request, Response, Sampling
 from turnwise.engines.native import NativeEngine
 from turnwise.engines.serve import Endpoint, Limits, Opened, Recorder
 from turnwise.learn.tiny import build_tiny
@@ -66,7 +66,7 @@ def endpoint(sampling: Sampling | None = None, limits: Limits | None = None, **o
     return Endpoint(engine, chat, sampling or Sampling(max_tokens=8), limits, **options)
 
 
-class Scripted:
+class Scripted(Engine):
     """An engine that says what it is told to, in the order of arrival, and keeps the requests."""
 
     version, reports = 7, ()

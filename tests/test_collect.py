@@ -19,7 +19,7 @@ from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.panel import panel_starts
 from turnwise.collect.rewards import Rewards, Term
 from turnwise.data.rollouts import Trajectory, Turn
-from turnwise.engines.base import Finish, Request, Response, Sampling
+from turnwise.engines.base import Engine, Finish, Request, Response, Sampling
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.pool import Pool
 from turnwise.methods.planning import Dynamic, Places, Plain, gathered
@@ -47,7 +47,7 @@ class WordContext:
         self.ids = [*self.ids, *response_ids, len(observation.text)]
 
 
-class WordEngine:
+class WordEngine(Engine):
     """Answers one request a poll, newest first, with a word drawn from the request's seed; counts what it was asked."""
 
     def __init__(self, bias: int = 60, fault_at: int | None = None):
@@ -64,7 +64,7 @@ class WordEngine:
         self.waiting += requests
         self.asked += requests
 
-    def poll(self) -> list[Response]:
+    def poll(self, wait: bool = True) -> list[Response]:
         request = self.waiting.pop()
         if self.fault_at is not None and len(request.prompt_ids) > self.fault_at:
             return [Response(request.key, finish=Finish.FAULT, message="out of ink")]

@@ -13,12 +13,12 @@ from toy_env import Corridor
 
 from turnwise.collect.collector import Collector
 from turnwise.data.rollouts import Trajectory
-from turnwise.engines.base import Request, Response
+from turnwise.engines.base import Engine, Request, Response
 from turnwise.envs.pool import EnvResult, Pool
 from turnwise.methods.planning import Places
 
 
-class StepEngine:
+class StepEngine(Engine):
     """Every request takes a number of steps by its slot, the first slot's very many. Keeps a record of submissions and steps."""
 
     def __init__(self, long: int = 12):

@@ -18,7 +18,7 @@ from turnwise.agent.base import Parsed, Prompt
 from turnwise.collect.collector import Collector
 from turnwise.collect.model_policy import ModelPolicy, pieces
 from turnwise.data.tasks import Task
-from turnwise.engines.base import Finish, Request, Response, Sampling
+from turnwise.engines.base import Engine, Finish, Request, Response, Sampling
 from turnwise.engines.native import NativeEngine
 from turnwise.engines.native.engine import EARLY_FLIGHTS
 from turnwise.envs.base import Observation
@@ -45,7 +45,7 @@ def test_pieces_are_all_responses_in_order_and_each_is_as_large_as_those_before_
         assert len(sizes) > 1 or first == 0 or count < 2 * first
 
 
-class Lockstep:
+class Lockstep(Engine):
     """Answers everything at once, and keeps a record of what happens in which order."""
 
     def __init__(self, early: int):

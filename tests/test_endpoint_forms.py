@@ -245,11 +245,10 @@ def test_sub_agents_and_a_summary_are_lines_of_their_own() -> None:
 class Lost(Scripted):
     """An engine that takes no rules."""
 
-    def submit(self, requests: Any) -> None:
-        from turnwise.util.errors import TurnwiseError
+    stop_rules = "none"
 
-        if any(request.sampling.rule is not None for request in requests):
-            raise TurnwiseError("no rules")
+    def submit(self, requests: Any) -> None:
+        assert all(request.sampling.rule is None for request in requests)
         super().submit(requests)
 
 

@@ -18,11 +18,10 @@ def shown_engine() -> tuple[type, str]:
     return names["TableEngine"], source
 
 
-def test_the_shown_engine_is_an_engine_of_about_forty_lines() -> None:
+def test_the_shown_engine_is_an_engine_of_about_thirty_lines() -> None:
     kind, source = shown_engine()
-    wanted = {name for name in (*vars(Engine), *Engine.__annotations__) if not name.startswith("_")}
-    assert all(hasattr(kind, name) for name in wanted) and len(wanted) == 9
-    assert len([line for line in source.splitlines() if line.strip()]) <= 44
+    assert issubclass(kind, Engine)
+    assert len([line for line in source.splitlines() if line.strip()]) <= 32
 
 
 def test_the_shown_engine_draws_by_seed_and_gives_the_tables_log_probs() -> None:

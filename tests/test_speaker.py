@@ -6,7 +6,7 @@ import pytest
 from agent_tokenizers import INST, LLAMA, QWEN
 from agent_tokenizers import tokenizer as make
 
-from turnwise.engines.base import Finish, Response, Sampling
+from turnwise.engines.base import Engine, Finish, Response, Sampling
 from turnwise.engines.speaker import Speaker
 from turnwise.util.errors import TurnwiseError
 
@@ -14,19 +14,23 @@ TALK = [{"role": "system", "content": "You are a customer."}, {"role": "user", "
 TOOL = {"type": "function", "function": {"name": "reboot", "description": "Restart.", "parameters": {}}}
 
 
-class Echo:
+class Echo(Engine):
     """Answers with fixed text and remembers its requests."""
 
     def __init__(self, tokenizer, says="<think>hm</think> go to desk 1", finish=Finish.STOP):
         self.tokenizer, self.says, self.finish = tokenizer, says, finish
-        self.requests, self.pending, self.released = [], 0, 0
+        self.requests, self.waiting, self.released = [], 0, 0
+
+    @property
+    def pending(self):
+        return self.waiting
 
     def submit(self, requests):
         self.requests += requests
-        self.pending = 1
+        self.waiting = 1
 
     def poll(self, wait=True):
-        self.pending = 0
+        self.waiting = 0
         ids = tuple(self.tokenizer(self.says)["input_ids"])
         return [Response(self.requests[-1].key, ids, finish=self.finish, message="out of luck")]
 
@@ -52,7 +56,7 @@ def test_an_engine_that_fails_or_is_busy_raises():
     with pytest.raises(TurnwiseError, match="out of luck"):
         Speaker(Echo(tokenizer, finish=Finish.FAULT), tokenizer)(TALK)
     busy = Echo(tokenizer)
-    busy.pending = 3
+    busy.waiting = 3
     with pytest.raises(TurnwiseError, match="other requests"):
         Speaker(busy, tokenizer)(TALK)
     assert busy.requests == []

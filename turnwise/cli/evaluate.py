@@ -85,7 +85,7 @@ def measure(
     """`turnwise eval`."""
     from turnwise.config.recipes import is_override, parse_override
     from turnwise.report.progress import reporter
-    from turnwise.setup.early import look, read_source
+    from turnwise.setup.early import look, names_server, read_source
     from turnwise.util.console import Console
 
     with only_results():
@@ -95,7 +95,7 @@ def measure(
         size = panel_size(n)
         common: dict[str, Any] = {"env": env, "split": split, "n": size, "seed": seed, "temperature": temperature, "repeats": repeats}
         common["reporter"] = reporter(Console(stderr=True))  # standard output contains only the result
-        if prompts is None and (agent in PROMPTED or (agent is None and (source is not None or changes.get("engine.name") == "openai"))):
+        if prompts is None and (agent in PROMPTED or (agent is None and (source is not None or names_server(changes)))):
             named = read_source(source, env, changes)
             if named.run is None:  # a run has its own environment
                 look(named.config)
@@ -109,7 +109,7 @@ def measure(
 
             whole = None if size == "all" else size
             result = evaluate_player(agent, config, split, whole, seed or 0, repeats or 1, common["reporter"])
-        elif source is None and changes.get("engine.name") != "openai":
+        elif source is None and not names_server(changes):
             raise TurnwiseError(
                 "nothing to evaluate: give a run, a model folder or a recipe (with --agent plain|react|reflexion for prompting only); "
                 "--agent random|scripted|expert with --env NAME; "

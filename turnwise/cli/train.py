@@ -120,6 +120,7 @@ def show(config: Config, run: Run | None, changes: Mapping[str, Any], memory: fl
 
     from turnwise.config.references import is_reference
     from turnwise.config.writing import to_toml
+    from turnwise.engines.registry import declared
     from turnwise.learn.models import tokenizer_of
     from turnwise.setup.early import check_trainable
     from turnwise.setup.forecast import forecast
@@ -131,7 +132,7 @@ def show(config: Config, run: Run | None, changes: Mapping[str, Any], memory: fl
     check_trainable(config, runs=False)
     if config.model.path is not None and at_hand(config.model.path) is not None:
         tokenizer_of(config.model.path)
-    if config.engine.name in ("native", "transformers"):
+    if declared(config.engine.name).shares_weights:
         from turnwise.setup.build import engine_options
 
         engine_options(config)

@@ -108,7 +108,7 @@ class ModelPolicy:
         """The next responses. If many have ended at once, they come in pieces: an engine whose device works by itself starts with the
         prompts that follow on the first ones, while the host still reads the others."""
         if self._unread:
-            self.engine.start()  # type: ignore[attr-defined]
+            self.engine.start()
             return self._unread.popleft()
         responses = self.engine.poll() if wait or not self._steps else self.engine.poll(wait=False)
         self._unread.extend(pieces(responses, getattr(self.engine, "early", 0)))

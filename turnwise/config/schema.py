@@ -194,32 +194,15 @@ def contradictions(config: Config) -> list[str]:
     if config.objective.constant is not None and not config.objective.aggregation.endswith("_sum"):
         found.append("objective.constant goes with objective.aggregation=turn_sum or trajectory_sum")
     found += with_cluster(config)
-    server = config.engine.name == "openai"
-    if server and not (config.engine.url and config.engine.model):
-        found.append("engine.name=openai needs engine.url (as http://127.0.0.1:8000/v1) and engine.model (the model's name there)")
-    if not server and (config.engine.url or config.engine.model):
-        found.append(
-            f"engine.url and engine.model go with engine.name=openai, not with {config.engine.name}; a model's folder is model.path"
-        )
-    if config.model.path is None and not server:
-        longest = config.agent.max_prompt_tokens + config.engine.max_tokens
-        if longest > config.model.tiny.max_length:
-            found.append(
-                f"agent.max_prompt_tokens + engine.max_tokens = {longest} is more than model.tiny.max_length={config.model.tiny.max_length}"
-            )
     return found
 
 
 def with_cluster(config: Config) -> list[str]:
     """Settings that a cluster cannot work with."""
-    own, engine = config.cluster, config.engine.name
+    own = config.cluster
     if own is None:
         return []
     found = []
-    if own.tensor_parallel > 1 and engine != "vllm":
-        found.append(f"cluster.tensor_parallel={own.tensor_parallel} needs engine.name=vllm; {engine} computes on one GPU")
-    if engine == "openai":
-        found.append("engine.name=openai plays with a server's weights: an engine of a cluster is native, transformers or vllm")
     if own.tensor_parallel > 1 and own.placement == "colocated":
         found.append(f"cluster.tensor_parallel={own.tensor_parallel} takes whole GPUs: set cluster.placement=apart")
     if config.engine.sleep:

@@ -1,5 +1,5 @@
 """Engines: what turns prompts into responses."""
 
-from turnwise.engines.base import Engine, Finish, Request, Response, Sampling
+from turnwise.engines.base import Engine, Finish, Request, Response, Sampler, Sampling, WeightReceiver
 
-__all__ = ["Engine", "Finish", "Request", "Response", "Sampling"]
+__all__ = ["Engine", "Finish", "Request", "Response", "Sampler", "Sampling", "WeightReceiver"]

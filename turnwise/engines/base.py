@@ -1,4 +1,4 @@
-"""The engine protocol: what turns prompts into responses.
+"""What an engine is: `Sampler` turns prompts into responses, `WeightReceiver` takes new weights, and `Engine` is the base of both.
 
 An engine takes requests at any time and returns responses as they finish, in any order. A finished row leaves at once. Token ids go in
 and token ids come out: text is never re-tokenised between an engine and the learner. `sequence` names the trajectory that a request
@@ -9,10 +9,11 @@ same seed gives the same tokens regardless of the other rows in the batch, as fa
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from turnwise.data.images import Picture
 from turnwise.engines.reports import check_names, report_columns
@@ -111,35 +112,123 @@ class Response:
     spans: tuple[tuple[int, int], ...] = ()
 
 
-class Engine(Protocol):
-    """`submit` never blocks for long. `poll` waits until at least one response is ready, or returns none if nothing is pending; with
-    `wait=False` it takes at most one step and returns what is ready, perhaps nothing. `version` is that of the engine's weights, -1 if
-    it is unknown. `reports` are the kinds of reports that it can give (`engines/reports.py`).
+StopRules = Literal["cheap", "costly", "none"]
 
-    An engine whose device works while the host does something else may have two members more. If many responses end at once, they are
-    read in pieces, the first of `early` responses (0: all at once). `start()` is called when the requests that follow on a piece were
-    submitted, and others are still being prepared: the engine may begin with what it has. It never waits."""
 
-    version: int
+class Sampler(Protocol):
+    """What turns requests into responses, and what it declares about itself. Code that holds a sampler asks these members: never for its
+    name or its class, nor whether it happens to have a method."""
+
+    version: int = 0
+    """The version of the engine's weights, -1 if it is unknown."""
+    reports: Collection[str] = ()
+    """The kinds of reports that it can give (`engines/reports.py`)."""
+    in_process: bool = True
+    """It computes in this process, from a model that the run loads. False: a server elsewhere has the model, and decides on its batches."""
+    images: bool = False
+    """It reads prompts with images, and is given the model's processor (`vision`)."""
+    sleeps: bool = False
+    """`sleep()` gives its memory back while the weights are updated."""
+    early: int = 0
+    """If many responses end at once, they are read in chunks, the first of so many responses (0: all at once), and `start()` is called when
+    the requests that follow on a chunk were submitted and others are still being prepared."""
+    stop_rules: StopRules = "cheap"
+    """What a stop rule of a request costs. `cheap`: a call per token. `costly`: every token has to be handed over from another process on
+    its own. `none`: it cannot be asked while tokens are drawn, and such a request is an error."""
 
     @property
-    def reports(self) -> Collection[str]: ...
+    @abstractmethod
+    def pending(self) -> int:
+        """How many requests have not been answered."""
 
-    @property
-    def pending(self) -> int: ...
+    @abstractmethod
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Take these requests. It never blocks for long."""
 
-    def submit(self, requests: Sequence[Request]) -> None: ...
+    @abstractmethod
+    def poll(self, wait: bool = True) -> list[Response]:
+        """Wait until at least one response is ready, or return none if nothing is pending. With `wait=False` take at most one step and
+        return what is ready, perhaps nothing."""
 
-    def poll(self, wait: bool = True) -> list[Response]: ...
+    def start(self) -> None:
+        """Begin with the requests that are here, while the host prepares others. It never waits."""
+        return
 
     def release(self, sequence: int) -> None:
         """The trajectory is over: what was kept for it may be dropped."""
+        return
+
+    def forget(self) -> None:
+        """Be as if this engine were new: nothing that was computed is reused. The weights stay."""
+        return
+
+    def sleep(self) -> None:
+        """Give memory back until the next poll."""
+        return
+
+    def close(self) -> None:
+        """Abandon what is under way, and free everything."""
+        return
+
+
+class WeightReceiver(Protocol):
+    """How new weights reach an engine."""
+
+    version: int = 0
+    shares_weights: bool = True
+    """It samples with the module that it was made with, so weights that are changed in place there are its weights: it is only told of
+    them. False: it has a copy, and loads what is published."""
 
     def publish(self, version: int, weights: Mapping[str, Tensor] | None = None) -> None:
-        """The weights have this version from now on, and nothing that was computed with the old ones is reused. An engine on the
-        learner's own model gets no `weights`; one with a separate copy gets them by name and loads them."""
+        """The weights have this version from now on, and nothing that was computed with the old ones is reused. Without `weights` they are
+        those of the module that the engine was made with. An engine with a copy of its own loads `weights`, by name."""
+        self.refresh()
+        self.version = version
 
     def refresh(self) -> None:
-        """The weights have changed: nothing that was computed with the old ones may be reused. The version stays as it is."""
+        """The module's weights have changed: nothing that was computed with the old ones may be reused. The version stays as it is."""
+        return
 
-    def close(self) -> None: ...
+
+CacheKind = Literal["sized", "grows", "reserved"]
+
+
+class Engine(Sampler, WeightReceiver):
+    """The base of every engine: both protocols with defaults, and what a recipe has to know before an engine is made. An engine of one's
+    own needs `__init__`, `submit`, `poll` and `pending`; see docs/engines.md."""
+
+    trains: bool = True
+    """A policy can be trained with it: its weights can be replaced, and its tokens and log-probs are exact."""
+    several_gpus: bool = False
+    """One engine can compute on several GPUs (`cluster.tensor_parallel`)."""
+    packages: tuple[str, ...] = ()
+    """Distributions that it needs beside torch and transformers."""
+    cache_kind: CacheKind = "grows"
+    """Where keys and values are. `sized`: in memory of a size that the recipe or the free memory decides, which `sleep` frees; `grows`: in
+    tensors of the rows that run; `reserved`: in a share of the GPU that also has a copy of the weights."""
+    past_key_values: bool = False
+    """It runs the model's own forward with `past_key_values`: a model that takes none is refused before it is loaded."""
+    fallback: str = ""
+    """The engine that serves a model which this one does not take (`unsupported`)."""
+
+    @staticmethod
+    def unsupported(model: Any) -> str | None:
+        """Why this engine cannot run a model; None if it can, or if that is found when it is made."""
+        return None
+
+    @staticmethod
+    def check_model(model: Any) -> None:
+        """Try a model as it was loaded, before anything is learned or played; an error if the engine would sample something else."""
+
+    @staticmethod
+    def check_options(sampling: Sampling, options: Mapping[str, Any]) -> None:
+        """An error for what cannot work, before a model is loaded: packages, versions, devices, options."""
+
+    @staticmethod
+    def approximates(options: Mapping[str, Any]) -> str:
+        """The option with which it samples from a slightly different policy than the learner's, which then needs importance weights;
+        empty if there is none."""
+        return ""
+
+    def forget(self) -> None:
+        self.refresh()

@@ -25,6 +25,7 @@ from typing import Any, Literal
 
 from turnwise.agent.control import Control
 from turnwise.engines.base import Finish, Request, Response
+from turnwise.engines.built_in import OpenAI
 from turnwise.engines.registry import register
 from turnwise.engines.reports import read_report, refuse, report_columns
 from turnwise.util.control_strings import each_text, unbordered
@@ -86,7 +87,7 @@ class Server:
 
 
 @register("openai")
-class OpenAIEngine:
+class OpenAIEngine(OpenAI):
     """A server that speaks the OpenAI protocol, for evaluation only.
 
     `tokenizer` decodes prompts (form `text`) and re-encodes responses for the records; chat needs none."""
@@ -104,7 +105,7 @@ class OpenAIEngine:
         self._threads: list[threading.Thread] = []
         self._closed = threading.Event()
         self._pending = 0
-        self.version, self.reports = -1, ("top_logprobs",)  # the weights of a server have no known version
+        self.reports = ("top_logprobs",)
         self._chance = random.Random()  # a separate one: waiting must not disturb a generator that results depend on
 
     @property

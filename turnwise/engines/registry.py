@@ -1,13 +1,14 @@
 """Engines by name. A custom engine is a class that a recipe names as `path/to/file.py:Class`, or that registers itself:
 
     @register("mine")
-    class Mine:
+    class Mine(Engine):
         '''One sentence that users see in lists.'''
 
         def __init__(self, model, tokenizer, max_batch: int, max_length: int, *, stop_token_ids=None, beams: int = 4): …
 
-It has the methods of `turnwise.engines.Engine`. Keyword-only parameters are its options (`engine.options` in a recipe), except those that
-a run gives itself.
+It derives from `turnwise.engines.Engine` and overrides what it declares there. `declared(name)` tells what an engine declares before one
+is made: code that reads a recipe asks that, and never compares names. Keyword-only parameters are its options (`engine.options` in a
+recipe), except those that a run gives itself.
 """
 
 from __future__ import annotations
@@ -18,19 +19,42 @@ from typing import Any
 
 from turnwise.config.kinds import ENGINE
 from turnwise.config.options import Entry, Registry
-from turnwise.util.errors import unknown_name
+from turnwise.config.references import is_reference
+from turnwise.engines.base import Engine
+from turnwise.engines.built_in import BUILT_IN, NotImported
+from turnwise.util.errors import TurnwiseError, unknown_name
 
 GIVEN = ("stop_token_ids", "vision")  # given by the run, not options of a recipe
 
 
 def _load() -> None:
     """Import the files where the built-in engines register themselves."""
-    for module in ("native", "transformers", "openai", "vllm"):
+    for module in BUILT_IN:
         importlib.import_module(f"{__package__}.{module}")
 
 
 engines: Registry[Callable[..., Any]] = Registry("engine", _load, ENGINE)
 register = engines.register
+
+
+def declared(name: str) -> type[Engine]:
+    """What an engine declares about itself, by its name in a recipe. Built-in engines are not imported for this, nor is code that the
+    recipe names."""
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    if is_reference(name):
+        entry = engines.known(name)
+        return NotImported if entry is None else engine_class(entry)
+    return engine_class(engines[name])
+
+
+def engine_class(entry: Entry[Callable[..., Any]]) -> type[Engine]:
+    """The class of an engine; an error if it does not declare what it can."""
+    kind = entry.function
+    if not (isinstance(kind, type) and issubclass(kind, Engine)):
+        name = getattr(kind, "__name__", "Mine")
+        raise TurnwiseError(f"engine {entry.name}: an engine declares what it can. Write `class {name}(turnwise.engines.Engine)`")
+    return kind
 
 
 def checked(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,7 +69,8 @@ def checked(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def make(entry: Entry[Callable[..., Any]], *parts: Any, given: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+def make(entry: Entry[Callable[..., Any]], *parts: Any, given: Mapping[str, Any], options: Mapping[str, Any]) -> Engine:
     """An engine made from these parts. Those that the engine does not take are left out."""
+    kind = engine_class(entry)
     taken = {name: value for name, value in given.items() if name in entry.options or entry.open}
-    return entry.function(*parts, **taken, **options)
+    return kind(*parts, **taken, **options)

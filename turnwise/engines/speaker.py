@@ -17,7 +17,6 @@ from typing import Any
 from turnwise.agent.chat import Chat
 from turnwise.agent.parse import split_thought
 from turnwise.engines.base import Engine, Finish, Request, Sampling
-from turnwise.engines.openai import OpenAIEngine
 from turnwise.util.control_strings import for_server
 from turnwise.util.errors import TurnwiseError
 
@@ -31,7 +30,7 @@ class Speaker:
     def __init__(self, engine: Engine, tokenizer: Any, sampling: Sampling = GREEDY, template_options: Mapping[str, Any] | None = None):
         self.engine, self.sampling = engine, sampling
         self._chat = Chat(tokenizer, template_options=template_options)
-        if isinstance(engine, OpenAIEngine):
+        if not engine.in_process:
             self._chat.control.for_text()
         self._lock = threading.Lock()
 

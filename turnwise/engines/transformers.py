@@ -28,7 +28,8 @@ from torch import Tensor
 from turnwise.agent.vision import Vision
 from turnwise.engines.base import Finish, Request, Response
 from turnwise.engines.batch_cache import BatchCache, Prefix, from_prefixes
-from turnwise.engines.batch_forward import BatchForward
+from turnwise.engines.batch_forward import BatchForward, check_batches
+from turnwise.engines.built_in import Transformers
 from turnwise.engines.module import evaluating, load_weights, longest
 from turnwise.engines.registry import register
 from turnwise.engines.reports import COLUMNS
@@ -59,7 +60,7 @@ class RunningRequest:
 
 
 @register("transformers")
-class TransformersEngine:
+class TransformersEngine(Transformers):
     """Generation for any causal language model that transformers knows.
 
     `max_length` bounds prompt and response together (default: what the model was made for). `prefill_tokens` bounds how many prompt
@@ -100,6 +101,10 @@ class TransformersEngine:
         self._good_steps = 0
         self._closed = False
         self.version, self.reports = 0, tuple(COLUMNS)
+
+    @staticmethod
+    def check_model(model: Any) -> None:
+        check_batches(model)
 
     @property
     def pending(self) -> int:

@@ -18,7 +18,7 @@ from turnwise.config.learning import Optimiser
 from turnwise.config.schema import Config
 from turnwise.config.section import Section
 from turnwise.engines.base import Engine, Sampling
-from turnwise.engines.registry import checked, engines
+from turnwise.engines.registry import checked, engine_class, engines
 from turnwise.engines.registry import make as make_engine
 from turnwise.envs.registry import as_given
 from turnwise.learn.learner import Learner
@@ -158,37 +158,31 @@ def engine_options(config: Config) -> dict[str, Any]:
             if value not in PRECISIONS:
                 raise unknown_name(f"precision (engine.options.{name}):", str(value), PRECISIONS)
             options[name] = getattr(torch, value)
-    ready = getattr(engines[config.engine.name].function, "ready", None)
-    if ready is not None:  # before a model is loaded: packages, versions, devices
-        own = config.engine
-        ready(Sampling(own.temperature, own.top_p, own.top_k, own.min_p, own.max_tokens), options)
+    section = config.engine
+    sampling = Sampling(section.temperature, section.top_p, section.top_k, section.min_p, section.max_tokens)
+    engine_class(engines[section.name]).check_options(sampling, options)
     return options
 
 
 def check_served(config: Config, model: Any) -> None:
-    """Try a model that the transformers engine will serve, as it was loaded: before anything is learned or played."""
-    from turnwise.engines.batch_forward import check_batches
-    from turnwise.engines.native import supports
-
-    if config.engine.name == "transformers" or (config.engine.name == "native" and supports(model) is not None):
-        check_batches(model)
+    """Have the engine that will serve a model try it as it was loaded: before anything is learned or played."""
+    kind = engine_class(engines[config.engine.name])
+    if kind.fallback and kind.unsupported(model) is not None:
+        kind = engine_class(engines[kind.fallback])
+    kind.check_model(model)
 
 
 def build_engine(
     config: Config, model: Any, tokenizer: Any, stop_ids: Sequence[int], say: Callable[[str], None], vision: Vision | None = None
 ) -> Engine:
-    """The engine that the recipe names; a model that the native engine does not know is served by transformers, with a notice."""
-    own, name = config.engine, config.engine.name
+    """The engine that the recipe names; a model that it does not take is served by its fallback, with a notice."""
+    section, entry = config.engine, engines[config.engine.name]
     options = engine_options(config)
-    if name == "native":
-        from turnwise.engines.native import supports
-
-        reason = supports(model)
-        if reason is not None:
-            unused = f", without engine.options ({', '.join(own.options)})" if own.options else ""
-            say(f"the native engine does not take this model ({reason}): the transformers engine serves it{unused}")
-            name, options = "transformers", {}  # options of the native engine do not apply to another
-    longest = config.agent.max_prompt_tokens + own.max_tokens
-    given = {"stop_token_ids": stop_ids, "vision": vision}
-    made: Engine = make_engine(engines[name], model, tokenizer, own.max_batch, longest, given=given, options=options)
-    return made
+    fallback = engine_class(entry).fallback
+    if fallback and (reason := engine_class(entry).unsupported(model)) is not None:
+        unused = f", without engine.options ({', '.join(section.options)})" if section.options else ""
+        say(f"the {section.name} engine does not take this model ({reason}): the {fallback} engine serves it{unused}")
+        entry, options = engines[fallback], {}  # options of one engine do not apply to another
+    longest = config.agent.max_prompt_tokens + section.max_tokens
+    given = {"stop_token_ids": stop_ids} | ({"vision": vision} if engine_class(entry).images else {})
+    return make_engine(entry, model, tokenizer, section.max_batch, longest, given=given, options=options)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from turnwise.config.schema import Config
+from turnwise.engines.registry import declared
 from turnwise.methods.registry import plans
 from turnwise.util.errors import TurnwiseError
 
@@ -42,10 +43,11 @@ def corrected(config: Config, reason: str, remedy: str = "", say: Say | None = N
 
 
 def with_8bit_cache(config: Config, say: Say | None = None) -> Config:
-    """The recipe as it runs with its engine's cache: corrected, if keys and values are stored in 8 bits."""
-    if config.engine.name != "native" or config.engine.options.get("cache_dtype") != "8bit":
+    """The recipe as it runs with its engine: corrected, if that has an option which approximates, as keys and values in 8 bits do."""
+    option = declared(config.engine.name).approximates(config.engine.options)
+    if not option:
         return config
-    return corrected(config, "engine.options.cache_dtype=8bit, so that the engine samples from a slightly different policy", say=say)
+    return corrected(config, f"{option}, so that the engine samples from a slightly different policy", say=say)
 
 
 def with_staleness(config: Config, say: Say | None = None) -> Config:

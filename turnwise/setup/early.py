@@ -11,6 +11,7 @@ from turnwise.collect.player_policy import PLAYERS
 from turnwise.config.recipes import is_recipe, shipped_recipes
 from turnwise.config.references import is_reference
 from turnwise.config.schema import Config
+from turnwise.engines.registry import declared
 from turnwise.envs import registry
 from turnwise.methods.registry import model_kinds
 from turnwise.runs.folder import CONFIG, Run
@@ -20,8 +21,6 @@ from turnwise.setup.unread import look_at
 from turnwise.util.errors import MissingExtra, TurnwiseError
 from turnwise.util.hub import at_hand, find_model
 from turnwise.util.lock import in_use, is_held
-
-OWN_ENGINES = ("native", "transformers")  # those that compute in this process, with torch
 
 
 class Source(NamedTuple):
@@ -35,7 +34,7 @@ def read_source(source: str | Path | None, env: str | None, overrides: Mapping[s
     """A run, a model folder with the defaults, a recipe with the model that it names, or a server. Nothing that it names is run."""
     changes: dict[str, Any] = dict(overrides) | ({"env.name": env} if env is not None else {})
     if source is None:
-        if changes.get("engine.name") != "openai":
+        if not names_server(changes):
             raise TurnwiseError("nothing to evaluate: give a run, a model folder, a recipe, or a server (engine.name=openai)")
         if env is None and "env.name" not in changes:
             raise TurnwiseError("say which environment the server's model should play (env=…)")
@@ -56,13 +55,19 @@ def read_source(source: str | Path | None, env: str | None, overrides: Mapping[s
     return Source(Config.load(None, {"model.path": str(path), **changes}))
 
 
+def names_server(overrides: Mapping[str, Any]) -> bool:
+    """Whether overrides of a recipe name an engine whose model a server has."""
+    name = overrides.get("engine.name")
+    return name is not None and not declared(str(name)).in_process
+
+
 def look(config: Config, hub: bool = True) -> Config:
     """Reject what cannot work: a missing environment, option, code file or model. No code is run for it; with `hub`, the hub is asked if
     a model's name is not a folder."""
     look_at(config)
     if not is_reference(config.env.name):
         registry.resolve(config.env.name, config.env.options)
-    if hub and config.model.path is not None and config.engine.name != "openai":
+    if hub and config.model.path is not None and declared(config.engine.name).in_process:
         find_model(config.model.path)
     return config
 
@@ -87,10 +92,11 @@ def look_at_player(agent: str, env: str | None, options: Mapping[str, Any]) -> N
 
 def check_trainable(config: Config, runs: bool = True) -> None:
     """Reports what would stop a run at once, before its folder is made; unless `runs`, without running any code that the recipe names."""
-    if config.engine.name == "openai":
+    name = config.engine.name
+    if not declared(name).trains:
         raise TurnwiseError(
-            "engine.name=openai plays with a server's model, whose weights cannot be trained from here. Train with engine.name=native or "
-            "transformers; measure the server with `turnwise eval --engine openai --url … --model …`"
+            f"engine.name={name} plays with a server's model, whose weights cannot be trained from here. Train with engine.name=native or "
+            f"transformers; measure the server with `turnwise eval --engine {name} --url … --model …`"
         )
     if config.cluster is None:  # otherwise another machine may be the one that learns
         check_adapters(config)
@@ -102,11 +108,11 @@ def check_trainable(config: Config, runs: bool = True) -> None:
 
 
 def models_of(config: Config, folder: str | Path | None = None) -> Iterator[tuple[str | Path, bool]]:
-    """The folders or names of a recipe's causal language models, and whether an engine of this process samples them. `folder` replaces that
-    of the policy."""
-    policy = folder or config.model.path
-    if policy is not None and config.engine.name != "openai":
-        yield policy, config.engine.name in OWN_ENGINES
+    """The folders or names of a recipe's causal language models, and whether the engine needs their `past_key_values`. `folder` replaces
+    that of the policy."""
+    policy, engine = folder or config.model.path, declared(config.engine.name)
+    if policy is not None and engine.in_process:
+        yield policy, engine.past_key_values
     for section in config.models.values():
         kind = model_kinds.known(section.kind)  # a user's own is not imported for this
         if section.path is not None and kind is not None and not getattr(kind.function, "classifier", False):

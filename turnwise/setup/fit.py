@@ -15,6 +15,7 @@ from typing import Any
 from turnwise.config.schema import Config
 from turnwise.config.sections import Lora
 from turnwise.engines.prefill import ON_A_SMALL_GPU, default_prefill
+from turnwise.engines.registry import declared
 from turnwise.learn.fitting import MARGIN, Fit, Freedom, as_it_is, choose, free_for_cache
 from turnwise.learn.footprint import COLLECT, CONTEXT, EVERY, FUSED, TARGETS, Beside, Demand, piece_of, terms, totals, wanted_cache
 from turnwise.learn.shapes import SHAPES, ModelShape, shape_of
@@ -56,7 +57,7 @@ def find(config: Config, memory: int, shape: ModelShape | None = None, lora: boo
     known = shape or shape_for(config)
     demand, free = demand_of(config, known, memory), freedom(config, lora, engine_for(config, known))
     fit = choose(demand, memory, free, host, seconds)
-    if engine_for(config, known) not in ("native", "vllm"):  # its rows fill what the chosen settings leave
+    if declared(engine_for(config, known)).cache_kind == "grows":  # its rows fill what the chosen settings leave
         fit = replace(fit, demand=with_engine(replace(fit.demand, cache=0), config, memory))
     return Found(config, known, as_it_is(demand, memory, free), fit)
 
@@ -119,9 +120,10 @@ def shape_named(path: str, key: str, advice: str) -> ModelShape:
 
 
 def engine_for(config: Config, shape: ModelShape) -> str:
-    """The engine that a run uses: families that the native one does not take are served by transformers. A file without a family is taken
+    """The engine that a run uses: families that the native one does not take are served by its fallback. A file without a family is taken
     for a known one."""
-    return "transformers" if config.engine.name == "native" and shape.family and shape.family not in FUSED else config.engine.name
+    fallback = declared(config.engine.name).fallback
+    return fallback if fallback and shape.family and shape.family not in FUSED else config.engine.name
 
 
 def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
@@ -142,7 +144,7 @@ def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
         slots=engine.max_batch,
         longest=longest,
         prefill=_prefill(engine.option("prefill_tokens"), name, memory),
-        graphs=bool(engine.options.get("graphs", True)) and name == "native",
+        graphs=bool(engine.options.get("graphs", True)) and declared(name).cache_kind == "sized",
         sleeps=engine.sleep,
         tokens=own.tokens_per_batch or Demand.tokens,
         piece=piece_of(own.tokens_per_batch),
@@ -158,7 +160,7 @@ def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
 
 def _prefill(given: int | None, engine: str, memory: int) -> int:
     """Prompt tokens per forward pass. The native engine decides by what torch can have of the GPU."""
-    return int(given or (default_prefill(memory - CONTEXT) if engine == "native" else ON_A_SMALL_GPU))
+    return int(given or (default_prefill(memory - CONTEXT) if declared(engine).cache_kind == "sized" else ON_A_SMALL_GPU))
 
 
 def sampled_share(config: Config) -> float:
@@ -175,8 +177,8 @@ def with_engine(demand: Demand, config: Config, memory: int) -> Demand:
     """The cache of the engine that the recipe names, and whether it has a copy of the weights. The transformers engine takes fewer rows if
     its memory runs out, so its cache is at most what is left."""
     engine, shape = config.engine, demand.shape
-    name = engine_for(config, shape)
-    if name == "native":
+    kind = declared(engine_for(config, shape)).cache_kind
+    if kind == "sized":
         demand = replace(demand, cache_8bit=engine.option("cache_dtype") == "8bit")
         given = engine.option("cache_memory")
         copies = engine.option("dtype") not in (None, config.model.dtype)
@@ -184,7 +186,7 @@ def with_engine(demand: Demand, config: Config, memory: int) -> Demand:
         if 0 < size <= 1:
             size *= free_for_cache(demand, memory)
         return replace(demand, cache=min(int(size), wanted_cache(demand)), shares=not copies)
-    if name == "vllm":
+    if kind == "reserved":
         part = float(engine.options.get("memory", VLLM_PART)) * memory
         return replace(demand, cache=max(0, int(part - demand.width * shape.parameters)), shares=False, slots=0, prefill=0, graphs=False)
     demand = replace(demand, sleeps=True, graphs=False)
@@ -225,15 +227,15 @@ def _reference(config: Config, shape: ModelShape, memory: int) -> Any:
 def freedom(config: Config, lora: bool = False, serving: str | None = None) -> Freedom:
     """What the recipe leaves open. `serving`: the engine, if it is another one than the recipe names."""
     own, engine, lora_base = config.learner, config.engine, config.model.lora
-    native, alone = (serving or engine.name) == "native", not several_learners(config)
+    sized, alone = declared(serving or engine.name).cache_kind == "sized", not several_learners(config)
 
     def unset(section: Any, name: str) -> bool:
         return name not in section.model_fields_set
 
     return Freedom(
-        prefill=native and not engine.option("prefill_tokens"),
-        cache=native and engine.option("cache_memory") is None,
-        sleep=native and config.cluster is None and unset(engine, "sleep"),
+        prefill=sized and not engine.option("prefill_tokens"),
+        cache=sized and engine.option("cache_memory") is None,
+        sleep=sized and config.cluster is None and unset(engine, "sleep"),
         tokens=own.tokens_per_batch == 0,
         recompute=own.gradient_checkpointing is None,
         reference=alone and unset(own, "reference_place"),

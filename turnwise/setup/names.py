@@ -43,7 +43,6 @@ REGISTRIES: Mapping[str, str] = {
 }
 STAGES = ("plan", "signal", "credit", "objective", "importance", "schedule", "method", "model kind")
 LIGHT = ("plan", "signal", "credit", "schedule", "method", "model kind")  # known without torch
-ENGINES = ("native", "transformers", "openai", "vllm")  # known without importing them, which would load torch
 
 UNSET = ("method", "extends", "name", "out", "seed")  # what a method leaves to the recipe
 
@@ -140,7 +139,7 @@ def check_when_read() -> None:
     check_with("reward", check_reward)
     check_with("models", check_model)
     check_with("run", check_trackers)
-    check_with("recipe", check_needs)
+    check_with("recipe", check_recipe)
     settings_with(settings_of_method)
     carry_with(carried)
 
@@ -236,8 +235,9 @@ def check_agent(section: Agent) -> None:
 
 def check_engine(section: Engine) -> None:
     """The engine; its options are checked when the run is set up."""
-    if section.name not in ENGINES and not is_reference(section.name):
-        registry("engine")[section.name]
+    from turnwise.engines.registry import declared
+
+    declared(section.name)
 
 
 def check_reward(section: RewardTerm) -> None:
@@ -253,7 +253,30 @@ def check_trackers(section: RunSection) -> None:
     check_names([*section.trackers, *section.tracker_options])
 
 
-def check_needs(config: Config) -> None:
-    """What stages need and the recipe does not have."""
-    if found := lacks(config):
-        raise TurnwiseError("; ".join(found))
+def check_recipe(config: Config) -> None:
+    """What stages need and the recipe does not have, and settings that its engine cannot work with."""
+    if problems := [*lacks(config), *engine_problems(config)]:
+        raise TurnwiseError("; ".join(problems))
+
+
+def engine_problems(config: Config) -> list[str]:
+    """Settings of a recipe that contradict what its engine declares."""
+    from turnwise.engines.registry import declared
+
+    section, cluster, engine, problems = config.engine, config.cluster, declared(config.engine.name), list[str]()
+    if not engine.in_process and not (section.url and section.model):
+        problems.append(
+            f"engine.name={section.name} needs engine.url (as http://127.0.0.1:8000/v1) and engine.model (the model's name there)"
+        )
+    if engine.in_process and (section.url or section.model):
+        problems.append(f"engine.url and engine.model go with engine.name=openai, not with {section.name}; a model's folder is model.path")
+    if cluster is not None and cluster.tensor_parallel > 1 and not engine.several_gpus:
+        problems.append(f"cluster.tensor_parallel={cluster.tensor_parallel} needs engine.name=vllm; {section.name} computes on one GPU")
+    if cluster is not None and not engine.in_process:
+        problems.append(f"engine.name={section.name} plays with a server's weights: an engine of a cluster is native, transformers or vllm")
+    longest = config.agent.max_prompt_tokens + section.max_tokens
+    if config.model.path is None and engine.in_process and longest > config.model.tiny.max_length:
+        problems.append(
+            f"agent.max_prompt_tokens + engine.max_tokens = {longest} is more than model.tiny.max_length={config.model.tiny.max_length}"
+        )
+    return problems

@@ -11,6 +11,7 @@ from turnwise.cluster.probe import check_engine, probe, problems
 from turnwise.cluster.start import connect, free_port, leave
 from turnwise.config.cluster import Cluster
 from turnwise.config.schema import Config
+from turnwise.engines.registry import declared
 from turnwise.learn.models import choose_device
 from turnwise.setup.programs import is_program
 from turnwise.util.errors import TurnwiseError
@@ -102,8 +103,9 @@ def _left(ids: Collection[str], patience: float) -> bool:
 def needed_packages(config: Config) -> list[str]:
     """What a node must have installed to play a recipe."""
     lora = config.model.lora
-    own = {"vllm": config.engine.name == "vllm", "peft": lora is not None, "bitsandbytes": lora is not None and lora.base == "4bit"}
-    return ["turnwise", "torch", "transformers", *(name for name, needed in own.items() if needed)]
+    adapters = {"peft": lora is not None, "bitsandbytes": lora is not None and lora.base == "4bit"}
+    engine = declared(config.engine.name).packages
+    return ["turnwise", "torch", "transformers", *engine, *(name for name, needed in adapters.items() if needed)]
 
 
 def demand_of(config: Config) -> Demand:

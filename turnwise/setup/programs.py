@@ -27,7 +27,7 @@ def program_collector(system: System, temperature: float | None = None) -> Progr
     env = registry.make(config.env.name, **config.env.options)
     if not isinstance(env, ProgramEnv):
         raise TurnwiseError(f"environment {config.env.name!r} plays by itself, and is not a ProgramEnv: subclass that")
-    if config.engine.name == "openai":
+    if not system.engine.in_process:
         raise TurnwiseError("a program is served by an engine of this process: use engine.name=native or transformers")
     return ProgramCollector(
         env,

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from turnwise.config.schema import Config
+from turnwise.engines.registry import declared
 from turnwise.learn.footprint import CONTEXT
 from turnwise.learn.models import choose_device
 from turnwise.learn.segments import grow_segments
 from turnwise.runs.folder import Run
-from turnwise.setup.early import OWN_ENGINES
 from turnwise.setup.fit import GB, Found, find, with_settings
 from turnwise.setup.fit_words import NEARLY, is_near, lines, refusal
 from turnwise.util.errors import TurnwiseError
@@ -86,7 +86,7 @@ def _check_limit(config: Config) -> None:
     """Say why the memory of a run with this recipe cannot be limited."""
     if config.cluster is not None:
         raise TurnwiseError("--memory limits the GPU of a run in one process, and this recipe has a [cluster] section: leave it out")
-    if config.engine.name not in OWN_ENGINES:
+    if not declared(config.engine.name).shares_weights:
         raise TurnwiseError(
             f"--memory limits what torch allocates, and the engine {config.engine.name} takes memory outside it: leave it out"
         )
@@ -110,7 +110,7 @@ def foreseen(config: Config, memory: float) -> list[str]:
 
 def prepare_allocator(config: Config) -> bool:
     """Let memory grow in segments if this run will nearly fill its GPU; whether it does. Before anything is allocated there."""
-    if config.cluster is not None or config.engine.name not in OWN_ENGINES or choose_device(config.device) != "cuda":
+    if config.cluster is not None or not declared(config.engine.name).shares_weights or choose_device(config.device) != "cuda":
         return False
     import torch
 

@@ -11,11 +11,13 @@ from turnwise.config.recipes import is_recipe
 from turnwise.config.references import is_reference
 from turnwise.config.schema import Config, overridden
 from turnwise.config.sources import keep_files
+from turnwise.engines.registry import declared
 from turnwise.learn import checkpoint
 from turnwise.learn.further.loading import export as write_further
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.result import Result
 from turnwise.setup.arguments import Given, RecipeLike, as_recipe
+from turnwise.setup.early import names_server
 from turnwise.setup.further import build_models
 from turnwise.setup.resume import why_no_checkpoint
 from turnwise.setup.system import System
@@ -41,7 +43,7 @@ def source_config(
         return overridden(values, {**more, **changes}, name)
 
     if source is None:
-        if overrides.get("engine.name") != "openai":
+        if not names_server(overrides):
             raise TurnwiseError("nothing to evaluate: give a run, a model folder, a recipe, or a server (engine.name=openai)")
         if given.env is None and given.prompts is None and "env.name" not in overrides:
             raise TurnwiseError("say which environment the server's model should play (env=…)")
@@ -56,7 +58,7 @@ def source_config(
         config = resolved(path / CONFIG).trusted(trust, run.folder)
         objects.keep(path, objects.names_in(config.model_dump(mode="json")), say, write=False)
         keep_files(path, config.model_dump(mode="json"), say, write=False)
-        return config, None if config.engine.name == "openai" else model_of(run, config)
+        return config, model_of(run, config) if declared(config.engine.name).in_process else None
     if not (path / "config.json").is_file():
         raise TurnwiseError(f"{path} is neither a run (no {CONFIG}) nor a model folder (no config.json)")
     if given.env is None and given.prompts is None:

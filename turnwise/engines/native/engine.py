@@ -23,9 +23,11 @@ from torch import Tensor
 
 from turnwise.config.options import Help
 from turnwise.engines.base import Finish, Request, Response, Sampling
+from turnwise.engines.built_in import Native
 from turnwise.engines.module import load_weights
 from turnwise.engines.native.cache_pages import CachePages, Chain
 from turnwise.engines.native.chains import Chains
+from turnwise.engines.native.families import supports
 from turnwise.engines.native.memory import make_runner, own_bytes
 from turnwise.engines.native.requests import Runner, RunningRequest, Step, StepResult
 from turnwise.engines.native.switches import Switches
@@ -45,7 +47,7 @@ EARLY_FLIGHTS = 3  # steps under way, up to which one more is launched early
 
 
 @register("native")
-class NativeEngine:
+class NativeEngine(Native):
     """Generation with the learner's own weights in place: fast, for the Llama, Qwen, Gemma 3 and SmolLM3 families.
 
     `model` is the learner's own module, whose weights are used in place. `max_length` bounds prompt and response together (default: what
@@ -99,7 +101,11 @@ class NativeEngine:
         self.early = EARLY if self._runner.ahead and not self._runner.mixed else 0
 
     @staticmethod
-    def ready(sampling: Sampling, options: Mapping[str, Any]) -> None:
+    def unsupported(model: Any) -> str | None:
+        return supports(model)
+
+    @staticmethod
+    def check_options(sampling: Sampling, options: Mapping[str, Any]) -> None:
         """An error for switches that do not exist, before a model is loaded."""
         Switches.of(options.get("switches"))
 

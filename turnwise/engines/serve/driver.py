@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from inspect import signature
 from itertools import count
 from typing import Any
 
@@ -62,9 +61,6 @@ class Driver:
         self._changed = threading.Condition()
         self._pauses, self._busy, self._stopped = 0, False, False
         self._keys, self._sequences = count(), count(FIRST_SEQUENCE)
-        self._steps = "wait" in signature(self.engine.poll).parameters
-        self._rules = True
-        self._always = getattr(self.engine, "cheap_rules", True)  # where each token comes from another process, only streams ask for it
         self._thread: threading.Thread | None = None
 
     def new_sequence(self) -> int:
@@ -149,22 +145,17 @@ class Driver:
                 self._submit(ticket)
         if not self._flying:
             return
-        for response in self.engine.poll(wait=False) if self._steps else self.engine.poll():
+        for response in self.engine.poll(wait=False):
             if (found := self._flying.pop(response.key, None)) is not None:
                 found.done(response)
 
     def _submit(self, ticket: Ticket) -> None:
         key = next(self._keys)
-        watched = self._rules and ticket.sampling.rule is None and (ticket.token is not None or self._always)
+        streamed, rules = ticket.token is not None, self.engine.stop_rules
+        watched = ticket.sampling.rule is None and (rules == "cheap" or (rules == "costly" and streamed))
         sampling = replace(ticket.sampling, rule=ticket) if watched else ticket.sampling
         request = Request(key, ticket.prompt_ids, sampling, ticket.seed, ticket.sequence)
-        try:
-            self.engine.submit([request])
-        except TurnwiseError:
-            if not watched:
-                raise
-            self._rules = False  # such as a server, which cannot be asked about each token
-            self.engine.submit([replace(request, sampling=ticket.sampling)])
+        self.engine.submit([request])
         self._flying[key] = ticket
 
     def _fail(self, message: str) -> None:

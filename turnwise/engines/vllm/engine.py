@@ -27,6 +27,7 @@ from torch import Tensor
 
 from turnwise.config.options import Help
 from turnwise.engines.base import Finish, Request, Response, Sampling
+from turnwise.engines.built_in import Vllm
 from turnwise.engines.module import longest
 from turnwise.engines.registry import register
 from turnwise.engines.reports import read_report
@@ -44,7 +45,7 @@ STALLS = 300.0  # seconds without a token after which vLLM makes no progress
 
 
 @register("vllm")
-class VllmEngine:
+class VllmEngine(Vllm):
     """Generation by vLLM 0.26 or later, in this process, on a copy of the learner's weights; on NVIDIA GPUs.
 
     `model` is the learner's module (or another with its config): the weights are taken from it at the start, by `refresh`, and by
@@ -53,8 +54,6 @@ class VllmEngine:
     `update` and `keep_cache` say what happens to responses under way while weights are replaced.
     `eager` runs without compilation and CUDA graphs. `self_check` transfers the same weights twice at the start and compares.
     `arguments` are further arguments of vLLM's EngineArgs. The tokenizer is needed for stop strings. Not thread-safe."""
-
-    cheap_rules = False  # every token would have to be handed over on its own
 
     def __init__(
         self,
@@ -120,7 +119,7 @@ class VllmEngine:
         self._start(self_check)
 
     @staticmethod
-    def ready(sampling: Sampling, options: Mapping[str, Any]) -> None:
+    def check_options(sampling: Sampling, options: Mapping[str, Any]) -> None:
         """An error for what cannot work, before a model is loaded."""
         check_sampling(sampling)
         check_update(str(options.get("update", "auto")), bool(options.get("keep_cache", False)))
