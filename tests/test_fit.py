@@ -966,7 +966,7 @@ def test_the_engine_records_steps_of_the_sizes_that_are_predicted(variant: str, 
         found = footprint.recorded_prompts(shape)
         assert found == prompt_sizes.prompt_sizes(weights) and found[-1] == max(size for size in footprint.PROMPTS if size <= sizes)
     widest = max(3 * shape.middle, 2 * (shape.queries + shape.keys))
-    assert prompt_sizes.recording_bytes(weights, 8) == 4096 * (4 * shape.hidden + widest) * 4 + 8 * shape.words * 4
+    assert prompt_sizes.capture_bytes(weights, 8) == 4096 * (4 * shape.hidden + widest) * 4 + 8 * shape.words * 4
 
 
 # -- prompt tokens at once ------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from turnwise.engines.native.hopper_attention import ALWAYS, LEAST, UNEVEN, pays
 
 ROOT = Path(__file__).parent.parent

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from turnwise.engines.native.experts import Experts, Routing, filled, gathered, grouped, routing
 from turnwise.engines.native.weights import Layer
+from turnwise.kernels.experts import Experts, Routing, filled, gathered, grouped, routing
 from turnwise.learn.fused.layers import AnyLayer, operations
 from turnwise.learn.fused.shared import Half, for_later, mlp_of
 

@@ -1,4 +1,4 @@
-"""The draw on a GPU: the rules of `turnwise.engines.sampling`, without a sort.
+"""The draw on a GPU: the rules of `kernels/sample.py`, without a sort.
 
 One program per row passes over the logits, which stay in the GPU's cache, a few times: for the largest one, for the sum, for the cuts,
 and for the token. A cut (top-k, top-p) is a distance from the largest logit; it is found by dividing the interval of possible distances
@@ -16,15 +16,15 @@ import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
-from turnwise.engines import sampling
+from turnwise.kernels import sample
 
 BLOCK = 4096
 WARPS = 16
 STAGES = tl.constexpr(3)  # loads under way while a block is summed
 WALKS = 12  # each leaves an eighth of the interval: 2^36 parts
 FEW = 16384  # tokens that are copied and searched on their own
-ATTEMPTS = tl.constexpr(sampling.ATTEMPTS)
-GOLDEN = tl.constexpr(sampling.GOLDEN)
+ATTEMPTS = tl.constexpr(sample.ATTEMPTS)
+GOLDEN = tl.constexpr(sample.GOLDEN)
 
 
 @triton.jit

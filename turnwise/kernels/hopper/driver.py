@@ -1,4 +1,4 @@
-"""Kernels in CUDA for Hopper GPUs: how a source next to its module is compiled, loaded and launched, and how the copy engine finds boxes.
+"""Kernels in CUDA for Hopper GPUs: how a source next to its module is compiled, loaded and launched, and how TMA finds boxes.
 
 The compiler is NVRTC, which torch brings. It takes a second or less for each kind of kernel, at its first use."""
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from turnwise.engines.native.block_memory import multiprocessors
+from turnwise.kernels.gpu import sm_count
 
 ROOM = 227 << 10  # bytes of a multiprocessor's memory that a block may take
 BOX = 128  # bytes of a row of a box
@@ -49,7 +49,7 @@ def usable(device: torch.device, compile_one: Callable[[], Any], instead: str) -
 
 def source_of(name: str, **values: int | str) -> str:
     """A kernel's source with what the host gives it, and what all kernels have in common."""
-    texts = [Path(__file__).with_name(f"{one}.cu").read_text(encoding="utf-8") for one in ("hopper_common", name)]
+    texts = [Path(__file__).with_name(f"{one}.cu").read_text(encoding="utf-8") for one in ("common", name)]
     return "".join(f"#define {name} {value}\n" for name, value in values.items()) + "".join(texts)
 
 
@@ -95,7 +95,7 @@ def launch(
 
 @lru_cache(maxsize=4096)
 def box_map(place: int, rows: int, width: int, box: int, bytes_each: int = 2) -> Any:
-    """How the copy engine finds boxes of so many rows, 128 bytes wide, in a matrix of bfloat16 or float32; outside of it are zeros."""
+    """How TMA finds boxes of so many rows, 128 bytes wide, in a matrix of bfloat16 or float32; outside of it are zeros."""
     d, _ = bindings()
     number, kinds = d.cuuint32_t, d.CUtensorMapDataType
     kind = kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 if bytes_each == 2 else kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT32
@@ -113,7 +113,7 @@ def box_map(place: int, rows: int, width: int, box: int, bytes_each: int = 2) ->
 def clusters(kernel: Any, blocks: int, threads: int, memory: int, device: torch.device) -> int:
     """How many clusters of so many blocks run at once. Multiprocessors are in groups of an even number: pairs leave none over."""
     if blocks <= 2:
-        return multiprocessors(device) // blocks
+        return sm_count(device) // blocks
     driver, _ = bindings()
     with torch.cuda.device(device):
         return int(good(driver.cuOccupancyMaxActiveClusters(kernel, _config(blocks, threads, memory))))

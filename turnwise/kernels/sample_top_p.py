@@ -21,7 +21,8 @@ import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
-from turnwise.engines.native.draw_kernel import (
+from turnwise.kernels.layer import allow_next, launching, wait_for_last
+from turnwise.kernels.sample_rows import (
     ATTEMPTS,
     BLOCK,
     FEW,
@@ -34,8 +35,7 @@ from turnwise.engines.native.draw_kernel import (
     _next_number,
     _share,
 )
-from turnwise.engines.native.head_kernel import Drawing, _of_tile, _room
-from turnwise.engines.native.kernels import allow_next, launching, wait_for_last
+from turnwise.kernels.sample_tiles import Drawing, _of_tile, _room
 
 SAMPLED, CHUNK = 2048, 32  # tokens of a sample, and how many of them are neighbours
 LEVELS = 2

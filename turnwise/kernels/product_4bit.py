@@ -22,8 +22,8 @@ import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
-from turnwise.engines.native.block_memory import multiprocessors
-from turnwise.engines.native.product_table import Blocks, packed_blocks
+from turnwise.kernels.gpu import sm_count
+from turnwise.kernels.product_table import Blocks, packed_blocks
 
 MERGED = 256  # numbers that a program adds up
 KINDS = (torch.bfloat16, torch.float16)
@@ -133,7 +133,7 @@ def packed_product(x: Tensor, weights: Sequence[Any], bias: Tensor | None) -> Te
         return None
     generation = torch.cuda.get_device_capability(x.device)[0] if x.is_cuda else 9
     largest = max(weight.quant_state.shape[0] for weight in weights)
-    blocks = packed_blocks(len(x), x.shape[1], largest, multiprocessors(x.device), generation)
+    blocks = packed_blocks(len(x), x.shape[1], largest, sm_count(x.device), generation)
     if blocks is None or (x.device, kind := blocks._replace(split=1)) in _refused:
         return None
     try:

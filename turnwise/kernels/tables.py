@@ -1,10 +1,12 @@
-"""What a step brings with it from the host, put where it belongs: settings of new rows by slot, and copies of pages. One kernel each."""
+"""What a step brings with it from the host, put where it belongs: tokens and pages of a decode step, settings of new rows by slot, and
+copies of pages. One kernel each."""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
@@ -49,3 +51,23 @@ def copy_pages(cache: Tensor, pairs: Tensor) -> None:
     both."""
     size = cache[0, 0, 0].numel()
     _copy[(len(pairs), cache.shape[0] * cache.shape[1])](cache, pairs, cache.stride(1), size, BLOCK=2048, num_warps=8)
+
+
+@triton.jit
+def _begin(control, last, table, tokens, lanes, table_stride, PAGE: tl.constexpr, BLOCK: tl.constexpr):
+    lane = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = lane < lanes
+    slot = tl.load(control + lane, mask=inside, other=0).to(tl.int64)
+    position = tl.load(control + lanes + lane, mask=inside, other=0)
+    page = tl.load(control + 2 * lanes + lane, mask=inside, other=0)
+    tl.store(table + slot * table_stride + position // PAGE, page, mask=inside)
+    tl.store(tokens + lane, tl.load(last + slot, mask=inside, other=0), mask=inside)
+
+
+def begin(control: Tensor, last: Tensor, table: Tensor, page_size: int) -> Tensor:
+    """The tokens of a decode step. `control` [4, lanes]: slot, position, page of that position, index of the draw. Notes the page in the
+    slot's table, and reads the slot's last token."""
+    lanes = control.shape[1]
+    tokens = torch.empty(lanes, dtype=torch.int64, device=control.device)
+    _begin[(triton.cdiv(lanes, 128),)](control, last, table, tokens, lanes, table.stride(0), PAGE=page_size, BLOCK=128)
+    return tokens

@@ -1,4 +1,4 @@
-"""How many multiprocessors a GPU has, what a program of attention takes of one's memory, and how many queries it can have for that.
+"""How many SMs a GPU has, how much shared memory a program of attention takes, and how many queries it can have for that.
 
 GPUs differ: a program may take 227 KB on an H200, and 99 KB on an RTX 3090, 4090 or 5090."""
 
@@ -8,21 +8,21 @@ from functools import cache
 
 import torch
 
-from turnwise.engines.native.prompt_sizes import FEWEST_QUERIES
 from turnwise.util.errors import TurnwiseError
 
+FEWEST_QUERIES = 16  # that one program attends from: the smallest side of a matrix product
 NARROW = 128  # numbers of a head, up to which three stages of pages are worth their memory
 
 
 @cache
-def multiprocessors(device: torch.device) -> int:
-    """Of a GPU; a few where kernels are interpreted."""
+def sm_count(device: torch.device) -> int:
+    """The number of SMs of a GPU; a few where kernels are interpreted on a CPU."""
     return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 4
 
 
 @cache
-def memory_of(device: torch.device) -> int:
-    """Bytes that a program may take of a multiprocessor's memory; no limit where kernels are interpreted."""
+def shared_memory(device: torch.device) -> int:
+    """Bytes of an SM's shared memory that a program may take; no limit where kernels are interpreted."""
     if device.type != "cuda":
         return 1 << 30
     return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
@@ -45,7 +45,7 @@ def rows_and_stages(memory: int, most: int, size: int, tokens: int, page_bytes: 
             rows //= 2
         else:
             raise TurnwiseError(
-                f"engine: attention over heads of {size} numbers of {8 * item} bits needs {wanted >> 10} KB of a multiprocessor's memory, "
-                f"and this GPU's have {memory >> 10}: set model.dtype = bfloat16, or engine.name = transformers"
+                f"engine: attention over heads of {size} numbers of {8 * item} bits needs {wanted >> 10} KB of an SM's shared memory, "
+                f"and this GPU's SMs have {memory >> 10}: set model.dtype = bfloat16, or engine.name = transformers"
             )
     return rows, stages

@@ -1,11 +1,11 @@
-"""The output layer and the draw on Hopper GPUs, by a product that sums up its tiles (`hopper_tiles.cu`).
+"""The output layer and the sampling on Hopper GPUs, by a product that sums up its tiles (`tiles.cu`).
 
-Where every token may be drawn, no logits are written. The product keeps of each tile of the vocabulary and each row what a draw needs: the
-largest logit, where it is, and the sums of weights by parts of 16 tokens. The draw (`head_kernel`) finds the part in which the cumulative
-sum passes the row's uniform number and computes the logits of this part again.
+Where every token may be drawn, no logits are written. The product keeps of each tile of the vocabulary and row what sampling needs: the
+largest logit, where it is, and the sums of weights by parts of 16 tokens. `sample_tiles.py` finds the part in which the cumulative sum
+passes the row's uniform number and computes the logits of this part again.
 
-Where rows are truncated, logits are written, and the product also sums up what is not below two levels of a row, so that the draw
-(`nucleus_kernel`) reads few of them. The levels come from another product, with a sample of the vocabulary.
+Where rows are truncated, logits are written, and the product also sums up what is not below two levels of a row, so that `sample_top_p.py`
+reads few of them. The levels come from another product, with a sample of the vocabulary.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import torch
 import triton  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
-from turnwise.engines.native.head_kernel import Drawing, _choose, _room
-from turnwise.engines.native.hopper_tiles import PIECE, ROWS, Tile, kernel_of, launch
-from turnwise.engines.native.nucleus_kernel import CHUNK, SAMPLED, pick_levels, room_for, settle
+from turnwise.kernels.hopper.tiles import PIECE, ROWS, Tile, kernel_of, launch
+from turnwise.kernels.sample_tiles import Drawing, _choose, _room
+from turnwise.kernels.sample_top_p import CHUNK, SAMPLED, pick_levels, room_for, settle
 
 WARPS = 8  # of the programs that draw
 
@@ -27,7 +27,7 @@ def tile_for(rows: int) -> Tile:
 
 
 def draw_product(hidden: Tensor, head: Tensor, to: Drawing, tile: Tile | None = None, overlap: bool = False) -> None:
-    """One token and its log-prob for every row of `hidden`, none of which is truncated; see `hopper_tiles.fits`."""
+    """One token and its log-prob for every row of `hidden`, none of which is truncated; see `tiles.fits`."""
     (rows, width), size = hidden.shape, len(head)
     tile = tile or tile_for(rows)
     wide = 2 * tile.columns
@@ -38,14 +38,14 @@ def draw_product(hidden: Tensor, head: Tensor, to: Drawing, tile: Tile | None = 
     places = [parts, to.slots, to.floats, to.integers, tops, sums, wheres]
     launch(kernel, hidden, head, tile, tiles, tile.memory(1), overlap, places, size)
     _choose[(rows,)](
-        hidden, head, head, tops, sums, wheres, parts, *to, hidden.stride(0), size, tiles,
-        TILES=triton.next_power_of_2(tiles), TILE=wide, WIDTH=width, PART=_part(width), FUSED=True, BIAS=False, PIECES=pieces,
+        hidden, head, tops, sums, wheres, parts, *to, hidden.stride(0), size, tiles,
+        TILES=triton.next_power_of_2(tiles), TILE=wide, WIDTH=width, PART=_part(width), FUSED=True, PIECES=pieces,
         num_warps=WARPS,
     )  # fmt: skip
 
 
 def draw_truncated(hidden: Tensor, head: Tensor, to: Drawing, tile: Tile | None = None, overlap: bool = False) -> None:
-    """One token and its log-prob for every row of `hidden`, with any settings; see `hopper_tiles.fits`."""
+    """One token and its log-prob for every row of `hidden`, with any settings; see `tiles.fits`."""
     rows, size = len(hidden), len(head)
     tile = tile or tile_for(rows)
     wide = 2 * tile.columns

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, linear, rms_norm, silu
 
-from turnwise.engines.native.cache_8bit import Packed, copy_beginning, stored, views
-from turnwise.engines.native.cpu_attention import Calls, Prompt, Singles
 from turnwise.engines.native.requests import RunningRequest, Step
 from turnwise.engines.native.weights import NO_ROTATION, Layer, Weights
-from turnwise.engines.sampling import Columns, Noted, draw, measure, reports_of, signed
+from turnwise.engines.sampling import Columns, Noted, measure, reports_of, sample, signed
+from turnwise.kernels.attend_cpu import Calls, Prompt, Singles
+from turnwise.kernels.cache_8bit import Packed, copy_beginning, stored, views
 from turnwise.util.threads import at_once
 
 NO_LIMIT = torch.iinfo(torch.int64).max
@@ -37,7 +37,7 @@ class Done:
         return self._result
 
 
-class EagerRunner:
+class CpuRunner:
     """Runs steps with torch's operations over `page_count` pages of `page_size` tokens."""
 
     mixed = True
@@ -87,11 +87,8 @@ class EagerRunner:
     def clean(self) -> None:
         self._cache = None
 
-    def launch(self, step: Step) -> Done:
-        with torch.no_grad():
-            return self._run(step)
-
-    def _run(self, step: Step) -> Done:
+    @torch.no_grad()
+    def run(self, step: Step) -> Done:
         self._note_settings(step.admitted)
         for copy in step.copies:
             copy_beginning(self.cache, *copy)
@@ -102,7 +99,7 @@ class EagerRunner:
         if not drawing:
             return Done([], [])
         logits = linear(self._norm(hidden, self.weights.norm), self.weights.head, self.weights.head_bias)
-        return self._draw([step.rows[i] for i in drawing], self.weights.bounded(logits))
+        return self._sample([step.rows[i] for i in drawing], self.weights.bounded(logits))
 
     def _note_settings(self, rows: list[RunningRequest]) -> None:
         for row in rows:
@@ -111,7 +108,7 @@ class EagerRunner:
             self._integers[row.slot] = torch.tensor([s.temperature == 0, s.top_k or NO_LIMIT, signed(row.request.seed)])
             self._truncates[row.slot] = s.temperature > 0 and bool(s.top_k or s.top_p < 1 or s.min_p)
 
-    def _draw(self, rows: list[RunningRequest], logits: Tensor) -> Done:
+    def _sample(self, rows: list[RunningRequest], logits: Tensor) -> Done:
         slots = [row.slot for row in rows]
         floats, integers = self._floats[slots], self._integers[slots]
         columns = Columns(
@@ -123,10 +120,10 @@ class EagerRunner:
             seed=integers[:, 2],
             truncates=any(self._truncates[slot] for slot in slots),
         )
-        drawn = draw(logits, columns, torch.tensor([row.drawn for row in rows]))
+        sampled = sample(logits, columns, torch.tensor([row.drawn for row in rows]))
         reports = reports_of(row.request.sampling for row in rows)
         noted = Noted(reports, measure(logits, columns.temperature, reports)) if reports else None
-        return Done(drawn.tokens.tolist(), drawn.logprobs.tolist(), noted)
+        return Done(sampled.tokens.tolist(), sampled.logprobs.tolist(), noted)
 
     def _forward(self, rows: list[RunningRequest], counts: list[int], drawing: list[int]) -> Tensor:
         """The last layer's output for the last token of the rows that draw; keys and values of all tokens go into the cache."""

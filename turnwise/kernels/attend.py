@@ -25,14 +25,13 @@ import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
-from turnwise.engines.native.block_memory import memory_of, rows_and_stages
-from turnwise.engines.native.kernels import packed, reach
+from turnwise.kernels.gpu import rows_and_stages, shared_memory
+from turnwise.kernels.layer import packed, reach
 
 PROGRAMS = 264  # enough to keep every multiprocessor of a large GPU reading; more splits only add to the merging
 WARPS = 2
 STAGES = 5  # pages under way, if a multiprocessor has the memory for them
 LOT = 16  # tokens of a page that are read or left out together, beyond a row's end; 0: pages are read as a whole
-NEXT = False  # the number of a page is read one step before the page: nobody waits for it, and all of the stages are pages
 RESERVED = 16 << 10  # bytes of a multiprocessor's memory for queries and scores
 MOST_SPLITS = 32
 LOG2_E = 1.4426950408889634
@@ -147,11 +146,11 @@ def _keep(
 
 @triton.jit
 def _single(
-    qkv, cache, scales, shift, table, slots, positions, cos, sin, q_norm, k_norm, out, parts, sums, arrivals, shared,
-    row_stride, table_stride, values, scale, eps, splits, others, part_stride,
+    qkv, cache, scales, shift, table, slots, positions, cos, sin, q_norm, k_norm, out, parts, sums,
+    row_stride, table_stride, values, scale, eps, splits, part_stride,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr,
-    NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, MERGE: tl.constexpr, EIGHT: tl.constexpr,
-    SHIFT: tl.constexpr, CASCADE: tl.constexpr, PARTS: tl.constexpr, NEXT: tl.constexpr, LOT: tl.constexpr,
+    NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, EIGHT: tl.constexpr, SHIFT: tl.constexpr,
+    PARTS: tl.constexpr, LOT: tl.constexpr,
 ):  # fmt: skip
     lane, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     GROUP: tl.constexpr = HEADS // KV
@@ -160,10 +159,6 @@ def _single(
     pages = tl.cdiv(length, PAGE)
     if WINDOW:
         begun = tl.maximum(length - WINDOW, 0) // PAGE  # the first page that is seen
-        share = tl.cdiv(pages - begun, splits)
-        first = begun + split * share
-    elif CASCADE:
-        begun = tl.load(shared + lane)  # pages that were read for this lane and others together
         share = tl.cdiv(pages - begun, splits)
         first = begun + split * share
     else:
@@ -188,13 +183,8 @@ def _single(
     top = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     sum_ = tl.zeros([ROWS, SIZE], tl.float32)
-    following = tl.load(chain + tl.minimum(first, pages - 1)).to(tl.int64)
     for number in range(first, last):
-        if NEXT:
-            page = following
-            following = tl.load(chain + tl.minimum(number + 1, pages - 1)).to(tl.int64)
-        else:
-            page = tl.load(chain + number).to(tl.int64)
+        page = tl.load(chain + number).to(tl.int64)
         rest = length - number * PAGE  # tokens from here on
         k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, rest, SIZE, PAGE, EIGHT, LOT)
         known = inside < rest
@@ -215,40 +205,9 @@ def _single(
         target = out + lane * HEADS * SIZE + head[:, None] * SIZE + column[None, :]
         tl.store(target, (sum_ / total[:, None]).to(out.dtype.element_ty), mask=real[:, None])
     else:
-        base = (lane * HEADS + head) * (splits + others)
-        part = base + split
+        part = (lane * HEADS + head) * splits + split
         tl.store(parts + part[:, None] * SIZE + column[None, :], sum_ / tl.maximum(total, 1e-30)[:, None], mask=real[:, None])
         tl.store(sums + part, tl.where(total > 0, top + tl.log2(tl.maximum(total, 1e-30)), float("-inf")), mask=real)
-        if CASCADE:
-            alone = real & (begun == 0) & (split == 0)  # nobody else has read for this lane
-            for number in range(others):
-                tl.store(sums + base + splits + number, float("-inf"), mask=alone)
-        if MERGE:
-            tl.debug_barrier()  # all of this part is written before it counts as arrived
-            arrival = arrivals + lane * KV + kv_head
-            if tl.atomic_add(arrival, 1, sem="acq_rel") == splits - 1:  # the last one: all parts are there
-                tl.store(arrival, 0)  # as the next layer expects it
-                target = out + lane * HEADS * SIZE + head[:, None] * SIZE + column[None, :]
-                merged = _merged(parts, sums, base, column, real, splits + others, SIZE, ROWS)
-                tl.store(target, merged.to(out.dtype.element_ty), mask=real[:, None])
-
-
-@triton.jit
-def _merged(parts, sums, first, column, real, splits, SIZE: tl.constexpr, ROWS: tl.constexpr):
-    """The attention of rows whose parts begin at `first`: read past the multiprocessor's own cache, since others have written them."""
-    top = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    sum_ = tl.zeros([ROWS, SIZE], tl.float32)
-    for number in range(splits):
-        size = tl.load(sums + first + number, mask=real, other=0.0, cache_modifier=".cg")
-        place = parts + (first + number)[:, None] * SIZE + column[None, :]
-        part = tl.load(place, mask=(real & (size > float("-inf")))[:, None], other=0.0, cache_modifier=".cg")
-        higher = tl.maximum(top, size)  # the first part holds the first page, so it is finite from there on
-        fade, weight = tl.exp2(top - higher), tl.exp2(size - higher)
-        total = total * fade + weight
-        sum_ = sum_ * fade[:, None] + part * weight[:, None]
-        top = higher
-    return sum_ / total[:, None]
 
 
 @triton.jit
@@ -272,48 +231,27 @@ def splits_for(lanes: int, kv_heads: int) -> int:
 
 
 def attend_singles(
-    qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any, arrivals: Tensor | None = None,
+    qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any
 ) -> Tensor:  # fmt: skip
-    """One token per lane at `positions`; `qkv` is [lanes, heads], or parts of it in float32, [parts, lanes, heads]. Queries and keys are
-    normed and rotated in the same pass, and the new keys and values go into the cache: `qkv` is as the matrix product left it. With
-    `arrivals` (a zero for every lane and key head, zero again afterwards), the last program of a sequence merges its parts.
-    [lanes, heads · size]."""
-    lanes, splits = qkv.shape[-2], splits_for(qkv.shape[-2], shape.kv_heads)
-    parts = torch.empty(lanes * shape.heads * splits * shape.head_dim if splits > 1 else 1, dtype=torch.float32, device=qkv.device)
+    """One token per sequence at `positions`; `qkv` is [sequences, heads], or parts of it in float32, [parts, sequences, heads]. Queries and
+    keys are normed and rotated in the same pass, and the new keys and values go into the cache: `qkv` is as the matrix product left it.
+    Returns [sequences, heads · size]."""
+    lanes, size, splits = qkv.shape[-2], shape.head_dim, splits_for(qkv.shape[-2], shape.kv_heads)
+    parts = torch.empty(lanes * shape.heads * splits * size if splits > 1 else 1, dtype=torch.float32, device=qkv.device)
     sums = torch.empty(lanes * shape.heads * splits, dtype=torch.float32, device=qkv.device)
-    return attend_parts(qkv, cache, layer, tables, slots, positions, shape, arrivals, None, (splits, 0, parts, sums))
-
-
-def attend_parts(
-    qkv: Tensor,
-    cache: Tensor,
-    layer: Any,
-    tables: Any,
-    slots: Tensor,
-    positions: Tensor,
-    shape: Any,
-    arrivals: Tensor | None,
-    shared: Tensor | None,
-    room: tuple[int, int, Tensor, Tensor],
-) -> Tensor:
-    """The parts of `attend_singles`, and their sum. `room`: how many parts each sequence has, how many more are there already (of the first
-    `shared` pages of each lane), and the memory for all of them and for their sizes."""
-    (splits, others, parts, sums), lanes, size = room, qkv.shape[-2], shape.head_dim
     out = torch.empty(lanes, shape.heads * size, dtype=tables.cos[0].dtype, device=qkv.device)
     _single[(lanes, shape.kv_heads, splits)](
         qkv, cache, scales_of(cache), layer.shift, tables.pages, slots, positions, tables.cos[layer.rotation], tables.sin[layer.rotation],
-        layer.q_norm, layer.k_norm, out, parts, sums, sums if arrivals is None else arrivals, shared, qkv.stride(-2),
-        tables.pages.stride(0), cache.stride(0), shape.scale * LOG2_E, shape.eps, splits, others, qkv.stride(0),
-        HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], SPLIT=splits + others > 1, NORM=layer.q_norm is not None,
-        WINDOW=layer.window, ROWS=max(16, triton.next_power_of_2(shape.group)), PRECISION=_precision(out), MERGE=arrivals is not None,
-        EIGHT=cache.dtype == torch.int8, SHIFT=layer.shift is not None, CASCADE=shared is not None,
-        PARTS=len(qkv) if qkv.dim() == 3 else 1, NEXT=NEXT, LOT=LOT,
+        layer.q_norm, layer.k_norm, out, parts, sums, qkv.stride(-2), tables.pages.stride(0), cache.stride(0), shape.scale * LOG2_E,
+        shape.eps, splits, qkv.stride(0),
+        HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], SPLIT=splits > 1, NORM=layer.q_norm is not None,
+        WINDOW=layer.window, ROWS=max(16, triton.next_power_of_2(shape.group)), PRECISION=_precision(out),
+        EIGHT=cache.dtype == torch.int8, SHIFT=layer.shift is not None, PARTS=len(qkv) if qkv.dim() == 3 else 1, LOT=LOT,
         num_warps=2 * WARPS if cache.dtype == torch.int8 else WARPS,
         num_stages=_stages(qkv.device, _page_bytes(cache, layer, size), STAGES),
     )  # fmt: skip
-    if splits + others > 1 and arrivals is None:
-        count = splits + others
-        _merge[(lanes * shape.heads,)](parts, sums, out, count, SIZE=size, SPLITS=triton.next_power_of_2(count), num_warps=2)
+    if splits > 1:
+        _merge[(lanes * shape.heads,)](parts, sums, out, splits, SIZE=size, SPLITS=splits, num_warps=2)
     return out
 
 
@@ -398,7 +336,7 @@ def attend_prompts(qkv: Tensor, cache: Tensor, layer: Any, table: Tensor, blocks
 def rows_of(q: Tensor, cache: Tensor, layer: Any, shape: Any, most: int) -> tuple[int, int]:
     """How many queries a program takes at once on this GPU, up to `most`, and the stages of its pages."""
     size, page_bytes, packed = shape.head_dim, _page_bytes(cache, layer, shape.head_dim), cache.dtype == torch.int8
-    return rows_and_stages(memory_of(q.device), most, size, cache.shape[3], page_bytes, q.element_size(), packed)
+    return rows_and_stages(shared_memory(q.device), most, size, cache.shape[3], page_bytes, q.element_size(), packed)
 
 
 def scales_of(cache: Tensor) -> Tensor:
@@ -414,7 +352,7 @@ def _page_bytes(cache: Tensor, layer: Any, size: int) -> int:
 
 def _stages(device: torch.device, page_bytes: int, most: int) -> int:
     """The pages of `page_bytes`, keys and values, that a multiprocessor has under way at once."""
-    return max(2, min(most, (memory_of(device) - RESERVED) // page_bytes))
+    return max(2, min(most, (shared_memory(device) - RESERVED) // page_bytes))
 
 
 def _precision(x: Tensor) -> str:

@@ -1,11 +1,10 @@
-"""The draw where every token may be drawn: no top-k, no top-p, no min-p. The usual case in training.
+"""Sampling on a GPU where every token may be drawn: no top-k, no top-p, no min-p. The usual case in training.
 
 The vocabulary is cut into tiles. Of each tile a first kernel keeps three numbers per row: the largest logit, the sum of the weights
-relative to it, and which token the largest is. It reads logits (`draw_tiles`), or it is the output layer's matrix product itself
-(`draw_fused`), so that logits are never written. A second kernel merges the tiles of a row, finds the tile in which the cumulative sum
-passes the row's uniform number, and looks at this tile alone; without logits it computes them again. Token, log-prob and uniform number
-are those of `draw_kernel` except for rounding; a greedy row takes the largest, of equal ones the smallest id. `head_tiles` is a faster
-output layer for Hopper GPUs."""
+relative to it, and which token the largest is. It reads logits (`sample_tiles`), or it is the output layer's matrix product itself on a
+Hopper GPU (`hopper/sample.py`), so that logits are never written. A second kernel merges the tiles of a row, finds the tile in which the
+cumulative sum passes the row's uniform number, and looks at this tile alone; without logits it computes them again. Token, log-prob and
+uniform number are those of `sample.py` except for rounding; a greedy row takes the largest, of equal ones the smallest id."""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
 from __future__ import annotations
@@ -17,19 +16,9 @@ import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
-from turnwise.engines.native.draw_kernel import _first_number, _share
+from turnwise.kernels.sample_rows import _first_number, _share
 
 TILE = 2048  # tokens, where logits are read
-
-
-class Blocks(NamedTuple):
-    """One program of the fused product: rows × tokens, in parts of the hidden size."""
-
-    rows: int
-    tile: int
-    part: int
-    warps: int
-    stages: int
 
 
 class Drawing(NamedTuple):
@@ -77,34 +66,9 @@ def _of_logits(logits, slots, floats, tops, sums, wheres, row_stride, size, tile
 
 
 @triton.jit
-def _of_hidden(
-    hidden, head, bias, slots, floats, tops, sums, wheres, rows, size, tiles,
-    WIDTH: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    tile = tl.program_id(1)
-    column = tile * TILE + tl.arange(0, TILE)
-    part = tl.arange(0, PART)
-    x = hidden + tl.minimum(row, rows - 1)[:, None] * WIDTH + part[None, :]
-    w = head + tl.minimum(column, size - 1).to(tl.int64)[None, :] * WIDTH + part[:, None]
-    score = tl.zeros([ROWS, TILE], tl.float32)
-    for start in range(0, WIDTH, PART):
-        score = tl.dot(tl.load(x + start), tl.load(w + start), score, input_precision=PRECISION)
-    if BIAS:
-        score += tl.load(bias + tl.minimum(column, size - 1)).to(tl.float32)[None, :]
-    score = tl.where(column[None, :] < size, score, float("-inf"))
-    real = row < rows
-    inverse = 1.0 / tl.load(floats + tl.load(slots + row, mask=real, other=0).to(tl.int64) * 3)
-    top, total, where, _weight = _sum_up(score, inverse, column, size)
-    tl.store(tops + row * tiles + tile, top, mask=real)
-    tl.store(sums + row * tiles + tile, total, mask=real)
-    tl.store(wheres + row * tiles + tile, where, mask=real)
-
-
-@triton.jit
 def _choose(
-    source, head, bias, tops, sums, wheres, pieces, slots, places, floats, integers, last, tokens, logprobs, row_stride, size, tiles,
-    TILES: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr, PART: tl.constexpr, FUSED: tl.constexpr, BIAS: tl.constexpr,
+    source, head, tops, sums, wheres, pieces, slots, places, floats, integers, last, tokens, logprobs, row_stride, size, tiles,
+    TILES: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr, PART: tl.constexpr, FUSED: tl.constexpr,
     PIECES: tl.constexpr,
 ):  # fmt: skip
     """Tokens and log-probs. With several PIECES the sums of the parts of a tile are known, and one of these is looked at."""
@@ -143,8 +107,6 @@ def _choose(
             part = start + tl.arange(0, PART)
             x = tl.load(source + lane.to(tl.int64) * row_stride + part).to(tl.float32)
             value += tl.sum(tl.load(head + row + part[None, :]).to(tl.float32) * x[None, :], 1)
-        if BIAS:
-            value += tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
         value = tl.where(inside, value, float("-inf"))
     else:
         value = tl.load(source + lane.to(tl.int64) * row_stride + column, mask=inside, other=float("-inf"))
@@ -171,41 +133,9 @@ def draw_tiles(logits: Tensor, to: Drawing, tile: int = TILE) -> None:
         logits, to.slots, to.floats, tops, sums, wheres, logits.stride(0), size, tiles, TILE=tile, num_warps=4
     )  # fmt: skip
     _choose[(rows,)](
-        logits, logits, logits, tops, sums, wheres, sums, *to, logits.stride(0), size, tiles,
-        TILES=triton.next_power_of_2(tiles), TILE=tile, WIDTH=1, PART=1, FUSED=False, BIAS=False, PIECES=1, num_warps=4,
+        logits, logits, tops, sums, wheres, sums, *to, logits.stride(0), size, tiles,
+        TILES=triton.next_power_of_2(tiles), TILE=tile, WIDTH=1, PART=1, FUSED=False, PIECES=1, num_warps=4,
     )  # fmt: skip
-
-
-def draw_fused(hidden: Tensor, head: Tensor, bias: Tensor | None, to: Drawing, blocks: Blocks | None = None) -> None:
-    """One token and its log-prob for every row of `hidden` [rows, width]; `head` [vocabulary, width] makes logits of it. See `fusible`."""
-    (rows, width), size = hidden.shape, len(head)
-    blocks = blocks or blocks_for(rows, width)
-    tiles = triton.cdiv(size, blocks.tile)
-    tops, sums, wheres = _room(rows, tiles, hidden.device)
-    factor = hidden if bias is None else bias
-    _of_hidden[(triton.cdiv(rows, blocks.rows), tiles)](
-        hidden, head, factor, to.slots, to.floats, tops, sums, wheres, rows, size, tiles,
-        WIDTH=width, ROWS=blocks.rows, TILE=blocks.tile, PART=blocks.part, BIAS=bias is not None,
-        PRECISION="ieee" if hidden.dtype == torch.float32 else "tf32", num_warps=blocks.warps, num_stages=blocks.stages,
-    )  # fmt: skip
-    _choose[(rows,)](
-        hidden, head, factor, tops, sums, wheres, sums, *to, hidden.stride(0), size, tiles,
-        TILES=triton.next_power_of_2(tiles), TILE=blocks.tile, WIDTH=width, PART=min(blocks.part, 64), FUSED=True, BIAS=bias is not None,
-        PIECES=1, num_warps=8,
-    )  # fmt: skip
-
-
-def fusible(hidden: Tensor, head: Tensor) -> bool:
-    """Whether the fused product takes these: rows without gaps, of a size that divides into parts."""
-    return bool(hidden.is_contiguous() and head.is_contiguous() and hidden.dtype == head.dtype and hidden.shape[1] % 16 == 0)
-
-
-def blocks_for(rows: int, width: int) -> Blocks:
-    """The blocks for so many rows: one block of rows up to 128, so that the weights are read once."""
-    part = next(part for part in (64, 32, 16) if width % part == 0)
-    if rows <= 64:
-        return Blocks(max(16, triton.next_power_of_2(rows)), 128, part, 4, 4)
-    return Blocks(128, 128, part, 8, 4) if rows <= 128 else Blocks(128, 256, part, 8, 3)
 
 
 def _room(rows: int, tiles: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:

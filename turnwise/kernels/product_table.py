@@ -6,13 +6,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from turnwise.engines.native.hopper_tiles import Tile
+from turnwise.kernels.hopper.tiles import Tile
 
 
 class Blocks(NamedTuple):
     """One program of a product: rows × columns, in parts of the inner size. `split`: among how many programs the inner size is divided.
-    `bulk`: tiles are copied by the GPU's copy engine. `ahead`: parts of the weights that are asked for before the last kernel has ended.
-    `group`: how many blocks of rows are worked on together. `stay`: a program per multiprocessor takes one tile after another."""
+    `bulk`: tiles are copied by TMA. `ahead`: parts of the weights that are asked for before the last kernel has ended."""
 
     rows: int
     columns: int
@@ -22,82 +21,58 @@ class Blocks(NamedTuple):
     stages: int = 4
     bulk: bool = False
     ahead: int = 0
-    group: int = 8
-    stay: bool = False
 
 
-KINDS = ("qkv", "out", "gate", "down")
 # The product after attention asks for no weights ahead: that makes a whole step slower (`benchmarks/engine_tuning.py`).
 Lines = tuple[tuple[int, Blocks | None], ...]
 MEASURED: dict[tuple[str, int, int], Lines] = {  # by kind, inner size and outer size: up to so many rows, these blocks
-    ("gate", 1536, 17920): (
-        (16, Blocks(16, 64, 128, 1, 4, 3, True, 1, 8, False)),
-        (32, Blocks(32, 128, 128, 1, 4, 3, True, 1, 8, False)),
-        (64, Blocks(64, 32, 64, 1, 4, 4, True, 1, 8, False)),
-        (128, Blocks(64, 64, 64, 1, 4, 3, True, 1, 8, False)),
-        (256, None),
-        (512, None),
-        (1024, None),
-        (4096, Blocks(128, 128, 64, 1, 8, 4, True, 1, 16, False)),  # beyond, it is faster alone, but not in a whole pass: it heats more
-    ),
     ("down", 8960, 1536): (
-        (16, Blocks(16, 64, 128, 5, 4, 5, True, 1, 8, False)),
-        (32, Blocks(32, 32, 128, 5, 4, 5, True, 1, 8, False)),
-        (64, Blocks(64, 64, 128, 5, 4, 5, True, 1, 8, False)),
-        (128, Blocks(128, 64, 128, 5, 4, 4, True, 1, 8, False)),  # alone as fast as the library; in a step, which it overlaps with, faster
+        (16, Blocks(16, 64, 128, 5, 4, 5, True, 1)),
+        (32, Blocks(32, 32, 128, 5, 4, 5, True, 1)),
+        (64, Blocks(64, 64, 128, 5, 4, 5, True, 1)),
+        (128, Blocks(128, 64, 128, 5, 4, 4, True, 1)),  # alone as fast as the library; in a step, which it overlaps with, faster
         (256, None),
         (512, None),
     ),
     ("qkv", 1536, 2048): (
-        (16, Blocks(16, 32, 128, 4, 4, 5, True, 1, 8, False)),
-        (32, Blocks(32, 32, 64, 4, 4, 5, True, 1, 8, False)),
-        (64, Blocks(64, 64, 128, 2, 4, 5, True, 1, 8, False)),
-        (128, Blocks(64, 32, 128, 1, 4, 6, True, 1, 8, False)),
+        (16, Blocks(16, 32, 128, 4, 4, 5, True, 1)),
+        (32, Blocks(32, 32, 64, 4, 4, 5, True, 1)),
+        (64, Blocks(64, 64, 128, 2, 4, 5, True, 1)),
+        (128, Blocks(64, 32, 128, 1, 4, 6, True, 1)),
         (256, None),
         (512, None),
     ),
     ("out", 1536, 1536): (
-        (16, Blocks(16, 64, 128, 4, 4, 6, False, 0, 8, False)),
-        (32, Blocks(32, 32, 128, 2, 4, 6, False, 0, 8, False)),
-        (64, Blocks(64, 32, 128, 2, 4, 5, True, 0, 8, False)),
-        (128, Blocks(64, 64, 128, 2, 4, 5, True, 0, 8, False)),
+        (16, Blocks(16, 64, 128, 4, 4, 6, False, 0)),
+        (32, Blocks(32, 32, 128, 2, 4, 6, False, 0)),
+        (64, Blocks(64, 32, 128, 2, 4, 5, True, 0)),
+        (128, Blocks(64, 64, 128, 2, 4, 5, True, 0)),
         (256, None),
         (512, None),
     ),
-    ("gate", 896, 9728): (
-        (16, Blocks(16, 64, 128, 1, 4, 5, True, 1, 8, False)),
-        (32, Blocks(32, 64, 128, 1, 4, 4, True, 1, 8, False)),
-        (64, Blocks(64, 64, 64, 1, 4, 7, True, 1, 8, False)),
-        (128, Blocks(64, 32, 64, 1, 4, 4, True, 1, 8, False)),
-        (256, Blocks(64, 64, 64, 1, 4, 3, True, 1, 8, False)),
-        (512, None),
-        (1024, None),
-        (4096, Blocks(128, 64, 64, 1, 4, 3, True, 1, 16, False)),
-        (1000000, Blocks(128, 64, 64, 1, 8, 3, True, 1, 8, False)),
-    ),
     ("down", 4864, 896): (
-        (16, Blocks(16, 32, 128, 4, 4, 6, False, 1, 8, False)),
-        (32, Blocks(32, 32, 128, 4, 4, 6, False, 1, 8, False)),
-        (64, Blocks(64, 32, 128, 4, 4, 5, True, 1, 8, False)),
-        (128, Blocks(64, 64, 128, 4, 4, 5, True, 1, 8, False)),
-        (256, Blocks(128, 64, 64, 4, 4, 7, True, 1, 8, False)),
+        (16, Blocks(16, 32, 128, 4, 4, 6, False, 1)),
+        (32, Blocks(32, 32, 128, 4, 4, 6, False, 1)),
+        (64, Blocks(64, 32, 128, 4, 4, 5, True, 1)),
+        (128, Blocks(64, 64, 128, 4, 4, 5, True, 1)),
+        (256, Blocks(128, 64, 64, 4, 4, 7, True, 1)),
         (512, None),
     ),
     ("qkv", 896, 1152): (
-        (16, Blocks(16, 32, 128, 2, 4, 6, False, 1, 8, False)),
-        (32, Blocks(32, 16, 128, 2, 4, 5, True, 1, 8, False)),
-        (64, Blocks(64, 16, 128, 3, 4, 5, True, 1, 8, False)),
-        (128, Blocks(64, 64, 64, 3, 4, 6, False, 1, 8, False)),
+        (16, Blocks(16, 32, 128, 2, 4, 6, False, 1)),
+        (32, Blocks(32, 16, 128, 2, 4, 5, True, 1)),
+        (64, Blocks(64, 16, 128, 3, 4, 5, True, 1)),
+        (128, Blocks(64, 64, 64, 3, 4, 6, False, 1)),
         (256, None),
         (512, None),
     ),
     ("out", 896, 896): (
-        (16, Blocks(16, 32, 128, 2, 4, 6, False, 0, 8, False)),
-        (32, Blocks(32, 32, 128, 2, 4, 6, False, 0, 8, False)),
-        (64, Blocks(64, 32, 64, 4, 4, 6, False, 0, 8, False)),
-        (128, Blocks(64, 32, 128, 2, 4, 5, True, 0, 8, False)),
-        (256, Blocks(64, 64, 128, 2, 4, 5, True, 0, 8, False)),
-        (512, Blocks(64, 64, 128, 1, 4, 5, True, 0, 8, False)),
+        (16, Blocks(16, 32, 128, 2, 4, 6, False, 0)),
+        (32, Blocks(32, 32, 128, 2, 4, 6, False, 0)),
+        (64, Blocks(64, 32, 64, 4, 4, 6, False, 0)),
+        (128, Blocks(64, 32, 128, 2, 4, 5, True, 0)),
+        (256, Blocks(64, 64, 128, 2, 4, 5, True, 0)),
+        (512, Blocks(64, 64, 128, 1, 4, 5, True, 0)),
     ),
 }  # fmt: skip
 

@@ -1,7 +1,8 @@
-"""Products for Hopper GPUs of which not all that is multiplied is written (`hopper_tiles.cu`): how they are compiled and launched.
+"""Products for Hopper GPUs of which not all that is multiplied is written (`tiles.cu`): how they are compiled and launched.
 
-Parts of x and of the weights that several multiprocessors need are sent to all of them by one copy, which neither the library does with so
-few rows nor Triton at all. `gate_tiles.py` is the gated product of an MLP, `head_tiles.py` the output layer with the draw.
+Parts of x and of the weights that several SMs need are sent to all of them by one copy (TMA multicast), which neither the library does with
+so few rows nor Triton at all. `gate_tiles` computes both halves of an MLP with the activation between: the library writes both halves and
+another kernel reads them again, here they stay in registers. `sample.py` is the output layer with the sampling.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from turnwise.engines.native import hopper_driver
-from turnwise.engines.native.hopper_driver import ROOM, box_map, clusters, loaded, usable
+from turnwise.kernels.hopper import driver
+from turnwise.kernels.hopper.driver import ROOM, box_map, clusters, loaded, usable
 
 ROWS, INNER = 128, 64  # of a tile, and of one part of the inner size
 PIECE = 16  # columns of an output layer whose weights are summed
@@ -54,8 +55,8 @@ def launch(
     kernel: Any, x: Tensor, weight: Tensor, tile: Tile, across: int, memory: int, overlap: bool, places: Sequence[Tensor], size: int,
     written: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """Run a kernel of `hopper_tiles.cu`: `across` tiles in a row of tiles, `places` what it writes to and reads beside the two matrices,
-    and `written` a matrix that the copy engine writes."""
+    """Run a kernel of `tiles.cu`: `across` tiles in a row of tiles, `places` what it writes to and reads beside the two matrices,
+    and `written` a matrix that TMA writes."""
     (rows, width), blocks = x.shape, tile.down * tile.across
     tiles = -(-rows // (ROWS * tile.down)) * -(-across // tile.across)
     maps = [box_map(x.data_ptr(), rows, width, ROWS // tile.across), box_map(weight.data_ptr(), len(weight), width, tile.columns)]
@@ -63,7 +64,16 @@ def launch(
     given = *maps, *(place.data_ptr() for place in places), rows, size, width // INNER, tile.group
     kinds = *(None for _ in maps), *(c_void_p for _ in places), c_int, c_int, c_int, c_int
     grid = min(tiles, clusters(kernel, blocks, THREADS, memory, x.device)) * blocks
-    hopper_driver.launch(kernel, grid, THREADS, memory, x.device, given, kinds, overlap)
+    driver.launch(kernel, grid, THREADS, memory, x.device, given, kinds, overlap)
+
+
+def gate_tiles(x: Tensor, weight: Tensor, kind: str, tile: Tile, overlap: bool = False) -> Tensor:
+    """activation(x times the weight's first half) · (x times its second half). `weight` is [2 · size, width]; see `fits`."""
+    rows, size = len(x), len(weight) // 2
+    out = torch.empty(rows, size, dtype=x.dtype, device=x.device)
+    kernel = kernel_of(tile._replace(group=0), 0, kind != "silu", overlap, x.device)
+    launch(kernel, x, weight, tile, -(-size // tile.columns), tile.memory(0), overlap, [out], size)
+    return out
 
 
 def fits(x: Tensor, weight: Tensor) -> bool:
@@ -89,7 +99,7 @@ def source_of(tile: Tile, head: int, gelu: bool, overlap: bool) -> str:
         "COLUMNS": tile.columns, "STAGES": tile.stages, "DOWN": tile.down, "ACROSS": tile.across, "AHEAD": min(tile.ahead, tile.stages),
         "HEAD": head, "NAME": name_of(head), "PIECE": PIECE, "BUFFERS": tile.buffers, "GELU": int(gelu), "OVERLAP": int(overlap),
     }  # fmt: skip
-    return _multiply(tile.columns) + hopper_driver.source_of("hopper_tiles", **values)
+    return _multiply(tile.columns) + driver.source_of("tiles", **values)
 
 
 def _multiply(count: int) -> str:

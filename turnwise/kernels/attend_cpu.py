@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from turnwise.engines.native.cache_8bit import Packed
 from turnwise.engines.native.families import Shape
+from turnwise.kernels.cache_8bit import Packed
 
 CALL = 200  # tokens that are read in the time that another call takes
 WORTH = 8000  # tokens that are read by calls that are worth a second thread
