@@ -27,8 +27,8 @@ from read_rate import CHUNK, reader
 from results import publish
 
 from turnwise.engines.native import hopper_attention, paged_attention
-from turnwise.kernels.hopper.tiles import gate_tiles
-from turnwise.kernels.hopper.tiles import Tile
+from turnwise.engines.native.gate_tiles import gate_tiles
+from turnwise.engines.native.hopper_tiles import Tile
 
 WARM, COUNTED = 0.5, 1.5  # seconds
 GATES = {

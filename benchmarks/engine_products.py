@@ -28,9 +28,9 @@ from results import publish
 from torch.nn.functional import linear, silu
 
 from turnwise.engines.native import paged_attention, product_table, prompt_attention
-from turnwise.kernels.layer import add_norm, gate_mul
-from turnwise.kernels.product_table import Blocks
-from turnwise.kernels.product import gated, product
+from turnwise.engines.native.kernels import add_norm, gate_mul
+from turnwise.engines.native.product_table import Blocks
+from turnwise.engines.native.products import gated, product
 from turnwise.engines.native.prompt_attention import Way
 
 ROWS = (128, 512, 64, 256, 32, 16)

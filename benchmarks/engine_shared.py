@@ -18,7 +18,7 @@ from engine_shapes import WORDS
 
 from turnwise.engines.base import Request, Sampling
 from turnwise.engines.native import cascade_kernel
-from turnwise.kernels.cache_8bit import SCALE, views
+from turnwise.engines.native.cache_8bit import SCALE, views
 from turnwise.engines.native.cascade import Group, Layout
 from turnwise.engines.native.cascade_kernel import Shared, attend_cascade
 

@@ -42,7 +42,7 @@ from results import publish
 
 from turnwise.engines.base import Request, Response, Sampling
 from turnwise.engines.native import NativeEngine, draw_kernel, head_kernel, head_tiles, hopper_tiles, nucleus_kernel, paged_attention
-from turnwise.kernels.sample_tiles import Blocks, Drawing
+from turnwise.engines.native.head_kernel import Blocks, Drawing
 from turnwise.engines.native.switches import PLAIN
 
 PARTS = ("products", "prompt", "check", "draw", "cut", "attention", "shared", "decode", "whole", "games", "timeline")

@@ -27,10 +27,10 @@ from engine_shapes import SHAPES
 from results import publish
 
 from turnwise.engines.native import NativeEngine, balance_kernel, hopper_attention, kernels, paged_attention, product_table
-from turnwise.kernels.hopper.tiles import Tile
+from turnwise.engines.native.hopper_tiles import Tile
 from turnwise.engines.native.layer_products import LayerProducts
-from turnwise.engines.native.staging import Results
-from turnwise.kernels.product_table import Blocks
+from turnwise.engines.native.mail import Results
+from turnwise.engines.native.product_table import Blocks
 from turnwise.engines.native.switches import Switches
 from turnwise.learn.fourbit import pack_base
 

@@ -25,12 +25,12 @@ from results import publish
 from torch import Tensor
 from torch.nn.functional import linear, silu
 
-from turnwise.kernels.hopper.tiles import gate_tiles
-from turnwise.kernels.hopper.driver import ROOM
-from turnwise.kernels.hopper.tiles import ROWS, Tile
-from turnwise.kernels.layer import gate_mul
-from turnwise.kernels.product_table import blocks_of
-from turnwise.kernels.product import gated
+from turnwise.engines.native.gate_tiles import gate_tiles
+from turnwise.engines.native.hopper_driver import ROOM
+from turnwise.engines.native.hopper_tiles import ROWS, Tile
+from turnwise.engines.native.kernels import gate_mul
+from turnwise.engines.native.product_table import blocks_of
+from turnwise.engines.native.products import gated
 
 COUNTS = (64, 128, 256, 512, 1024, 4096, 16384)
 FAR = 6e-3  # of a right result from the one in float32, relative

@@ -184,7 +184,7 @@ class Bench:
     def _gpu_steps(self) -> dict[str, Lane]:
         from engine_tuning import CASES, Step
 
-        from turnwise.engines.native.staging import Results
+        from turnwise.engines.native.mail import Results
 
         step = Step(self.shape.size)
         case = CASES["128 at 768"]

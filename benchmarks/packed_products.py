@@ -27,8 +27,8 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from turnwise.engines.fourbit import dense, library, times
-from turnwise.kernels.product_4bit import multiply, packed_product
-from turnwise.kernels.product_table import Blocks, packed_blocks
+from turnwise.engines.native.packed_product import multiply, packed_product
+from turnwise.engines.native.product_table import Blocks, packed_blocks
 from turnwise.util.errors import MissingExtra
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
