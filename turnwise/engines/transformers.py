@@ -27,8 +27,7 @@ from torch import Tensor
 
 from turnwise.agent.vision import Vision
 from turnwise.engines.base import Finish, Request, Response
-from turnwise.engines.batch_cache import BatchCache, Prefix, from_prefixes
-from turnwise.engines.batch_forward import BatchForward, check_batches
+from turnwise.engines.batch_forward import BatchCache, BatchForward, Prefix, check_batches, from_prefixes
 from turnwise.engines.built_in import Transformers
 from turnwise.engines.module import evaluating, load_weights, longest
 from turnwise.engines.registry import register
