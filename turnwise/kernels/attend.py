@@ -28,11 +28,11 @@ from torch import Tensor
 from turnwise.kernels.gpu import rows_and_stages, shared_memory
 from turnwise.kernels.layer import packed, reach
 
-PROGRAMS = 264  # enough to keep every multiprocessor of a large GPU reading; more splits only add to the merging
+PROGRAMS = 264  # enough to keep every SM of a large GPU reading; more splits only add to the merging
 WARPS = 2
-STAGES = 5  # pages under way, if a multiprocessor has the memory for them
+STAGES = 5  # pages under way, if an SM has the memory for them
 LOT = 16  # tokens of a page that are read or left out together, beyond a row's end; 0: pages are read as a whole
-RESERVED = 16 << 10  # bytes of a multiprocessor's memory for queries and scores
+RESERVED = 16 << 10  # bytes of an SM's shared memory for queries and scores
 MOST_SPLITS = 32
 LOG2_E = 1.4426950408889634
 
@@ -134,7 +134,7 @@ def _keep(
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, NORM: tl.constexpr, EIGHT: tl.constexpr,
     SHIFT: tl.constexpr, PARTS: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
-    """The key and value of a lane's newest token, the last of `length`, into its page."""
+    """The key and value of a seq's newest token, the last of `length`, into its page."""
     one = tl.arange(0, 1)
     at = own + (HEADS + kv_head) * SIZE
     key = _turned(at, k_norm, cos + turn, sin + turn, one, column, one < 1, eps, part_stride, SIZE, NORM, PARTS, KIND)
@@ -152,10 +152,10 @@ def _single(
     NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, EIGHT: tl.constexpr, SHIFT: tl.constexpr,
     PARTS: tl.constexpr, LOT: tl.constexpr,
 ):  # fmt: skip
-    lane, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    seq, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     GROUP: tl.constexpr = HEADS // KV
     KIND: tl.constexpr = out.dtype.element_ty
-    length = tl.load(positions + lane) + 1
+    length = tl.load(positions + seq) + 1
     pages = tl.cdiv(length, PAGE)
     if WINDOW:
         begun = tl.maximum(length - WINDOW, 0) // PAGE  # the first page that is seen
@@ -169,9 +169,9 @@ def _single(
     column = tl.arange(0, SIZE)
     inside = tl.arange(0, PAGE)
     real = row < GROUP
-    own = qkv + lane * row_stride
+    own = qkv + seq * row_stride
     turn = (length - 1).to(tl.int64) * SIZE
-    chain = table + tl.load(slots + lane).to(tl.int64) * table_stride
+    chain = table + tl.load(slots + seq).to(tl.int64) * table_stride
     if (last == pages) & (first < pages):  # this program reads the page of the new token: it puts its key and value there
         page = tl.load(chain + pages - 1).to(tl.int64)
         _keep(
@@ -202,10 +202,10 @@ def _single(
         top = higher
     head = kv_head * GROUP + row
     if not SPLIT:
-        target = out + lane * HEADS * SIZE + head[:, None] * SIZE + column[None, :]
+        target = out + seq * HEADS * SIZE + head[:, None] * SIZE + column[None, :]
         tl.store(target, (sum_ / total[:, None]).to(out.dtype.element_ty), mask=real[:, None])
     else:
-        part = (lane * HEADS + head) * splits + split
+        part = (seq * HEADS + head) * splits + split
         tl.store(parts + part[:, None] * SIZE + column[None, :], sum_ / tl.maximum(total, 1e-30)[:, None], mask=real[:, None])
         tl.store(sums + part, tl.where(total > 0, top + tl.log2(tl.maximum(total, 1e-30)), float("-inf")), mask=real)
 
@@ -222,10 +222,10 @@ def _merge(parts, sums, out, count, SIZE: tl.constexpr, SPLITS: tl.constexpr):
     tl.store(out + row * SIZE + column, merged.to(out.dtype.element_ty))
 
 
-def splits_for(lanes: int, kv_heads: int) -> int:
+def splits_for(seqs: int, kv_heads: int) -> int:
     """The number of programs that a sequence is split among: a power of two that fills the GPU."""
     splits = 1
-    while splits * 2 * lanes * kv_heads <= PROGRAMS and splits < MOST_SPLITS:
+    while splits * 2 * seqs * kv_heads <= PROGRAMS and splits < MOST_SPLITS:
         splits *= 2
     return splits
 
@@ -236,11 +236,11 @@ def attend_singles(
     """One token per sequence at `positions`; `qkv` is [sequences, heads], or parts of it in float32, [parts, sequences, heads]. Queries and
     keys are normed and rotated in the same pass, and the new keys and values go into the cache: `qkv` is as the matrix product left it.
     Returns [sequences, heads · size]."""
-    lanes, size, splits = qkv.shape[-2], shape.head_dim, splits_for(qkv.shape[-2], shape.kv_heads)
-    parts = torch.empty(lanes * shape.heads * splits * size if splits > 1 else 1, dtype=torch.float32, device=qkv.device)
-    sums = torch.empty(lanes * shape.heads * splits, dtype=torch.float32, device=qkv.device)
-    out = torch.empty(lanes, shape.heads * size, dtype=tables.cos[0].dtype, device=qkv.device)
-    _single[(lanes, shape.kv_heads, splits)](
+    seqs, size, splits = qkv.shape[-2], shape.head_dim, splits_for(qkv.shape[-2], shape.kv_heads)
+    parts = torch.empty(seqs * shape.heads * splits * size if splits > 1 else 1, dtype=torch.float32, device=qkv.device)
+    sums = torch.empty(seqs * shape.heads * splits, dtype=torch.float32, device=qkv.device)
+    out = torch.empty(seqs, shape.heads * size, dtype=tables.cos[0].dtype, device=qkv.device)
+    _single[(seqs, shape.kv_heads, splits)](
         qkv, cache, scales_of(cache), layer.shift, tables.pages, slots, positions, tables.cos[layer.rotation], tables.sin[layer.rotation],
         layer.q_norm, layer.k_norm, out, parts, sums, qkv.stride(-2), tables.pages.stride(0), cache.stride(0), shape.scale * LOG2_E,
         shape.eps, splits, qkv.stride(0),
@@ -251,7 +251,7 @@ def attend_singles(
         num_stages=_stages(qkv.device, _page_bytes(cache, layer, size), STAGES),
     )  # fmt: skip
     if splits > 1:
-        _merge[(lanes * shape.heads,)](parts, sums, out, splits, SIZE=size, SPLITS=splits, num_warps=2)
+        _merge[(seqs * shape.heads,)](parts, sums, out, splits, SIZE=size, SPLITS=splits, num_warps=2)
     return out
 
 
@@ -351,7 +351,7 @@ def _page_bytes(cache: Tensor, layer: Any, size: int) -> int:
 
 
 def _stages(device: torch.device, page_bytes: int, most: int) -> int:
-    """The pages of `page_bytes`, keys and values, that a multiprocessor has under way at once."""
+    """The pages of `page_bytes`, keys and values, that an SM has under way at once."""
     return max(2, min(most, (shared_memory(device) - RESERVED) // page_bytes))
 
 

@@ -1,7 +1,7 @@
 """Mixtures of experts: a router sends every token through a few of many MLPs.
 
 Tokens are sorted by expert, so that the experts' products are one grouped product for all of them. On a GPU that is one kernel that reads
-the borders of the groups there: the host never waits for them, and a decode step can be recorded. On a CPU it is a loop over the experts
+the borders of the groups there: the host never waits for them, and a decode step can be captured. On a CPU it is a loop over the experts
 that have tokens.
 """
 

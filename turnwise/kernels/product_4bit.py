@@ -2,7 +2,7 @@
 
 A program multiplies a tile of output columns by all rows, over its share of the inner size. Codes are read as words of 32 bits, eight
 codes each. Code number n of every word is unpacked for the whole tile and multiplied with every eighth number of the rows, from number n
-on: so nothing has to be put back in order. The 16 values of a code lie in the multiprocessor's own memory, in 16 different banks: looking
+on: so nothing has to be put back in order. The 16 values of a code lie in the SM's shared memory, in 16 different banks: looking
 them up never collides. A value is multiplied by its block's scale in float32 and rounded once, as bitsandbytes does.
 
 Scales may be codes themselves, of 8 bits (`quant_state.nested`). Those are read two steps ahead, their values one step ahead. If the inner

@@ -1,6 +1,5 @@
-"""Which products of a layer the engine's own kernels compute, and in which blocks: what `benchmarks/engine_products.py` has measured on an
-H200 to beat the library, and for gated products `benchmarks/gate_tiles.py`. Shapes that are not listed, and more rows than a line's bound,
-are left to the library."""
+"""Which products of a layer the engine's own kernels compute, and in which blocks: what was measured on an H200 to beat the library. Shapes
+that are not listed, and more rows than a line's bound, are left to the library."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ class Blocks(NamedTuple):
     ahead: int = 0
 
 
-# The product after attention asks for no weights ahead: that makes a whole step slower (`benchmarks/engine_tuning.py`).
+# The product after attention asks for no weights ahead: that makes a whole step slower.
 Lines = tuple[tuple[int, Blocks | None], ...]
 MEASURED: dict[tuple[str, int, int], Lines] = {  # by kind, inner size and outer size: up to so many rows, these blocks
     ("down", 8960, 1536): (
@@ -132,7 +131,7 @@ PACKED: dict[bool, Lines] = {  # on a Hopper GPU; elsewhere
         (64, Blocks(64, 128, 128, 1, 8, 3)),
     ),
 }  # fmt: skip
-PACKED_WARPS = 24  # per multiprocessor: the inner size is divided until there are so many
+PACKED_WARPS = 24  # per SM: the inner size is divided until there are so many
 PACKED_CODES = 256  # of a row that a program takes at least
 NOT_PACKED = (10, 11)  # generations for which Triton 3.6 compiled some of these blocks to a kernel that does nothing but fail
 

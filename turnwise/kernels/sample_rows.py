@@ -203,10 +203,10 @@ def _draw(
     logits, slots, places, floats, integers, last, tokens, logprobs, scratch, row_stride, size,
     BLOCK: tl.constexpr, WALKS: tl.constexpr, FEW: tl.constexpr,
 ):  # fmt: skip
-    lane = tl.program_id(0)
-    row = logits + lane.to(tl.int64) * row_stride
-    few = scratch + lane.to(tl.int64) * FEW
-    slot = tl.load(slots + lane).to(tl.int64)
+    seq = tl.program_id(0)
+    row = logits + seq.to(tl.int64) * row_stride
+    few = scratch + seq.to(tl.int64) * FEW
+    slot = tl.load(slots + seq).to(tl.int64)
     inverse = 1.0 / tl.load(floats + slot * 3)  # of the temperature
     top_p = tl.load(floats + slot * 3 + 1)
     min_p = tl.load(floats + slot * 3 + 2)
@@ -254,7 +254,7 @@ def _draw(
         truncated = (top_k < size) | (top_p < 1.0) | (min_p > 0)
         if min_p > 0:
             kept = _total(row, size, inverse, top, cut, ties, likely, BLOCK)
-        mixed = _first_number(tl.load(integers + slot * 3 + 2), tl.load(places + lane))
+        mixed = _first_number(tl.load(integers + slot * 3 + 2), tl.load(places + seq))
         attempt = size * 0
         going = greedy == 0
         while going:
@@ -269,9 +269,9 @@ def _draw(
             attempt += 1
             mixed = _next_number(mixed)
 
-    tl.store(tokens + lane, chosen.to(tl.int64))
+    tl.store(tokens + seq, chosen.to(tl.int64))
     tl.store(last + slot, chosen.to(tl.int64))
-    tl.store(logprobs + lane, (tl.load(row + chosen) - top) * inverse - tl.log(whole))
+    tl.store(logprobs + seq, (tl.load(row + chosen) - top) * inverse - tl.log(whole))
 
 
 @triton.jit

@@ -22,7 +22,7 @@ TILE = 2048  # tokens, where logits are read
 
 
 class Drawing(NamedTuple):
-    """Which lanes draw, with which settings by slot, and where the results go."""
+    """Which seqs draw, with which settings by slot, and where the results go."""
 
     slots: Tensor
     places: Tensor
@@ -72,17 +72,17 @@ def _choose(
     PIECES: tl.constexpr,
 ):  # fmt: skip
     """Tokens and log-probs. With several PIECES the sums of the parts of a tile are known, and one of these is looked at."""
-    lane = tl.program_id(0)
-    slot = tl.load(slots + lane).to(tl.int64)
+    seq = tl.program_id(0)
+    slot = tl.load(slots + seq).to(tl.int64)
     inverse = 1.0 / tl.load(floats + slot * 3)
     greedy = tl.load(integers + slot * 3) != 0
     tile = tl.arange(0, TILES)
     real = tile < tiles
-    highest = tl.load(tops + lane * tiles + tile, mask=real, other=float("-inf"))
+    highest = tl.load(tops + seq * tiles + tile, mask=real, other=float("-inf"))
     top = tl.max(highest, 0)
-    mass = tl.load(sums + lane * tiles + tile, mask=real, other=0.0) * tl.exp((highest - top) * inverse)
+    mass = tl.load(sums + seq * tiles + tile, mask=real, other=0.0) * tl.exp((highest - top) * inverse)
     whole = tl.sum(mass, 0)
-    threshold = _share(_first_number(tl.load(integers + slot * 3 + 2), tl.load(places + lane))) * whole.to(tl.float64)
+    threshold = _share(_first_number(tl.load(integers + slot * 3 + 2), tl.load(places + seq))) * whole.to(tl.float64)
     passed = (tl.cumsum(mass.to(tl.float64), 0) > threshold) & (mass > 0)
     found = tl.min(tl.where(passed, tile, tiles), 0)
     found = tl.where(found == tiles, tl.max(tl.where(mass > 0, tile, 0), 0), found)
@@ -92,8 +92,8 @@ def _choose(
     column = found * TILE + tl.arange(0, TILE // PIECES)
     if PIECES > 1:
         piece = tl.arange(0, triton.next_power_of_2(PIECES))
-        held = tl.load(pieces + (lane.to(tl.int64) * tiles + found) * PIECES + piece, mask=piece < PIECES, other=0.0)
-        held *= tl.exp((tl.load(tops + lane * tiles + found) - top) * inverse)
+        held = tl.load(pieces + (seq.to(tl.int64) * tiles + found) * PIECES + piece, mask=piece < PIECES, other=0.0)
+        held *= tl.exp((tl.load(tops + seq * tiles + found) - top) * inverse)
         passed = (before + tl.cumsum(held, 0).to(tl.float64) > threshold) & (held > 0)
         which = tl.min(tl.where(passed, piece, PIECES), 0)
         which = tl.where(which == PIECES, tl.max(tl.where(held > 0, piece, 0), 0), which)
@@ -105,22 +105,22 @@ def _choose(
         row = tl.minimum(column, size - 1).to(tl.int64)[:, None] * WIDTH
         for start in range(0, WIDTH, PART):
             part = start + tl.arange(0, PART)
-            x = tl.load(source + lane.to(tl.int64) * row_stride + part).to(tl.float32)
+            x = tl.load(source + seq.to(tl.int64) * row_stride + part).to(tl.float32)
             value += tl.sum(tl.load(head + row + part[None, :]).to(tl.float32) * x[None, :], 1)
         value = tl.where(inside, value, float("-inf"))
     else:
-        value = tl.load(source + lane.to(tl.int64) * row_stride + column, mask=inside, other=float("-inf"))
+        value = tl.load(source + seq.to(tl.int64) * row_stride + column, mask=inside, other=float("-inf"))
     weight = tl.exp((value - top) * inverse)
     passed = (before + tl.cumsum(weight, 0).to(tl.float64) > threshold) & (weight > 0)
     chosen = tl.min(tl.where(passed, column, size), 0)
     chosen = tl.where(
         chosen == size, tl.max(tl.where(weight > 0, column, 0), 0), chosen
     )  # rounding can leave the threshold beyond the last
-    chosen = tl.where(greedy, tl.load(wheres + lane * tiles + found), chosen)
+    chosen = tl.where(greedy, tl.load(wheres + seq * tiles + found), chosen)
     logit = tl.where(greedy, top, tl.sum(tl.where(column == chosen, value, 0.0), 0))
-    tl.store(tokens + lane, chosen.to(tl.int64))
+    tl.store(tokens + seq, chosen.to(tl.int64))
     tl.store(last + slot, chosen.to(tl.int64))
-    tl.store(logprobs + lane, (logit - top) * inverse - tl.log(whole))
+    tl.store(logprobs + seq, (logit - top) * inverse - tl.log(whole))
 
 
 def draw_tiles(logits: Tensor, to: Drawing, tile: int = TILE) -> None:

@@ -1,14 +1,14 @@
-"""The draw with top-p by many programs per row, which read every logit once.
+"""Sampling with top-p, top-k and min-p on a GPU, by many programs per row, which read every logit once.
 
-`draw_kernel` finds out which tokens are kept, and passes over a row's logits half a dozen times for that. Here only the token that was
+`sample_rows.py` finds out which tokens are kept, and passes over a row's logits half a dozen times for that. Here only the token that was
 drawn is looked at: it is kept if the tokens that are more likely hold less than top-p. A first kernel looks at a sample of the logits and
 picks two levels between which the cut probably lies. A second one sums up tiles, as where nothing is truncated, and also what lies above
 each level. A third one draws: the sums of tiles and levels bound what the more likely tokens hold, and that nearly always decides. Where
 it does not, a fourth one reads the row's logits again, by several programs, and a fifth one draws with what it finds. Rows with top-k, and
-those whose attempts are used up, are left to `draw_kernel`. On Hopper GPUs the output layer's product can take the place of the second
-kernel (`head_tiles.draw_truncated`), with levels from the logits of a sample of tokens.
+those whose attempts are used up, are left to `sample_rows.py`. On Hopper GPUs the output layer's product can take the place of the second
+kernel (`hopper/sample.py`), with levels from the logits of a sample of tokens.
 
-The levels decide about time only. Token and log-prob are those of `draw_kernel` except for rounding.
+The levels decide about time only. Token and log-prob are those of `sample_rows.py` except for rounding.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
@@ -64,14 +64,14 @@ def _pick_levels(
     """Two logits below which there is a little more and a little less than 1 - top-p of the sample."""
     allow_next(OVERLAP)
     wait_for_last(OVERLAP)
-    lane = tl.program_id(0)
-    slot = tl.load(slots + lane).to(tl.int64)
+    seq = tl.program_id(0)
+    slot = tl.load(slots + seq).to(tl.int64)
     top_p = tl.load(floats + slot * 3 + 1)
     if (tl.load(integers + slot * 3) == 0) & (top_p < 1.0):
         temperature = tl.load(floats + slot * 3)
         index = tl.arange(0, SAMPLED)
         column = index // CHUNK * step + index % CHUNK
-        value = tl.load(logits + lane.to(tl.int64) * row_stride + column, mask=column < size, other=float("-inf"))
+        value = tl.load(logits + seq.to(tl.int64) * row_stride + column, mask=column < size, other=float("-inf"))
         top = tl.max(value, 0)
         d = (top - value) / temperature
         weight = tl.exp(-d)
@@ -89,10 +89,10 @@ def _pick_levels(
         for _halving in range(HALVINGS):
             near, near_end = _halve(d, weight, (1.0 + doubt) * beyond, near, near_end)
             far, far_end = _halve(d, weight, (1.0 - doubt) * beyond, far, far_end)
-        tl.store(levels + lane * 2, top - near_end * temperature)
-        tl.store(levels + lane * 2 + 1, top - far_end * temperature)
+        tl.store(levels + seq * 2, top - near_end * temperature)
+        tl.store(levels + seq * 2 + 1, top - far_end * temperature)
     else:
-        tl.store(levels + lane * 2 + tl.arange(0, 2), tl.full([2], float("inf"), tl.float32))
+        tl.store(levels + seq * 2 + tl.arange(0, 2), tl.full([2], float("inf"), tl.float32))
 
 
 @triton.jit
@@ -126,20 +126,21 @@ def _add_up(
     logits, slots, floats, tops, undone, parts, row_stride, size, tiles,
     TILES: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Of a row whose first token that is in doubt is noted in `undone`: what the tokens of a part of it that are more likely hold."""
+    """`undone` names, for some rows, a token that sums of tiles could not decide about. This program adds up the probability of all more
+    likely tokens in its part of such a row."""
     allow_next(OVERLAP)
     wait_for_last(OVERLAP)
-    lane, part = tl.program_id(0), tl.program_id(1)
-    chosen = tl.load(undone + lane) - 1
+    seq, part = tl.program_id(0), tl.program_id(1)
+    chosen = tl.load(undone + seq) - 1
     if chosen >= 0:
-        row = logits + lane.to(tl.int64) * row_stride
-        inverse = 1.0 / tl.load(floats + tl.load(slots + lane).to(tl.int64) * 3)
+        row = logits + seq.to(tl.int64) * row_stride
+        inverse = 1.0 / tl.load(floats + tl.load(slots + seq).to(tl.int64) * 3)
         tile = tl.arange(0, TILES)
-        top = tl.max(tl.load(tops + lane * tiles + tile, mask=tile < tiles, other=float("-inf")), 0)
+        top = tl.max(tl.load(tops + seq * tiles + tile, mask=tile < tiles, other=float("-inf")), 0)
         blocks = tl.cdiv(tl.cdiv(size, BLOCK), PARTS)
         start = part * blocks * BLOCK
         end = tl.minimum(start + blocks * BLOCK, size)
-        tl.store(parts + lane * PARTS + part, _before(row, start, end, size, inverse, top, tl.load(row + chosen), chosen, BLOCK))
+        tl.store(parts + seq * PARTS + part, _before(row, start, end, size, inverse, top, tl.load(row + chosen), chosen, BLOCK))
 
 
 @triton.jit
@@ -152,36 +153,36 @@ def _settle(
     the row is left over for another reason. With PARTS, the rows with such a token, with the sums of what is more likely."""
     allow_next(OVERLAP)
     wait_for_last(OVERLAP)
-    lane = tl.program_id(0)
+    seq = tl.program_id(0)
     doubtful = size * 0
     if PARTS:
-        doubtful = tl.load(undone + lane)
+        doubtful = tl.load(undone + seq)
         if doubtful <= 0:
             return
-    row = logits + lane.to(tl.int64) * row_stride
-    slot = tl.load(slots + lane).to(tl.int64)
+    row = logits + seq.to(tl.int64) * row_stride
+    slot = tl.load(slots + seq).to(tl.int64)
     inverse = 1.0 / tl.load(floats + slot * 3)
     top_p, min_p = tl.load(floats + slot * 3 + 1), tl.load(floats + slot * 3 + 2)
     greedy = tl.load(integers + slot * 3) != 0
     tile = tl.arange(0, TILES)
     real = tile < tiles
-    highest = tl.load(tops + lane * tiles + tile, mask=real, other=float("-inf"))
+    highest = tl.load(tops + seq * tiles + tile, mask=real, other=float("-inf"))
     top = tl.max(highest, 0)
     scale = tl.exp((highest - top) * inverse)
-    mass = tl.load(sums + lane * tiles + tile, mask=real, other=0.0) * scale
+    mass = tl.load(sums + seq * tiles + tile, mask=real, other=0.0) * scale
     whole = tl.sum(mass, 0)
-    best = tl.load(wheres + lane * tiles + tl.min(tl.where(highest == top, tile, tiles - 1), 0))
+    best = tl.load(wheres + seq * tiles + tl.min(tl.where(highest == top, tile, tiles - 1), 0))
     likely = tl.where(min_p > 0, -tl.log(tl.maximum(min_p, 1e-38)), float("inf"))
     level = tl.arange(0, LEVELS)
-    least = tl.load(levels + lane * LEVELS + level)
+    least = tl.load(levels + seq * LEVELS + level)
     within = tl.sum(
-        tl.load(above + level[:, None] * all_tiles + lane * tiles + tile[None, :], mask=real[None, :], other=0.0) * scale[None, :], 1
+        tl.load(above + level[:, None] * all_tiles + seq * tiles + tile[None, :], mask=real[None, :], other=0.0) * scale[None, :], 1
     )  # fmt: skip
     target = top_p * whole
 
     chosen, value = best, top
     good = greedy
-    mixed = _first_number(tl.load(integers + slot * 3 + 2), tl.load(places + lane))
+    mixed = _first_number(tl.load(integers + slot * 3 + 2), tl.load(places + seq))
     attempt = size * 0
     unknown = greedy & ~greedy
     going = ~greedy & (tl.load(integers + slot * 3 + 1) >= size)
@@ -207,7 +208,7 @@ def _settle(
         unknown = near & ~good & ~(fewest >= target)
         if PARTS and unknown:
             if chosen + 1 == doubtful:
-                before = tl.sum(tl.load(parts + lane * PARTS + tl.arange(0, PARTS)), 0)
+                before = tl.sum(tl.load(parts + seq * PARTS + tl.arange(0, PARTS)), 0)
             else:
                 before = _before(row, 0, size, size, inverse, top, value, chosen, BLOCK)
             good = before < target
@@ -216,10 +217,10 @@ def _settle(
         going = ~good & ~unknown & (attempt < ATTEMPTS)
         mixed = _next_number(mixed)
     if good:
-        tl.store(tokens + lane, chosen.to(tl.int64))
+        tl.store(tokens + seq, chosen.to(tl.int64))
         tl.store(last + slot, chosen.to(tl.int64))
-        tl.store(logprobs + lane, (value - top) * inverse - tl.log(whole))
-    tl.store(undone + lane, tl.where(good, 0, tl.where(unknown, chosen + 1, -1)))
+        tl.store(logprobs + seq, (value - top) * inverse - tl.log(whole))
+    tl.store(undone + seq, tl.where(good, 0, tl.where(unknown, chosen + 1, -1)))
 
 
 @triton.jit

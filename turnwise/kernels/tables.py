@@ -54,20 +54,20 @@ def copy_pages(cache: Tensor, pairs: Tensor) -> None:
 
 
 @triton.jit
-def _begin(control, last, table, tokens, lanes, table_stride, PAGE: tl.constexpr, BLOCK: tl.constexpr):
-    lane = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = lane < lanes
-    slot = tl.load(control + lane, mask=inside, other=0).to(tl.int64)
-    position = tl.load(control + lanes + lane, mask=inside, other=0)
-    page = tl.load(control + 2 * lanes + lane, mask=inside, other=0)
+def _begin(control, last, table, tokens, seqs, table_stride, PAGE: tl.constexpr, BLOCK: tl.constexpr):
+    seq = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = seq < seqs
+    slot = tl.load(control + seq, mask=inside, other=0).to(tl.int64)
+    position = tl.load(control + seqs + seq, mask=inside, other=0)
+    page = tl.load(control + 2 * seqs + seq, mask=inside, other=0)
     tl.store(table + slot * table_stride + position // PAGE, page, mask=inside)
-    tl.store(tokens + lane, tl.load(last + slot, mask=inside, other=0), mask=inside)
+    tl.store(tokens + seq, tl.load(last + slot, mask=inside, other=0), mask=inside)
 
 
 def begin(control: Tensor, last: Tensor, table: Tensor, page_size: int) -> Tensor:
-    """The tokens of a decode step. `control` [4, lanes]: slot, position, page of that position, index of the draw. Notes the page in the
+    """The tokens of a decode step. `control` [4, seqs]: slot, position, page of that position, index of the draw. Notes the page in the
     slot's table, and reads the slot's last token."""
-    lanes = control.shape[1]
-    tokens = torch.empty(lanes, dtype=torch.int64, device=control.device)
-    _begin[(triton.cdiv(lanes, 128),)](control, last, table, tokens, lanes, table.stride(0), PAGE=page_size, BLOCK=128)
+    seqs = control.shape[1]
+    tokens = torch.empty(seqs, dtype=torch.int64, device=control.device)
+    _begin[(triton.cdiv(seqs, 128),)](control, last, table, tokens, seqs, table.stride(0), PAGE=page_size, BLOCK=128)
     return tokens

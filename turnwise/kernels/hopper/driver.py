@@ -15,7 +15,7 @@ import torch
 
 from turnwise.kernels.gpu import sm_count
 
-ROOM = 227 << 10  # bytes of a multiprocessor's memory that a block may take
+ROOM = 227 << 10  # bytes of an SM's shared memory that a block may take
 BOX = 128  # bytes of a row of a box
 
 
@@ -71,7 +71,7 @@ def compiled(source: str) -> bytes:
 
 @cache
 def loaded(source: str, name: str, memory: int, device: torch.device) -> Any:
-    """The kernel of this name in a source, whose blocks take so many bytes of a multiprocessor's memory."""
+    """The kernel of this name in a source, whose blocks take so many bytes of an SM's shared memory."""
     driver, _ = bindings()
     with torch.cuda.device(device):
         torch.cuda.current_stream()  # the device has a context

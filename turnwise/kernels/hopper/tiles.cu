@@ -6,7 +6,7 @@
 // the sum of exp((logit - largest) / temperature), also by parts of PIECE columns. HEAD 2: instead of the parts, such sums of the logits
 // that are not below each of the row's two levels; and the logits are written.
 //
-// One block per multiprocessor takes one tile after another. Its first warpgroup asks the GPU's copy engine for the next parts of both
+// One block per SM takes one tile after another. Its first warpgroup asks TMA for the next parts of both
 // matrices; the two others multiply, 64 rows each, and write. Blocks of a cluster that need the same part each bring a piece of it and send
 // it to all of them. A multiplying warp reports that it has read a stage to every block that writes into it.
 //
@@ -262,7 +262,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(384,
             }
 #if HEAD == 2
 #pragma unroll
-            for (int box = 0; box < WIDE / STORED; box++) {  // the copy engine writes one box while the next one is summed up
+            for (int box = 0; box < WIDE / STORED; box++) {  // TMA writes one box while the next one is summed up
                 u32 there = base + STAGES * STAGE_BYTES + (warp * BUFFERS + box % BUFFERS) * STORED_BYTES;
                 const float* values = sums + box * (STORED / 2);
                 if (lane == 0) asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(BUFFERS - 1) : "memory");
