@@ -17,17 +17,31 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from itertools import accumulate, islice
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from turnwise.engines.native.families import Shape
 from turnwise.kernels.cache_8bit import Packed
 
 CALL = 200  # tokens that are read in the time that another call takes
 WORTH = 8000  # tokens that are read by calls that are worth a second thread
 CUTS = 4  # calls that replace one of many rows for two threads
+
+
+class Shape(Protocol):
+    """What is read of a model's shape (`engines/native/families.py`)."""
+
+    @property
+    def kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def group(self) -> int: ...
+    @property
+    def scaling(self) -> float | None: ...
+
 
 Call = tuple[int, Callable[[], Tensor]]  # about as many tokens as it reads, and the call
 
