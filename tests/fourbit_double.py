@@ -79,6 +79,6 @@ DOUBLE = SimpleNamespace(
 def fourbit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """bitsandbytes itself if it is installed; otherwise its double."""
     if find_spec("bitsandbytes") is None:
-        for module in ("turnwise.kernels.fourbit", "turnwise.learn.fourbit"):
+        for module in ("turnwise.engines.fourbit", "turnwise.learn.fourbit"):
             monkeypatch.setattr(f"{module}.library", lambda: DOUBLE)
     yield

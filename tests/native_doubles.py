@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, linear, rms_norm, silu
 
+from turnwise.engines.fourbit import dense
 from turnwise.kernels.cache_8bit import views
-from turnwise.kernels.fourbit import dense
 from turnwise.kernels.sample import Columns, sample
 
 

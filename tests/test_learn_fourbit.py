@@ -16,11 +16,11 @@ from transformers import AutoModelForCausalLM
 
 import turnwise as tw
 from turnwise.config.schema import Config
+from turnwise.engines import fourbit as packing
 from turnwise.engines.base import Sampling
+from turnwise.engines.fourbit import dense, is_packed
 from turnwise.engines.native import NativeEngine, supports
 from turnwise.engines.native.weights import Weights
-from turnwise.kernels import fourbit as packing
-from turnwise.kernels.fourbit import dense, is_packed
 from turnwise.learn.fourbit import has_packed, pack_base
 from turnwise.learn.learner import Learner
 from turnwise.learn.lora import add_lora

@@ -15,8 +15,8 @@ from test_learn_gradient import assert_same
 from torch.nn.functional import rms_norm
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from turnwise.engines.fourbit import is_packed
 from turnwise.engines.native import supports
-from turnwise.kernels.fourbit import is_packed
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, add_lora, forward, pack
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.fourbit import pack_base

@@ -99,7 +99,7 @@ def test_weights_of_four_bits_give_the_logprobs_of_the_models_forward(variant: s
 def test_products_with_packed_weights_are_those_of_the_unpacked_ones(dtype: torch.dtype, kind: str, block: int, nested: bool) -> None:
     from bitsandbytes.functional import quantize_4bit
 
-    from turnwise.kernels.fourbit import dense
+    from turnwise.engines.fourbit import dense
     from turnwise.kernels.product_4bit import packed_product
 
     rng = torch.Generator("cuda").manual_seed(0)

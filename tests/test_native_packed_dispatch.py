@@ -13,8 +13,8 @@ from native_doubles import paged_runner
 from native_models import make
 from torch import Tensor, nn
 
+from turnwise.engines.fourbit import dense
 from turnwise.engines.native.weights import Linear, Weights
-from turnwise.kernels.fourbit import dense
 from turnwise.kernels.product_table import packed_blocks
 from turnwise.learn.fourbit import pack_base
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from turnwise.kernels.fourbit import is_packed, library
+from turnwise.engines.fourbit import is_packed, library
 from turnwise.util.errors import TurnwiseError
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from turnwise.kernels.fourbit import is_packed, unread
+from turnwise.engines.fourbit import is_packed, unread
 
 FAMILIES = {
     "llama": "LlamaForCausalLM",

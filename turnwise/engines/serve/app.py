@@ -17,11 +17,10 @@ from starlette.types import Receive, Scope, Send
 
 from turnwise.engines.serve.asked import Asked, Refused, load_body, number, read_chat, shown, text
 from turnwise.engines.serve.calling import LIMIT, Attempt, Caller
-from turnwise.engines.serve.chat import chunks, completion
 from turnwise.engines.serve.continuation import digests
+from turnwise.engines.serve.forms import chunks, completion, events, read_responses, response
 from turnwise.engines.serve.limits import Limits
 from turnwise.engines.serve.live import Live
-from turnwise.engines.serve.responses import events, read_responses, response
 
 log = logging.getLogger("turnwise.endpoint")
 ANCHOR = "x-turnwise-anchor"

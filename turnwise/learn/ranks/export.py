@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from turnwise.kernels.fourbit import dense
+from turnwise.engines.fourbit import dense
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.ranks.group import Ranks
 from turnwise.learn.ranks.tensors import whole

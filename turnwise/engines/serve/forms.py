@@ -1,4 +1,6 @@
-"""The Responses form: items instead of messages. Requests are read as the conversation that they describe, answers are written as items.
+"""The two forms of answers: bodies and streams of chat completions (at the end of this file), and the Responses form.
+
+The Responses form has items instead of messages. Requests are read as the conversation that they describe, answers are written as items.
 
 Accepted are messages, function calls and their outputs, `instructions`, function tools, a JSON schema as the text's format, and
 `previous_response_id` within an attempt. Reasoning items are left out of the prompt. Tools that a server would have to run itself, files
@@ -8,9 +10,10 @@ and stored conversations are rejected.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
+from turnwise.agent.dialogue import Dialogue
 from turnwise.engines.base import Finish
 from turnwise.engines.serve.asked import (
     Asked,
@@ -28,7 +31,6 @@ from turnwise.engines.serve.asked import (
     whole,
 )
 from turnwise.engines.serve.calls import Call
-from turnwise.engines.serve.chat import logprobs, usage
 from turnwise.engines.serve.limits import Limits
 from turnwise.engines.serve.live import Live
 
@@ -231,3 +233,71 @@ def _call_events(call: Call, place: int, item: Json) -> list[Json]:
         {"type": "response.function_call_arguments.done", **where, "name": item["name"], "arguments": item["arguments"]},
         {"type": "response.output_item.done", "output_index": place, "item": item},
     ]
+
+
+def completion(asked: Asked, calls: Sequence[Call], model: str, dialogue: Dialogue) -> dict[str, Any]:
+    """The whole answer."""
+    choices = [
+        {
+            "index": place,
+            "message": call.message,
+            "logprobs": logprobs(call, dialogue) if asked.logprobs else None,
+            "finish_reason": finish_reason(call),
+        }
+        for place, call in enumerate(calls)
+    ]
+    found = {**head(calls[0], "chat.completion", model), "choices": choices, "usage": usage(calls)}
+    found["system_fingerprint"] = f"version-{calls[0].version}"
+    if problems := [call.problem for call in calls if call.problem]:
+        found["turnwise"] = {"problems": problems}
+    return found
+
+
+def head(call: Call, kind: str, model: str) -> dict[str, Any]:
+    """What every answer and every part of a stream begins with."""
+    return {"id": call.id, "object": kind, "created": int(time.time()), "model": model}
+
+
+def finish_reason(call: Call) -> str:
+    if call.message.get("tool_calls"):
+        return "tool_calls"
+    return "length" if call.stop_reason == Finish.LENGTH.value else "stop"
+
+
+def usage(calls: Sequence[Call]) -> dict[str, Any]:
+    prompt, sampled = len(calls[0].prompt_ids), sum(len(call.response_ids) for call in calls)
+    return {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
+
+
+def logprobs(call: Call, dialogue: Dialogue) -> dict[str, Any]:
+    """The sampled tokens with their log-probs. Alternatives are not known, so `top_logprobs` is empty."""
+    found = []
+    for token, logprob in zip(call.response_ids, call.logprobs, strict=True):
+        text = dialogue.chat.tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        found.append({"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []})
+    return {"content": found, "refusal": None}
+
+
+async def chunks(live: Live, model: str) -> AsyncIterator[dict[str, Any]]:
+    """The parts of a stream: text as it is sampled, then tool calls, the finish reason, and usage if it was requested."""
+    asked, first = live.asked, live.calls[0]
+    start = {**head(first, "chat.completion.chunk", model), **({"usage": None} if asked.stream_usage else {})}
+
+    def part(choice: int, delta: dict[str, Any], reason: str | None = None, scored: Any = None) -> dict[str, Any]:
+        return {**start, "choices": [{"index": choice, "delta": delta, "logprobs": scored, "finish_reason": reason}]}
+
+    for choice in range(asked.n):
+        yield part(choice, {"role": "assistant", "content": "", "refusal": None})
+    async for choice, added in live.texts():
+        yield part(choice, {"content": added})
+    if live.refused is not None:
+        yield live.refused.body()
+        return
+    for choice, call in enumerate(live.calls):
+        if text := live.rest(choice):
+            yield part(choice, {"content": text})
+        for place, tool in enumerate(call.message.get("tool_calls", ())):
+            yield part(choice, {"tool_calls": [{"index": place, **tool}]})
+        yield part(choice, {}, finish_reason(call), logprobs(call, live.dialogue) if asked.logprobs else None)
+    if asked.stream_usage:
+        yield {**start, "choices": [], "usage": usage(live.calls)}
