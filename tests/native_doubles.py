@@ -16,10 +16,8 @@ from torch import Tensor
 from torch.nn.functional import gelu, linear, rms_norm, silu
 
 from turnwise.engines.fourbit import dense
-from turnwise.engines.native.cache_8bit import views
-from turnwise.engines.sampling import Columns, draw
-
-PACKAGE = "turnwise.engines.native"
+from turnwise.kernels.cache_8bit import views
+from turnwise.kernels.sample import Columns, sample
 
 
 def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, overlap: bool = False) -> Tensor:
@@ -49,10 +47,6 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None, blocks: Any, overlap
 
 def packed_product(x: Tensor, weights: Any, bias: Tensor | None) -> Tensor | None:
     return linear(x, torch.cat([dense(weight) for weight in weights]), bias)
-
-
-def gated(x: Tensor, weight: Tensor, bias: Tensor | None, kind: str, blocks: Any, overlap: bool = False) -> Tensor:
-    return gate_mul(linear(x, weight, bias), kind)
 
 
 class Everything(dict[Any, Any]):
@@ -109,8 +103,7 @@ def _attend(query: Tensor, cache: Tensor, layer: Any, pages: Tensor, first: int,
 
 
 def attend_singles(
-    qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any, arrivals: Tensor | None = None,
-    overlap: bool = False,
+    qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any
 ) -> Tensor:  # fmt: skip
     if qkv.dim() == 3:
         qkv = qkv.sum(0).to(tables.cos[0].dtype)
@@ -118,42 +111,6 @@ def attend_singles(
     queries, lanes = qkv[:, : shape.heads * shape.head_dim], zip(slots.tolist(), positions.tolist(), strict=True)
     rows = [_attend(queries[n : n + 1], cache, layer, tables.pages[slot], place, shape) for n, (slot, place) in enumerate(lanes)]
     return torch.cat(rows)
-
-
-class Shared(NamedTuple):
-    pages: Tensor
-    blocks: Tensor
-
-
-def attend_cascade(
-    qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any, arrivals: Any, plan: Shared
-) -> Tensor:
-    expected, chains = torch.zeros_like(plan.pages), tables.pages[slots.long()]
-    for pages, *members in plan.blocks.tolist():
-        lanes = [lane for lane in members if lane >= 0]
-        assert (pages > 0) == bool(lanes) and (expected[lanes] == 0).all()
-        expected[lanes] = pages
-        assert all(torch.equal(chains[lane, :pages], chains[lanes[0], :pages]) for lane in lanes), "pages that are not common"
-        assert (positions[lanes] >= pages * cache.shape[3]).all(), "a page that is being written"
-    assert torch.equal(expected, plan.pages)
-    return attend_singles(qkv, cache, layer, tables, slots, positions, shape)
-
-
-class Plan(NamedTuple):
-    slots: Tensor
-    positions: Tensor
-    window: int
-
-
-def plan_of(slots: Tensor, positions: Tensor, page: int, window: int, kv_heads: int) -> Plan:
-    return Plan(slots.clone(), positions.clone(), window)
-
-
-def attend_balanced(
-    qkv: Tensor, cache: Tensor, layer: Any, tables: Any, plan: Plan, shape: Any, arrivals: Tensor, overlap: bool = False
-) -> Tensor:
-    assert plan.window == layer.window and len(arrivals) >= len(plan.slots) * shape.kv_heads and not arrivals.any()
-    return attend_singles(qkv, cache, layer, tables, plan.slots, plan.positions, shape)
 
 
 def attend_prompts(qkv: Tensor, cache: Tensor, layer: Any, table: Tensor, blocks: Tensor, block_size: int, shape: Any) -> Tensor:
@@ -171,7 +128,7 @@ def draw_tokens(
     slot = slots.long()
     f, i = floats[slot], integers[slot]
     columns = Columns(f[:, 0], i[:, 0] == 1, i[:, 1], f[:, 1].double(), f[:, 2].double(), i[:, 2], True)
-    drawn = draw(logits, columns, places.long())
+    drawn = sample(logits, columns, places.long())
     tokens.copy_(drawn.tokens)
     logprobs.copy_(drawn.logprobs)
     last[slot] = drawn.tokens
@@ -187,17 +144,9 @@ class Drawing(NamedTuple):
     logprobs: Tensor
 
 
-def fusible(hidden: Tensor, head: Tensor) -> bool:
-    return True
-
-
 def draw_tiles(logits: Tensor, to: Drawing) -> None:
     assert not ((to.floats[to.slots.long(), 1] < 1) & (to.integers[to.slots.long(), 0] == 0)).any(), "a row is truncated"
     draw_tokens(logits, *to)
-
-
-def draw_fused(hidden: Tensor, head: Tensor, bias: Tensor | None, to: Drawing) -> None:
-    draw_tiles(linear(hidden, head, bias), to)
 
 
 def draw_product(hidden: Tensor, head: Tensor, to: Drawing, overlap: bool) -> None:
@@ -227,31 +176,28 @@ def copy_pages(cache: Tensor, pairs: Tensor) -> None:
 
 
 MODULES = {
-    "kernels": (add_norm, begin, gate_mul, rotate),
-    "products": (fits, gated, product),
-    "packed_product": (packed_product,),
-    "paged_attention": (attend_singles, attend_prompts),
-    "balance_kernel": (plan_of, attend_balanced),
-    "cascade_kernel": (Shared, attend_cascade),
-    "prompt_attention": (attend_prompts,),
-    "draw_kernel": (draw_tokens,),
-    "head_kernel": (Drawing, draw_fused, draw_tiles, fusible),
-    "note_kernel": (note, copy_pages),
-    "head_tiles": (draw_product, draw_truncated),
-    "nucleus_kernel": (draw_nucleus,),
+    "layer": (add_norm, gate_mul, rotate),
+    "tables": (begin, note, copy_pages),
+    "product": (fits, product),
+    "product_4bit": (packed_product,),
+    "attend": (attend_singles, attend_prompts),
+    "sample_tiles": (Drawing, draw_tiles),
+    "sample_top_p": (draw_nucleus,),
+    "hopper.sample": (draw_product, draw_truncated),
 }
 
 
-def paged_runner(monkeypatch: pytest.MonkeyPatch, runner: str = "cuda") -> Any:
+def paged_runner(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The module of a GPU's runner, with these functions in place of the kernels."""
     for name, functions in MODULES.items():
-        module = ModuleType(f"{PACKAGE}.{name}")
+        module = ModuleType(f"turnwise.kernels.{name}")
         for function in functions:
             setattr(module, function.__name__, function)
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    for name in ("recorded", "cuda", "layer_products"):
-        monkeypatch.delitem(sys.modules, f"{PACKAGE}.{name}", raising=False)
-    for name in dict.fromkeys(("layer_products", "cuda", runner)):
-        importlib.import_module(f"{PACKAGE}.{name}")
-        monkeypatch.setitem(sys.modules, f"{PACKAGE}.{name}", sys.modules.pop(f"{PACKAGE}.{name}"))  # removed again after the test
-    return sys.modules[f"{PACKAGE}.{runner}"]
+    names = [f"turnwise.engines.native.{name}" for name in ("layer_products", "gpu_runner")]
+    for name in names:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    for name in names:
+        importlib.import_module(name)
+        monkeypatch.setitem(sys.modules, name, sys.modules.pop(name))  # removed again after the test
+    return sys.modules[names[-1]]

@@ -128,7 +128,7 @@ def test_a_response_that_nobody_waits_for_any_more_is_not_given_to_the_slots_nex
 
 @pytest.fixture
 def paged(monkeypatch: pytest.MonkeyPatch) -> Make:
-    cuda = paged_runner(monkeypatch)
+    gpu = paged_runner(monkeypatch)
 
     def make_engine(early: int, pages: int = 400, tokens: int = 1, **settings: Any) -> NativeEngine:
         """`early`: how many requests are worth a start, times the steps under way. So are `tokens` tokens if there is none."""
@@ -137,7 +137,7 @@ def paged(monkeypatch: pytest.MonkeyPatch) -> Make:
         monkeypatch.setattr(
             native_engine,
             "make_runner",
-            lambda weights, slots, longest, *rest: cuda.CudaRunner(weights, slots, longest, pages, 16, False, kind=rest[-1]),
+            lambda weights, slots, longest, *rest: gpu.GpuRunner(weights, slots, longest, pages, 16, False, kind=rest[-1]),
         )
         engine = NativeEngine(make(num_hidden_layers=1), **{"max_batch": 24, "max_length": 192, "prefill_tokens": 128, **settings})
         engine.early = early

@@ -15,7 +15,7 @@ from turnwise.agent.dialogue import Said
 from turnwise.agent.tool_calls import read_calls
 from turnwise.engines.base import Sampling
 from turnwise.engines.serve.asked import Asked
-from turnwise.engines.serve.growing import Growing
+from turnwise.engines.serve.live import Growing
 from turnwise.engines.serve.schema import mismatch
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'

@@ -25,9 +25,9 @@ Make = Callable[[Any], Any]
 @pytest.fixture(params=["native", "native as on a GPU", "transformers"])
 def make_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Make:
     if request.param == "native as on a GPU":
-        cuda = paged_runner(monkeypatch)
+        gpu = paged_runner(monkeypatch)
         monkeypatch.setattr(
-            native_engine, "make_runner", lambda weights, slots, longest, *rest: cuda.CudaRunner(weights, slots, longest, 40, 16, False)
+            native_engine, "make_runner", lambda weights, slots, longest, *rest: gpu.GpuRunner(weights, slots, longest, 40, 16, False)
         )
     made = TransformersEngine if request.param == "transformers" else NativeEngine
     return lambda model: made(model, max_batch=8, max_length=96)

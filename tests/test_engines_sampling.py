@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerFast
 
 from turnwise import TurnwiseError
 from turnwise.engines.base import Sampling
-from turnwise.engines.sampling import ATTEMPTS, Columns, draw, truncate, uniforms
 from turnwise.engines.stopping import StopStrings, stop_tokens
+from turnwise.kernels.sample import ATTEMPTS, Columns, sample, truncate, uniforms
 
 MASK = (1 << 64) - 1
 
@@ -66,7 +66,7 @@ def test_chance_of_neighbouring_seeds_and_positions_is_even_and_unrelated() -> N
 def test_tokens_come_as_often_as_their_probability_says(temperature: float) -> None:
     logits = torch.tensor([1.0, 0.0, -1.0, -torch.inf, 2.0])
     n = 40000
-    drawn = draw(logits.expand(n, -1), columns(*[Sampling(temperature=temperature)] * n), torch.zeros(n, dtype=torch.long))
+    drawn = sample(logits.expand(n, -1), columns(*[Sampling(temperature=temperature)] * n), torch.zeros(n, dtype=torch.long))
     expected = torch.softmax(logits / temperature, -1)
     found = torch.bincount(drawn.tokens, minlength=5) / n
     assert (found - expected).abs().max() < 0.012
@@ -87,9 +87,9 @@ def test_a_row_draws_the_same_whatever_the_others_are_and_want() -> None:
     ]
     samplings = [wishes[row % len(wishes)] for row in range(40)]
     position = torch.arange(40)
-    together = draw(logits, columns(*samplings), position)
+    together = sample(logits, columns(*samplings), position)
     for row in range(40):
-        alone = draw(logits[row : row + 1], columns(samplings[row], seeds=[row]), position[row : row + 1])
+        alone = sample(logits[row : row + 1], columns(samplings[row], seeds=[row]), position[row : row + 1])
         assert alone.tokens[0] == together.tokens[row]
         assert alone.logprobs[0] == pytest.approx(together.logprobs[row].item(), abs=1e-5)
 
@@ -97,7 +97,7 @@ def test_a_row_draws_the_same_whatever_the_others_are_and_want() -> None:
 def test_greedy_takes_the_most_likely_token_with_the_models_own_log_prob() -> None:
     torch.manual_seed(0)
     logits = torch.randn(9, 50)
-    drawn = draw(logits, columns(*[Sampling(temperature=0, top_k=2)] * 9), torch.zeros(9, dtype=torch.long))
+    drawn = sample(logits, columns(*[Sampling(temperature=0, top_k=2)] * 9), torch.zeros(9, dtype=torch.long))
     assert torch.equal(drawn.tokens, logits.argmax(-1))
     assert torch.allclose(drawn.logprobs, torch.log_softmax(logits, -1).max(-1).values)
 
@@ -136,7 +136,7 @@ def test_tokens_that_are_kept_come_as_often_as_among_themselves(sampling: Sampli
     logits = torch.linspace(0.3, -2.0, 9)[torch.randperm(9, generator=torch.Generator().manual_seed(1))].repeat_interleave(4)
     n = 40000
     settings = columns(*[sampling] * n)
-    drawn = draw(logits.expand(n, -1), settings, torch.arange(n) % 3)
+    drawn = sample(logits.expand(n, -1), settings, torch.arange(n) % 3)
     whole = torch.softmax(logits / sampling.temperature, -1)
     expected = truncate(whole[None], columns(sampling))[0]
     found = torch.bincount(drawn.tokens, minlength=36) / n
@@ -149,7 +149,7 @@ def test_a_truncated_row_draws_the_first_of_its_numbers_that_gives_a_token_which
     torch.manual_seed(0)
     logits, seeds, position = torch.randn(300, 20), list(range(300)), torch.arange(300) % 5
     sampling = Sampling(top_k=4)
-    drawn = draw(logits, columns(*[sampling] * 300, seeds=seeds), position).tokens
+    drawn = sample(logits, columns(*[sampling] * 300, seeds=seeds), position).tokens
     used = []
     for row in range(300):
         probabilities = torch.softmax(logits[row], -1).tolist()
@@ -166,7 +166,7 @@ def test_a_truncated_row_draws_the_first_of_its_numbers_that_gives_a_token_which
 
 def test_the_log_prob_is_of_the_whole_distribution_also_where_tokens_were_cut_off() -> None:
     logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
-    drawn = draw(logits, columns(Sampling(temperature=0.5, top_k=1)), torch.tensor([3]))
+    drawn = sample(logits, columns(Sampling(temperature=0.5, top_k=1)), torch.tensor([3]))
     assert drawn.tokens.tolist() == [0]
     assert drawn.logprobs[0] == torch.log_softmax(logits / 0.5, -1)[0, 0]
 
@@ -175,7 +175,7 @@ def test_logits_that_are_not_numbers_give_a_log_prob_that_is_none_either() -> No
     logits = torch.randn(3, 10)
     logits[1, 4] = torch.nan
     for sampling in (Sampling(), Sampling(temperature=0), Sampling(top_p=0.5)):
-        drawn = draw(logits, columns(*[sampling] * 3), torch.zeros(3, dtype=torch.long))
+        drawn = sample(logits, columns(*[sampling] * 3), torch.zeros(3, dtype=torch.long))
         assert torch.isfinite(drawn.logprobs).tolist() == [True, False, True]
         assert 0 <= drawn.tokens[1] < 10
 

@@ -20,7 +20,7 @@ from turnwise import TurnwiseError
 from turnwise.engines.base import Finish, Request, Response, Sampling
 from turnwise.engines.registry import engines
 from turnwise.engines.vllm import VllmEngine
-from turnwise.engines.vllm.rows import Row
+from turnwise.engines.vllm.engine import Row
 from turnwise.setup.build import engine_options
 
 WAYS = (("keep", False), ("keep", True), ("abort", False))

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from test_train import TINY, Impatient, without_times
 
 import turnwise as tw
-from turnwise.engines.native.eager import EagerRunner
+from turnwise.engines.native.cpu_runner import CpuRunner
 from turnwise.learn import checkpoint
 from turnwise.recipe.schema import Config
 from turnwise.runs.folder import Run
@@ -109,8 +109,8 @@ def test_collecting_computes_the_same_whether_or_not_an_evaluation_came_before(
     tmp_path: Path, context: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[list[int]] = []
-    launch = EagerRunner.launch
-    monkeypatch.setattr(EagerRunner, "launch", lambda self, step: (steps.append(list(step.counts)), launch(self, step))[1])
+    run_step = CpuRunner.run
+    monkeypatch.setattr(CpuRunner, "run", lambda self, step: (steps.append(list(step.counts)), run_step(self, step))[1])
     found = []
     for evaluated in (False, True):
         training = build_training(Config.load(None, settings(tmp_path, **{"agent.context": context})))

@@ -11,7 +11,6 @@ import os
 from importlib.util import find_spec
 from typing import Any
 
-import native_doubles
 import pytest
 import torch
 from learn_cases import trajectories
@@ -109,11 +108,10 @@ def test_a_learner_with_these_kernels_has_the_gradients_of_the_models_own_layers
 
 @pytest.mark.parametrize("family", ["qwen3", "qwen3-moe", "gemma3", "smollm3"])
 def test_an_engine_with_these_kernels_has_the_logprobs_of_the_model(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    import turnwise.engines.native.cuda as cuda
+    import turnwise.engines.native.gpu_runner as gpu
 
-    monkeypatch.setattr(cuda, "draw_tokens", native_doubles.draw_tokens)
     monkeypatch.setattr(
-        native_engine, "make_runner", lambda weights, slots, longest, *rest: cuda.CudaRunner(weights, slots, longest, 16, 16, False)
+        native_engine, "make_runner", lambda weights, slots, longest, *rest: gpu.GpuRunner(weights, slots, longest, 16, 16, False)
     )
     model, prompts = make(family), [prompt(36), [*prompt(36), *prompt(3, 1)]]  # more than two pages, more than the window
     found = ask(NativeEngine(model, max_length=64), prompts, Sampling(max_tokens=2))

@@ -12,7 +12,7 @@ from test_native_cache import Counted, random_requests_are_right, token_bytes
 
 from turnwise.engines.base import Finish, Request, Response, Sampling
 from turnwise.engines.native import NativeEngine
-from turnwise.engines.native.cache_8bit import copy_beginning, pack, stored, views
+from turnwise.kernels.cache_8bit import copy_beginning, pack, stored, views
 from turnwise.learn.shapes import SHAPES
 from turnwise.planner.fit import demand_of
 from turnwise.planner.memory import Demand
@@ -124,7 +124,7 @@ def test_sleep_gives_the_memory_back_and_rows_go_on() -> None:
     engine = eight(model)
     first = ask(engine, [ids], GREEDY)
     engine.submit([Request(1, ids, Sampling(max_tokens=20), seed=4, sequence=1)])
-    engine._advance()
+    engine._step()
     engine.sleep()
     assert engine._runner._cache is None  # type: ignore[attr-defined]
     assert len(drain(engine)[1].token_ids) == 20

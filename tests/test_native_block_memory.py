@@ -1,11 +1,11 @@
-"""Attention fits into the memory of a multiprocessor, on large GPUs and on small ones."""
+"""Attention fits into the memory of an SM, on large GPUs and on small ones."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from turnwise.engines.native.block_memory import memory_of, needed, rows_and_stages
+from turnwise.kernels.gpu import needed, rows_and_stages, shared_memory
 from turnwise.util.errors import TurnwiseError
 
 H200, A100, RTX = 232448, 166912, 101376  # bytes that a program may take
@@ -38,6 +38,6 @@ def test_pages_in_8_bits_are_unpacked_for_products_in_float32() -> None:
 
 
 def test_what_fits_nowhere_is_an_error_that_says_what_to_do() -> None:
-    with pytest.raises(TurnwiseError, match=r"heads of 256 numbers of 32 bits needs 149 KB.*have 99: set model.dtype = bfloat16"):
+    with pytest.raises(TurnwiseError, match=r"heads of 256 numbers of 32 bits needs 149 KB.*SMs have 99: set model.dtype = bfloat16"):
         chosen(RTX, 256, 4, most=16)
-    assert memory_of(torch.device("cpu")) > H200
+    assert shared_memory(torch.device("cpu")) > H200

@@ -15,11 +15,12 @@ import torch
 from native_models import ask, drain, make, plain_logprobs, prompt, worst
 
 from turnwise.engines.base import Finish, Request, Response, Sampling
-from turnwise.engines.native import NativeEngine, cpu_attention
-from turnwise.engines.native.cache_8bit import SCALE, views
+from turnwise.engines.native import NativeEngine
 from turnwise.engines.native.cache_pages import CachePages, Chain
-from turnwise.engines.native.eager import untouched_zeros
+from turnwise.engines.native.cpu_runner import untouched_zeros
 from turnwise.engines.native.requests import Step
+from turnwise.kernels import attend_cpu
+from turnwise.kernels.cache_8bit import SCALE, views
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.prefix import common_length, extend_to
 
@@ -394,9 +395,9 @@ def test_rows_of_a_step_see_their_own_tokens_however_scattered_they_are(pages: l
         keys, values = torch.randn(2, 80, 2, 64, 8, generator=generator)
     lengths = [17, 64, 33, 50][: len(pages)]
     query = torch.randn(len(pages), 6, 8, generator=generator)
-    singles = cpu_attention.Singles(pages, lengths, torch.float32, window)
+    singles = attend_cpu.Singles(pages, lengths, torch.float32, window)
     assert (singles.alone is not None) is alone
-    found = cpu_attention.Calls().attend([(singles, query)], keys, values, shape)[0].view(len(pages), 6, 8)
+    found = attend_cpu.Calls().attend([(singles, query)], keys, values, shape)[0].view(len(pages), 6, 8)
     for row, (page, length) in enumerate(zip(pages, lengths, strict=True)):
         seen = slice(max(0, length - window) if window else 0, length)
         k, v = ((x.part(page, seen) if packed else x[page, :, seen]).double().repeat_interleave(3, 0) for x in (keys, values))

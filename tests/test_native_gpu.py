@@ -1,8 +1,7 @@
-"""The native engine's GPU side: the same results as the model's own forward, with and without recorded steps. Needs a GPU."""
+"""The native engine's GPU side: the same results as the model's own forward, with and without captured steps. Needs a GPU."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +13,10 @@ from native_models import WORDS, ask, drain, make, prompt
 from test_native_cache import run_randomly
 
 from turnwise.engines.base import Finish, Request, Response, Sampling
-from turnwise.engines.native import NativeEngine, product_table
-from turnwise.engines.native.product_table import Blocks
-from turnwise.engines.native.switches import PLAIN
-from turnwise.engines.sampling import ATTEMPTS, Columns, draw, truncate, uniforms
+from turnwise.engines.native import NativeEngine
+from turnwise.kernels import product_table
+from turnwise.kernels.product_table import Blocks
+from turnwise.kernels.sample import ATTEMPTS, Columns, sample, truncate, uniforms
 from turnwise.learn.lora import pack_base
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -63,10 +62,9 @@ def test_logprobs_are_those_of_the_models_forward_over_two_turns(variant: str, g
         assert engine._pages.held == 0
 
 
-@pytest.mark.parametrize("switches", [{}, {"record": True}])
-def test_early_starts_give_the_logprobs_of_the_models_forward_over_turns(switches: dict[str, Any]) -> None:
+def test_early_starts_give_the_logprobs_of_the_models_forward_over_turns() -> None:
     model = make("qwen2").cuda()
-    engine = NativeEngine(model, max_batch=64, max_length=200, prefill_tokens=2048, cache_memory=1e8, switches=switches)
+    engine = NativeEngine(model, max_batch=64, max_length=200, prefill_tokens=2048, cache_memory=1e8)
     prompts = [prompt(20 + n % 30, n) for n in range(60)]
     for turn in range(4):
         under_way = []
@@ -85,10 +83,10 @@ def test_early_starts_give_the_logprobs_of_the_models_forward_over_turns(switche
 
 @pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="needs bitsandbytes (extra 4bit)")
 @pytest.mark.parametrize("variant", ["qwen2", "llama with biases"])
-@pytest.mark.parametrize(("graphs", "switches"), [(False, {}), (True, {}), (True, {"record": True})])
-def test_weights_of_four_bits_give_the_logprobs_of_the_models_forward(variant: str, graphs: bool, switches: dict[str, Any]) -> None:
+@pytest.mark.parametrize("graphs", [False, True])
+def test_weights_of_four_bits_give_the_logprobs_of_the_models_forward(variant: str, graphs: bool) -> None:
     model = pack_base(make(variant, intermediate_size=128), "cuda", torch.float32)
-    engine = NativeEngine(model, max_batch=6, max_length=200, prefill_tokens=64, cache_memory=1e8, graphs=graphs, switches=switches)
+    engine = NativeEngine(model, max_batch=6, max_length=200, prefill_tokens=64, cache_memory=1e8, graphs=graphs)
     prompts = [prompt(n, n) for n in (1, 5, 63, 64, 65, 130, 130, 99)]
     for _ in range(3):
         responses = ask(engine, prompts, Sampling(max_tokens=9))
@@ -102,7 +100,7 @@ def test_products_with_packed_weights_are_those_of_the_unpacked_ones(dtype: torc
     from bitsandbytes.functional import quantize_4bit
 
     from turnwise.engines.fourbit import dense
-    from turnwise.engines.native.packed_product import packed_product
+    from turnwise.kernels.product_4bit import packed_product
 
     rng = torch.Generator("cuda").manual_seed(0)
     weights = []
@@ -134,45 +132,38 @@ def test_the_engine_draws_from_packed_weights_with_its_own_products(graphs: bool
     kind = torch.float16  # it rounds less than bfloat16
     model = pack_base(make("llama with biases", hidden_size=128, intermediate_size=256), "cuda", kind).to(kind)
     prompts = [prompt(n, n) for n in (1, 5, 33, 64)]
-    for on in (True, False):
-        switches = {"packed": on}
-        engine = NativeEngine(model, max_batch=6, max_length=200, cache_memory=1e8, graphs=graphs, switches=switches)
-        responses = ask(engine, prompts, Sampling(max_tokens=9))
-        assert gap(model, prompts, responses) < 0.05
+    engine = NativeEngine(model, max_batch=6, max_length=200, cache_memory=1e8, graphs=graphs)
+    responses = ask(engine, prompts, Sampling(max_tokens=9))
+    assert gap(model, prompts, responses) < 0.05
 
 
 @pytest.mark.parametrize("variant", ["qwen2", "qwen3", "llama with biases"])
-@pytest.mark.parametrize("draw", ["rows", "tiles", "fused"])
-def test_recorded_prompts_and_other_draws_give_the_logprobs_of_the_models_forward(variant: str, draw: str) -> None:
+def test_captured_steps_give_the_logprobs_of_the_models_forward_and_the_tokens_of_others(variant: str) -> None:
     model = make(variant).cuda()
-    switches = {"record": True, "draw": draw, "merge": True}
-    engine = NativeEngine(model, max_batch=6, max_length=200, prefill_tokens=64, cache_memory=1e8, switches=switches)
-    plain = NativeEngine(model, max_batch=6, max_length=200, prefill_tokens=64, cache_memory=1e8, switches=asdict(PLAIN))
+    engine = NativeEngine(model, max_batch=6, max_length=200, prefill_tokens=64, cache_memory=1e8)
+    plain = NativeEngine(model, max_batch=6, max_length=200, prefill_tokens=64, cache_memory=1e8, graphs=False)
     prompts = [prompt(n, n) for n in (1, 5, 63, 64, 65, 130, 130, 99)]
-    for turn in range(4):  # steps are recorded when a size comes for the second time
+    for turn in range(4):  # steps are captured when a size comes for the second time
         sampling = (Sampling(max_tokens=9), GREEDY, Sampling(temperature=0.8, top_p=0.9, max_tokens=9), Sampling(max_tokens=9))[turn]
         responses = ask(engine, prompts, sampling)
         assert gap(model, prompts, responses, sampling.temperature or 1.0) < 1e-4
         assert {n: r.token_ids for n, r in ask(plain, prompts, sampling).items()} == {n: r.token_ids for n, r in responses.items()}
         if turn < 2:
             prompts = [[*ids, *responses[n].token_ids, *prompt(7, n)] for n, ids in enumerate(prompts)]
-    recorded = [key[0] for key, graph in engine._runner._graphs_of.items() if graph is not None]  # type: ignore[attr-defined]
-    assert set(recorded) == {"prompt", "draw", "decode"}
+    captured = [key[0] for key, graph in engine._runner._captured.items() if graph is not None]  # type: ignore[attr-defined]
+    assert set(captured) == {"prompt", "sample", "decode"}
     for n in range(len(prompts)):
         engine.release(n)
     assert engine._pages.held == 0
 
 
 @pytest.mark.parametrize("variant", ["qwen2", "qwen3", "llama with biases", "gemma3"])
-@pytest.mark.parametrize(("bulk", "overlap"), [(False, False), (True, False), (True, True)])
-def test_own_products_give_the_logprobs_of_the_models_forward(
-    variant: str, bulk: bool, overlap: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    split, whole = Blocks(16, 32, 16, split=2, bulk=bulk, ahead=2), Blocks(16, 32, 16, bulk=bulk, ahead=2, stages=3)
-    monkeypatch.setattr(product_table, "MEASURED", Everything(qkv=split, out=split, gate=whole, down=split))
+@pytest.mark.parametrize("bulk", [False, True])
+def test_own_products_give_the_logprobs_of_the_models_forward(variant: str, bulk: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    split = Blocks(16, 32, 16, split=2, bulk=bulk, ahead=2)
+    monkeypatch.setattr(product_table, "MEASURED", Everything(qkv=split, out=split, down=split))
     model = make(variant).cuda()
-    switches = {"products": True, "gate": True, "overlap": overlap, "prompts": bulk}
-    engine = NativeEngine(model, max_batch=6, max_length=200, prefill_tokens=64, cache_memory=1e8, switches=switches)
+    engine = NativeEngine(model, max_batch=6, max_length=200, prefill_tokens=64, cache_memory=1e8)
     prompts = [prompt(n, n) for n in (1, 5, 63, 64, 65, 130, 130, 99)]
     for turn in range(3):
         responses = ask(engine, prompts, Sampling(max_tokens=9), seed=turn)
@@ -180,36 +171,9 @@ def test_own_products_give_the_logprobs_of_the_models_forward(
 
 
 @pytest.mark.parametrize("variant", ["qwen2", "qwen3", "gemma3"])
-def test_rows_that_share_a_prefix_give_the_logprobs_of_the_models_forward(variant: str) -> None:
+def test_a_cache_in_8_bits_gives_nearly_the_logprobs_of_the_models_forward(variant: str) -> None:
     model = make(variant, max_position_embeddings=1024).cuda()
-    engine = NativeEngine(model, max_batch=12, max_length=500, cache_memory=1e8, switches={"cascade": True})
-    prompts = [[*prompt(300, n // 5), *prompt(3 + n, n)] for n in range(12)]  # two groups of five, and two rows more
-    for turn in range(3):
-        responses = ask(engine, prompts, Sampling(max_tokens=9), seed=turn)
-        assert gap(model, prompts, responses) < 1e-4
-        prompts = [[*ids, *responses[n].token_ids, *prompt(7, n)] for n, ids in enumerate(prompts)]
-    keys = [key for key, graph in engine._runner._graphs_of.items() if graph is not None]  # type: ignore[attr-defined]
-    assert any(key[0] == "decode" and key[3] == "cascade" for key in keys)
-
-
-@pytest.mark.parametrize("variant", ["qwen2", "qwen3", "gemma3"])
-@pytest.mark.parametrize("switches", [{}, {"products": False, "overlap": False}, {"cascade": True}])
-def test_steps_in_stretches_of_equal_length_give_the_logprobs_of_the_models_forward(variant: str, switches: dict[str, Any]) -> None:
-    model = make(variant, max_position_embeddings=1024).cuda()
-    engine = NativeEngine(model, max_batch=12, max_length=700, cache_memory=1e8, switches={"balance": True, **switches})
-    prompts = [prompt(n, n) for n in (1, 5, 63, 64, 65, 600, 130, 99, 300)]
-    for turn in range(4):
-        responses = ask(engine, prompts, Sampling(max_tokens=9), seed=turn)
-        assert gap(model, prompts, responses) < 1e-4
-        prompts = [[*ids, *responses[n].token_ids, *prompt(7, n)] for n, ids in enumerate(prompts)]
-    assert not engine._runner._arrivals.any()  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("variant", ["qwen2", "qwen3", "gemma3"])
-@pytest.mark.parametrize("switches", [{}, {"cascade": True}, {"balance": True}, {"record": False, "draw": "rows", "merge": False}])
-def test_a_cache_in_8_bits_gives_nearly_the_logprobs_of_the_models_forward(variant: str, switches: dict[str, Any]) -> None:
-    model = make(variant, max_position_embeddings=1024).cuda()
-    engine = NativeEngine(model, max_batch=8, max_length=500, cache_memory=1e8, cache_dtype="8bit", switches=switches)
+    engine = NativeEngine(model, max_batch=8, max_length=500, cache_memory=1e8, cache_dtype="8bit")
     prompts = [[*prompt(280, 1), *prompt(3 + n, n)] for n in range(6)] + [prompt(1), prompt(63)]
     for turn in range(2):
         responses = ask(engine, prompts, Sampling(max_tokens=9), seed=turn)
@@ -230,9 +194,9 @@ def test_a_gpu_gives_the_tokens_of_a_cpu() -> None:
 @pytest.mark.parametrize("rounded", [False, True])
 @pytest.mark.parametrize("way", ["rows", "nucleus"])
 def test_the_draw_without_a_sort_draws_what_the_draw_with_one_draws(spread: float, rounded: bool, way: str) -> None:
-    from turnwise.engines.native.draw_kernel import draw_tokens
-    from turnwise.engines.native.head_kernel import Drawing
-    from turnwise.engines.native.nucleus_kernel import draw_nucleus
+    from turnwise.kernels.sample_rows import draw_tokens
+    from turnwise.kernels.sample_tiles import Drawing
+    from turnwise.kernels.sample_top_p import draw_nucleus
 
     rows, words = 240, 20011
     logits = torch.randn(rows, words, device="cuda", generator=torch.Generator("cuda").manual_seed(1)) * spread
@@ -241,7 +205,7 @@ def test_the_draw_without_a_sort_draws_what_the_draw_with_one_draws(spread: floa
     samplings = [SETTINGS[n % len(SETTINGS)] for n in range(rows)]
     seeds = [n * 7919 - 3 for n in range(rows)]
     place = torch.arange(rows, device="cuda") % 7
-    expected = draw(logits, Columns.of(samplings, seeds, "cuda"), place)
+    expected = sample(logits, Columns.of(samplings, seeds, "cuda"), place)
     floats = torch.tensor([[s.temperature or 1.0, s.top_p, s.min_p] for s in samplings], device="cuda")
     integers = torch.tensor([[s.temperature == 0, s.top_k or words, seed] for s, seed in zip(samplings, seeds, strict=True)], device="cuda")
     tokens, last = (torch.full((rows,), -1, dtype=torch.int64, device="cuda") for _ in range(2))
@@ -306,7 +270,7 @@ def test_a_sleeping_engine_holds_no_cache_and_wakes_with_the_weights_of_then(gra
     engine.refresh()
     assert gap(model, prompts, ask(engine, prompts, GREEDY)) < 1e-4
     engine.submit([Request(0, prompts[0], GREEDY)])
-    engine._advance()
+    engine._step()
     engine.sleep()  # a row in the middle of its response goes on where it was
     assert gap(model, prompts[:1], {0: drain(engine)[0]}) < 1e-4
 
@@ -320,12 +284,12 @@ def test_bf16_is_as_near_to_float32_as_the_models_own_bf16_forward() -> None:
     assert model.dtype == torch.float32 and gap(exact, prompts, responses) < 0.2
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-def test_an_output_layer_that_draws_by_itself_is_as_near_to_float32(overlap: bool) -> None:
+def test_an_output_layer_that_draws_by_itself_is_as_near_to_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnwise.engines.native.gpu_runner.FEW_ROWS", 0)
     half = make(vocab_size=416).cuda().bfloat16()
     exact = make(vocab_size=416).cuda()
     exact.load_state_dict({name: value.float() for name, value in half.state_dict().items()})
-    engine = NativeEngine(half, max_length=200, cache_memory=1e8, switches={"draw": "product", "overlap": overlap})
+    engine = NativeEngine(half, max_length=200, cache_memory=1e8)
     prompts = [prompt(n, n) for n in (1, 30, 64, 100)]
     for turn in range(3):
         sampling = (Sampling(max_tokens=9), GREEDY, Sampling(temperature=0.8, max_tokens=9))[turn]
@@ -334,7 +298,7 @@ def test_an_output_layer_that_draws_by_itself_is_as_near_to_float32(overlap: boo
         prompts = [[*ids, *responses[n].token_ids, *prompt(7, n)] for n, ids in enumerate(prompts)]
 
 
-def test_new_weights_count_after_refresh_in_recorded_steps_too() -> None:
+def test_new_weights_count_after_refresh_in_captured_steps_too() -> None:
     model, prompts = make().cuda(), [prompt(30), prompt(50, 1)]
     engine = NativeEngine(model, max_length=128, cache_memory=1e8)
     ask(engine, prompts, GREEDY)
@@ -359,7 +323,7 @@ def adapted(dtype: torch.dtype) -> Any:
     return model
 
 
-def test_adapters_count_in_recorded_steps_and_follow_their_training() -> None:
+def test_adapters_count_in_captured_steps_and_follow_their_training() -> None:
     model, prompts = adapted(torch.float32), [prompt(n, n) for n in (3, 30, 64, 100)]
     engine = NativeEngine(model, max_length=160, cache_memory=1e8)
     first = ask(engine, prompts, GREEDY)

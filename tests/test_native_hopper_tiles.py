@@ -14,13 +14,13 @@ from native_doubles import paged_runner
 from native_models import make
 from torch.nn.functional import gelu, linear, silu
 
-from turnwise.engines.native import hopper_driver, hopper_tiles, product_table
-from turnwise.engines.native.gate_tiles import gate_tiles
-from turnwise.engines.native.hopper_driver import ROOM
-from turnwise.engines.native.hopper_tiles import Tile, fits, source_of
-from turnwise.engines.native.product_table import TILES, tile_of
-from turnwise.engines.native.switches import Switches
 from turnwise.engines.native.weights import Weights
+from turnwise.kernels import product_table
+from turnwise.kernels.hopper import driver as hopper_driver
+from turnwise.kernels.hopper import tiles as hopper_tiles
+from turnwise.kernels.hopper.driver import ROOM
+from turnwise.kernels.hopper.tiles import Tile, fits, gate_tiles, source_of
+from turnwise.kernels.product_table import TILES, tile_of
 
 on_hopper = pytest.mark.skipif(
     not hopper_tiles.available(torch.device("cuda", 0)) if torch.cuda.is_available() else True, reason="no Hopper"
@@ -33,16 +33,6 @@ def test_tiles_fit_into_a_multiprocessor_and_the_copy_engines_boxes(shape: tuple
     for tile in (tile for _, tile in lines if tile is not None):
         assert tile.memory(0) <= ROOM and tile.columns % 8 == 0 and 8 <= tile.columns <= 128 and tile.stages >= 2 and tile.group >= 1
         assert {tile.down, tile.across} <= {1, 2} and tile.down * tile.across <= 2
-
-
-def test_the_instruction_names_every_register_and_the_source_what_it_is_made_for() -> None:
-    source = source_of(Tile(72, 5, 2, 1), head=0, gelu=True, overlap=False)
-    head = source.splitlines()
-    assert {"#define COLUMNS 72", "#define STAGES 5", "#define DOWN 2", "#define ACROSS 1", "#define GELU 1", "#define OVERLAP 0"} <= {
-        *head
-    }
-    assert "m64n144k16" in source and source.count('"+f"(sums[') == 72 and "%71}, %72, %73, p, 1, 1, 0, 0" in source
-    assert source.index("void multiply(") < source.index("extern")
 
 
 @pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda-bindings and NVRTC, but no GPU")
@@ -109,9 +99,9 @@ def test_a_failed_call_says_what_cuda_says() -> None:
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_a_measured_shape_goes_to_the_tiles_if_they_are_there_and_wanted(monkeypatch: pytest.MonkeyPatch, on: bool) -> None:
+def test_a_measured_shape_goes_to_the_tiles_if_they_are_there(monkeypatch: pytest.MonkeyPatch, on: bool) -> None:
     """The dispatch, with a stand-in for the kernel."""
-    paged_runner(monkeypatch, "recorded")
+    paged_runner(monkeypatch)
     module = sys.modules["turnwise.engines.native.layer_products"]
     weights, tile = Weights(make("qwen2").to(torch.bfloat16)), Tile(64, 4)
     layer = weights.layers[0]
@@ -123,12 +113,12 @@ def test_a_measured_shape_goes_to_the_tiles_if_they_are_there_and_wanted(monkeyp
         gate, up = linear(x, weight).chunk(2, -1)
         return silu(gate) * up
 
-    there = SimpleNamespace(available=lambda device: True, fits=lambda x, weight: True)
+    there = SimpleNamespace(available=lambda device: on, fits=lambda x, weight: True)
     monkeypatch.setattr(product_table, "TILES", {(width, size): ((4, None), (100, tile))})
     monkeypatch.setattr(module, "since_hopper", lambda device: True)
-    monkeypatch.setattr(module, "hopper_tiles", there)
+    monkeypatch.setattr(module, "tiles", there)
     monkeypatch.setattr(module, "gate_tiles", kernel)
-    work = module.LayerProducts(weights, Switches(gate_tiles=on, overlap=False, gate=False, products=False))
+    work = module.LayerProducts(weights)
     for rows in (4, 5, 100, 101):
         x = torch.randn(rows, width, dtype=torch.bfloat16)
         gate, up = linear(x, layer.gate_up.weight).chunk(2, -1)
@@ -181,7 +171,7 @@ def test_the_kernel_follows_on_what_is_written_just_before_it_and_can_be_replaye
 
 @pytest.mark.parametrize("rows", [1, 128, 129, 512, 5000])
 def test_tiles_of_an_output_layer_fit_into_a_multiprocessor_and_have_whole_parts(rows: int) -> None:
-    head_tiles = pytest.importorskip("turnwise.engines.native.head_tiles", reason="needs triton")
+    head_tiles = pytest.importorskip("turnwise.kernels.hopper.sample", reason="needs triton")
     tile = head_tiles.tile_for(rows)
     assert tile.memory(1) <= ROOM and 2 * tile.columns % hopper_tiles.PIECE == 0 and tile.columns <= 128
     assert tile.memory(2) <= ROOM and 2 * tile.columns % hopper_tiles.STORED == 0 and tile.buffers > 0
@@ -193,9 +183,9 @@ def test_tiles_of_an_output_layer_fit_into_a_multiprocessor_and_have_whole_parts
 @pytest.mark.parametrize("tile", [None, Tile(64, 4), Tile(96, 5, 1, 2), Tile(128, 4, 2, 1), Tile(128, 4, 2, 1, 1), Tile(48, 3, 2, 1)])
 def test_an_output_layer_that_draws_by_itself_draws_what_logits_give(tile: Tile | None, overlap: bool, truncated: bool) -> None:
     """Greedy rows and others, numbers of rows and words that fill no tile, twins of a word, and numbers that are none."""
-    from turnwise.engines.native.draw_kernel import draw_tokens
-    from turnwise.engines.native.head_kernel import Drawing
-    from turnwise.engines.native.head_tiles import draw_product, draw_truncated
+    from turnwise.kernels.hopper.sample import draw_product, draw_truncated
+    from turnwise.kernels.sample_rows import draw_tokens
+    from turnwise.kernels.sample_tiles import Drawing
 
     draw = draw_truncated if truncated else draw_product
     torch.manual_seed(0)

@@ -13,8 +13,8 @@ from native_doubles import _attend, rotate
 from native_doubles import note as plain_note
 
 from turnwise.engines.base import Sampling
-from turnwise.engines.native.cache_8bit import views
-from turnwise.engines.sampling import Columns, draw
+from turnwise.kernels.cache_8bit import views
+from turnwise.kernels.sample import Columns, sample
 
 need_interpreter()
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # numpy's about padding rows, whose results are not kept
@@ -56,7 +56,7 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def drawing(samplings: list[Sampling], seeds: list[int], place: torch.Tensor, words: int = WORDS) -> Any:
-    from turnwise.engines.native.head_kernel import Drawing
+    from turnwise.kernels.sample_tiles import Drawing
 
     rows = len(samplings)
     floats = torch.tensor([[s.temperature or 1.0, s.top_p, s.min_p] for s in samplings])
@@ -65,19 +65,14 @@ def drawing(samplings: list[Sampling], seeds: list[int], place: torch.Tensor, wo
     return Drawing(torch.arange(rows, dtype=torch.int32), place.int(), floats, integers, last, tokens, torch.full((rows,), 9.0))
 
 
-@pytest.mark.parametrize("way", ["tiles", "fused", "fused with a bias"])
-def test_drawing_by_tiles_draws_what_the_draw_over_whole_rows_draws(way: str) -> None:
-    from turnwise.engines.native.head_kernel import Blocks, draw_fused, draw_tiles
+def test_drawing_by_tiles_draws_what_the_draw_over_whole_rows_draws() -> None:
+    from turnwise.kernels.sample_tiles import draw_tiles
 
-    hidden, head, bias = random(ROWS, WIDTH), random(WORDS, WIDTH, seed=1) * 0.4, random(WORDS, seed=2) if "bias" in way else None
-    logits = torch.nn.functional.linear(hidden, head, bias)
+    logits = torch.nn.functional.linear(random(ROWS, WIDTH), random(WORDS, WIDTH, seed=1) * 0.4)
     samplings = [Sampling(temperature=(1.0, 0.0, 0.7, 1.5)[n % 4]) for n in range(ROWS)]
     seeds, place = [n * 7919 - 3 for n in range(ROWS)], torch.arange(ROWS) % 7
-    expected, to = draw(logits, Columns.of(samplings, seeds, "cpu"), place), drawing(samplings, seeds, place)
-    if way == "tiles":
-        draw_tiles(logits, to, tile=64)
-    else:
-        draw_fused(hidden, head, bias, to, Blocks(16, 64, 16, 4, 2))
+    expected, to = sample(logits, Columns.of(samplings, seeds, "cpu"), place), drawing(samplings, seeds, place)
+    draw_tiles(logits, to, tile=64)
     assert to.tokens.tolist() == expected.tokens.tolist() == to.last.tolist()
     assert (to.logprobs - expected.logprobs).abs().max() < 1e-5
 
@@ -101,8 +96,8 @@ class Plain(NamedTuple):
 
 
 def test_drawing_by_parts_of_tiles_draws_what_the_draw_over_whole_rows_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    from turnwise.engines.native import head_tiles
-    from turnwise.engines.native.hopper_tiles import PIECE, Tile
+    from turnwise.kernels.hopper import sample as head_tiles
+    from turnwise.kernels.hopper.tiles import PIECE, Tile
 
     def launch(kernel: Any, x: Any, weight: Any, tile: Tile, across: int, memory: int, overlap: bool, places: Any, size: int) -> None:
         assert (across, memory, size) == (3, tile.memory(1), 500)
@@ -115,7 +110,7 @@ def test_drawing_by_parts_of_tiles_draws_what_the_draw_over_whole_rows_draws(mon
     hidden, head = random(40, WIDTH), random(500, WIDTH, seed=1) * 0.4
     samplings = [Sampling(temperature=(1.0, 0.0, 0.7, 1.5)[n % 4]) for n in range(40)]
     seeds, place = [n * 7919 - 3 for n in range(40)], torch.arange(40) % 7
-    expected, to = draw(hidden @ head.t(), Columns.of(samplings, seeds, "cpu"), place), drawing(samplings, seeds, place, 500)
+    expected, to = sample(hidden @ head.t(), Columns.of(samplings, seeds, "cpu"), place), drawing(samplings, seeds, place, 500)
     head_tiles.draw_product(hidden, head, to, Tile(96, 5, 1, 2))
     assert to.tokens.tolist() == expected.tokens.tolist() == to.last.tolist()
     assert (to.logprobs - expected.logprobs).abs().max() < 1e-5
@@ -133,20 +128,20 @@ def test_the_draws_of_truncated_rows_draw_what_the_draw_with_a_sort_draws(
     monkeypatch: pytest.MonkeyPatch, spread: float, rounded: bool, way: str
 ) -> None:
     """And the draw by many programs leaves rows with top-k alone to the draw over whole rows."""
-    from turnwise.engines.native import draw_kernel, nucleus_kernel
+    from turnwise.kernels import sample_rows, sample_top_p
 
-    words, whole_rows, slow = 1501, nucleus_kernel._draw, []
-    monkeypatch.setattr(nucleus_kernel, "_draw", lambda *given: (slow.append(1), whole_rows(*given)))
+    words, whole_rows, slow = 1501, sample_top_p._draw, []
+    monkeypatch.setattr(sample_top_p, "_draw", lambda *given: (slow.append(1), whole_rows(*given)))
     samplings, rows = TRUNCATED * 3, 3 * len(TRUNCATED)
     seeds, place = [n * 7919 - 3 for n in range(rows)], torch.arange(rows) % 7
     logits = random(rows, words) * spread
     if rounded:
         logits = (logits * 4).round() / 4  # many tokens tie
-    expected, to = draw(logits, Columns.of(samplings, seeds, "cpu"), place), drawing(samplings, seeds, place, words)
+    expected, to = sample(logits, Columns.of(samplings, seeds, "cpu"), place), drawing(samplings, seeds, place, words)
     if way == "rows":
-        draw_kernel.draw_tokens(logits, *to)
+        sample_rows.draw_tokens(logits, *to)
     else:
-        nucleus_kernel.draw_nucleus(logits, to, tile=256)
+        sample_top_p.draw_nucleus(logits, to, tile=256)
         assert len(slow) == 6
     assert to.tokens.tolist() == expected.tokens.tolist() == to.last.tolist()
     assert (to.logprobs - expected.logprobs).abs().max() < 1e-5
@@ -155,8 +150,9 @@ def test_the_draws_of_truncated_rows_draw_what_the_draw_with_a_sort_draws(
 @pytest.mark.parametrize("spread", [0.3, 1.5])
 def test_tiles_that_a_product_sums_up_draw_what_the_draw_with_a_sort_draws(monkeypatch: pytest.MonkeyPatch, spread: float) -> None:
     """Tiles are not a power of two wide, and the last one is not full."""
-    from turnwise.engines.native import draw_kernel, head_tiles, nucleus_kernel
-    from turnwise.engines.native.hopper_tiles import Tile
+    from turnwise.kernels import sample_rows, sample_top_p
+    from turnwise.kernels.hopper import sample as head_tiles
+    from turnwise.kernels.hopper.tiles import Tile
 
     def launch(*given: Any) -> None:
         x, weight, tile, across, memory, overlap, (levels, above, _, _, _, *places), size, logits = given[1:]
@@ -169,14 +165,14 @@ def test_tiles_that_a_product_sums_up_draw_what_the_draw_with_a_sort_draws(monke
         picked.extend((levels[:, 0].isfinite() & (levels[:, 0] >= levels[:, 1]) & (levels[:, 1] > logits.min(1).values)).tolist())
 
     picked: list[bool] = []
-    monkeypatch.setattr(nucleus_kernel, "_draw", draw_kernel._draw)
+    monkeypatch.setattr(sample_top_p, "_draw", sample_rows._draw)
     monkeypatch.setattr(head_tiles, "launch", launch)
     monkeypatch.setattr(head_tiles, "kernel_of", lambda *given: None)
     monkeypatch.setattr(head_tiles, "_logits", lambda x, weight: x @ weight.t())
     samplings, rows = TRUNCATED * 3, 3 * len(TRUNCATED)
     seeds, place = [n * 7919 - 3 for n in range(rows)], torch.arange(rows) % 7
     hidden, head = random(rows, WIDTH), random(1504, WIDTH, seed=1) * spread
-    expected, to = draw(hidden @ head.t(), Columns.of(samplings, seeds, "cpu"), place), drawing(samplings, seeds, place, 1504)
+    expected, to = sample(hidden @ head.t(), Columns.of(samplings, seeds, "cpu"), place), drawing(samplings, seeds, place, 1504)
     head_tiles.draw_truncated(hidden, head, to, Tile(96, 5, 1, 2))
     assert to.tokens.tolist() == expected.tokens.tolist() == to.last.tolist()
     assert (to.logprobs - expected.logprobs).abs().max() < 1e-5
@@ -185,28 +181,28 @@ def test_tiles_that_a_product_sums_up_draw_what_the_draw_with_a_sort_draws(monke
 
 @pytest.mark.parametrize("way", ["rows", "nucleus"])
 def test_a_row_whose_attempts_are_all_excluded_draws_from_the_tokens_that_are_left(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    from turnwise.engines.native import draw_kernel, nucleus_kernel
+    from turnwise.kernels import sample_rows, sample_top_p
 
-    monkeypatch.setattr(nucleus_kernel, "_draw", draw_kernel._draw)
+    monkeypatch.setattr(sample_top_p, "_draw", sample_rows._draw)
     samplings, seeds, place = [Sampling(top_p=0.03), Sampling(min_p=0.97), Sampling(top_k=3)] * 4, list(range(12)), torch.arange(12)
     logits = random(12, WORDS) * 0.1
-    expected, to = draw(logits, Columns.of(samplings, seeds, "cpu"), place), drawing(samplings, seeds, place)
-    first = draw(logits, Columns.of([Sampling()] * 12, seeds, "cpu"), place)
-    draw_kernel.draw_tokens(logits, *to) if way == "rows" else nucleus_kernel.draw_nucleus(logits, to, tile=64)
+    expected, to = sample(logits, Columns.of(samplings, seeds, "cpu"), place), drawing(samplings, seeds, place)
+    first = sample(logits, Columns.of([Sampling()] * 12, seeds, "cpu"), place)
+    sample_rows.draw_tokens(logits, *to) if way == "rows" else sample_top_p.draw_nucleus(logits, to, tile=64)
     assert to.tokens.tolist() == expected.tokens.tolist() != first.tokens.tolist()
 
 
 @pytest.mark.parametrize("wrong", ["above all", "below all", "one", "not a number"])
 @pytest.mark.parametrize("spread", [0.7, 4.0])
 def test_levels_that_are_not_near_the_cut_cost_time_and_change_nothing(monkeypatch: pytest.MonkeyPatch, wrong: str, spread: float) -> None:
-    from turnwise.engines.native import nucleus_kernel
+    from turnwise.kernels import sample_top_p
 
     samplings, seeds, place = [Sampling(top_p=0.9), Sampling(top_p=0.6)] * 6, list(range(12)), torch.arange(12)
     logits = random(12, WORDS) * spread
-    expected, scan, passes = draw(logits, Columns.of(samplings, seeds, "cpu"), place), nucleus_kernel._scan, []
+    expected, scan, passes = sample(logits, Columns.of(samplings, seeds, "cpu"), place), sample_top_p._scan, []
     values = {"above all": 99.0, "below all": -99.0, "one": float(logits.mean()), "not a number": float("nan")}
-    before = nucleus_kernel._before
-    monkeypatch.setattr(nucleus_kernel, "_before", lambda *given: (passes.append(1), before(*given))[1])
+    before = sample_top_p._before
+    monkeypatch.setattr(sample_top_p, "_before", lambda *given: (passes.append(1), before(*given))[1])
 
     class Spoiled:
         def __getitem__(self, grid: Any) -> Any:
@@ -217,11 +213,11 @@ def test_levels_that_are_not_near_the_cut_cost_time_and_change_nothing(monkeypat
             return launch
 
     good = drawing(samplings, seeds, place)
-    nucleus_kernel.draw_nucleus(logits, good, tile=64)
+    sample_top_p.draw_nucleus(logits, good, tile=64)
     few = len(passes)
-    monkeypatch.setattr(nucleus_kernel, "_scan", Spoiled())
+    monkeypatch.setattr(sample_top_p, "_scan", Spoiled())
     to = drawing(samplings, seeds, place)
-    nucleus_kernel.draw_nucleus(logits, to, tile=64)
+    sample_top_p.draw_nucleus(logits, to, tile=64)
     assert good.tokens.tolist() == to.tokens.tolist() == expected.tokens.tolist()
     assert len(passes) - few > few
 
@@ -229,8 +225,8 @@ def test_levels_that_are_not_near_the_cut_cost_time_and_change_nothing(monkeypat
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter takes the maximum of nothing but NaN
 @pytest.mark.parametrize("top_p", [1.0, 0.9])
 def test_logits_that_are_not_numbers_give_a_logprob_that_is_not_finite(top_p: float) -> None:
-    from turnwise.engines.native.head_kernel import draw_tiles
-    from turnwise.engines.native.nucleus_kernel import draw_nucleus
+    from turnwise.kernels.sample_tiles import draw_tiles
+    from turnwise.kernels.sample_top_p import draw_nucleus
 
     logits = random(3, WORDS)
     logits[1, 100], logits[2] = torch.nan, torch.nan
@@ -267,30 +263,28 @@ def in_8_bits(cache: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", ["model", "8bit", "8bit, relative"])
-@pytest.mark.parametrize("merged_inside", [False, True])
-def test_split_sequences_attend_as_whole_ones(monkeypatch: pytest.MonkeyPatch, merged_inside: bool, kind: str) -> None:
-    from turnwise.engines.native import paged_attention
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_split_sequences_attend_as_whole_ones(monkeypatch: pytest.MonkeyPatch, in_parts: bool, kind: str) -> None:
+    from turnwise.kernels import attend
 
-    monkeypatch.setattr(paged_attention, "splits_for", lambda lanes, kv_heads: 4)
-    monkeypatch.setattr(paged_attention, "NEXT", merged_inside)
+    monkeypatch.setattr(attend, "splits_for", lambda lanes, kv_heads: 4)
     qkv, cache, tables, positions = paged_case([1, 17, 60])
-    slots, arrivals = torch.arange(3).int(), torch.zeros(6, dtype=torch.int32) if merged_inside else None
+    slots = torch.arange(3).int()
     layer = Layer(shift=random(64, 2, 16, seed=8) * 3 if "relative" in kind else None)
     cache = cache if kind == "model" else in_8_bits(cache)
     other, turned = cache.clone(), qkv.clone()
-    given = torch.stack([qkv - 1.0, qkv * 0.5, 1.0 - qkv * 0.5]) if merged_inside else qkv  # as parts of a sum
-    found = paged_attention.attend_singles(given, cache, layer, tables, slots, positions, Shape(), arrivals)
+    given = torch.stack([qkv - 1.0, qkv * 0.5, 1.0 - qkv * 0.5]) if in_parts else qkv  # as parts of a sum
+    found = attend.attend_singles(given, cache, layer, tables, slots, positions, Shape())
     rotate(turned, other, layer, tables, slots, positions, Shape())
     expected = torch.cat([_attend(turned[n : n + 1, :64], other, layer, tables.pages[n], int(positions[n]), Shape()) for n in range(3)])
     assert (found - expected).abs().max() < 1e-5 and same(cache, other)
-    assert arrivals is None or not arrivals.any()
 
 
 @pytest.mark.parametrize("kind", ["model", "8bit"])
-@pytest.mark.parametrize(("next_", "lot"), [(False, 1), (True, 4), (False, 8)])
-def test_lots_after_a_rows_end_are_not_read(monkeypatch: pytest.MonkeyPatch, next_: bool, lot: int, kind: str) -> None:
+@pytest.mark.parametrize("lot", [1, 4, 8])
+def test_lots_after_a_rows_end_are_not_read(monkeypatch: pytest.MonkeyPatch, lot: int, kind: str) -> None:
     """Pages of 16 tokens. What is in lots that a row does not reach does not count, whatever it is."""
-    from turnwise.engines.native import paged_attention
+    from turnwise.kernels import attend
 
     lengths = [1, 16, 17, 60, 31, 24]
     qkv, cache, tables, positions = paged_case(lengths)
@@ -300,11 +294,10 @@ def test_lots_after_a_rows_end_are_not_read(monkeypatch: pytest.MonkeyPatch, nex
         last, used = int(tables.pages[row, (length - 1) // 16]), -(-((length - 1) % 16 + 1) // lot) * lot
         # a block begins with its tokens' numbers; scales, if there are any, follow
         other[:, last].flatten(2)[..., used * size : 16 * size] = 127 if kind == "8bit" else torch.nan
-    monkeypatch.setattr(paged_attention, "splits_for", lambda lanes, kv_heads: 2)
-    monkeypatch.setattr(paged_attention, "NEXT", next_)
-    expected = paged_attention.attend_singles(qkv, cache, Layer(), tables, slots, positions, Shape())
-    monkeypatch.setattr(paged_attention, "LOT", lot)
-    found = paged_attention.attend_singles(qkv, other, Layer(), tables, slots, positions, Shape())
+    monkeypatch.setattr(attend, "splits_for", lambda lanes, kv_heads: 2)
+    expected = attend.attend_singles(qkv, cache, Layer(), tables, slots, positions, Shape())
+    monkeypatch.setattr(attend, "LOT", lot)
+    found = attend.attend_singles(qkv, other, Layer(), tables, slots, positions, Shape())
     assert torch.equal(found, expected)
 
 
@@ -318,37 +311,11 @@ def same(first: torch.Tensor, second: torch.Tensor) -> bool:
     return scales < 1e-6 and all(step.max() <= 1 and (step > 0).float().mean() < 0.01 for step in steps)
 
 
-@pytest.mark.parametrize("kind", ["model", "8bit, relative"])
-@pytest.mark.parametrize("merged_inside", [False, True])
-@pytest.mark.parametrize("splits", [(1, 1), (1, 3), (2, 4)])
-def test_lanes_that_share_pages_attend_as_alone(
-    monkeypatch: pytest.MonkeyPatch, kind: str, merged_inside: bool, splits: tuple[int, int]
-) -> None:
-    from turnwise.engines.native import cascade_kernel, paged_attention
-    from turnwise.engines.native.cascade import Group, Layout
-
-    monkeypatch.setattr(paged_attention, "splits_for", lambda lanes, kv_heads: splits[0])
-    monkeypatch.setattr(cascade_kernel, "common_splits", lambda lanes, kv_heads: splits[1])
-    qkv, cache, tables, positions = paged_case([60, 70, 33, 81, 64, 1, 97, 90])
-    for group, pages in (((0, 1, 3), 3), ((6, 4), 3), ((2,), 1)):
-        tables.pages[list(group), :pages] = tables.pages[group[0], :pages]
-    layout = Layout(8, 32)
-    written = layout.write([Group((0, 1, 3), 3), Group((6, 4), 3)])
-    plan = cascade_kernel.Shared(torch.from_numpy(written[0]), torch.from_numpy(written[1]).view(layout.blocks, -1))
-    layer = Layer(shift=random(112, 2, 16, seed=8) if "relative" in kind else None)
-    cache = cache if kind == "model" else in_8_bits(cache)
-    slots, arrivals = torch.arange(8).int(), torch.zeros(16, dtype=torch.int32) if merged_inside else None
-    other = cache.clone()
-    found = cascade_kernel.attend_cascade(qkv, cache, layer, tables, slots, positions, Shape(), arrivals, plan)
-    expected = paged_attention.attend_singles(qkv, other, layer, tables, slots, positions, Shape())
-    assert (found - expected).abs().max() < 1e-5 and torch.equal(cache, other)
-    assert arrivals is None or not arrivals.any()
-
-
 @pytest.mark.parametrize("kind", ["8bit", "8bit, relative"])
 @pytest.mark.parametrize("window", [0, 20])
 def test_prompts_write_and_read_a_cache_in_8_bits(monkeypatch: pytest.MonkeyPatch, kind: str, window: int) -> None:
-    from turnwise.engines.native import kernels, paged_attention
+    from turnwise.kernels import attend
+    from turnwise.kernels import layer as layer_kernels
 
     _, cache, tables, _ = paged_case([30, 60])
     cache = in_8_bits(cache)
@@ -359,13 +326,13 @@ def test_prompts_write_and_read_a_cache_in_8_bits(monkeypatch: pytest.MonkeyPatc
     blocks = torch.tensor([[0, 0, 3, 16], [0, 16, 19, 9], [1, 25, 40, 16], [1, 41, 56, 4]]).int()
     qkv = random(45, 8 * 16, seed=6)
     other, turned = cache.clone(), qkv.clone()
-    kernels.rotate(qkv, cache, layer, tables, slots, positions, Shape())
+    layer_kernels.rotate(qkv, cache, layer, tables, slots, positions, Shape())
     rotate(turned, other, layer, tables, slots, positions, Shape())
     assert same(cache, other) and (qkv[:, :64] - turned[:, :64]).abs().max() < 1e-5
-    found = paged_attention.attend_prompts(qkv, cache, layer, tables.pages, blocks, 16, Shape())
+    found = attend.attend_prompts(qkv, cache, layer, tables.pages, blocks, 16, Shape())
     for rows in (8, 4):  # as on a GPU whose multiprocessors have less memory: a program takes a half or a quarter of a block
-        monkeypatch.setattr(paged_attention, "rows_of", lambda *_, rows=rows: (rows, 2))
-        pieces = paged_attention.attend_prompts(qkv, cache, layer, tables.pages, blocks, 16, Shape())
+        monkeypatch.setattr(attend, "rows_of", lambda *_, rows=rows: (rows, 2))
+        pieces = attend.attend_prompts(qkv, cache, layer, tables.pages, blocks, 16, Shape())
         assert (found - pieces).abs().max() < 1e-6
     parts = [(0, 25, 0, 3), (25, 45, 1, 40)]
     expected = torch.cat([_attend(turned[a:b, :64], cache, layer, tables.pages[slot], first, Shape()) for a, b, slot, first in parts])
@@ -373,22 +340,21 @@ def test_prompts_write_and_read_a_cache_in_8_bits(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("window", [0, 20])
-@pytest.mark.parametrize(("pages", "bulk"), [(1, True), (1, False), (2, True), (2, False)])
-def test_blocks_of_prompts_attend_as_their_tokens_do_alone(pages: int, bulk: bool, window: int) -> None:
-    from turnwise.engines.native.prompt_attention import Way, attend_prompts
+def test_blocks_of_prompts_attend_as_their_tokens_do_alone(window: int) -> None:
+    from turnwise.kernels.attend import attend_prompts
 
     _, cache, tables, _ = paged_case([90, 33])
     shape, layer = Shape(), Layer(window=window)
     blocks = [(0, 0, 0, 16), (0, 16, 16, 3), (1, 19, 17, 16), (0, 35, 74, 16), (1, 0, 0, 0)]  # slot, first token, its position, tokens
     qkv = random(51, (shape.heads + 2 * shape.kv_heads) * shape.head_dim, seed=6)
-    found = attend_prompts(qkv, cache, layer, tables.pages, torch.tensor(blocks).int(), 16, shape, Way(pages, bulk=bulk))
+    found = attend_prompts(qkv, cache, layer, tables.pages, torch.tensor(blocks).int(), 16, shape)
     for slot, token, first, count in blocks[:-1]:
         expected = _attend(qkv[token : token + count, :64], cache, layer, tables.pages[slot], first, shape)
         assert (found[token : token + count] - expected).abs().max() < 1e-5
 
 
 def test_settings_of_new_rows_and_copied_pages_arrive_where_they_belong() -> None:
-    from turnwise.engines.native.note_kernel import copy_pages, note
+    from turnwise.kernels.tables import copy_pages, note
 
     records = torch.randint(-(2**31), 2**31, (3, 9 + 5), generator=torch.Generator().manual_seed(1)).int()
     records[:, 0], records[:, 6:9] = torch.tensor([4, 0, 2]), torch.tensor([0.7, 0.9, 0.1]).view(torch.int32)
@@ -409,9 +375,9 @@ def test_settings_of_new_rows_and_copied_pages_arrive_where_they_belong() -> Non
 
 @pytest.mark.parametrize("bulk", [False, True])
 def test_parts_of_a_product_add_up_to_the_product_and_are_rounded_once(bulk: bool) -> None:
-    from turnwise.engines.native.kernels import add_norm
-    from turnwise.engines.native.product_table import Blocks
-    from turnwise.engines.native.products import product
+    from turnwise.kernels.layer import add_norm
+    from turnwise.kernels.product import product
+    from turnwise.kernels.product_table import Blocks
 
     x, weight, bias = random(21, 96), random(50, 96, seed=1), random(50, seed=2)
     expected = torch.nn.functional.linear(x, weight, bias)
@@ -423,18 +389,3 @@ def test_parts_of_a_product_add_up_to_the_product_and_are_rounded_once(bulk: boo
         other = residual.clone()
         found = add_norm(residual, parts, factor, 1e-6)
         assert torch.equal(found, add_norm(other, parts.sum(0).to(kind), factor, 1e-6)) and torch.equal(residual, other)
-
-
-@pytest.mark.parametrize(("bulk", "stay"), [(False, False), (True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("kind", ["silu", "gelu_pytorch_tanh"])
-def test_a_gated_product_is_the_product_followed_by_the_activation(bulk: bool, stay: bool, kind: str) -> None:
-    from turnwise.engines.native.kernels import gate_mul
-    from turnwise.engines.native.product_table import Blocks
-    from turnwise.engines.native.products import gated
-
-    for dtype, bound in ((torch.float32, 1e-5), (torch.float16, 2e-3)):
-        x, weight, bias = random(37, 64).to(dtype), (random(2 * 56, 64, seed=1) * 0.2).to(dtype), random(2 * 56, seed=2).to(dtype)
-        for added in (None, bias):
-            expected = gate_mul(torch.nn.functional.linear(x, weight, added), kind).float()
-            found = gated(x, weight, added, kind, Blocks(16, 32, 32, bulk=bulk, stay=stay, group=2)).float()
-            assert (found - expected).norm() < bound * expected.norm()

@@ -1,6 +1,6 @@
 """The native engine on every family that it takes: small ones with random weights, and real pretrained chat models, in float32 on a CPU.
 
-Greedy tokens of all variants are compared in `test_native.py`, pages in `test_native_paged.py`. The real models are looked for in
+Greedy tokens of all variants are compared in `test_native.py`, pages in `test_native_gpu_runner.py`. The real models are looked for in
 $TURNWISE_MODELS, then in ../shared/models and ~/.cache/turnwise/models, each in a folder of its own name.
 """
 

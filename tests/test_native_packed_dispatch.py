@@ -14,9 +14,8 @@ from native_models import make
 from torch import Tensor, nn
 
 from turnwise.engines.fourbit import dense
-from turnwise.engines.native.product_table import packed_blocks
-from turnwise.engines.native.switches import PLAIN, Switches
 from turnwise.engines.native.weights import Linear, Weights
+from turnwise.kernels.product_table import packed_blocks
 from turnwise.learn.lora import pack_base
 
 __all__ = ["fourbit"]  # a fixture
@@ -81,9 +80,8 @@ def test_few_rows_on_a_gpu_go_to_the_kernel_if_there_is_one_and_it_takes_them(va
 
 
 @pytest.mark.usefixtures("fourbit")
-@pytest.mark.parametrize("on", [True, False])
-def test_the_switch_says_whether_layers_use_the_kernel(monkeypatch: pytest.MonkeyPatch, on: bool) -> None:
-    paged_runner(monkeypatch, "recorded")
+def test_all_products_of_a_layer_use_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    paged_runner(monkeypatch)
     module = sys.modules["turnwise.engines.native.layer_products"]
     asked: list[int] = []
 
@@ -92,11 +90,7 @@ def test_the_switch_says_whether_layers_use_the_kernel(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(module, "packed_product", kernel)
     weights = Weights(pack_base(make("qwen2", intermediate_size=128), "cpu", torch.float32))
-    work, layer, x = module.LayerProducts(weights, Switches(packed=on)), weights.layers[0], on_gpu(3)
+    work, layer, x = module.LayerProducts(weights), weights.layers[0], on_gpu(3)
     work.out(layer, work.qkv(layer, x, False)[:, :64], False)
     work.mlp(layer, x, False)
-    assert asked == ([3, 1, 2, 1] if on else [])
-
-
-def test_the_switch_is_on_and_can_be_turned_off() -> None:
-    assert Switches().packed and not PLAIN.packed and not Switches.of({"packed": False}).packed
+    assert asked == [3, 1, 2, 1]

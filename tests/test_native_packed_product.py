@@ -13,7 +13,7 @@ import torch
 from interpreted import need_interpreter
 from torch import Tensor
 
-from turnwise.engines.native.product_table import packed_blocks
+from turnwise.kernels.product_table import packed_blocks
 
 need_interpreter()
 needs_library = pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="needs bitsandbytes (extra 4bit)")
@@ -92,7 +92,7 @@ def test_the_definition_is_bitsandbytes(kind: str, block: int, nested: bool, dty
 @pytest.mark.parametrize(("block", "nested"), [(32, True), (64, False), (64, True), (128, True), (256, False), (512, True)])
 def test_every_code_is_unpacked_as_its_definition_says(dtype: torch.dtype, block: int, nested: bool) -> None:
     """Rows of which one number is one, and the rest is zero, pick columns of the weight."""
-    from turnwise.engines.native.packed_product import fits, multiply
+    from turnwise.kernels.product_4bit import fits, multiply
 
     width = 512
     weight = weight_of(70, width, block, nested, dtype)
@@ -117,7 +117,7 @@ def close(found: Tensor, product: Tensor, bias: Tensor | None = None) -> bool:
 @pytest.mark.parametrize(("split", "nested"), [(1, True), (2, False), (3, True)])
 def test_a_product_is_that_of_the_unpacked_weights(dtype: torch.dtype, rows: int, split: int, nested: bool) -> None:
     """Several weights that read the same rows, with a bias; five steps among three programs."""
-    from turnwise.engines.native.packed_product import multiply
+    from turnwise.kernels.product_4bit import multiply
 
     width, sizes = 640, [150, 40, 64]
     weights = [weight_of(size, width, 64, nested, dtype, seed) for seed, size in enumerate(sizes)]
@@ -135,7 +135,7 @@ def test_a_product_is_that_of_the_unpacked_weights(dtype: torch.dtype, rows: int
 @pytest.mark.parametrize("kind", ["nf4", "fp4"])
 @pytest.mark.parametrize("nested", [False, True])
 def test_a_product_is_that_of_weights_which_bitsandbytes_has_packed(kind: str, nested: bool) -> None:
-    from turnwise.engines.native.packed_product import packed_product
+    from turnwise.kernels.product_4bit import packed_product
 
     bits: Any = pytest.importorskip("bitsandbytes").functional
     codes, state = bits.quantize_4bit(random(96, 256).bfloat16(), blocksize=64, compress_statistics=nested, quant_type=kind)
@@ -168,7 +168,7 @@ def test_a_kernel_that_cannot_be_compiled_is_said_once_and_left_to_the_library(m
 
 
 def test_what_the_kernel_does_not_read_is_left_to_the_library() -> None:
-    from turnwise.engines.native.packed_product import fits, packed_product
+    from turnwise.kernels.product_4bit import fits, packed_product
 
     dtype, weight = torch.bfloat16, weight_of(64, 256, 64, True, torch.bfloat16)
     x = random(4, 256).to(dtype)

@@ -10,7 +10,8 @@ import torch
 from native_models import ask, drain, make, prompt
 
 from turnwise.engines.base import Response, Sampling
-from turnwise.engines.native import NativeEngine, cpu_attention
+from turnwise.engines.native import NativeEngine
+from turnwise.kernels import attend_cpu
 
 SAMPLING = Sampling(temperature=1.0, max_tokens=12)
 PROMPTS = [prompt(n, n) for n in (1, 2, 9, 33, 40, 64, 97, 120)]
@@ -25,20 +26,20 @@ def one_thread_each(request: pytest.FixtureRequest) -> None:
 
 
 def engine_with(threads: int, monkeypatch: pytest.MonkeyPatch, model: Any, **options: Any) -> NativeEngine:
-    monkeypatch.setattr("turnwise.engines.native.eager.at_once", lambda used: threads)
+    monkeypatch.setattr("turnwise.engines.native.cpu_runner.at_once", lambda used: threads)
     return NativeEngine(model, max_length=160, prefill_tokens=90, **options)
 
 
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The threads of all calls."""
-    used, call = list[int](), cpu_attention.scaled_dot_product_attention
+    used, call = list[int](), attend_cpu.scaled_dot_product_attention
 
     def own(*given: Any, **named: Any) -> Any:
         used.append(threading.get_ident())
         assert not torch.is_grad_enabled()
         return call(*given, **named)
 
-    monkeypatch.setattr(cpu_attention, "scaled_dot_product_attention", own)
+    monkeypatch.setattr(attend_cpu, "scaled_dot_product_attention", own)
     return used
 
 
@@ -47,10 +48,10 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("cache", ["model", "8bit"])
 def test_two_threads_draw_what_one_draws_bit_by_bit(monkeypatch: pytest.MonkeyPatch, apart: int, variant: str, cache: str) -> None:
     model, used = make(variant), noted(monkeypatch)
-    monkeypatch.setattr(cpu_attention, "CALL", apart)
+    monkeypatch.setattr(attend_cpu, "CALL", apart)
     found: list[dict[int, Response]] = []
     for threads, worth in ((1, -(10**9)), (2, -(10**9)), (2, 10**9)):
-        monkeypatch.setattr(cpu_attention, "WORTH", worth)
+        monkeypatch.setattr(attend_cpu, "WORTH", worth)
         engine = engine_with(threads, monkeypatch, model, cache_dtype=cache)
         used.clear()
         found.append(ask(engine, PROMPTS, SAMPLING, seed=3))
@@ -61,8 +62,8 @@ def test_two_threads_draw_what_one_draws_bit_by_bit(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("second", [True, False])
 def test_an_error_in_a_thread_is_raised_and_the_engine_goes_on(monkeypatch: pytest.MonkeyPatch, second: bool) -> None:
-    model, call, own = make(), cpu_attention.scaled_dot_product_attention, threading.get_ident()
-    monkeypatch.setattr(cpu_attention, "WORTH", 0)
+    model, call, own = make(), attend_cpu.scaled_dot_product_attention, threading.get_ident()
+    monkeypatch.setattr(attend_cpu, "WORTH", 0)
     wanted = ask(engine_with(1, monkeypatch, model), PROMPTS, SAMPLING, seed=3)
     engine = engine_with(2, monkeypatch, model)
 
@@ -72,7 +73,7 @@ def test_an_error_in_a_thread_is_raised_and_the_engine_goes_on(monkeypatch: pyte
         return call(*given, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr(cpu_attention, "scaled_dot_product_attention", fails)
+        patched.setattr(attend_cpu, "scaled_dot_product_attention", fails)
         with pytest.raises(ZeroDivisionError, match="a call"):
             ask(engine, PROMPTS, SAMPLING, seed=3)
     found = drain(engine)
@@ -81,8 +82,8 @@ def test_an_error_in_a_thread_is_raised_and_the_engine_goes_on(monkeypatch: pyte
 
 def test_both_halves_are_over_when_one_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing reads the cache any more when an error is told."""
-    monkeypatch.setattr(cpu_attention, "WORTH", 0)
-    begun, over, calls = threading.Event(), threading.Event(), cpu_attention.Calls(2)
+    monkeypatch.setattr(attend_cpu, "WORTH", 0)
+    begun, over, calls = threading.Event(), threading.Event(), attend_cpu.Calls(2)
 
     def slow() -> torch.Tensor:
         begun.set()
@@ -101,10 +102,10 @@ def test_both_halves_are_over_when_one_has_failed(monkeypatch: pytest.MonkeyPatc
 
 def test_threads_are_looked_at_whenever_the_weights_change(monkeypatch: pytest.MonkeyPatch) -> None:
     model, used = make(), noted(monkeypatch)
-    monkeypatch.setattr(cpu_attention, "WORTH", 0)
+    monkeypatch.setattr(attend_cpu, "WORTH", 0)
     engine = engine_with(1, monkeypatch, model)
     for threads in (1, 2, 1):
-        monkeypatch.setattr("turnwise.engines.native.eager.at_once", lambda used, threads=threads: threads)
+        monkeypatch.setattr("turnwise.engines.native.cpu_runner.at_once", lambda used, threads=threads: threads)
         engine.refresh()
         used.clear()
         ask(engine, PROMPTS, SAMPLING, seed=3)

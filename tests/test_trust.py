@@ -168,7 +168,7 @@ def test_a_dry_run_names_what_is_wrong_without_running_it(tmp_path: Path) -> Non
         ([f'run.trackers=["{tmp_path}/half.py:Game"]'], r"no method open\(\)"),
         ([f'reward=[{{name="x", function="{tmp_path}/none.py:f"}}]'], "there is no file"),
         (["engine.name=native", "engine.options.cache_dtype=fp8"], r"cache_dtype 'fp8'\. Known: 8bit, model"),
-        (["engine.name=native", "engine.options.switches.speed=true"], "there is no switch 'speed'"),
+        (["engine.name=native", "engine.options.switches.overlap=false"], "no option 'switches' any more"),
         (["engine.name=transformers", "engine.options.cache_dtype=8bit"], "unknown option of the transformers engine"),
     ):
         with pytest.raises(TurnwiseError, match=message):

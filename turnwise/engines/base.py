@@ -13,6 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from turnwise.data.images import Picture
@@ -210,6 +211,9 @@ class Engine(Sampler, WeightReceiver):
     """It runs the model's own forward with `past_key_values`: a model that takes none is refused before it is loaded."""
     fallback: str = ""
     """The engine that serves a model which this one does not take (`unsupported`)."""
+
+    former_options: Mapping[str, str] = MappingProxyType({})
+    """Options that it had before, each with what to do instead."""
 
     @staticmethod
     def unsupported(model: Any) -> str | None:

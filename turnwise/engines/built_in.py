@@ -16,6 +16,7 @@ class Native(Engine):
     past_key_values = True
     cache_kind: CacheKind = "sized"
     fallback = "transformers"
+    former_options: Mapping[str, str] = {"switches": "the engine does what is fastest on its GPU; engine.options.graphs is left"}
 
     @staticmethod
     def approximates(options: Mapping[str, Any]) -> str:

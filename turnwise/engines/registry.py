@@ -64,6 +64,8 @@ def checked(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in options.items():
         if key in known:
             found[key] = known[key].check(value, f"engine.options of {name}")
+        elif key in (former := engine_class(entry).former_options):
+            raise TurnwiseError(f"engine.options of {name}: there is no option {key!r} any more: {former[key]}")
         elif not entry.open:
             raise unknown_name(f"option of the {name} engine (engine.options):", key, known)
     return found

@@ -27,13 +27,12 @@ from torch import Tensor
 
 from turnwise.agent.vision import Vision
 from turnwise.engines.base import Finish, Request, Response
-from turnwise.engines.batch_cache import BatchCache, Prefix, from_prefixes
-from turnwise.engines.batch_forward import BatchForward, check_batches
+from turnwise.engines.batch_forward import BatchCache, BatchForward, Prefix, check_batches, from_prefixes
 from turnwise.engines.built_in import Transformers
 from turnwise.engines.module import evaluating, load_weights, longest
 from turnwise.engines.registry import register
 from turnwise.engines.reports import COLUMNS
-from turnwise.engines.sampling import Columns, Noted, draw, frozen, measure, reports_of
+from turnwise.engines.sampling import Columns, Noted, frozen, measure, reports_of, sample
 from turnwise.engines.stopping import StopStrings, newest, stop_tokens, watch
 from turnwise.util.errors import TurnwiseError
 
@@ -318,7 +317,7 @@ class TransformersEngine(Transformers):
     ) -> tuple[list[int], list[RunningRequest]]:
         """One more token for every row. Hands out the finished rows. Returns the rows that stay and those that must be recomputed."""
         position = torch.tensor([len(row.logprobs) for row in rows], device=logits.device)
-        drawn = draw(logits, columns, position)
+        drawn = sample(logits, columns, position)
         reports = reports_of(row.request.sampling for row in rows)
         noted = Noted(reports, measure(logits, columns.temperature, reports)) if reports else None
         for place, (row, token, logprob) in enumerate(zip(rows, drawn.tokens.tolist(), drawn.logprobs.tolist(), strict=True)):

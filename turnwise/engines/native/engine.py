@@ -1,10 +1,13 @@
 """The native engine: rows join, share what is computed, and leave.
 
-Every step the engine puts together one forward: the next token of every running row and as many tokens of new prompts as the budget
-allows. A row takes a slot when it is admitted and gives it back the moment it is finished. What it computed stays for the next turn of
-its trajectory until `release`, or until the memory is needed: then the least recently used goes first. If that is not enough, the
-youngest row returns to the queue and reads its tokens again later. A row holds everything that is needed to continue, so the cache can be
-dropped at any time.
+`_step` is its spine: schedule, run, postprocess. `_schedule` puts together one forward: the next token of every running row and as many
+tokens of new prompts as the budget allows. `_run` hands it to the runner of the device (`cpu_runner.py`, `gpu_runner.py`), which computes
+the layers and samples the tokens. `_postprocess` reads those tokens, and rows that are finished leave.
+
+A row takes a slot when it is admitted and gives it back the moment it is finished. What it computed stays for the next turn of its
+trajectory until `release`, or until the memory is needed: then the least recently used goes first. If that is not enough, the youngest row
+returns to the queue and reads its tokens again later. A row holds everything that is needed to continue, so the cache can be dropped at any
+time. `memory.py` sizes the cache; `sleep` frees it.
 
 On a GPU the next step is launched before the tokens of the last one have reached the host, so a row that ended with a stop token has been
 computed one time more than needed; that token is ignored.
@@ -22,7 +25,7 @@ import torch
 from torch import Tensor
 
 from turnwise.config.options import Help
-from turnwise.engines.base import Finish, Request, Response, Sampling
+from turnwise.engines.base import Finish, Request, Response
 from turnwise.engines.built_in import Native
 from turnwise.engines.module import load_weights
 from turnwise.engines.native.cache_pages import CachePages, Chain
@@ -30,7 +33,6 @@ from turnwise.engines.native.chains import Chains
 from turnwise.engines.native.families import supports
 from turnwise.engines.native.memory import make_runner, own_bytes
 from turnwise.engines.native.requests import Runner, RunningRequest, Step, StepResult
-from turnwise.engines.native.switches import Switches
 from turnwise.engines.native.weights import Weights
 from turnwise.engines.prefill import default_prefill
 from turnwise.engines.registry import register
@@ -55,8 +57,8 @@ class NativeEngine(Native):
     `cache_memory` is the memory for keys and values: bytes, or up to 1.0 the part of a GPU's free memory (default 0.5; on a CPU a quarter
     of all memory). `cache_dtype="8bit"` stores them as integers of 8 bits: half the memory of bf16, and log-probs that differ a little from
     the learner's, so it needs importance weights. `dtype` computes in another precision than the weights have, at the cost of a copy.
-    `graphs=False` runs a GPU without CUDA graphs, and `switches` turns ways to work on one on and off (`Switches`). The tokenizer is needed
-    for stop strings, and names the end token; `stop_token_ids` replaces the end tokens that it and the model name. Not thread-safe."""
+    `graphs=False` runs a GPU without CUDA graphs. The tokenizer is needed for stop strings, and names the end token; `stop_token_ids`
+    replaces the end tokens that it and the model name. Not thread-safe."""
 
     def __init__(
         self,
@@ -70,8 +72,7 @@ class NativeEngine(Native):
         cache_dtype: Annotated[Literal["model", "8bit"], Help("how keys and values are stored: as computed, or in 8 bits")] = "model",
         stop_token_ids: Sequence[int] | None = None,
         dtype: Annotated[torch.dtype | None, Help("another precision than that of the weights, at the cost of a copy")] = None,
-        graphs: Annotated[bool, Help("record the steps of a GPU as CUDA graphs")] = True,
-        switches: Annotated[Mapping[str, Any] | None, Help("other ways to work on a GPU: docs/engines.md")] = None,
+        graphs: Annotated[bool, Help("capture the steps of a GPU as CUDA graphs")] = True,
     ):
         self.weights = Weights(model, dtype)
         self.model, self.tokenizer = model, tokenizer
@@ -80,8 +81,7 @@ class NativeEngine(Native):
             raise TurnwiseError(f"engine: {max_batch=}, {prefill_tokens=} and max_length={self.max_length} must be positive")
         named = stop_tokens(tokenizer, getattr(model, "generation_config", None), model.config)
         self.stop_token_ids = named if stop_token_ids is None else frozenset(stop_token_ids)
-        chosen = Switches.of(switches)
-        self._runner: Runner = make_runner(self.weights, max_batch, self.max_length, cache_memory, graphs, chosen, cache_dtype)
+        self._runner: Runner = make_runner(self.weights, max_batch, self.max_length, cache_memory, graphs, cache_dtype)
         self.prefill_tokens = prefill_tokens or default_prefill(own_bytes(self.weights.device))
         self._pages = CachePages(self._runner.page_count, self._runner.page_size, GRAIN if self._runner.mixed else self._runner.page_size)
         self._chains = Chains(self._pages)
@@ -94,8 +94,8 @@ class NativeEngine(Native):
         self._admitted: list[RunningRequest] = []
         self._leaving: dict[int, tuple[RunningRequest, bool]] = {}  # by sequence: finished, but what they computed is not kept yet
         self._since_prefill = 0
-        self._litter: list[Any] = []  # what was forgotten and is not freed yet
-        self._unclean = False  # something that is not a number may be in the cache
+        self._garbage: list[Any] = []  # what was forgotten and is not freed yet: that is done while a GPU works
+        self._faulted = False  # something that is not a number may be in the cache
         self._closed = False
         self.version, self.reports = 0, tuple(COLUMNS)
         self.early = EARLY if self._runner.ahead and not self._runner.mixed else 0
@@ -103,11 +103,6 @@ class NativeEngine(Native):
     @staticmethod
     def unsupported(model: Any) -> str | None:
         return supports(model)
-
-    @staticmethod
-    def check_options(sampling: Sampling, options: Mapping[str, Any]) -> None:
-        """An error for switches that do not exist, before a model is loaded."""
-        Switches.of(options.get("switches"))
 
     @property
     def pending(self) -> int:
@@ -154,8 +149,8 @@ class NativeEngine(Native):
         return ""
 
     def _check(self, row: RunningRequest) -> bool:
-        """Look at a prompt's tokens when its turn has come, while the GPU works on those before it: whether they are the model's. They are
-        plain integers afterwards."""
+        """Whether a prompt's tokens are in the model's vocabulary; plain integers afterwards. This is asked when its turn has come,
+        while the GPU works on those before it."""
         ids, first = row.ids, len(row.ids) - row.unchecked
         fresh = ids[first:]
         row.unchecked = 0
@@ -171,7 +166,7 @@ class NativeEngine(Native):
 
     def poll(self, wait: bool = True) -> list[Response]:
         while not self._done and (self._queue or self._rows):
-            self._advance()
+            self._step()
             if not wait:
                 break
         done, self._done = self._done, []
@@ -180,10 +175,10 @@ class NativeEngine(Native):
     def start(self) -> None:
         """Launch a step with the prompts that are here, while the host prepares others. Waits for nothing. Whether there is a step is
         decided by counts, not by the clock, so that the same requests give the same steps."""
-        if self.early and not self._unclean and len(self._flights) < EARLY_FLIGHTS and self._worth_a_start(len(self._flights)):
-            step = self._plan(decode=False)
+        if self.early and not self._faulted and len(self._flights) < EARLY_FLIGHTS and self._worth_a_start(len(self._flights)):
+            step = self._schedule(decode=False)
             if step.rows:
-                self._try(step)
+                self._run(step)
 
     def _worth_a_start(self, flights: int) -> bool:
         """Whether enough is waiting. If so many steps are under way, the next one can be larger, up to a full one."""
@@ -229,25 +224,25 @@ class NativeEngine(Native):
         self._done.clear()
         self._closed = True
 
-    # One step: prepare, launch, read results.
+    # One step: schedule, run, postprocess.
 
-    def _advance(self) -> None:
-        if self._unclean:
+    def _step(self) -> None:
+        if self._faulted:
             self._reset()
             self._runner.clean()
-            self._unclean = False
+            self._faulted = False
         answered = len(self._done)
         self._keep_all()
-        step = self._plan()
+        step = self._schedule()
         if step.rows:
-            if not self._try(step):
+            if not self._run(step):
                 return
         elif not self._flights and len(self._done) == answered:  # a prompt that was refused just now is progress
             self._make_room()
         while len(self._flights) > (self._runner.ahead if step.rows else 0):
-            self._settle(*self._flights.popleft())
+            self._postprocess(*self._flights.popleft())
 
-    def _try(self, step: Step) -> bool:
+    def _run(self, step: Step) -> bool:
         """Launch a step; False if there was no memory for it."""
         try:
             self._launch(step)
@@ -255,24 +250,24 @@ class NativeEngine(Native):
             self._recover(step, error)
             return False
         except BaseException:
-            self._reset(settle=False)  # pages were promised contents that they did not get
+            self._reset(postprocess=False)  # pages were promised contents that they did not get
             raise
         return True
 
     def _launch(self, step: Step) -> None:
-        drawing = [step.rows[i] for i in step.drawing]
-        result = self._runner.launch(step)
+        sampling = [step.rows[i] for i in step.drawing]
+        result = self._runner.run(step)
         for row, count in zip(step.rows, step.counts, strict=True):
             row.computed += count
-        for row in drawing:
+        for row in sampling:
             row.flying += 1
-        self._flights.append((drawing, result))
-        self._litter.clear()  # while a GPU works
+        self._flights.append((sampling, result))
+        self._garbage.clear()
         self._keep_all()
         self._pages.drop([source for source, _, _ in step.copies])  # held until now, so that nothing else was written there
 
-    def _settle(self, rows: list[RunningRequest], result: StepResult) -> None:
-        """Read the tokens that a step drew."""
+    def _postprocess(self, rows: list[RunningRequest], result: StepResult) -> None:
+        """Read the tokens that a step sampled, and hand out the rows that end with them."""
         for place, (row, token, logprob) in enumerate(zip(rows, *result.wait(), strict=True)):
             row.flying -= 1
             if row.finished:
@@ -280,7 +275,7 @@ class NativeEngine(Native):
             if not math.isfinite(logprob):
                 message = f"the model's logits after {len(row.ids)} tokens are not numbers: have its weights diverged?"
                 self._leave(row, row.response(Finish.FAULT, message))
-                self._unclean = True
+                self._faulted = True
                 continue
             if not row.logprobs:
                 row.version = self.version
@@ -320,7 +315,7 @@ class NativeEngine(Native):
 
     # Which rows go into the next step.
 
-    def _plan(self, decode: bool = True) -> Step:
+    def _schedule(self, decode: bool = True) -> Step:
         """The next step, perhaps without rows. Without `decode`, one with prompts or none."""
         self._pages.step()
         step = Step()
@@ -328,7 +323,7 @@ class NativeEngine(Native):
         if self._runner.mixed or self._prompts_first(any(count > 1 for _, count in todo)):
             for row, count in todo:
                 if count > 1 or self._runner.mixed:
-                    self._schedule(row, count, step)
+                    self._add_tokens(row, count, step)
             self._admit(step)
             todo += [(row, row.todo) for row in self._rows[len(todo) :]]
             self._since_prefill = 0
@@ -351,7 +346,7 @@ class NativeEngine(Native):
         ready = min(len(self._queue), len(self._free_slots))
         return bool(ready) and (ready * 4 >= len(self._rows) or self._since_prefill >= 8)
 
-    def _schedule(self, row: RunningRequest, todo: int, step: Step) -> None:
+    def _add_tokens(self, row: RunningRequest, todo: int, step: Step) -> None:
         """Give a row as many of its tokens in this step as budget and memory allow."""
         count = min(todo, self.prefill_tokens - step.tokens) if todo > 1 else todo
         if count < 1 or not self._chains.grow(row.chain, row.computed + count):
@@ -382,7 +377,7 @@ class NativeEngine(Native):
             self._rows.append(row)
             self._admitted.append(row)
             if row.todo > 1 or self._runner.mixed:
-                self._schedule(row, row.todo, step)
+                self._add_tokens(row, row.todo, step)
         self._queue.extendleft(reversed(waiting))
 
     # Lack of memory, failures, and new weights.
@@ -401,12 +396,12 @@ class NativeEngine(Native):
         self._chains.give_up(row)
         self._queue.appendleft(row)
 
-    def _reset(self, settle: bool = True) -> None:
+    def _reset(self, postprocess: bool = True) -> None:
         """Forget all that was computed; every row starts over from the tokens it has."""
         while self._flights:
             rows, result = self._flights.popleft()
-            if settle:
-                self._settle(rows, result)
+            if postprocess:
+                self._postprocess(rows, result)
         self._leaving.clear()
         for row in reversed(self._rows):
             row.chain, row.computed, row.flying = Chain(), 0, 0
@@ -414,7 +409,7 @@ class NativeEngine(Native):
         self._rows.clear()
         self._admitted.clear()
         self._free_slots = list(range(self.max_batch))
-        self._litter = self._chains.clear()
+        self._garbage = self._chains.clear()
 
     def _recover(self, step: Step, error: Exception) -> None:
         """Out of memory: try again with fewer prompt tokens at a time; a step that is small already is a fault of its rows."""

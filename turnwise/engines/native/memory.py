@@ -1,15 +1,15 @@
-"""The size of the cache, and the runner for a device."""
+"""Where the cache of keys and values is sized: `make_runner` gives the runner of a device as many pages as the memory allows. The runner
+allocates them when they are first needed (`GpuRunner.cache`, `CpuRunner.cache`) and frees them in `sleep`."""
 
 from __future__ import annotations
 
 import torch
 
-from turnwise.engines.native.cache_8bit import stored
-from turnwise.engines.native.eager import EagerRunner
-from turnwise.engines.native.prompt_sizes import recording_bytes
+from turnwise.engines.native.cpu_runner import CpuRunner
+from turnwise.engines.native.prompt_sizes import capture_bytes
 from turnwise.engines.native.requests import Runner
-from turnwise.engines.native.switches import Switches
 from turnwise.engines.native.weights import Weights
+from turnwise.kernels.cache_8bit import stored
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.threads import all_memory as _all_memory
 
@@ -18,36 +18,25 @@ GPU_PART = 0.5
 GPU_PAGE = 64  # tokens
 
 
-def make_runner(
-    weights: Weights,
-    slots: int,
-    longest: int,
-    memory: float | None,
-    graphs: bool,
-    switches: Switches | None = None,
-    kind: str = "model",
-) -> Runner:
+def make_runner(weights: Weights, slots: int, longest: int, memory: float | None, graphs: bool, kind: str = "model") -> Runner:
     """The runner for the device that the weights are on, with as many pages as the memory allows and the rows can use. `kind`: what keys
     and values are stored as (`cache_8bit.KINDS`)."""
     if memory is not None and memory <= 0:
         raise TurnwiseError(f"engine: cache_memory takes bytes, or a part of the free memory up to 1.0, not {memory!r}")
     if weights.device.type == "cuda":
-        from turnwise.engines.native.cuda import CudaRunner
-        from turnwise.engines.native.recorded import RecordedRunner
+        from turnwise.engines.native.gpu_runner import GpuRunner
 
-        switches, graphs = switches or Switches(), graphs and _recordable(weights)
-        taken = recording_bytes(weights, slots) if switches.record and graphs else 0
+        graphs = graphs and _capturable(weights)
+        taken = capture_bytes(weights, slots) if graphs else 0
         budget = _bytes(memory if memory is not None else GPU_PART, weights.device, taken)
         pages = _pages(budget, weights, kind, GPU_PAGE, -(-longest // GPU_PAGE) * slots * 2)
-        if switches.changed:
-            return RecordedRunner(weights, slots, longest, pages, GPU_PAGE, graphs, switches, kind=kind)
-        return CudaRunner(weights, slots, longest, pages, GPU_PAGE, graphs, kind=kind)
+        return GpuRunner(weights, slots, longest, pages, GPU_PAGE, graphs, kind=kind)
     budget = _bytes(memory, weights.device) if memory is not None else int(CPU_PART * _all_memory())
-    return EagerRunner(weights, slots, _pages(budget, weights, kind, longest, 2 * slots), longest, kind)
+    return CpuRunner(weights, slots, _pages(budget, weights, kind, longest, 2 * slots), longest, kind)
 
 
-def _recordable(weights: Weights) -> bool:
-    """Whether steps can be recorded as CUDA graphs. The product over experts has a kernel for bf16 alone; in another precision it asks the
+def _capturable(weights: Weights) -> bool:
+    """Whether steps can be captured as CUDA graphs. The product over experts has a kernel for bf16 alone; in another precision it asks the
     host how many tokens each expert has."""
     return weights.dtype == torch.bfloat16 or all(layer.experts is None for layer in weights.layers)
 
@@ -66,7 +55,7 @@ def _pages(budget: int, weights: Weights, kind: str, size: int, wanted: int) -> 
 
 
 def _bytes(memory: float, device: torch.device, taken: int = 0) -> int:
-    """The cache's memory. A part is one of what is free besides the bytes that are `taken` by recorded steps."""
+    """The cache's memory. A part is one of what is free besides the bytes that are `taken` by captured steps."""
     if memory > 1:
         return int(memory)
     if device.type != "cuda":

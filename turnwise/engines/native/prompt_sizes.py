@@ -1,4 +1,4 @@
-"""The sizes for which steps with prompts are recorded, and how a step is padded to one of them. No tensors on a device here."""
+"""The sizes for which steps with prompts are captured as CUDA graphs, and how a step is padded to one of them."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from turnwise.engines.native.mail import aligned
 from turnwise.engines.native.requests import Step
+from turnwise.engines.native.staging import aligned
 from turnwise.engines.native.weights import Weights
+from turnwise.kernels.gpu import FEWEST_QUERIES
 
 SIZES = (32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096)
-FEWEST_QUERIES = 16  # that one program attends from: the smallest side of a matrix product
 FEWEST_TOKENS = 8  # per row, on average: a step of more and shorter rows takes a larger size
 WORK = 2e12  # tokens × parameters: beyond this a GPU needs longer for the step than a host to issue its launches
 
 
 @dataclass(frozen=True, slots=True)
 class PromptSize:
-    """A recorded step: how many tokens it takes, how many of them one program attends from, the engine's number of slots, and how many
+    """A captured step: how many tokens it takes, how many of them one program attends from, the engine's number of slots, and how many
     padding tokens are a block, at most a page."""
 
     tokens: int
@@ -90,7 +90,7 @@ def end_blocks(step: Step) -> np.ndarray:
 
 
 def prompt_sizes(weights: Weights) -> tuple[int, ...]:
-    """The sizes that are worth recording for a model: those where the host would be slower than the GPU."""
+    """The sizes that are worth capturing for a model: those where the host would be slower than the GPU."""
     shape = weights.shape
     attention = (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim
     routers = sum(len(layer.experts.router) for layer in weights.layers if layer.experts is not None)
@@ -119,8 +119,8 @@ def prompt_size(sizes: tuple[int, ...], step: Step, slots: int, most: int) -> Pr
     return None
 
 
-def recording_bytes(weights: Weights, slots: int) -> int:
-    """The memory that recorded steps hold on to: the activations of the largest one, and the logits of all lanes. They share one pool, so
+def capture_bytes(weights: Weights, slots: int) -> int:
+    """The memory that captured steps hold on to: the activations of the largest one, and the logits of all rows. They share one pool, so
     the largest counts."""
     shape = weights.shape
     widest = max(3 * max(_middles(weights)), 2 * (shape.heads + shape.kv_heads) * shape.head_dim)

@@ -89,14 +89,15 @@ class StepResult(Protocol):
 
 class Runner(Protocol):
     """Runs steps on a device. `mixed`: prompts and single tokens go into one forward. `ahead`: how many steps may be launched before the
-    result of the first is looked at."""
+    result of the first is read."""
 
     mixed: bool
     ahead: int
     page_size: int
     page_count: int
 
-    def launch(self, step: Step) -> StepResult: ...
+    def run(self, step: Step) -> StepResult:
+        """Launch one forward and the sampling that follows it."""
 
     def update(self) -> None:
         """The weights have changed."""
@@ -105,4 +106,4 @@ class Runner(Protocol):
         """Part of the cache is NaN or infinite and must not reach another row."""
 
     def sleep(self) -> None:
-        """Give the cache memory back; the next launch takes it again."""
+        """Give the cache memory back; the next step takes it again."""

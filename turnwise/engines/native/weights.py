@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from turnwise.engines.fourbit import dense, is_packed, times, unpack
-from turnwise.engines.native.experts import Experts
 from turnwise.engines.native.families import base_of, causal_of, shape_of, supports
+from turnwise.kernels.experts import Experts
 from turnwise.util.errors import TurnwiseError
 
 OUTSIDE = -1  # the number of what belongs to no layer

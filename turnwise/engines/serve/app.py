@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,12 +17,10 @@ from starlette.types import Receive, Scope, Send
 
 from turnwise.engines.serve.asked import Asked, Refused, load_body, number, read_chat, shown, text
 from turnwise.engines.serve.calling import LIMIT, Attempt, Caller
-from turnwise.engines.serve.chat import chunks, completion
 from turnwise.engines.serve.continuation import digests
+from turnwise.engines.serve.forms import chunks, completion, events, read_responses, response
 from turnwise.engines.serve.limits import Limits
 from turnwise.engines.serve.live import Live
-from turnwise.engines.serve.responses import events, read_responses, response
-from turnwise.engines.serve.streaming import Events, written
 
 log = logging.getLogger("turnwise.endpoint")
 ANCHOR = "x-turnwise-anchor"
@@ -236,3 +235,25 @@ async def _disconnected(request: Request) -> None:
     """Returns when the client closes the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+class Events(Response):
+    """Server-sent events from an iterator of bodies. `named` puts the type of each body before it, as the Responses form does."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, bodies: AsyncIterator[dict[str, Any]], named: bool = False):
+        super().__init__(headers={"cache-control": "no-cache"})
+        del self.headers["content-length"]
+        self.bodies, self.named = bodies, named
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async for body in self.bodies:
+            name = f"event: {body['type']}\n" if self.named else ""
+            await send({"type": "http.response.body", "body": f"{name}data: {written(body)}\n\n".encode(), "more_body": True})
+        await send({"type": "http.response.body", "body": b"" if self.named else b"data: [DONE]\n\n"})
+
+
+def written(body: Any) -> str:
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8", "replace").decode()

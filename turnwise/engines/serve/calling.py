@@ -9,10 +9,11 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from turnwise.agent.dialogue import Dialogue, Said
 from turnwise.agent.tool_calls import OPENING, CallsRead, ToolCall, read_calls
@@ -22,7 +23,6 @@ from turnwise.engines.serve.calls import Call, Recorder
 from turnwise.engines.serve.continuation import Conversations, Node, extended, seed_of
 from turnwise.engines.serve.driver import Driver, Ticket
 from turnwise.engines.serve.schema import TooCostly, mismatch
-from turnwise.engines.serve.workers import Workers
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 from turnwise.util.terminal import Once
@@ -293,3 +293,35 @@ def assistant_message(content: str, calls: tuple[ToolCall, ...]) -> dict[str, An
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}} for call in calls
         ]
     return found
+
+
+T = TypeVar("T")
+THREADS = 4
+
+
+@dataclass(eq=False)
+class Workers:
+    """`seconds` is the limit of one request. A thread cannot be interrupted: if the time is over, its result is dropped."""
+
+    seconds: float
+    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(THREADS, "turnwise-request"))
+
+    async def run(self, turn: asyncio.Lock, work: Callable[[], T]) -> T:
+        """Run this in a thread. `turn` is the attempt's: it has one thread at a time, also when it no longer waits for the result."""
+        try:
+            async with asyncio.timeout(self.seconds):
+                await turn.acquire()
+                try:
+                    result = asyncio.get_running_loop().run_in_executor(self._pool, work)
+                except RuntimeError:
+                    turn.release()
+                    raise Refused(503, "the endpoint is shut down", "engine_stopped", "server_error") from None
+                result.add_done_callback(lambda _: turn.release())
+                return await asyncio.shield(result)
+        except TimeoutError:
+            message = f"this request could not be read and tokenised within {self.seconds:g} s: send less at a time"
+            raise Refused(503, message, "timeout", "server_error") from None
+
+    def stop(self) -> None:
+        """Start nothing new. What runs ends by itself."""
+        self._pool.shutdown(wait=False, cancel_futures=True)

@@ -16,10 +16,10 @@ import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 from torch.nn.functional import linear
 
-from turnwise.engines.native import hopper_tiles
-from turnwise.engines.native.gate_tiles import gate_tiles
-from turnwise.engines.native.kernels import activation
-from turnwise.engines.native.product_table import tile_of
+from turnwise.kernels.hopper import tiles as hopper_tiles
+from turnwise.kernels.hopper.tiles import gate_tiles
+from turnwise.kernels.layer import activation
+from turnwise.kernels.product_table import tile_of
 
 HEADS_AT_ONCE = 16
 PROGRAMS_A_PROCESSOR = 8  # of kernels whose programs walk over many rows each

@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, linear
 
-from turnwise.engines.native.experts import Experts, Routing, filled, gathered, grouped, routing
 from turnwise.engines.native.weights import NO_ROTATION, Layer
+from turnwise.kernels.experts import Experts, Routing, filled, gathered, grouped, routing
 from turnwise.learn.fused import eager
 from turnwise.learn.fused.adapters import Factor, factor_gradients, factors_of, input_gradient, multiply
 from turnwise.learn.fused.attention import Frame, attend, attend_backward

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnwise.engines.native.experts import Experts
 from turnwise.engines.native.families import shape_of
 from turnwise.engines.native.weights import NO_ROTATION, Layer, norm_factors, rotation_of, rotations_of
+from turnwise.kernels.experts import Experts
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Kernels for GPUs of the Hopper generation, in CUDA: compiled at first use (`driver.py`)."""
