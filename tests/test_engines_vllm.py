@@ -23,7 +23,8 @@ from turnwise import TurnwiseError
 from turnwise.collect.hooks import Hooks
 from turnwise.engines.base import Finish, Request, Response, Sampling
 from turnwise.engines.transformers import TransformersEngine
-from turnwise.engines.vllm import VllmEngine, transfer
+from turnwise.engines.vllm import VllmEngine
+from turnwise.engines.vllm import weights as vllm_weights
 from turnwise.engines.vllm.compat import check, find
 from turnwise.recipe.schema import Config
 from turnwise.setup.build import build_policy, engine_options, load_model
@@ -218,9 +219,9 @@ def test_every_release_is_called_in_its_own_way_and_in_order(release: Any) -> No
 
 
 def test_workers_in_other_processes_get_handles_as_their_release_wants_them(release: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "_handle", lambda tensor: ("gpu-0", (tensor,)))
-    monkeypatch.setattr(transfer, "CHUNK", 20_000)
-    monkeypatch.setattr(transfer, "_copy", lambda tensor, gpu: tensor)
+    monkeypatch.setattr(vllm_weights, "_handle", lambda tensor: ("gpu-0", (tensor,)))
+    monkeypatch.setattr(vllm_weights, "CHUNK", 20_000)
+    monkeypatch.setattr(vllm_weights, "_copy", lambda tensor, gpu: tensor)
     monkeypatch.setattr(torch.cuda, "ipc_collect", lambda: None)
     monkeypatch.setattr("turnwise.engines.vllm.compat.gpus", lambda: 2)
     engine = VllmEngine(make("qwen2"), max_batch=8, max_length=64, tensor_parallel=2)
