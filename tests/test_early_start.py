@@ -152,11 +152,11 @@ class Watched:
     def __init__(self, engine: NativeEngine, monkeypatch: pytest.MonkeyPatch):
         self.steps: list[list[int]] = []
         self.waits = 0
-        launch = engine._runner.launch
+        run = engine._runner.run
 
         def watched(step: Any) -> Any:
             self.steps.append(list(step.counts))
-            result = launch(step)
+            result = run(step)
             wait = result.wait
 
             def waited() -> Any:
@@ -166,7 +166,7 @@ class Watched:
             result.wait = waited
             return result
 
-        monkeypatch.setattr(engine._runner, "launch", watched)
+        monkeypatch.setattr(engine._runner, "run", watched)
 
 
 def requests(count: int, length: int = 20, first: int = 0) -> list[Request]:
@@ -275,15 +275,15 @@ def test_memory_that_runs_out_in_a_start_leads_to_smaller_steps(paged: Make, mon
 
     engine = paged(early=2)
     assert engine.early
-    launch, sizes = engine._runner.launch, list[int]()
+    run, sizes = engine._runner.run, list[int]()
 
     def narrow(step: Any) -> Any:
         sizes.append(step.tokens)
         if step.tokens > 70:
             raise torch.OutOfMemoryError("too much")
-        return launch(step)
+        return run(step)
 
-    monkeypatch.setattr(engine._runner, "launch", narrow)
+    monkeypatch.setattr(engine._runner, "run", narrow)
     engine.submit(requests(6))
     engine.start()
     assert sizes == [120] and engine.pending == 6

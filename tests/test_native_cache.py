@@ -31,13 +31,13 @@ class Counted:
     """Stands between an engine and its runner and counts the tokens that go through the model."""
 
     def __init__(self, engine: NativeEngine):
-        self.tokens, self.steps, self._launch = 0, 0, engine._runner.launch
-        engine._runner.launch = self.launch  # type: ignore[method-assign]
+        self.tokens, self.steps, self._run = 0, 0, engine._runner.run
+        engine._runner.run = self.run  # type: ignore[method-assign]
 
-    def launch(self, step: Step) -> Any:
+    def run(self, step: Step) -> Any:
         self.tokens += step.tokens
         self.steps += 1
-        return self._launch(step)
+        return self._run(step)
 
 
 def token_bytes(model: Any) -> int:
@@ -321,15 +321,15 @@ def test_common_length_is_the_length_of_the_common_beginning(same: int) -> None:
 def test_an_interrupted_step_leaves_the_engine_usable(monkeypatch: pytest.MonkeyPatch) -> None:
     model, ids = make(), prompt(40)
     engine = NativeEngine(model, max_length=128)
-    launch = engine._runner.launch
+    run = engine._runner.run
     calls = iter(range(100))
 
     def interrupted(step: Step) -> Any:
         if next(calls) == 1:
             raise KeyboardInterrupt
-        return launch(step)
+        return run(step)
 
-    monkeypatch.setattr(engine._runner, "launch", interrupted)
+    monkeypatch.setattr(engine._runner, "run", interrupted)
     engine.submit([Request(0, ids, GREEDY)])
     with pytest.raises(KeyboardInterrupt):
         engine.poll()
@@ -361,14 +361,14 @@ def test_one_rows_fault_does_not_reach_the_rows_after_it() -> None:
 def test_a_forward_without_memory_is_tried_in_smaller_pieces_and_then_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     model, ids = make(), prompt(200)
     engine = NativeEngine(model, max_length=256, prefill_tokens=256)
-    launch, limit = engine._runner.launch, [100]
+    run, limit = engine._runner.run, [100]
 
     def narrow(step: Step) -> Any:
         if step.tokens > limit[0]:
             raise torch.OutOfMemoryError("no memory")
-        return launch(step)
+        return run(step)
 
-    monkeypatch.setattr(engine._runner, "launch", narrow)
+    monkeypatch.setattr(engine._runner, "run", narrow)
     assert worst(model, [ids], ask(engine, [ids], GREEDY)) < 1e-4
     assert engine.prefill_tokens == 100
     limit[0] = 0

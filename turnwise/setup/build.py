@@ -240,7 +240,7 @@ def settings_from(section: Section, kind: type[S], without: type[Section] = Sect
 
 def build_sampling(engine: EngineSection) -> Sampling:
     """How tokens are sampled in training."""
-    names = ("temperature", "top_p", "top_k", "min_p", "max_tokens")
+    names = ("temperature", "top_p", "top_k", "max_tokens")
     return Sampling(stop=tuple(engine.stop), **{name: getattr(engine, name) for name in names})
 
 
