@@ -240,8 +240,7 @@ def settings_from(section: Section, kind: type[S], without: type[Section] = Sect
 
 def build_sampling(engine: EngineSection) -> Sampling:
     """How tokens are sampled in training."""
-    names = ("temperature", "top_p", "top_k", "max_tokens")
-    return Sampling(stop=tuple(engine.stop), **{name: getattr(engine, name) for name in names})
+    return Sampling(engine.temperature, engine.top_p, engine.top_k, max_tokens=engine.max_tokens, stop=tuple(engine.stop))
 
 
 def build_server(config: Config, tokenizer: Any, agent: Agent) -> Engine:
