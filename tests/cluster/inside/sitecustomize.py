@@ -53,10 +53,10 @@ WATCHED: dict[str, list[tuple[str, str, str]]] = {
         ("LocalLearner.save", "saves", "saved"),
         ("LocalLearner.restore", "restores", ""),
     ],
-    "turnwise.learn.update": [("Update._gradient", "before gradients", "has gradients")],
-    "turnwise.learn.optimiser": [("Optimiser.step", "", "stepped"), ("Weights.publish", "optimiser", "")],
+    "turnwise.learn.optimiser": [("Optimiser.step", "", "stepped")],
+    "turnwise.learn.weights": [("Weights.publish", "optimiser", "")],
     "turnwise.learn.checkpoint": [("write_manifest", "before the manifest", "")],
-    "turnwise.learn.learner": [("Learner.save_model", "exports", "")],
+    "turnwise.learn.learner": [("Learner._gradient", "before gradients", "has gradients"), ("Learner.save_model", "exports", "")],
     "turnwise.runs.folder": [("Run.log", "logs", "logged"), ("Run.save_batch", "writes the batch", "")],
 }
 
