@@ -142,8 +142,8 @@ class Growing:
 def test_the_native_engine_reuses_what_it_computed_of_the_shared_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = NativeEngine(make(num_hidden_layers=1), max_batch=4, max_length=250)
     computed: list[int] = []
-    launch = engine._runner.launch
-    monkeypatch.setattr(engine._runner, "launch", lambda step: computed.append(step.tokens) or launch(step))
+    run = engine._runner.run
+    monkeypatch.setattr(engine._runner, "run", lambda step: computed.append(step.tokens) or run(step))
 
     def read(ids: Sequence[int], observation: Observation) -> tuple[str, Parsed]:
         return "text", Parsed(WORDS[ids[0] % 3])

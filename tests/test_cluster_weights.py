@@ -191,8 +191,9 @@ def test_old_log_probs_that_make_a_correction_or_a_plan_void_are_refused(changes
 
 def test_automatic_old_log_probs_are_the_learners_where_a_correction_compares_them_with_the_engines() -> None:
     for given in ("auto", None):
-        settings = LearnerSettings(loss=Loss(importance="truncate"), old_logprobs=given, dtype="bfloat16")  # type: ignore[arg-type]
-        assert settings.anchor("cuda") == "learner" and LearnerSettings(old_logprobs=given, dtype="bfloat16").anchor("cuda") == "auto"  # type: ignore[arg-type]
+        plain = LearnerSettings(old_logprobs=given, dtype="bfloat16")  # type: ignore[arg-type]
+        corrected = LearnerSettings(loss=Loss(importance="truncate"), old_logprobs=given, dtype="bfloat16")  # type: ignore[arg-type]
+        assert corrected.old_logprobs_on("cuda") == "learner" and plain.old_logprobs_on("cuda") == "auto"
 
 
 # -- whole runs with the engines in this process ------------------------------------------------------------------------------------------

@@ -130,11 +130,11 @@ def test_attempts_end_at_the_step_limit() -> None:
     assert max(len(t.turns) for t in found) == 2
 
 
-def test_attempts_end_after_too_many_unparsable_responses() -> None:
+def test_attempts_with_unparsable_responses_go_on_to_the_step_limit() -> None:
     engine = WordEngine(bias=0)
     engine.poll = lambda: [Response(engine.waiting.pop().key, (2,), (0.0,))]  # type: ignore[method-assign]
-    found = play(engine, Places(numbered(2), 0, 1).starts(0, 2), max_invalid=3)
-    assert all(t.stop is Stop.PARSE_FAILURES and len(t.turns) == 3 and "3 responses" in t.stop_detail for t in found)
+    found = play(engine, Places(numbered(2), 0, 1).starts(0, 2), max_turns=3)
+    assert all(t.stop is Stop.STEP_LIMIT and [turn.valid for turn in t.turns] == [False] * 3 for t in found)
 
 
 def test_attempts_end_where_the_context_is_full_and_where_the_engine_fails() -> None:

@@ -31,7 +31,7 @@ from turnwise.util.errors import TurnwiseError
 from turnwise.util.garbage import rare_searches
 
 LONGEST_GOAL = 2000  # characters of a goal that are kept with an attempt
-PLAYED = (Stop.STEP_LIMIT, Stop.PARSE_FAILURES, Stop.CONTEXT_LIMIT)  # ends that leave what was played to be learned from
+PLAYED = (Stop.STEP_LIMIT, Stop.CONTEXT_LIMIT)  # ends that leave what was played to be learned from
 
 
 __all__ = ["Answer", "Attempt", "Branch", "Collector", "Policy", "Start"]
@@ -117,7 +117,6 @@ class Collector:
     policy: Policy
     max_turns: int
     rewards: Rewards = field(default_factory=Rewards)
-    max_invalid: int | None = None
     cancelled: Callable[[], bool] = lambda: False
     on_turn: Callable[[Trajectory], None] = lambda trajectory: None
     on_start: Callable[[int], None] = lambda count: None  # called with the number of additional attempts that will be made
@@ -272,8 +271,6 @@ class Collector:
         keeps = self.snapshots and attempt.start.branchable and attempt.game is None
         if len(trajectory.turns) >= self.max_turns or (limit is not None and len(trajectory.turns) >= limit and not keeps):
             return self._stop(attempt, Stop.STEP_LIMIT)
-        if self._cannot_be_parsed(trajectory):
-            return self._stop(attempt, Stop.PARSE_FAILURES, f"{self.max_invalid} responses in a row could not be parsed")
         if keeps and attempt.observation is not None:
             self.trails.of(trajectory).observations.append(attempt.observation)
             attempt.keeping = True
@@ -312,10 +309,6 @@ class Collector:
         self.counts["lost_branches"] += 1
         self.lost = self.lost or f"task {attempt.trajectory.task}, branch of {attempt.trajectory.parent!r}, {why}"
         self._stop(attempt, Stop.ENVIRONMENT_FAULT, why)
-
-    def _cannot_be_parsed(self, trajectory: Trajectory) -> bool:
-        limit = self.max_invalid or len(trajectory.turns) + 1
-        return len(trajectory.turns) >= limit and not any(turn.valid for turn in trajectory.turns[-limit:])
 
     def _record(self, attempt: Attempt, transition: Transition) -> None:
         turn, trajectory = attempt.turn, attempt.trajectory

@@ -48,7 +48,7 @@ class Stop(StrEnum):
     DONE = "done"
     STEP_LIMIT = "step limit"
     CONTEXT_LIMIT = "context limit"
-    PARSE_FAILURES = "parse failures"
+    PARSE_FAILURES = "parse failures"  # in run folders of earlier versions
     ENVIRONMENT_FAULT = "environment fault"
     ENVIRONMENT_TIMEOUT = "environment timeout"
     ENGINE_FAULT = "engine fault"

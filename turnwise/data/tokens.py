@@ -146,7 +146,7 @@ def write_tokens(path: Path, trajectories: Sequence[Trajectory], pause: Pause = 
 def read_tokens(path: Path) -> list[tuple[Prefix, tuple[int, ...]]]:
     """Prompt and response ids of every turn, in the order in which they were written."""
     if not path.is_file():
-        raise TurnwiseError(f"{path}: no such file of tokens. A run keeps them with run.keep_tokens=true (the default)")
+        raise TurnwiseError(f"{path}: no such file of tokens. Runs of earlier versions with run.keep_tokens=false have none")
     try:
         with open_archive(path) as archive:
             header = json.loads(str(archive["header"]))
