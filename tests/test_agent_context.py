@@ -285,8 +285,8 @@ def test_make_context_needs_nothing_else() -> None:
     [
         ({"parse": "tag"}, "Did you mean 'tags'"),
         ({"valid": "parse"}, "Did you mean 'parsed'"),
-        ({"history": -1}, "0 or more"),
-        ({"max_prompt_tokens": 0}, "at least 1"),
+        ({"history": -1}, "history: must be at least 0, got -1"),
+        ({"max_prompt_tokens": 0}, "max_prompt_tokens: must be at least 1"),
         ({"prompt": "tool", "valid": "thought"}, "valid='parsed'"),
     ],
 )

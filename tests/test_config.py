@@ -405,7 +405,8 @@ def test_a_recipe_has_at_most_150_fields() -> None:
 @pytest.mark.parametrize("key", sorted(RETIRED))
 def test_a_retired_key_is_read_with_its_former_default_and_refused_with_what_replaces_it(key: str) -> None:
     harmless, instead = RETIRED[key]
-    where, rest = key.replace("*", "prm"), {"models.prm.copy_of": "policy", "models.prm.trained": True} if "*" in key else {}
+    source = {"models.prm.tiny.layers": 4} if ".tiny." in key else {"models.prm.copy_of": "policy"}
+    where, rest = key.replace("*", "prm"), source | {"models.prm.trained": True} if "*" in key else {}
     optional = {where.rpartition(".")[0]: {}} if ".lora." in key or "cluster" in key else {}  # the section itself is there
     assert Config.load({where: "none" if harmless is None else harmless} | rest) == Config.load(rest | optional)
     with pytest.raises(TurnwiseError, match=re.escape(f"{where} {instead}")):

@@ -128,7 +128,7 @@ def test_where_the_expert_fails_the_student_plays_from_the_beginning() -> None:
     assert len(starts) == 2 and all(start.branch is None for start in starts)
 
 
-TEACHER = {"models.teacher": {"tiny": {"layers": 1, "hidden": 32, "heads": 2, "max_length": 128}}}
+TEACHER = {"models.teacher": {"tiny": {"layers": 1, "hidden": 32, "heads": 2}}}
 
 
 def test_the_advantage_is_the_teachers_gap_and_the_turns_of_the_expert_are_masked_also_after_a_stop(tmp_path: Path) -> None:

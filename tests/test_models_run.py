@@ -52,7 +52,7 @@ def recipe(tmp_path: Path) -> dict[str, Any]:
     """A small run with a frozen teacher, a process reward model and heads on the policy."""
     (tmp_path / "prm.py").write_text(OWN_KIND)
     return {
-        "models.teacher.tiny": {"layers": 2, "hidden": 32, "heads": 2, "max_length": 128},
+        "models.teacher.tiny": {"layers": 2, "hidden": 32, "heads": 2},
         "models.prm.copy_of": "policy",
         "models.prm.trained": True,
         "models.prm.lr": 3e-3,

@@ -171,8 +171,6 @@ class TinySizes(Section):
     """Width."""
     heads: int = Field(4, ge=1)
     """Attention heads."""
-    max_length: int = Field(1024, ge=16)
-    """Longest sequence."""
 
 
 class Adapters(Section):

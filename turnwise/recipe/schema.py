@@ -8,7 +8,6 @@ its registry checks them. `[method]` names settings that belong together (mergin
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -20,7 +19,7 @@ from turnwise.cluster.settings import Cluster
 from turnwise.collect.settings import Collect, Eval, RewardTerm
 from turnwise.config import trust as trusting
 from turnwise.config.references import code_in
-from turnwise.config.section import NAME, Section
+from turnwise.config.section import NAME, Section, problem
 from turnwise.engines.settings import Engine
 from turnwise.envs.settings import Env
 from turnwise.learn.sections import FurtherModel, Learner, Model, Sft, check_model_names
@@ -54,6 +53,7 @@ RETIRED: dict[str, tuple[Any, str]] = {  # keys of earlier versions: the value t
     "models.*.minibatches": (1, "is gone: a pass over a batch is one optimiser step; set epochs"),
     "models.*.dtype": (None, AUXILIARY),
     "models.*.tokens_per_batch": (0, AUXILIARY),
+    "models.*.tiny.max_length": (1024, "is gone: a tiny auxiliary model takes sequences as long as the policy's"),
     "models.*.lora.alpha": (32.0, "is gone: adapters of auxiliary models are multiplied by 32 / rank"),
     "models.*.lora.dropout": (0.0, AUXILIARY),
     "models.*.lora.targets": (None, "is gone: all linear layers of attention and MLP have adapters"),
@@ -193,24 +193,9 @@ def check(values: dict[str, Any], source: str) -> Config:
 
 def _problem(item: Any) -> str:
     place = [part for part in item["loc"] if not (isinstance(part, str) and part.startswith("function-"))]
-    dotted = ".".join(map(str, place))
-    if item["type"] == "extra_forbidden":
-        section = section_at(place[:-1])
-        known = list(section.model_fields) if section else []
-        wrong = str(place[-1])
-        beside = [".".join([*map(str, place[:-1]), name]) for name in get_close_matches(wrong, known, n=1, cutoff=0.4)]
-        near = beside if get_close_matches(wrong, known, n=1, cutoff=0.65) else _elsewhere(wrong) or beside
-        return f"unknown key {dotted}." + (f" Did you mean {near[0]}?" if near else f" Known here: {', '.join(known)}")
-    message = item["msg"].removeprefix("Value error, ")
-    if item["type"] == "value_error":
-        return f"{dotted}: {message}" if dotted else message
-    if item["type"] == "model_type":
-        return f"{dotted}: must be a table of settings, got {item['input']!r}"
-    message = message.split(", unable to parse")[0].split(", got a number with")[0]
-    for theirs, ours in (("Input should be a valid integer", "must be an integer"), ("Input should be a valid", "must be a")):
-        message = message.replace(theirs, ours)
-    message = message.replace("Input should be", "must be")
-    return f"{dotted}: {message[0].lower()}{message[1:]}, got {item['input']!r}"
+    section = section_at(place[:-1])
+    unknown = item["type"] == "extra_forbidden"
+    return problem(item, list(section.model_fields) if section else [], _elsewhere(str(place[-1])) if unknown else [])
 
 
 def _elsewhere(key: str) -> list[str]:

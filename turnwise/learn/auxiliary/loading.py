@@ -107,7 +107,8 @@ def _weights(name: str, section: Section, kind: Any, beside: Beside, seed: int) 
         vision = loading.load_vision(section.path)
     elif section.tiny is not None:
         own, rows = section.tiny, policy.causal.get_input_embeddings().weight.shape[0]
-        model = build_model(rows, TinySize(own.layers, own.hidden, own.heads, own.max_length), seed % 2**63, tokenizer)
+        longest = getattr(policy.causal.config.get_text_config(), "max_position_embeddings", TinySize.max_length)
+        model = build_model(rows, TinySize(own.layers, own.hidden, own.heads, longest), seed % 2**63, tokenizer)
     else:
         model = copied(beside.learner)
     model = model.to(_device(name, section, beside.learner))
