@@ -92,6 +92,15 @@ def _usual_garbage_collection() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
+@pytest.fixture(autouse=True)
+def _usual_products() -> Iterator[None]:
+    """On a processor without bfloat16, torch's first product in it turns oneDNN off for the whole process, and later products in float32
+    round otherwise than in other processes: only for its test."""
+    yield
+    if (torch := sys.modules.get("torch")) is not None and not torch._C._get_mkldnn_enabled():
+        torch._C._set_mkldnn_enabled(True)
+
+
 def shared_folder(name: str) -> Path:
     """A folder of the shared benchmark data; the test is skipped, with the reason, where it is absent."""
     folder = DATA / name

@@ -158,9 +158,16 @@ def credit_columns(run: Run, iteration: int, trust: bool = False) -> dict[str, A
     from turnwise.runs.folder import CONFIG
     from turnwise.runs.reading import stored_batch
 
-    recipe = tomllib.loads((run.folder / CONFIG).read_text(encoding="utf-8"))
-    options = {str(key): value for key, value in recipe["credit"].items() if key != "name"}
-    rollouts, name = stored_batch(run, iteration).rollouts, str(recipe["credit"]["name"])
+    path = run.folder / CONFIG
+    try:
+        recipe = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # not TOML, or not UTF-8
+        raise TurnwiseError(f"{path}: {error}; the file was damaged after it was written") from None
+    section = recipe.get("credit")
+    if not isinstance(section, dict) or "name" not in section:
+        raise TurnwiseError(f"{path} does not say by which credit.name the run was trained; the file was damaged after it was written")
+    options = {str(key): value for key, value in section.items() if key != "name"}
+    rollouts, name = stored_batch(run, iteration).rollouts, str(section["name"])
     stored = credit.credit_of(rollouts)
     if stored is None:  # a run of an earlier Turnwise kept no advantages
         if is_reference(name):  # the user's own code, or third-party code: the user is asked before it runs
