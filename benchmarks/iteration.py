@@ -36,8 +36,9 @@ from bench import SHAPES, WORDS, Part, ceilings, main, need_gpu, random_model
 
 from turnwise import credit
 from turnwise.agent.base import Parsed, Prompt
-from turnwise.collect.collector import Collector, summarise
+from turnwise.collect.collector import Collector
 from turnwise.collect.model_policy import ModelPolicy
+from turnwise.collect.source import summarise
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import Task, TaskSet

@@ -20,7 +20,7 @@ from turnwise.envs import registry as environments
 from turnwise.envs.settings import Env
 from turnwise.learn.sections import FurtherModel
 from turnwise.methods.registry import methods
-from turnwise.methods.settings import Credit, Method, Objective, Plan, Schedule, Signal
+from turnwise.methods.settings import Credit, Method, Objective, Plan, Schedule, Signal, Source
 from turnwise.recipe.names import REGISTRIES, pieces, registry
 from turnwise.recipe.schema import Config
 from turnwise.recipe.writing import content_hash, to_toml
@@ -35,6 +35,7 @@ SECTIONS: dict[str, tuple[Callable[[str, Options], Section], Callable[[Any], Opt
     "objective": (lambda name, options: Objective(name=name, **options), lambda section: section.options),
     "importance": (lambda name, options: Objective(importance=name, importance_options=dict(options)), lambda one: one.importance_options),
     "plan": (lambda name, options: Plan(name=name, **options), lambda section: section.options),
+    "source": (lambda name, options: Source(name=name, **options), lambda section: section.options),
     "signal": (lambda name, options: Signal(name=name, **options), lambda section: section.options),
     "schedule": (lambda name, options: Schedule(name=name, **options), lambda section: section.options),
     "method": (lambda name, options: Method(name=name, **options), lambda section: section.options),
