@@ -255,8 +255,9 @@ def test_internal_links_resolve(page: Path) -> None:
             assert anchor in anchors_of(other), f"{name_of(page)} links {target}: there is no such heading"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name_of)
 def test_no_page_names_a_file_that_does_not_exist(page: Path) -> None:
+    """The changelog tells of files as they were."""
     top = "|".join(sorted(re.escape(path.name) for path in ROOT.iterdir() if path.is_dir() and path.name not in (".venv", "runs")))
     named = re.findall(rf"(?<![\w./-])((?:{top}|recipes|tests|docs)/[\w./*-]*[\w*/])", page.read_text())
     wrong = [name for name in named if not any(ROOT.glob(name.rstrip("/")))]
