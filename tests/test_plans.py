@@ -108,7 +108,7 @@ def test_a_plan_that_branches_runs_through_the_source() -> None:
         source = LocalSource(Places(numbered(6), 1, 2), 2, lambda: Collector(pool, policy(engine), max_turns=8), lambda: engine)  # type: ignore[arg-type]
         batch = source.collect(Halves())
     assert len(batch.trajectories) == 12 and batch.counts["branches"] == 8 and batch.counts["lost_branches"] == 0
-    assert source.places.used == 2 and Plan().state() == {}
+    assert source.slots.used == 2 and Plan().state() == {}
 
 
 def test_a_plan_without_gather_says_what_to_write() -> None:
