@@ -192,17 +192,6 @@ def test_a_model_that_cannot_see_is_told_nothing_of_images_with_one_notice() -> 
     assert len(said) == 1 and "left out" in said[0]
 
 
-def test_images_can_be_switched_off() -> None:
-    said: list[str] = []
-    vision = Vision(seeing("llava")[1])
-    agent = Agent(
-        vision.tokenizer, AgentSettings(prompt="action", images=False, template_options={"chat_template": QWEN}), vision, said.append
-    )
-    context = agent.context()
-    context.start(TASK, seen(RED))
-    assert context.prompt().images == () and said == []
-
-
 def test_a_chat_template_without_a_place_for_images_is_refused() -> None:
     vision = Vision(seeing("llava")[1])
     with pytest.raises(TurnwiseError, match="has no placeholder for images"):
