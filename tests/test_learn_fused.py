@@ -43,7 +43,7 @@ def test_values_and_gradients_are_those_of_the_models_own_layers(kind: str, tied
     assert own.fused is None and fused.fused is not None
     fused.fused.kept = kept
     (wanted, slopes), (found, found_slopes) = run(own, packed, places), run(fused, packed, places)
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=2e-5)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
     assert_same(found_slopes, slopes, 1e-4)
 
 
@@ -65,7 +65,7 @@ def test_every_family_has_the_values_and_gradients_of_its_own_layers(name: str) 
     for kept, places in ((Kept(), None), (Kept(9, 9, 9), packed.source), (Kept(0, 0), packed.source)):
         fused.fused.kept = kept
         (wanted, slopes), (found, found_slopes) = run(own, packed, places), run(fused, packed, places)
-        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=2e-5)
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
         assert_same(found_slopes, slopes, 1e-4)
 
 
@@ -93,7 +93,7 @@ def test_one_sequence_or_a_hundred_and_a_single_token_are_fine() -> None:
     for lengths in ([1], [1, 1, 1], [40], [1] * 100):
         packed = _packed(lengths)
         wanted, found = run(PackedModel(model, fused=False), packed)[0], run(PackedModel(model, fused=True), packed)[0]
-        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=2e-5)
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 def _packed(lengths: list[int]) -> Any:
