@@ -65,7 +65,8 @@ def test_every_family_has_the_values_and_gradients_of_its_own_layers(name: str) 
     for kept, places in ((Kept(), None), (Kept(9, 9, 9), packed.source), (Kept(0, 0), packed.source)):
         fused.fused.kept = kept
         (wanted, slopes), (found, found_slopes) = run(own, packed, places), run(fused, packed, places)
-        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+        # Relative to the size of hidden states, which differs by family: gemma3's (2.0) own float32 layers are 1.9e-5 off float64.
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5 * float(wanted.square().mean().sqrt()))
         assert_same(found_slopes, slopes, 1e-4)
 
 
