@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Compiled files are kept, whatever the environment says: the tests start hundreds of processes, and each would compile everything again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help quickstart test debian browser sandbox bfcl compiled lint check bench test-oracle test-agents test-cluster test-resume test-envs bench-envs programs clean
+.PHONY: help quickstart test debian browser sandbox bfcl compiled lint check bench test-oracle test-agents test-gpu test-cluster test-resume test-envs bench-envs programs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -74,11 +74,14 @@ bfcl: $(VENV)/.dev  ## the package for the tests of the environment bfcl, where 
 	@[ -e $(VENV)/.has-bfcl ] || { timeout 120 $(PIP) install --quiet --retries 1 --timeout 15 --no-deps bfcl-eval==2026.3.23 mpmath \
 	  >/dev/null 2>&1 && touch $(VENV)/.has-bfcl; } || echo "no bfcl-eval: the tests of the environment bfcl are skipped"
 
+test-gpu: $(VENV)/.dev  ## the tests that need a GPU
+	$(BIN)/python -m pytest -m gpu tests/gpu
+
 test-cluster: $(VENV)/.dev  ## kill engines, environments, ranks, nodes and the driver of small runs at ten moments each; OUT=FILE keeps the result
 	$(BIN)/python tests/cluster/kills.py $(if $(OUT),--out $(OUT))
 
 test-resume: $(VENV)/.dev  ## kill and resume a small run of every method, and compare weights and logs; ONLY=a,b for some
-	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python tests/resume_methods.py $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python tests/support/resume_methods.py $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 
 lint: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check .
@@ -113,7 +116,7 @@ $(AGENTS)/.made:
 	@touch $@
 
 test-agents: $(VENV)/.dev $(AGENTS)/.made  ## let five real clients use a tool and train a tiny model through the endpoint
-	OMP_NUM_THREADS=1 TURNWISE_AGENTS=$(abspath $(AGENTS))/bin/python $(BIN)/python -m pytest tests/test_agents.py --durations=15
+	OMP_NUM_THREADS=1 TURNWISE_AGENTS=$(abspath $(AGENTS))/bin/python $(BIN)/python -m pytest tests/engines/test_agents.py --durations=15
 
 # Every environment on its real package, in a virtual environment of their own that also sees the packages of $(VENV). What pip cannot
 # install next to Turnwise goes into private folders below it; what it cannot install at all (a browser, Java, bubblewrap) comes from Debian

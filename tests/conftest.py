@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 Cli = Callable[..., SimpleNamespace]  # words in; returncode, stdout and stderr out
 ROOT = Path(__file__).resolve().parent.parent
+TEST_PATHS = [str(ROOT / "tests" / "support"), str(ROOT / "tests"), str(ROOT)]  # for processes that tests start
 DATA = Path(os.environ.get("TURNWISE_DATA", ROOT.parent / "shared" / "data")).resolve()
 
 if "TURNWISE_STATE" not in os.environ:  # marks of the tests' own runs are none of the user's
@@ -58,7 +59,11 @@ _count_once()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `long` play real packages for minutes: only where TURNWISE_ENVS=all, as in `make test-envs`."""
+    """Tests in `tests/gpu/` are marked `gpu`. Those marked `long` play real packages for minutes: only where TURNWISE_ENVS=all, as in
+    `make test-envs`."""
+    for item in items:
+        if item.path.parent.name == "gpu":
+            item.add_marker(pytest.mark.gpu)
     if os.environ.get("TURNWISE_ENVS") == "all":
         return
     for item in items:

@@ -28,7 +28,8 @@ from nodes import PATIENT
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE / "inside"), str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+PATHS = (HERE / "inside", ROOT, ROOT / "tests" / "support", ROOT / "tests", os.environ.get("PYTHONPATH", ""))
+os.environ["PYTHONPATH"] = os.pathsep.join(map(str, PATHS))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 LIMIT = 1200.0  # seconds for one life of a driver
 PAUSE = 0.05

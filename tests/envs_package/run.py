@@ -34,7 +34,7 @@ from turnwise.util.files import write_text_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULT = Path(__file__).with_name("check.json")
-MORE_TESTS = {"gymnasium": ("tests/test_gymnasium.py",), "shell": ("tests/envs_package/test_shell_training.py",)}
+MORE_TESTS = {"gymnasium": ("tests/envs/test_gymnasium.py",), "shell": ("tests/envs_package/test_shell_training.py",)}
 DISTRIBUTIONS = {"turnwise": ROOT, "turnwise-envs": ROOT / "packages" / "turnwise-envs"}
 GIVEN = {  # what the adapters play that play anything
     "gymnasium": "id=MiniGrid-DoorKey-5x5-v0",

@@ -58,7 +58,7 @@ def episode(env: ScienceWorldEnv, kind: str, number: int, turns: int) -> Iterato
 
 def elsewhere(places: list[tuple[str, int]]) -> dict[str, list[str]]:
     """Episodes in a fresh process with a fresh Java process, in this order."""
-    path = os.pathsep.join(map(str, (ROOT, ROOT / "tests", ROOT / "tests" / "envs_package")))
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "tests" / "support", ROOT / "tests", ROOT / "tests" / "envs_package")))
     command = [sys.executable, "-c", EPISODES, json.dumps(places)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, timeout=250)
     assert done.returncode == 0, done.stderr

@@ -50,7 +50,7 @@ def test_a_game_is_the_same_in_every_process_and_global_generators_are_left_alon
     here = [digest(game) for game in KINDS]
     assert before == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index]  # noqa: NPY002
     environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", DIGESTS, str(ROOT / "tests"), str(ROOT / "tests" / "envs_package")]
+    command = [sys.executable, "-c", DIGESTS, str(ROOT / "tests" / "support"), str(ROOT / "tests"), str(ROOT / "tests" / "envs_package")]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200)
     assert done.stdout.split() == here, done.stderr
 

@@ -23,7 +23,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 HASHES = HERE / "hashes.json"
 ROOT = HERE.parent.parent
-TESTS, RECIPES = HERE.parent, ROOT / "recipes"
+SUPPORT, RECIPES = HERE.parent / "support", ROOT / "recipes"
 
 TINY: dict[str, Any] = {
     "iterations": 3,
@@ -48,7 +48,7 @@ HOUSEHOLD = TINY | {
     "sft.at_least": "none",
 }
 BABBLING = TINY | {  # no warm start: what the model says wins or loses
-    "env.name": f"{TESTS / 'bandit_env.py'}:Bandit",
+    "env.name": f"{SUPPORT / 'bandit_env.py'}:Bandit",
     "agent.max_prompt_tokens": 80,
     "model.tiny.max_length": 100,
     "engine.max_tokens": 6,
@@ -58,7 +58,7 @@ BABBLING = TINY | {  # no warm start: what the model says wins or loses
 PROMPTS = [{"prompt": f"say {number}", "split": "valid" if number < 4 else "train"} for number in range(16)]
 PROGRAM = TINY | {
     # one program at a time: which calls share a batch would depend on the clock, and floats on the batch
-    "env": {"name": "program", "options": {"function": f"{TESTS / 'program_cases.py'}:said_length", "file": PROMPTS, "at_once": 1}},
+    "env": {"name": "program", "options": {"function": f"{SUPPORT / 'program_cases.py'}:said_length", "file": PROMPTS, "at_once": 1}},
     "agent.max_prompt_tokens": 400,
     "model.tiny.max_length": 512,
     "engine.max_tokens": 6,
@@ -73,7 +73,7 @@ CASES: dict[str, tuple[str | None, dict[str, Any]]] = {
     "critic": ("quickstart.toml", HOUSEHOLD | {"method.name": "ppo", "learner.old_logprobs": "learner"}),
     "auxiliary model": ("quickstart.toml", HOUSEHOLD | {"method.name": "istar"}),
     "program": (None, PROGRAM),
-    "two players": ("own-env.toml", BABBLING | {"env.name": f"{TESTS / 'seats_env.py'}:Guesses", "env.options": {"goal": 4}}),
+    "two players": ("own-env.toml", BABBLING | {"env.name": f"{SUPPORT / 'seats_env.py'}:Guesses", "env.options": {"goal": 4}}),
     "cluster": ("own-env.toml", BABBLING | {"cluster.engines": 1, "cluster.staleness": 0}),
 }
 
@@ -132,7 +132,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the hashes of this kind of machine")
     parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES), help="some of the cases")
     asked = parser.parse_args()
-    sys.path.insert(0, str(TESTS))
+    sys.path.insert(0, str(SUPPORT))
     known = json.loads(HASHES.read_text()) if HASHES.exists() else {}
     right = known.setdefault(machine(), {})
     wrong = []

@@ -1,0 +1,539 @@
+"""Engines, workers and nodes that die: the run ends, nothing is counted twice, and in step the result is that of an undisturbed run.
+
+Most tests have threads instead of Ray, which lets them choose the moment exactly; those at the end kill real processes.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cluster.nodes import PATIENT, tried
+from cluster_light import GROUPS, SIZE, Fate, Learner, LightParts, Make, Sender, alone, places, run
+from conftest import TEST_PATHS
+from seats_env import Race
+from toy_env import Corridor
+
+from turnwise import TurnwiseError
+from turnwise.cluster.chunks import Chunk, ChunkReceiver, Pace
+from turnwise.cluster.collecting import RemoteCollector
+from turnwise.cluster.placement import nodes, prefers
+from turnwise.cluster.prefetch import Prefetcher, Settings
+from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
+from turnwise.cluster.work import Spec
+from turnwise.cluster.worker import RolloutWorker
+from turnwise.cluster.workers import RolloutWorkers, WorkerHooks
+from turnwise.collect.hooks import Hooks
+from turnwise.collect.seats import SEAT
+from turnwise.collect.source import LocalSource
+from turnwise.data.attempts import Start
+from turnwise.data.rollouts import Trajectory
+from turnwise.data.tasks import Task
+from turnwise.methods.planning import Plain
+
+ray = pytest.importorskip("ray")
+LOST = ray.exceptions.RayActorError
+STORE = 80 * 2**20  # bytes of shared memory per node
+REAL = 180.0  # seconds for a real process to make progress: a slow start on a busy machine is not a loss
+
+
+class Handle:
+    """An actor in this process: all that it gets and gives is copied. A dead one answers nothing, whatever its threads still do."""
+
+    def __init__(self, make: Callable[[Hooks], Any], number: int, retries: int = 2):
+        self._actor = RolloutWorker(make, number, retries)
+        self._open: set[Future[Any]] = set()
+        self._dead = False
+
+    def __getattr__(self, name: str) -> Any:
+        return SimpleNamespace(remote=lambda *arguments: self._call(getattr(self._actor, name), pickle.dumps(arguments)))
+
+    def _call(self, method: Callable[..., Any], packed: bytes) -> Future[Any]:
+        answer: Future[Any] = Future()
+        self._open.add(answer)
+
+        def work() -> None:
+            try:
+                found, wrong = pickle.loads(pickle.dumps(method(*pickle.loads(packed)))), None
+            except Exception as error:
+                found, wrong = None, ray.exceptions.RayTaskError("work", "", error)
+            if not self._dead and not answer.done():
+                answer.set_result(found) if wrong is None else answer.set_exception(wrong)
+
+        if self._dead:
+            answer.set_exception(LOST())
+        else:
+            threading.Thread(target=work, daemon=True).start()
+        return answer
+
+    def die(self) -> None:
+        self._dead = True
+        self._actor.cancel()
+        for answer in self._open:
+            if not answer.done():
+                answer.set_exception(LOST())
+
+
+class FakeRay:
+    """Waiting, getting and killing, for handles of this process."""
+
+    exceptions = ray.exceptions
+
+    def wait(self, refs: list[Future[Any]], num_returns: int, timeout: float) -> tuple[list[Future[Any]], list[Future[Any]]]:
+        done = wait_for(refs, timeout, "FIRST_COMPLETED").done
+        return [ref for ref in refs if ref in done], [ref for ref in refs if ref not in done]
+
+    def get(self, ref: Future[Any], timeout: float | None = None) -> Any:
+        return ref.result(timeout)
+
+    def kill(self, handle: Handle, no_restart: bool = True) -> None:
+        handle.die()
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnwise.cluster.workers.import_ray", FakeRay)
+    monkeypatch.setattr(RolloutWorker, "pace", Pace(every=0.0005, few=1))  # what is played travels at once
+
+
+class Dies:
+    """Kills the engine of a number at one of its turns, once; without a number, whichever engine plays that turn of all."""
+
+    def __init__(self, engine: int | None, turn: int, env: Any = Corridor):
+        self.engine, self.turn, self.env, self.struck, self.total = engine, turn, env, False, 0
+        self.handles: dict[int, Handle] = {}
+        self._one = threading.Lock()
+
+    def start(self, number: int) -> Handle:
+        def strike(parts: LightParts) -> None:
+            with self._one:
+                self.total += 1
+                now = self.total if self.engine is None else parts.turns if self.engine == number else -1
+                if now != self.turn or self.struck:
+                    return
+                self.struck = True
+            self.handles[number].die()
+
+        self.handles[number] = Handle(lambda hooks: LightParts(hooks, strikes=strike, env=self.env), number)
+        return self.handles[number]
+
+
+def trained(
+    start: Callable[[int], Any], engines: int = 2, staleness: int = 0, batches: int = 3, **workers: Any
+) -> tuple[Learner, RolloutWorkers]:
+    """A run over engines."""
+    learner = Learner()
+    made = RolloutWorkers(start, engines, **{"deadline": 30.0, "hooks": WorkerHooks(), **workers})
+    access, own = Access(made), places()
+    engine = RemoteEngine(access, Sender(learner))
+    engine.refresh()
+
+    def begin(plan: Any, first: int, n: int | None) -> Prefetcher:
+        return Prefetcher(made, Settings(own, plan, GROUPS, staleness, Spec(training=True), first, n))
+
+    on_demand = LocalSource(own, GROUPS, lambda: RemoteCollector(access), lambda: engine)
+    source = ClusterSource(on_demand, lambda: engine, begin if staleness else None)
+    try:
+        return run(source, engine, learner, batches), made
+    finally:
+        access.close()
+
+
+def test_engines_have_closed_their_parts_when_the_workers_are_closed(fake: None) -> None:
+    closed: list[int] = []
+
+    class Parts(LightParts):
+        def close(self) -> None:
+            time.sleep(0.2)
+            super().close()
+            closed.append(1)
+
+    trained(lambda number: Handle(lambda hooks: Parts(hooks), number), batches=1)
+    assert closed == [1, 1]
+
+
+class Counts(LightParts):
+    """Parts whose environments play for half a second per turn."""
+
+    @property
+    def environments(self) -> float:
+        return self.turns / 2
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_the_seconds_of_environments_are_told_by_engine_and_once(fake: None, staleness: int) -> None:
+    made: dict[int, Counts] = {}
+
+    def start(number: int) -> Handle:
+        def make(hooks: Hooks) -> Counts:
+            made[number] = Counts(hooks)
+            return made[number]
+
+        return Handle(make, number)
+
+    _, workers = trained(start, staleness=staleness)
+    assert workers.environments() == {f"environments_{number}": parts.turns / 2 for number, parts in made.items()}
+    assert workers.environments() == {"environments_0": 0.0, "environments_1": 0.0}
+
+
+def test_the_seconds_of_environments_of_a_lost_engine_still_count(fake: None) -> None:
+    workers = RolloutWorkers(lambda number: Handle(LightParts, number), 1, deadline=30.0)
+    (member,) = workers.members
+    member.played = 3.0
+    assert workers.environments() == {"environments_0": 3.0}
+    member.played = 5.0
+    workers.lose(member, "a test")
+    member.played = 1.0
+    assert workers.environments() == {"environments_0": 3.0}
+    workers.close()
+
+
+# -- in step ---------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engines", [1, 2, 3])
+def test_any_number_of_engines_learns_what_one_process_learns(fake: None, engines: int) -> None:
+    found, _ = trained(Dies(-1, 0).start, engines)
+    assert found.batches == alone().batches and found.weight == alone().weight
+
+
+@pytest.mark.parametrize("engines", [1, 2])
+def test_engines_read_weights_while_the_driver_goes_on_and_the_learner_changes_nothing_before_that(fake: None, engines: int) -> None:
+    """Engines read the learner's number where it is, and late: after the driver has come to the next batch."""
+    learner, asked = Learner(), threading.Event()
+    asked.set()
+
+    class Live(LightParts):
+        def publish(self, version: int, weights: Any) -> None:
+            assert asked.wait(30.0)
+            time.sleep(0.02)
+            super().publish(version, learner.weight)
+
+    workers = RolloutWorkers(lambda number: Handle(Live, number), engines, deadline=30.0)
+    access = Access(workers)
+    engine = RemoteEngine(access, Sender(learner), waits=True, later=True)
+    engine.refresh()
+    assert {member.state for member in workers.members} == {"up"}, "whoever refreshes may change the weights at once"
+    source = ClusterSource(LocalSource(places(), GROUPS, lambda: RemoteCollector(access), lambda: engine), lambda: engine)
+    try:
+        for number, found in enumerate(source.batches(Plain(), n=3, begins=asked.set)):
+            learner.update(found.trajectories, number)
+            asked.clear()
+            engine.publish(number + 1)
+            assert {member.state for member in workers.members} == {"updating"}
+        asked.set()
+        next(source.batches(Nothing(), n=1))
+        assert {member.state for member in workers.members} == {"up"}, "also if nothing was played"
+    finally:
+        access.close()
+    assert learner.batches == alone().batches and learner.weight == alone().weight
+
+
+class Nothing:
+    """A plan that plays nothing."""
+
+    def gather(self, places: Any, groups: int) -> Generator[list[Start], list[Trajectory], Any]:
+        yield from ()
+        return SimpleNamespace(trajectories=[], counts={})
+
+
+class Loads(LightParts):
+    """Parts that write down what is loaded ahead."""
+
+    loaded: list[str]
+
+    def load_ahead(self, task: Task) -> None:
+        self.loaded.append(task.id)
+
+
+def test_engines_load_their_own_next_tasks_while_they_have_nothing_else_to_do(fake: None) -> None:
+    loaded: dict[int, list[str]] = {0: [], 1: []}
+
+    def start(number: int) -> Handle:
+        def make(hooks: Hooks) -> LightParts:
+            parts = Loads(hooks)
+            parts.loaded = loaded[number]
+            return parts
+
+        return Handle(make, number)
+
+    workers = RolloutWorkers(start, 2, deadline=30.0)
+    try:
+        workers.publish(0, Sender(Learner()).send)
+        workers.settle()
+        workers.load_ahead([Task(str(number)) for number in range(5)])
+        until = time.monotonic() + 30.0
+        while sum(map(len, loaded.values())) < 5 and time.monotonic() < until:
+            time.sleep(0.005)
+        assert loaded == {0: ["0", "2", "4"], 1: ["1", "3"]}
+        workers.members[0].handle.die()
+        workers.load_ahead([Task("5"), Task("6")])  # one that is lost is not missed
+    finally:
+        workers.close()
+
+
+@pytest.mark.parametrize("engine", [0, 1])
+@pytest.mark.parametrize("turn", [1, 2, 5, 9, 14, 15, 20, 27, 33, 40])
+def test_an_engine_that_dies_at_any_turn_changes_nothing(fake: None, engine: int, turn: int) -> None:
+    dies = Dies(engine, turn)
+    found, workers = trained(dies.start)
+    assert dies.struck and workers.counts["lost_engines"] == 1
+    assert found.batches == alone().batches and len(found.learned) == len(set(found.learned)) == 3 * GROUPS * SIZE
+
+
+@pytest.mark.parametrize("env", [Corridor, Race])
+def test_what_is_played_travels_meanwhile_and_what_a_lost_engine_has_sent_does_not_count(
+    fake: None, monkeypatch: pytest.MonkeyPatch, env: Any
+) -> None:
+    """An engine plays on after a chunk was taken. The first one dies then."""
+    handles: list[Handle] = []
+    taken: list[int] = []
+    take = ChunkReceiver.take
+
+    def note(arrival: ChunkReceiver, chunk: Chunk) -> None:
+        taken.append(len(handles))
+        take(arrival, chunk)
+
+    def strike(parts: LightParts) -> None:
+        until = time.monotonic() + 30.0
+        while parts.turns == 5 and len(handles) not in taken and time.monotonic() < until:
+            time.sleep(0.001)
+        if parts.turns == 5 and len(handles) == 1:
+            handles[0].die()
+
+    def start(number: int) -> Handle:
+        handles.append(Handle(lambda hooks: LightParts(hooks, strikes=strike, env=env), number))
+        return handles[-1]
+
+    monkeypatch.setattr(ChunkReceiver, "take", note)
+    found, workers = trained(start, engines=1)
+    assert workers.counts["lost_engines"] == 1 and {1, 2} <= set(taken)
+    undisturbed = alone(env=env)
+    assert found.batches == undisturbed.batches and found.weight == undisturbed.weight
+
+
+def test_an_engine_that_always_dies_costs_its_share_and_not_the_run(fake: None) -> None:
+    handles: dict[int, Handle] = {}
+
+    def start(number: int) -> Handle:
+        strikes = (lambda parts: handles[number].die()) if number == 0 else None
+        handles[number] = Handle(lambda hooks: LightParts(hooks, strikes=strikes), number)
+        return handles[number]
+
+    found, _ = trained(start, retries=40)
+    assert found.batches == alone().batches, "the other one does its work"
+    alone_there, workers = trained(start, engines=1, retries=1, batches=1)
+    assert alone_there.learned == [] and workers.counts["lost_engines"] == 2, "faults are left out by the source"
+
+
+def test_an_engine_that_hangs_is_lost_after_the_deadline(fake: None) -> None:
+    hung = threading.Event()
+
+    def start(number: int) -> Handle:
+        def hang(parts: LightParts) -> None:
+            if not hung.is_set():
+                hung.set()
+                time.sleep(60)
+
+        return Handle(lambda hooks: LightParts(hooks, strikes=hang if number == 1 else None), number)
+
+    found, workers = trained(start, deadline=0.5)
+    assert workers.counts["lost_engines"] == 1 and found.batches == alone().batches
+
+
+def test_an_engine_that_never_starts_is_left_out_and_the_last_one_ends_the_run(fake: None) -> None:
+    said: list[str] = []
+
+    def never(hooks: Hooks) -> Any:
+        time.sleep(60)
+
+    def start(number: int) -> Handle:
+        return Handle(LightParts if number == 0 else never, number)
+
+    found, _ = trained(start, deadline=0.5, hooks=WorkerHooks(said.append))
+    assert found.batches == alone().batches and any("engine 1 is gone" in line for line in said)
+    with pytest.raises(TurnwiseError, match="no engine is left"):
+        trained(lambda number: Handle(never, number), 1, deadline=0.3)
+
+
+def test_an_error_of_the_parts_ends_the_run_with_its_words(fake: None) -> None:
+    def wrong(hooks: Hooks) -> Any:
+        raise TurnwiseError("model nowhere: there is no such folder here")
+
+    with pytest.raises(TurnwiseError, match="there is no such folder here"):
+        trained(lambda number: Handle(wrong, number))
+
+
+# -- ahead -----------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("staleness", [1, 2, 4])
+def test_ahead_of_the_learner_the_bound_holds_and_every_group_is_learned_from_once(fake: None, staleness: int) -> None:
+    found, _ = trained(Dies(-1, 0).start, staleness=staleness, batches=8)
+    assert max(found.ages) <= staleness and min(found.ages) >= 0
+    assert sorted(found.learned) == list(range(8 * GROUPS * SIZE)), "every attempt of every place, once"
+
+
+def test_ahead_of_the_learner_all_engines_have_work_even_if_one_gets_its_weights_later(fake: None) -> None:
+    given: list[tuple[int, int]] = []
+
+    class Slow(LightParts):
+        def publish(self, version: int, weights: Any) -> None:
+            time.sleep(0.05)
+            super().publish(version, weights)
+
+    class Noted(Handle):
+        def _call(self, method: Callable[..., Any], packed: bytes) -> Future[Any]:
+            if method.__name__ == "group":
+                given.append((pickle.loads(packed)[0], self._actor.number))
+            return super()._call(method, packed)
+
+    trained(lambda number: Noted(LightParts if number else Slow, number), staleness=1, batches=4)
+    assert {(batch, engine) for batch in range(4) for engine in (0, 1)} == set(given)
+
+
+@pytest.mark.parametrize("turn", [1, 7, 20, 33, 50])
+@pytest.mark.parametrize("staleness", [1, 3])
+def test_ahead_of_the_learner_a_lost_engine_costs_nothing_but_time(fake: None, turn: int, staleness: int) -> None:
+    dies = Dies(None, turn)
+    found, _ = trained(dies.start, staleness=staleness, batches=8)
+    assert dies.struck and max(found.ages) <= staleness
+    assert sorted(found.learned) == list(range(8 * GROUPS * SIZE))
+
+
+@pytest.mark.parametrize("deaths", [2, 3])
+def test_ahead_of_the_learner_a_group_fails_only_when_its_retries_are_used_up(fake: None, deaths: int) -> None:
+    handles: dict[int, Handle] = {}
+    struck: list[int] = []
+
+    def start(number: int) -> Handle:
+        def strike(parts: LightParts) -> None:
+            if parts.group == 5 and len(struck) < deaths:  # whoever plays it dies, with all that it plays
+                struck.append(number)
+                handles[number].die()
+
+        handles[number] = Handle(lambda hooks: LightParts(hooks, strikes=strike), number)
+        return handles[number]
+
+    found, _ = trained(start, staleness=2, batches=4)
+    groups = [int(number) // SIZE for number in found.learned]
+    assert len(struck) == deaths and len(found.learned) == len(set(found.learned))
+    assert all(groups.count(group) == SIZE for group in groups), "groups are learned from as a whole"
+    assert sorted(set(groups)) == list(range(4 * GROUPS)) if deaths == 2 else 5 not in groups
+
+
+def test_a_checkpoint_keeps_what_was_learned_from_and_not_what_was_collected_ahead(fake: None) -> None:
+    learner, own, plan = Learner(), places(), Plain()
+    workers = RolloutWorkers(Dies(-1, 0).start, 2, deadline=30.0)
+    access = Access(workers)
+    engine = RemoteEngine(access, Sender(learner))
+    engine.refresh()
+    settings = Settings(own, plan, GROUPS, 3, Spec(training=True), 0, 8)
+    on_demand = LocalSource(own, GROUPS, RemoteCollector, lambda: engine)  # type: ignore[arg-type]
+    source = ClusterSource(on_demand, lambda: engine, lambda *_: Prefetcher(workers, settings))
+    marks = []
+    for number, _ in enumerate(source.batches(plan, n=8)):
+        marks.append((source.mark(plan).used, own.used))
+        engine.publish(number + 1)
+    access.close()
+    assert [used for used, _ in marks] == [GROUPS * (number + 1) for number in range(8)]
+    assert any(taken > used for used, taken in marks), "more was under way"
+
+
+def test_a_game_with_two_seats_is_played_whole_whatever_is_lost(fake: None) -> None:
+    game = partial(Race, goal=4, lenient=True)
+    dies = Dies(1, 9, game)
+    found, _ = trained(dies.start)
+    assert dies.struck and found.batches == alone(env=game).batches
+    dies = Dies(None, 20, game)
+    found, _ = trained(dies.start, staleness=2, batches=4)
+    games = range(4 * GROUPS * SIZE)
+    assert dies.struck and sorted(map(int, found.learned)) == sorted([*games, *(number + SEAT for number in games)])
+
+
+# -- real processes ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head without room, and two nodes on this machine."""
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in PATIENT.items():
+            patch.setenv(name, value)
+        patch.setenv("PYTHONPATH", os.pathsep.join([*TEST_PATHS, os.environ.get("PYTHONPATH", "")]))
+        head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE}
+        made = tried(lambda: Cluster(initialize_head=True, head_node_args=head))
+        tried(lambda: made.add_node(num_cpus=2, object_store_memory=STORE))
+        ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
+        yield made
+        ray.shutdown()
+        made.shutdown()
+
+
+def starts_actor(fate: Fate | None, workers: int = 0) -> Callable[[int], Any]:
+    def start(number: int) -> Any:
+        actor = ray.remote(RolloutWorker).options(num_cpus=1, max_restarts=0, max_concurrency=16)
+        return actor.remote(Make(number, fate, workers), number)
+
+    return start
+
+
+@pytest.mark.parametrize(("what", "turn"), [("engine", 1), ("engine", 17), ("worker", 2), ("worker", 13)])
+def test_a_killed_process_changes_nothing(cluster: Any, tmp_path: Path, what: str, turn: int) -> None:
+    fate = Fate(what, turn, 0, str(tmp_path / "struck"))
+    found, workers = trained(starts_actor(fate, workers=int(what == "worker")), deadline=REAL)
+    assert (tmp_path / "struck").exists() and found.batches == alone().batches
+    assert workers.counts["lost_engines"] == float(what == "engine")
+
+
+class Sits:
+    """Takes a core."""
+
+    def here(self) -> str:
+        return str(ray.get_runtime_context().get_node_id())
+
+
+def test_a_process_whose_place_was_taken_starts_on_another_node(cluster: Any) -> None:
+    """Ray itself would wait for the place, as long as its node lives."""
+    more = tried(lambda: cluster.add_node(num_cpus=1, object_store_memory=STORE))
+    full = next(node for node in nodes() if node.id == more.node_id)
+    sits = ray.remote(Sits).options(num_cpus=1, scheduling_strategy=prefers(full))
+    first = sits.remote()
+    assert ray.get(first.here.remote(), timeout=120) == full.id, "the preferred one, if it has room"
+    second = sits.remote()
+    assert ray.get(second.here.remote(), timeout=120) != full.id
+    ray.kill(first)
+    ray.kill(second)
+    cluster.remove_node(more)
+
+
+def test_a_lost_node_changes_nothing(cluster: Any, tmp_path: Path) -> None:
+    more = tried(lambda: cluster.add_node(num_cpus=2, resources={"doomed": 2}, object_store_memory=STORE))
+    mark = tmp_path / "struck"
+    fate = Fate("node", 9, 0, str(mark))
+
+    def doomed(number: int) -> Any:
+        where = {} if mark.exists() else {"resources": {"doomed": 1}}
+        actor = ray.remote(RolloutWorker).options(num_cpus=1, max_restarts=0, max_concurrency=16, **where)
+        return actor.remote(Make(number, fate), number)
+
+    def strike() -> None:
+        while not mark.exists():
+            time.sleep(0.02)
+        cluster.remove_node(more, allow_graceful=False)
+
+    threading.Thread(target=strike, daemon=True).start()
+    found, workers = trained(doomed, deadline=REAL)
+    assert workers.counts["lost_engines"] >= 1 and found.batches == alone().batches

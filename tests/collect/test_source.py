@@ -1,0 +1,188 @@
+"""The source: it runs a plan, and hands out what the plan returns with the version that sampled it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pytest
+from collect_cases import WORDS, WordEngine, numbered, policy
+from native_models import make
+from test_branching import Growing
+from toy_env import Corridor
+
+from turnwise import TurnwiseError
+from turnwise.agent.base import Parsed
+from turnwise.collect.collector import Branch, Collector, Start
+from turnwise.collect.model_policy import ModelPolicy
+from turnwise.collect.source import LocalSource
+from turnwise.data.rollouts import Stop, Trajectory
+from turnwise.engines.base import Sampling
+from turnwise.engines.native import NativeEngine
+from turnwise.envs.base import Observation
+from turnwise.envs.pool import Pool
+from turnwise.methods.planning import Gathered, Places
+
+Rounds = Generator[Sequence[Start], list[Trajectory], Gathered]
+
+
+@dataclass
+class Place:
+    plan: Places
+    used: int = 0
+
+    def begin(self) -> None: ...
+
+    def groups(self, n: int) -> list[Start]:
+        self.used += n
+        return self.plan.starts(self.used - n, n)
+
+
+class Once:
+    """Every group once."""
+
+    def gather(self, places: Place, groups: int) -> Rounds:
+        found = yield places.groups(groups)
+        return Gathered(found, {"rounds": 1.0})
+
+
+class Branching:
+    """Every attempt once, then once more from the middle of each."""
+
+    def gather(self, places: Place, groups: int) -> Rounds:
+        starts = places.groups(groups)
+        found = yield starts
+        more = yield [
+            Start(start.task, start.group, 1000 + start.number, 0, start.policy_seed + 1, Branch(t, len(t.turns) // 2))
+            for start, t in zip(starts, found, strict=True)
+        ]
+        return Gathered([*found, *more], {"rounds": 2.0})
+
+
+@dataclass
+class Setting:
+    """A source over a pool and a word engine."""
+
+    pool: Pool
+    engine: Any = field(default_factory=lambda: WordEngine(bias=0))
+    stopped: bool = False
+
+    def __post_init__(self) -> None:
+        self.engine.version = 4
+        places = Place(Places(numbered(6), seed=1, group_size=2))
+        self.said: list[str] = []
+        self.source = LocalSource(places, 3, self.collector, lambda: self.engine, say=self.said.append, cancelled=lambda: self.stopped)
+
+    def collector(self) -> Collector:
+        return Collector(self.pool, policy(self.engine), max_turns=9)
+
+
+def test_a_source_hands_out_what_the_plan_returns_with_tasks_counts_and_version() -> None:
+    with Pool(Corridor, 4) as pool:
+        setting = Setting(pool)
+        first, second = setting.source.collect(Once()), setting.source.collect(Once())
+    assert setting.source.slots.used == 6 and len(first.trajectories) == len(second.trajectories) == 6
+    assert {t.id for t in first.trajectories}.isdisjoint(t.id for t in second.trajectories)
+    assert set(first.tasks) == {t.task for t in first.trajectories} and first.tasks[first.trajectories[0].task].data
+    assert first.version == 4 and first.complete and first.counts["rounds"] == 1 and first.counts["generations"] > 6
+    assert "branches" not in first.counts and not setting.said
+
+
+def test_the_engine_rests_while_a_batch_is_learned_from_if_it_should() -> None:
+    for rests in (False, True):
+        with Pool(Corridor, 4) as pool:
+            setting, slept = Setting(pool), list[int]()
+            setting.engine.sleeps, setting.engine.sleep = True, lambda slept=slept: slept.append(1)
+            setting.source.rests = rests
+            next(iter(setting.source.batches(Once())))
+        assert slept == [1] * rests
+
+
+def test_a_plan_sees_finished_attempts_and_branches_from_them() -> None:
+    with Pool(Corridor, 4) as pool:
+        batch = Setting(pool).source.collect(Branching())
+    assert batch.counts["branches"] == 6 and batch.counts["lost_branches"] == 0
+    by_id = {t.id: t for t in batch.trajectories}
+    branches = [t for t in batch.trajectories if t.parent is not None]
+    assert len(branches) == 6 and all(t.group == by_id[t.parent or 0].group for t in branches)
+    assert all(t.turns[: t.branch_t] == by_id[t.parent or 0].turns[: t.branch_t] for t in branches)
+
+
+def test_a_plan_never_sees_attempts_that_a_fault_has_ended_and_the_source_counts_them() -> None:
+    """`Once` and `Again` return whatever they get back."""
+    seen: list[Trajectory] = []
+
+    class Again:
+        def gather(self, places: Place, groups: int) -> Rounds:
+            seen.extend((yield places.groups(groups)))
+            seen.extend((yield places.groups(groups)))
+            return Gathered(seen, {"faults": -1.0})
+
+    with Pool(partial(Corridor, "raise"), 4) as pool:
+        setting = Setting(pool)
+        attempts: list[Trajectory] = []
+        setting.source.check = lambda finished: attempts.extend(finished) or finished  # type: ignore[func-returns-value]
+        first, second = setting.source.collect(Once()), setting.source.collect(Again())
+    faulted = [one.id for one in attempts if one.stop is Stop.ENVIRONMENT_FAULT]
+    assert len(attempts) == 18 and 0 < len(faulted) < 18
+    learned = [one.id for one in (*first.trajectories, *second.trajectories)]
+    assert sorted([*learned, *faulted], key=int) == sorted((one.id for one in attempts), key=int)
+    assert [one.id for one in seen] == [one.id for one in second.trajectories]
+    assert first.counts["faults"] + second.counts["faults"] == len(faulted)
+
+
+def test_a_cancelled_batch_is_not_complete_and_ends_the_source() -> None:
+    with Pool(Corridor, 4) as pool:
+        setting = Setting(pool)
+        batches = setting.source.batches(Branching())
+        assert next(batches).complete
+        setting.stopped = True
+        assert next(batches, None) is None and not setting.source.collect(Branching()).complete
+
+
+def test_stored_trajectories_need_ids_of_their_own() -> None:
+    class Twice:
+        def gather(self, places: Place, groups: int) -> Rounds:
+            found = yield places.groups(groups)
+            return Gathered([*found, found[0]])
+
+    with Pool(Corridor, 4) as pool:
+        source = Setting(pool).source
+        with pytest.raises(TurnwiseError, match="two trajectories with the id"):
+            source.collect(Twice())
+        with pytest.raises(TurnwiseError, match="versions only grow"):
+            source.publish(3)
+
+
+def read(ids: Sequence[int], observation: Observation) -> tuple[str, Parsed]:
+    return "text", Parsed(WORDS[ids[0] % 3])
+
+
+def test_a_batch_is_the_one_that_is_collected_without_a_source_and_carries_the_published_version() -> None:
+    """Token by token and log-prob by log-prob: the same forwards over the same rows."""
+    plan = Places(numbered(6), seed=3, group_size=2)
+    found = []
+    for through_source in (True, False):
+        engine = NativeEngine(make(num_hidden_layers=1), max_batch=4, max_length=250)
+        with Pool(Corridor, 4) as pool:
+
+            def collector(engine: NativeEngine = engine, pool: Pool = pool) -> Collector:
+                engine.forget()
+                return Collector(pool, ModelPolicy(engine, Growing, read, Sampling(max_tokens=3)), max_turns=4)
+
+            source = LocalSource(Place(plan), 2, collector, lambda engine=engine: engine)
+            batches = []
+            for version in range(2):
+                if through_source:
+                    batches.append(source.collect(Once()).trajectories)
+                    source.publish(version + 1)
+                else:
+                    batches.append(collector().run(plan.starts(2 * version, 2)))
+                    engine.refresh()
+        found.append(batches)
+    for version, (own, expected) in enumerate(zip(*found, strict=True)):
+        assert [[turn.logprobs for turn in t.turns] for t in own] == [[turn.logprobs for turn in t.turns] for t in expected]
+        assert [[turn.response_ids for turn in t.turns] for t in own] == [[turn.response_ids for turn in t.turns] for t in expected]
+        assert {turn.version for t in own for turn in t.turns} == {version}

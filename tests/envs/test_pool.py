@@ -1,0 +1,401 @@
+"""The pool: the same answers in any number of workers, and faults that stay in their slot."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from timed_env import CLOCK, RESET, Factory
+
+from turnwise.data.tasks import Task
+from turnwise.envs import EpisodeOver, workers
+from turnwise.envs import pool as pools
+from turnwise.envs.pool import EnvResult, Fault, Pool
+from turnwise.util.errors import TurnwiseError
+
+ENV = f"{Path(__file__).parents[1] / 'support/troubled_env.py'}:Troubled"
+SLOW = 60.0  # how long a condition may take on a busy machine before the test gives up
+
+
+def starts(count: int) -> list[tuple[int, Task, int]]:
+    return [(slot, Task(str(slot)), 100 + slot) for slot in range(count)]
+
+
+def texts(results: list[EnvResult]) -> list[str]:
+    return [result.observation.text for result in results]
+
+
+def alive(pid: int) -> bool:
+    """Whether any thread of a process runs; one that only waits to be reaped does not."""
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        return any((thread / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX" for thread in threads)
+    except (FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}").exists()
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + SLOW
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return condition()
+
+
+def record(workers: int) -> list[tuple[int, str, float, bool]]:
+    """Everything that happens in five slots over six turns, some of which end and start again."""
+    seen = []
+    with Pool(ENV, 5, workers=workers) as pool:
+        results = pool.reset_all(starts(5))
+        for turn in range(6):
+            seen += [(r.slot, r.observation.text, r.transition.reward, r.over) for r in results if r.transition]
+            over = [r.slot for r in results if r.over]
+            pool.reset_all([(slot, Task(f"{slot} again"), turn) for slot in over])
+            results = pool.step_all([(slot, "end" if (turn + slot) % 4 == 3 else "walk") for slot in range(5)])
+    return seen
+
+
+def test_a_worker_that_plays_texts_loads_no_large_library() -> None:
+    """Every worker would pay for it: numpy takes longer to import than all that a worker needs."""
+    code = f"""
+import sys
+from functools import partial
+from turnwise.envs import make, worker
+from turnwise.envs.worker import GuardedEnvs
+from turnwise.data.tasks import Task
+played = GuardedEnvs(partial(make, {ENV!r}))
+played.reset(0, Task("0"), 1)
+played.step(0, "walk")
+print(*sorted({{"numpy", "torch", "pydantic", "email"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout.strip(), done.returncode) == ("", 0), done.stdout + done.stderr
+
+
+def test_answers_do_not_depend_on_the_number_of_workers() -> None:
+    here = record(0)
+    assert len(here) == 30
+    assert record(1) == here
+    assert record(3) == here
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_results_come_with_their_slots_as_they_are_ready(workers: int) -> None:
+    with Pool(ENV, 4, workers=workers) as pool:
+        assert pool.results() == []
+        for slot, task, seed in starts(4):
+            pool.submit_reset(slot, task, seed)
+        assert pool.pending == 4
+        seen: dict[int, int] = dict.fromkeys(range(4), 0)
+        while pool.pending:
+            for result in pool.results():
+                seen[result.slot] += 1
+                if seen[result.slot] < 4:
+                    pool.submit_step(result.slot, "walk")
+        assert seen == dict.fromkeys(range(4), 4)
+
+
+def test_a_waiting_call_keeps_the_results_of_other_slots() -> None:
+    with Pool(ENV, 2, workers=1) as pool:
+        pool.submit_reset(0, Task("0"), 100)
+        assert pool.reset(1, Task("1"), 101).observation.text == "place 0"
+        assert [result.slot for result in pool.results()] == [0]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        ("raise", "ZeroDivisionError: the environment's own mistake"),
+        ("sys.exit", "SystemExit: 1"),
+        ("tuple", "Troubled.step() returned a tuple"),
+    ],
+)
+def test_an_exception_is_a_fault_of_its_slot_alone(workers: int, action: str, message: str) -> None:
+    with Pool(ENV, 3, workers=workers) as pool:
+        pool.reset_all(starts(3))
+        results = pool.step_all([(0, "walk"), (1, action), (2, "walk")])
+        assert [result.fault for result in results] == [None, Fault.ERROR, None]
+        assert results[1].stop_reason.startswith(f"environment fault: {message}")
+        assert "Traceback" in results[1].traceback
+        assert results[1].over
+        with pytest.raises(EpisodeOver, match="slot 1 has no running episode"):
+            pool.step(1, "walk")
+        assert pool.reset(1, Task("1"), 101).fault is None
+        assert pool.step(1, "walk").fault is None
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_task_that_cannot_be_started_is_a_fault(workers: int) -> None:
+    with Pool(ENV, 1, workers=workers) as pool:
+        result = pool.reset(0, Task("damaged"))
+        assert result.stop_reason == "environment fault: ValueError: this task cannot be read"
+        assert pool.reset(0, Task("sound")).fault is None
+
+
+@pytest.mark.parametrize(("action", "cause"), [("exit", "ended with exit code 3"), ("kill", "was killed by SIGKILL")])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_dead_worker_is_replaced_and_the_other_slots_go_on(workers: int, action: str, cause: str) -> None:
+    with Pool(ENV, 3) as pool:
+        pool.reset_all(starts(3))
+        expected = [texts(pool.step_all([(slot, "walk") for slot in range(3)])) for _ in range(4)]
+    with Pool(ENV, 3, workers=workers) as pool:
+        pool.reset_all(starts(3))
+        assert [texts(pool.step_all([(slot, "walk") for slot in range(3)])) for _ in range(2)] == expected[:2]
+        results = pool.step_all([(1, action), (0, "walk"), (2, "walk")])
+        assert results[0].stop_reason == f"environment fault: the worker process {cause}"
+        assert texts(results[1:]) == expected[2][::2]
+        assert texts(pool.step_all([(0, "walk"), (2, "walk")])) == expected[3][::2]
+        pool.reset(1, Task("1"), 101)
+        assert pool.step(1, "walk").observation.text == expected[0][1]
+
+
+@pytest.mark.parametrize("action", ["hang", "freeze"])
+def test_a_hung_worker_is_replaced_at_the_time_limit(action: str) -> None:
+    with Pool(ENV, 2, workers=1, timeout=2.0) as pool:
+        pool.reset_all(starts(2))
+        hung = pool.pids[0]
+        results = pool.step_all([(0, action), (1, "walk")])
+        assert results[0].fault is Fault.TIMEOUT
+        assert results[0].stop_reason == "environment timeout"
+        assert results[1].fault is None
+        assert not alive(hung)
+        assert pool.reset(0, Task("0")).fault is None
+
+
+def test_a_worker_that_dies_between_requests_costs_nobody_a_trajectory() -> None:
+    with Pool(ENV, 1, workers=1) as pool:
+        pool.reset(0, Task("0"), 100)
+        before = pool.pids[0]
+        os.kill(before, signal.SIGKILL)
+        assert until(lambda: not alive(before))
+        result = pool.step(0, "walk")
+        assert result.fault is None
+        assert pool.pids[0] != before
+
+
+def test_an_environment_that_plays_differently_again_is_a_fault_and_not_a_silent_change() -> None:
+    with Pool(ENV, 2, workers=1) as pool:
+        pool.reset_all(starts(2))
+        pool.step(0, "forget")
+        pool.step(1, "exit")
+        result = pool.step(0, "walk")
+        assert result.fault is Fault.ERROR
+        assert "not deterministic" in result.message
+
+
+def test_long_answers_and_answers_that_cannot_be_sent() -> None:
+    with Pool(ENV, 2, workers=1) as pool:
+        pool.reset_all(starts(2))
+        long, unpicklable = pool.step_all([(0, "long"), (1, "unpicklable")])
+        assert len(long.observation.text) == 3_000_000
+        assert "cannot be sent to another process" in unpicklable.message
+
+
+def test_many_long_requests_do_not_block_a_busy_worker() -> None:
+    count = 40
+    with Pool(ENV, count, workers=1) as pool:
+        results = pool.reset_all([(slot, Task(str(slot), data={"text": "y" * 100_000}), 0) for slot in range(count)])
+        assert not any(result.fault for result in results)
+        assert not any(result.fault for result in pool.step_all([(slot, "z" * 100_000) for slot in range(count)]))
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_a_pool_knows_how_long_its_environments_have_played(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "time", CLOCK)
+    with Pool(Factory(), 4, workers=workers) as pool:
+        assert pool.busy == 0.0
+        pool.reset_all(starts(4))
+        pool.step_all([(0, "0.5"), (1, "2"), (2, "4"), (3, "8")])
+        pool.snapshot(1)
+        assert pool.busy == (4 * RESET + 14.5) / max(workers, 1)
+        pool.reset(2, Task("2"))
+        pool.step(2, "0.25")
+        assert pool.busy == (5 * RESET + 14.75) / max(workers, 1)
+
+
+def test_what_a_lost_worker_has_played_still_counts() -> None:
+    with Pool(Factory(), 2, workers=1) as pool:
+        pool.reset_all(starts(2))
+        os.kill(pool.pids[0], signal.SIGKILL)
+        assert until(lambda: not alive(pool.pids[0]))
+        pool.step(0, "2")  # its reset is played again
+        assert pool.busy == 3 * RESET + 2
+
+
+def test_close_leaves_no_process_behind_and_closes_the_environments(tmp_path: Path) -> None:
+    marker = tmp_path / "closed"
+    with Pool(ENV, 3, workers=2, options={"marker": str(marker)}) as pool:
+        pool.reset_all(starts(3))
+        pool.step(0, "child")
+        pool.step(0, "daemon")
+        pids = pool.pids
+        assert all(alive(pid) for pid in pids) and len(children_of(pids[0])) == 2
+    assert not any(alive(pid) for pid in pids)
+    assert marker.read_text() == "closed\n" * 3
+    assert until(lambda: not children_of(pids[0]))
+    pool.close()
+    with pytest.raises(TurnwiseError, match="closed"):
+        pool.reset(0, Task("0"))
+
+
+def test_a_worker_that_is_replaced_leaves_no_daemon_behind() -> None:
+    with Pool(ENV, 1, workers=1, timeout=2.0) as pool:
+        pool.reset_all(starts(1))
+        pool.step(0, "daemon")
+        before = pool.pids[0]
+        assert children_of(before)
+        assert pool.step(0, "hang").fault is Fault.TIMEOUT
+        assert until(lambda: not children_of(before))
+
+
+def children_of(pid: int) -> list[str]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and alive(int(entry.name)):
+            try:
+                command = (entry / "cmdline").read_text(errors="replace")
+            except OSError:
+                continue
+            if f"child of {pid}" in command:
+                found.append(command)
+    return found
+
+
+def test_a_forgotten_pool_ends_its_workers() -> None:
+    pool = Pool(ENV, 1, workers=1)
+    pool.reset(0, Task("0"))
+    pids = pool.pids
+    del pool
+    assert until(lambda: not any(alive(pid) for pid in pids))
+
+
+def test_a_dead_parent_leaves_no_orphans_even_when_a_worker_hangs() -> None:
+    script = f"""
+        import time
+        from turnwise.envs.pool import Pool
+        from turnwise.data.tasks import Task
+        pool = Pool({ENV!r}, 2, workers=2, timeout=None)
+        pool.reset(0, Task("0")), pool.reset(1, Task("1"))
+        pool.step(0, "child")
+        pool.submit_step(0, "hang")
+        print(*pool.pids, flush=True)
+        time.sleep(1000)
+    """
+    parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    with parent.stdout:
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(pids) == 2
+    assert all(alive(pid) for pid in pids)
+    parent.kill()
+    parent.wait()
+    assert until(lambda: not any(alive(pid) for pid in pids))
+    assert until(lambda: not children_of(pids[0]))
+
+
+def test_a_class_of_the_users_script_plays_in_workers(tmp_path: Path) -> None:
+    source = (Path(__file__).parents[1] / "support/troubled_env.py").read_text()
+    guard = "if __name__ == '__main__':\n"
+    uses = """
+        from turnwise.envs.pool import Pool
+        with Pool(Troubled, 2, workers=1) as pool:
+            print(pool.reset(1, Task("a")).observation.text)
+    """
+    body = textwrap.indent(textwrap.dedent(uses), "    ")
+    script = tmp_path / "script.py"
+    script.write_text(source + guard + body)
+    assert run(script).stdout.strip() == "place 0"
+    if workers.CAN_FORK:  # the workers are copies of the script's process, so it needs no guard
+        script.write_text(source + "if True:\n" + body)
+    assert run(script).stdout.strip() == "place 0"
+    without_forks = "if True:\n    from turnwise.envs import workers\n    workers.CAN_FORK = False\n"
+    script.write_text(source + without_forks + body)
+    done = run(script)
+    assert "__name__ == '__main__'" in done.stdout + done.stderr
+
+
+def run(script: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.skipif(not workers.CAN_FORK, reason="copies of a process need Linux")
+def test_copies_of_this_process_play_what_no_other_process_can_get() -> None:
+    from troubled_env import Troubled
+
+    class Local(Troubled):
+        pass
+
+    with Pool(Local, 4, workers=2, timeout=3.0, memory_mb=500) as pool:
+        assert texts(pool.reset_all(starts(4))) == ["place 0"] * 4
+        pids = pool.pids
+        assert os.getpid() not in pids and len(set(pids)) == 2
+        first = pool.step_all([(slot, "walk") for slot in range(4)])
+        results = pool.step_all([(0, "kill"), (1, "hang"), (2, "walk"), (3, "walk")])
+        assert [result.fault for result in results] == [Fault.ERROR, Fault.TIMEOUT, None, None]
+        assert "SIGKILL" in results[0].stop_reason
+        pool.reset(1, Task("1"), 101)
+        assert pool.step(1, "walk").observation.text == first[1].observation.text
+        hungry = pool.step(1, "eat")
+        assert "the memory limit of a worker is 500 MB" in hungry.stop_reason
+        pids += pool.pids
+    assert until(lambda: not any(alive(pid) for pid in pids))
+
+
+def test_a_factory_that_cannot_be_sent_to_a_worker_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "CAN_FORK", False)
+    with pytest.raises(TurnwiseError, match="worker processes cannot get this environment"):
+        Pool(lambda: None, 1, workers=1)
+
+
+def test_wrong_names_options_and_sizes_are_errors_when_the_pool_is_made() -> None:
+    with pytest.raises(TurnwiseError, match="Did you mean 'marker'"):
+        Pool(ENV, 1, options={"markr": ""})
+    with pytest.raises(TurnwiseError, match="unknown environment"):
+        Pool("no-such-environment", 1)
+    with pytest.raises(TurnwiseError, match="at least one slot"):
+        Pool(ENV, 0)
+    with pytest.raises(TurnwiseError, match="positive number of seconds"):
+        Pool(ENV, 1, timeout=0)
+    with pytest.raises(TurnwiseError, match="bind them"):
+        Pool(partial(int), 1, options={"start": 1})
+
+
+def test_misuse_of_slots_is_an_error() -> None:
+    with Pool(ENV, 2) as pool:
+        with pytest.raises(TurnwiseError, match="slots 0 to 1"):
+            pool.reset(2, Task("0"))
+        with pytest.raises(EpisodeOver):
+            pool.step(0, "walk")
+        pool.submit_reset(0, Task("0"))
+        with pytest.raises(TurnwiseError, match="call results"):
+            pool.submit_step(0, "walk")
+        pool.results()
+        pool.step(0, "end")
+        with pytest.raises(EpisodeOver):
+            pool.step(0, "walk")
+
+
+@pytest.mark.parametrize("action", ["eat", "nibble"])
+def test_a_worker_that_exceeds_its_memory_limit_is_a_fault_of_that_slot_alone(action: str) -> None:
+    with Pool(ENV, 2, workers=1, memory_mb=500) as pool:
+        pool.reset_all(starts(2))
+        results = pool.step_all([(0, action), (1, "walk")])
+        assert results[0].fault is Fault.ERROR
+        assert "MemoryError" in results[0].stop_reason
+        assert "the memory limit of a worker is 500 MB" in results[0].stop_reason
+        assert results[1].fault is None
+        assert pool.reset(0, Task("0")).fault is None
+
+
+@pytest.mark.parametrize(("workers", "memory_mb"), [(0, 500), (1, 0)])
+def test_a_memory_limit_that_cannot_hold_is_refused(workers: int, memory_mb: int) -> None:
+    with pytest.raises(TurnwiseError, match="limits worker processes"):
+        Pool(ENV, 1, workers=workers, memory_mb=memory_mb)

@@ -1,0 +1,430 @@
+"""Schedules: which parts of a batch make up which optimiser step, in which order, and what happens between steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gradient_cases import GradientOf, assert_same
+from learn_cases import credited, equal, gradients, tiny, trajectories, weights_of
+
+from turnwise.data.batch import Batch
+from turnwise.data.rollouts import ragged
+from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, checkpoint, pack
+from turnwise.learn.minibatch import select, sequences_of
+from turnwise.methods.registry import schedules
+from turnwise.methods.steps import ScheduleView, Step, cut
+from turnwise.objectives import Loss, Tokens, token_weights
+from turnwise.util.errors import TurnwiseError
+
+FAST = OptimiserSettings(lr=3e-3, weight_decay=0.0)
+STILL = OptimiserSettings(lr=0.0)
+REINFORCE = Loss("reinforce")
+Make = Callable[..., str]
+
+
+@pytest.fixture
+def schedule() -> Iterator[Make]:
+    """Registers a schedule for one test; gives back its name."""
+    known: list[str] = []
+
+    def register(function: Any, name: str = "of_this_test") -> str:
+        function.__doc__ = function.__doc__ or "For a test."
+        schedules.register(name)(function)
+        known.append(name)
+        return name
+
+    schedules.names()  # the built-in ones first
+    yield register
+    for name in known:
+        schedules._entries.pop(name, None)
+
+
+# -- shuffled is the plain loop ---------------------------------------------------------------------------------------------------
+
+
+def plain_update(learner: Learner, batch: Batch, seed: int) -> None:
+    """Epochs and mini-batches as a loop that anybody would write: no masks, no schedule, no skipping."""
+    settings = learner.settings
+    packed = pack(batch.trajectories, batch.rollouts)
+    packed = packed.with_columns(advantage=batch.column("turn.advantage")[packed.turn])
+    size, steps = settings.minibatch_size, settings.minibatches
+    parts = [p for e in range(settings.epochs) for p in cut(sequences_of(packed), settings.minibatch_unit, (seed, e), size, steps)]
+    packed = packed.with_columns(old_logprob=learner.logprobs(packed))
+    reference = learner.reference_logprobs(packed) if settings.loss.kl_coef else None
+    with learner.training(seed):
+        for part in parts:
+            mini = packed.take(part)
+            weight = token_weights(mini.turn, mini.trajectory, settings.aggregation)
+            logprob, entropy, _ = learner.forward(learner.policy, mini, None)
+            places = ragged(packed.token_offsets, part)
+            tokens = Tokens(
+                logprob=logprob,
+                old_logprob=torch.as_tensor(mini.columns["old_logprob"]),
+                advantage=torch.as_tensor(mini.columns["advantage"]),
+                turn=torch.as_tensor(mini.turn),
+                trajectory=torch.as_tensor(mini.trajectory),
+                weight=weight,
+                ref_logprob=None if reference is None else torch.as_tensor(reference[places]),
+                entropy=entropy,
+                batch_tokens=len(mini.source),
+                turns=len(batch),
+                trajectories=len(batch.rollouts.trajectory_labels),
+            )
+            loss, _ = settings.loss(tokens)
+            loss.backward()
+            learner.optimiser.step(loss.item())
+
+
+@pytest.mark.parametrize("context", ["window", "full"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        LearnerSettings(optimiser=FAST, epochs=2, minibatches=3),
+        LearnerSettings(optimiser=FAST, minibatch_unit="turn", minibatch_size=3, aggregation="trajectory"),
+        LearnerSettings(optimiser=FAST, minibatches=2, loss=Loss("gspo", {"level": "trajectory"}, kl_coef=0.1, entropy_coef=0.01)),
+    ],
+    ids=["epochs", "turns", "kl"],
+)
+def test_shuffled_mini_batches_give_the_weights_of_the_plain_loop_bit_by_bit(context: str, settings: LearnerSettings) -> None:
+    batch = credited(trajectories(5, groups=3, context=context))
+    one, other = Learner(tiny(), settings), Learner(tiny(), settings)
+    one.update(batch, 7)
+    plain_update(other, batch, 7)
+    assert equal(weights_of(one), weights_of(other))
+
+
+def test_a_list_of_steps_and_a_generator_of_the_same_steps_train_alike(schedule: Make) -> None:
+    batch = credited(trajectories(5, groups=3, context="full"))
+
+    def listed(view: ScheduleView) -> list[Step]:
+        return [Step(trajectories=part) for part in np.array_split(np.arange(9), 3)]
+
+    def generated(view: ScheduleView) -> Iterator[Step]:
+        yield from listed(view)
+
+    found = []
+    for name, function in (("listed", listed), ("generated", generated)):
+        learner = Learner(tiny(), LearnerSettings(optimiser=FAST, schedule=schedule(function, name)))
+        assert learner.update(batch, 1)["steps"] == 3
+        found.append(weights_of(learner))
+    assert equal(*found)
+
+
+# -- what a step can say ----------------------------------------------------------------------------------------------------------
+
+
+def by_hand(batch: Batch, kept: Any, advantage: Any, near: torch.dtype = torch.float64) -> dict[str, torch.Tensor]:
+    """The gradient of REINFORCE with every turn that has a kept token counting the same, by the model's own forward in float64: one turn at
+    a time, its whole prompt before it, no packing."""
+    model = tiny().to(near)
+    offsets = batch.rollouts.token_offsets
+    rows = [turn for trajectory in batch.trajectories for turn in trajectory.turns]
+    masks = [np.asarray(kept)[offsets[row] : offsets[row + 1]] for row in range(len(rows))]
+    turns = sum(mask.any() for mask in masks)
+    total = torch.zeros((), dtype=near)
+    for row, (turn, mask) in enumerate(zip(rows, masks, strict=True)):
+        if mask.any():
+            prompt, response = list(turn.prompt_ids), list(turn.response_ids)
+            logprobs = model(input_ids=torch.tensor([prompt + response])).logits[0].log_softmax(-1)
+            for place in np.flatnonzero(mask):
+                total = total - float(advantage[row]) * logprobs[len(prompt) - 1 + place, response[place]] / (turns * mask.sum())
+    total.backward()
+    return {name: gradient.float() for name, gradient in gradients(model).items()}
+
+
+@pytest.mark.parametrize("context", ["window", "full"])
+def test_a_masked_step_has_the_gradient_computed_by_hand_in_float64(schedule: Make, context: str) -> None:
+    batch = credited(trajectories(6, groups=2, context=context))
+    tokens = int(batch.rollouts.token_offsets[-1])
+    mask = np.random.default_rng(1).random(tokens) < 0.6
+    rows = np.flatnonzero(batch.rollouts.t != 1)
+
+    def some(view: ScheduleView) -> list[Step]:
+        return [Step(rows=rows, mask=mask)]
+
+    settings = LearnerSettings(loss=REINFORCE, optimiser=STILL, tokens_per_batch=40, schedule=schedule(some))
+    run = GradientOf(Learner(tiny(), settings))
+    kept = mask & np.isin(np.repeat(np.arange(len(batch)), np.diff(batch.rollouts.token_offsets)), rows)
+    assert 0 < kept.sum() < mask.sum()
+    assert_same(run(batch), by_hand(batch, kept, batch.column("turn.advantage")))
+    assert run.metrics["steps"] == 1
+
+
+@pytest.mark.parametrize("context", ["window", "full"])
+def test_masks_of_the_batch_leave_tokens_out_of_the_loss_and_its_averages(context: str) -> None:
+    batch = credited(trajectories(7, groups=2, context=context))
+    rng = np.random.default_rng(2)
+    turn, token = rng.random(len(batch)) < 0.7, rng.random(int(batch.rollouts.token_offsets[-1])) < 0.7
+    masked = batch.with_columns({"turn.mask": turn, "token.mask": token})
+    kept = token & np.repeat(turn, np.diff(batch.rollouts.token_offsets))
+    run = GradientOf(Learner(tiny(), LearnerSettings(loss=REINFORCE, optimiser=STILL)))
+    assert_same(run(masked), by_hand(batch, kept, batch.column("turn.advantage")))
+    assert run.metrics["tokens"] == kept.sum() and run.metrics["masked_tokens"] == (~kept).sum()
+
+
+def test_masked_turns_of_a_window_are_as_if_they_were_not_there() -> None:
+    found = trajectories(7, groups=2)
+    values = np.random.default_rng(0).normal(size=sum(len(x.turns) for x in found))
+    for x in found:
+        x.turns = x.turns[:3]
+    values = values[: sum(len(x.turns) for x in found)]
+    batch = credited(found, values)
+    first = batch.rollouts.t > 0
+    masked = GradientOf(Learner(tiny(), LearnerSettings(optimiser=STILL, aggregation="trajectory_turn", loss=Loss(entropy_coef=0.1))))
+    wanted = masked(batch.with_columns({"turn.mask": first}))
+    for x in found:
+        x.turns = x.turns[1:]
+    short = credited([x for x in found if x.turns], values[first])
+    learner = Learner(tiny(), LearnerSettings(optimiser=STILL, aggregation="trajectory_turn", loss=Loss(entropy_coef=0.1)))
+    assert_same(GradientOf(learner)(short), wanted)
+
+
+def test_a_critic_learns_only_from_values_that_no_mask_leaves_out() -> None:
+    learner = Learner(tiny(), LearnerSettings(optimiser=STILL, value=ValueSettings(lr=0.0)))
+    batch = learner.annotate(Batch.of(trajectories(8)))
+    targets = np.where(np.arange(len(batch)) % 2 == 0, 3.0, 100.0)
+    given = credited(batch, np.zeros(len(batch)), targets).with_columns({"turn.mask": np.arange(len(batch)) % 2 == 0})
+    metrics = learner.update(given)
+    assert metrics["value_target"] == pytest.approx(3.0) and metrics["value_loss"] == pytest.approx(4.5, rel=1e-5)
+
+
+def test_steps_are_taken_in_their_order_and_each_sees_the_effect_of_the_one_before(schedule: Make) -> None:
+    batch = credited(trajectories(5, groups=3, context="full"))
+    t = batch.rollouts.t
+    seen: list[tuple[int, float, float]] = []
+
+    def backwards(view: ScheduleView, *, refreshed: bool = True) -> Iterator[Step]:
+        for turn in range(int(t.max()), -1, -1):
+            before = view.score()
+            metrics = yield Step(rows=np.flatnonzero(t == turn), refresh=("old_logprob",) if refreshed else ())
+            seen.append((turn, metrics["ratio"], float(np.abs(view.score() - before).max())))
+
+    name = schedule(backwards)
+    learner = Learner(tiny(), LearnerSettings(optimiser=FAST, schedule=name))
+    metrics = learner.update(batch)
+    assert [turn for turn, _, _ in seen] == [2, 1, 0] and metrics["steps"] == 3
+    assert all(ratio == pytest.approx(1, abs=1e-5) for _, ratio, _ in seen)  # each step starts from the current policy
+    assert all(moved > 1e-4 for _, _, moved in seen)
+    seen.clear()
+    Learner(tiny(), LearnerSettings(optimiser=FAST, schedule=name, schedule_options={"refreshed": False})).update(batch)
+    assert seen[0][1] == pytest.approx(1, abs=1e-5) and all(abs(ratio - 1) > 1e-4 for _, ratio, _ in seen[1:])
+
+
+def test_refreshed_log_probs_stay_with_their_tokens(schedule: Make) -> None:
+    batch = credited(trajectories(5, groups=2))
+    half, rest = np.array_split(np.arange(len(batch)), 2)
+    ratios: list[float] = []
+
+    def twice(view: ScheduleView) -> Iterator[Step]:
+        for rows, refresh in ((half, True), (rest, False), (half, False), (half, True), (rest, False)):
+            ratios.append((yield Step(rows=rows, refresh=("old_logprob",) if refresh else ()))["ratio"])
+
+    Learner(tiny(), LearnerSettings(optimiser=FAST, schedule=schedule(twice))).update(batch)
+    fresh = [abs(ratio - 1) < 1e-5 for ratio in ratios]
+    assert fresh == [True, True, False, True, False]  # `rest` is anchored where it is first used, since the first step refreshes
+
+
+def test_a_step_can_bring_columns_of_its_own(schedule: Make) -> None:
+    batch = credited(trajectories(6))
+    own = np.random.default_rng(3).normal(size=len(batch))
+
+    def other(view: ScheduleView) -> list[Step]:
+        return [Step(), Step(columns={"turn.advantage": own}), Step()]
+
+    run = GradientOf(Learner(tiny(), LearnerSettings(loss=REINFORCE, optimiser=STILL, schedule=schedule(other))))
+    run(batch)
+    plain = GradientOf(Learner(tiny(), LearnerSettings(loss=REINFORCE, optimiser=STILL)))
+    assert_same(run.found[0], plain(batch))
+    assert_same(run.found[1], plain(credited(batch, own)))
+    assert_same(run.found[2], run.found[0])
+
+
+def test_the_current_log_probs_come_in_the_batchs_token_order_masked_ones_too(schedule: Make) -> None:
+    found = trajectories(6, context="full")
+    batch = credited(found)
+    batch = batch.with_columns({"turn.mask": batch.rollouts.t > 0})
+    seen: list[Any] = []
+
+    def look(view: ScheduleView) -> list[Step]:
+        seen.append(view.score())
+        return [Step()]
+
+    learner = Learner(tiny(), LearnerSettings(optimiser=FAST, schedule=schedule(look)))
+    packed = pack(batch.trajectories, batch.rollouts)
+    wanted = np.zeros(len(packed.source))
+    wanted[packed.index] = learner.logprobs(packed)
+    learner.update(batch)
+    np.testing.assert_allclose(seen[0], wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("refreshes", [False, True])
+def test_a_step_that_is_known_is_made_while_the_one_before_is_computed(
+    schedule: Make, monkeypatch: pytest.MonkeyPatch, refreshes: bool
+) -> None:
+    """A GPU has only been told to compute it; what the host does until its metrics are read costs nothing."""
+    rows = [np.arange(0, 3), np.arange(3, 6), np.arange(6, 8)]
+    name = schedule(lambda view: [Step(rows=own, refresh=("old_logprob",) if refreshes else ()) for own in rows])
+    learner, said = Learner(tiny(), LearnerSettings(optimiser=FAST, schedule=name)), list[str]()
+    taken = learner.optimiser.step
+    monkeypatch.setattr("turnwise.learn.learner.select", lambda *given: said.append("made") or select(*given))
+    monkeypatch.setattr(learner.optimiser, "step", lambda *given: said.append("taken") or taken(*given))
+    found = trajectories(4)
+    learner.update(credited(found, np.random.default_rng(0).normal(size=sum(len(one.turns) for one in found))))
+    assert said == (["made", "taken"] * 3 if refreshes else ["made", "made", "taken", "made", "taken", "taken"])
+
+
+def test_a_generator_hears_how_each_step_went_and_may_end_the_update(schedule: Make) -> None:
+    heard: list[dict[str, float]] = []
+
+    def patient(view: ScheduleView) -> Iterator[Step]:
+        while True:
+            heard.append((yield Step()))
+            if len(heard) == 3:
+                return
+
+    metrics = Learner(tiny(), LearnerSettings(optimiser=FAST, schedule=schedule(patient))).update(credited(trajectories(5)))
+    assert metrics["steps"] == 3 and [one["taken"] for one in heard] == [1, 1, 1]
+    assert all({"loss", "kl_old_k3", "grad_norm", "lr"} <= one.keys() for one in heard)
+
+
+def test_an_update_that_ends_early_closes_the_schedule(schedule: Make) -> None:
+    closed: list[bool] = []
+
+    def endless(view: ScheduleView) -> Iterator[Step]:
+        try:
+            while True:
+                yield Step()
+        finally:
+            closed.append(True)
+
+    settings = LearnerSettings(optimiser=OptimiserSettings(lr=3e-2), kl_stop=0.01, schedule=schedule(endless))
+    metrics = Learner(tiny(), settings).update(credited(trajectories(4)))
+    assert metrics["stopped_early"] == 1 and closed == [True]
+
+
+def test_a_step_with_nothing_to_learn_from_is_passed_over(schedule: Make) -> None:
+    batch = credited(trajectories(5))
+    heard: list[dict[str, float]] = []
+
+    def partly(view: ScheduleView) -> Iterator[Step]:
+        heard.append((yield Step(rows=[])))
+        heard.append((yield Step(mask=np.zeros(int(batch.rollouts.token_offsets[-1]), np.bool_))))
+        heard.append((yield Step(rows=[0])))
+
+    metrics = Learner(tiny(), LearnerSettings(schedule=schedule(partly))).update(batch)
+    assert metrics["steps"] == 1 and metrics["empty_steps"] == 2 and heard[:2] == [{}, {}] and heard[2]["taken"] == 1
+
+
+@pytest.mark.parametrize("kind", ["list", "generator"])
+def test_skipping_what_has_no_credit_leaves_the_gradients_of_any_schedule(schedule: Make, kind: str) -> None:
+    batch = credited(trajectories(8, groups=3, context="full"))
+    values = np.where(batch.rollouts.group == 0, 0.0, batch.column("turn.advantage"))
+    batch = credited(batch, values)
+    own = np.zeros(len(batch))
+    own[0] = 1.0
+
+    def steps(view: ScheduleView) -> Iterator[Step]:
+        for turn in range(3):
+            yield Step(rows=np.flatnonzero(batch.rollouts.t == turn))
+        yield Step(trajectories=[0, 1, 2], columns={"turn.advantage": own})
+        yield Step(trajectories=[0, 1, 2])
+
+    name = schedule(steps if kind == "generator" else lambda view: list(steps(view)))
+    runs = [
+        GradientOf(Learner(tiny(), LearnerSettings(optimiser=STILL, schedule=name, skip_zero_credit=skip, loss=Loss("clip"))))
+        for skip in (False, True)
+    ]
+    for run in runs:
+        run(batch)
+    assert len(runs[0].found) == len(runs[1].found) == 5
+    for plain, skipping in zip(runs[0].found[:-1], runs[1].found[:-1], strict=True):
+        assert_same(skipping, plain)
+    assert all(gradient.abs().max() < 1e-6 for gradient in runs[1].found[-1].values())
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (Step(refresh=("reference",)), "cannot refresh 'reference'"),
+        (Step(rows=[0, 99]), "row numbers are integers from 0 to"),
+        (Step(trajectories=[-1]), "trajectory numbers are integers from 0 to"),
+        (Step(mask=[True]), "one true or false per token"),
+        (Step(columns={"turn.advantage": [1.0]}), "one number per turn"),
+        (Step(columns={"turn.mood": [1.0]}), "which nothing in this update reads"),
+        ("a word", "gave str as a step"),
+    ],
+)
+def test_steps_that_cannot_be_taken_say_why(schedule: Make, step: Any, words: str) -> None:
+    learner = Learner(tiny(), LearnerSettings(schedule=schedule(lambda view: [step])))
+    with pytest.raises(TurnwiseError, match=words):
+        learner.update(credited(trajectories(5, groups=1)))
+
+
+def test_what_returns_no_steps_is_named(schedule: Make) -> None:
+    learner = Learner(tiny(), LearnerSettings(schedule=schedule(lambda view: None)))
+    with pytest.raises(TurnwiseError, match="schedule 'of_this_test' returned NoneType: a list or a generator"):
+        learner.update(credited(trajectories(5, groups=1)))
+
+
+def test_settings_of_the_learner_reach_schedules_that_have_such_options(schedule: Make) -> None:
+    seen: list[int] = []
+
+    def own(view: ScheduleView, *, epochs: int = 1, other: float = 0.5) -> list[Step]:
+        seen.append(epochs)
+        return [Step()] * epochs
+
+    name = schedule(own)
+    assert Learner(tiny(), LearnerSettings(schedule=name, epochs=2)).update(credited(trajectories(5, groups=1)))["steps"] == 2
+    assert LearnerSettings(schedule=name, epochs=2, schedule_options={"epochs": 3}).made_schedule().keywords["epochs"] == 3  # type: ignore[attr-defined]
+    with pytest.raises(TurnwiseError, match="minibatches is set, and schedule 'of_this_test' has no such option"):
+        LearnerSettings(schedule=name, minibatches=2)
+    with pytest.raises(TurnwiseError, match="option of schedule"):
+        LearnerSettings(schedule=name, schedule_options={"speed": 1})
+    with pytest.raises(TurnwiseError, match="Did you mean 'shuffled'"):
+        LearnerSettings(schedule="shufled")
+
+
+class Alternating:
+    """Even trajectories and odd ones in turn, and it remembers which were last."""
+
+    def __init__(self, *, size: int = 2) -> None:
+        self.size, self.next, self.losses = size, 0, 0.0
+
+    def __call__(self, view: ScheduleView) -> list[Step]:
+        number = np.arange(len(view.batch.rollouts.trajectory_labels))
+        self.next += 1
+        return [Step(trajectories=number[number % self.size == self.next % self.size])]
+
+    def observe(self, metrics: dict[str, float]) -> None:
+        self.losses += metrics["loss"]
+
+    def state(self) -> dict[str, Any]:
+        return {"next": self.next, "losses": self.losses}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.next, self.losses = state["next"], state["losses"]
+
+
+def test_a_schedule_that_remembers_goes_on_after_a_kill(schedule: Make, tmp_path: Any) -> None:
+    settings = LearnerSettings(optimiser=FAST, schedule=schedule(Alternating))
+    batches = [credited(trajectories(seed)) for seed in range(4)]
+    straight = Learner(tiny(), settings)
+    for number, batch in enumerate(batches):
+        straight.update(batch, number)
+    killed = Learner(tiny(), settings)
+    for number in range(3):
+        killed.update(batches[number], number)
+    tensors, numbers = killed.state()
+    checkpoint.save(tmp_path, 3, tensors, {"learner": numbers})
+    found = checkpoint.latest_good(tmp_path)
+    assert found is not None
+    resumed = Learner(tiny(), settings)
+    resumed.load_state(found.tensors, found.state["learner"])
+    resumed.update(batches[3], 3)
+    assert equal(weights_of(straight), weights_of(resumed))
+    assert resumed.schedule.state() == straight.schedule.state() and resumed.schedule.next == 4  # type: ignore[attr-defined]
+    Learner(tiny()).load_state(found.tensors, found.state["learner"])  # another schedule: what this one remembered is not its own

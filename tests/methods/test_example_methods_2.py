@@ -1,0 +1,234 @@
+"""Methods as files of the user's own, `examples/methods/`: a teacher, updates backwards, a process reward model, past successes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT
+from safetensors.torch import load_file as load_tensors
+from small_runs import UNTAUGHT
+from train_cases import Impatient, without_times
+from transformers import AutoModelForCausalLM
+
+import turnwise as tw
+from turnwise import Task, Trajectory, Turn, TurnwiseError
+from turnwise.config.loading import load_file
+from turnwise.data.batch import Batch
+from turnwise.data.tasks import TaskSet
+from turnwise.learn import Learner, LearnerSettings, checkpoint, pack
+from turnwise.methods.planning import Gathered, Places
+from turnwise.recipe.schema import Config
+from turnwise.runs.folder import Run
+from turnwise.runs.reading import stored_batch
+
+METHODS = ROOT / "examples" / "methods"
+NAMES = ("distillation", "backwards", "process_reward", "past_successes")
+SMALL = UNTAUGHT
+BANDIT = f"{ROOT / 'tests' / 'support' / 'bandit_env.py'}:Bandit"  # what a model that babbles says wins or loses
+FATED = f"{ROOT / 'tests' / 'support' / 'fated_env.py'}:Fated"
+OTHER_GAME: dict[str, Any] = {"env.options": {}, "env.max_turns": None}
+
+
+def train(name: str, out: Path, **changes: Any) -> Any:
+    return tw.train(METHODS / f"{name}.toml", **{**SMALL, "out": str(out), "quiet": True, **changes})
+
+
+def kept(folder: Path) -> Any:
+    found = checkpoint.latest_good(folder / "checkpoints")
+    assert found is not None
+    return found
+
+
+def batch_of(*lengths: tuple[int, ...]) -> Batch:
+    """One group; a trajectory for each entry, whose turns have so many tokens."""
+    return Batch.of(
+        [
+            Trajectory(0, k, turns=[Turn("s", response_ids=[1] * n, logprobs=[-1.0] * n) for n in turns], success=k % 2 == 0)
+            for k, turns in enumerate(lengths)
+        ]
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_fits_on_two_screens_and_its_recipe_is_read(name: str) -> None:
+    assert len((METHODS / f"{name}.py").read_text().splitlines()) <= 120
+    assert Config.load(METHODS / f"{name}.toml").name == name.replace("_", "-")
+
+
+# -- distillation -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_policy_moves_towards_its_teacher_and_the_teacher_stays(tmp_path: Path) -> None:
+    result = train("distillation", tmp_path, iterations=1, **{"objective.strength": 10.0, "learner.lr": 1e-3})
+    batch = stored_batch(Run.open(result.folder), 1, tokens=True)
+    gap = batch.column("token.teacher_logprob") - batch.column("token.logprob")
+    assert np.abs(gap).max() > 0.01 and "learner/teacher_gap" in result.metrics[-1]
+
+    student = Learner(AutoModelForCausalLM.from_pretrained(result.folder / "model"), LearnerSettings())
+    packed = pack(batch.trajectories, batch.rollouts)
+    now = np.zeros(len(gap))
+    now[packed.index] = student.logprobs(packed)
+    assert ((gap - gap.mean()) * (now - batch.column("token.logprob"))).sum() > 0  # what the teacher prefers has become more likely
+
+    found = kept(result.folder)
+    assert not found.state["models"]["teacher"]["moved"] and not any(name.startswith(checkpoint.AUXILIARY) for name in found.tensors)
+    policy = sum(tensor.numel() for tensor in load_tensors(result.folder / "model" / "model.safetensors").values())
+    assert policy < 3 * 192 * 192 * 4  # fewer weights than the attention of its teacher alone
+
+
+def test_a_run_without_the_teacher_is_refused(tmp_path: Path) -> None:
+    own = {"signal": [{"name": f"{METHODS}/distillation.py:teacher"}]}
+    with pytest.raises(TurnwiseError, match=r"teacher needs .*model.?.?teacher.*\[models\.teacher\]"):
+        tw.train(ROOT / "recipes" / "numberline-tiny.toml", **{**SMALL, **own, "out": str(tmp_path), "quiet": True})
+    with pytest.raises(TurnwiseError, match=r"Distil needs token\.teacher_logprob: .*\[\[signal\]\] \(.*teacher"):
+        tw.train(
+            ROOT / "recipes" / "numberline-tiny.toml",
+            **{**SMALL, "objective.name": f"{METHODS}/distillation.py:Distil", "out": str(tmp_path), "quiet": True},
+        )
+
+
+# -- backwards --------------------------------------------------------------------------------------------------------------------
+
+
+def test_earlier_turns_are_weighed_by_how_likely_the_later_ones_have_become() -> None:
+    Backwards = load_file(METHODS / "backwards.py").Backwards
+    batch = batch_of((1, 2), (2, 1)).with_columns({"turn.advantage": [1.0, 2.0, -1.0, -2.0]})
+    tokens = np.zeros(6, np.float32)
+    steps = Backwards(bound=4.0)(SimpleNamespace(batch=batch, score=lambda: tokens.copy()))
+    last = next(steps)
+    assert last.rows.tolist() == [1, 3] and last.refresh == ("old_logprob",)
+    assert last.columns["turn.advantage"].tolist() == [1.0, 2.0, -1.0, -2.0]
+    tokens[:] = [9.0, 0.3, 0.2, 9.0, 9.0, -7.0]  # the step's effect: the first trajectory's last turn is likelier by e^0.5, the other's not
+    first = steps.send({})
+    assert first.rows.tolist() == [0, 2]
+    assert first.columns["turn.advantage"][[0, 2]] == pytest.approx([math.exp(0.5), -1 / 4])
+    with pytest.raises(StopIteration):
+        steps.send({})
+
+
+def test_a_run_updates_one_turn_after_another_from_the_last_to_the_first(tmp_path: Path) -> None:
+    result = train("backwards", tmp_path, **{"learner.lr": 1e-2})
+    assert [line["learner/steps"] for line in result.metrics[1:]] == [3, 3]
+    assert result.metrics[-1]["learner/ratio"] == pytest.approx(1, abs=1e-4)  # old log-probs are those of just before each step
+    assert kept(result.folder).state["learner"]["pieces"]["schedule"]["state"]["largest"] > 1.001  # a step saw what the last one did
+
+
+# -- process reward ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_rewards_of_turns_add_up_to_the_log_ratio_of_the_trajectory() -> None:
+    pieces = load_file(METHODS / "process_reward.py")
+    batch = batch_of((1, 2), (3,))
+    scores = {"prm": np.arange(6.0), "reference": np.full(6, 0.5)}
+
+    class Stub(dict):  # type: ignore[type-arg]
+        reference = SimpleNamespace(score=lambda batch: scores["reference"])
+
+    models = Stub(prm=SimpleNamespace(score=lambda batch: scores["prm"]))
+    found = pieces.process_reward(batch, models, beta=2.0)
+    assert found["turn.process_reward"].tolist() == [-1.0, 4.0, 21.0] and (found["token.start_logprob"] == 0.5).all()
+
+    rollouts = batch.with_columns(found).rollouts
+    with_process, without = (pieces.outcome_and_process(rollouts, process_weight=weight) for weight in (1.0, 0.0))
+    to_come = np.array([3.0, 4.0, 21.0])
+    assert with_process - without == pytest.approx(to_come - to_come.mean())
+
+
+def test_the_loss_of_the_process_reward_model_is_the_cross_entropy_of_the_log_ratio() -> None:
+    kind = load_file(METHODS / "process_reward.py").ImplicitReward(beta=0.5)
+    columns = {"token.start_logprob": torch.tensor([-1.0, -1.0, -1.0]), "trajectory.success": torch.tensor([1.0, 0.0])}
+
+    class Said(dict):  # type: ignore[type-arg]
+        logprob = torch.tensor([0.0, 1.0, 3.0])
+
+        def sum(self, values: torch.Tensor, low: str, high: str) -> torch.Tensor:
+            assert (low, high) == ("token", "trajectory")
+            return torch.stack([values[:2].sum(), values[2]])
+
+    loss, metrics = kind.loss(Said(columns))
+    won, lost = 1 / (1 + math.exp(-1.5)), 1 / (1 + math.exp(-2.0))  # log-ratios 3 and 4, times β
+    assert loss.item() == pytest.approx(-(math.log(won) + math.log(1 - lost)) / 2, rel=1e-5) and metrics["accuracy"] == 0.5
+
+
+def test_a_process_reward_model_learns_beside_the_policy_and_its_rewards_become_credit(tmp_path: Path) -> None:
+    result = train("process_reward", tmp_path, **OTHER_GAME, **{"env.name": BANDIT, "env.tasks": 4, "models.prm.epochs": 4})
+    first, second = (stored_batch(Run.open(result.folder), n) for n in (1, 2))
+    assert np.abs(first.column("turn.process_reward")).max() < 1e-4  # still a copy of the reference
+    assert result.metrics[1]["model/prm/loss"] < math.log(2) - 1e-3  # chance in the first step, better in the other three
+    assert np.abs(second.column("turn.process_reward")).max() > 1e-3
+    outcome = tw.credit.compute("grpo", second.rollouts)
+    assert np.abs(second.column("turn.advantage") - outcome).max() > 1e-4
+
+    found = kept(result.folder)
+    assert {name.partition("/")[0] for name in found.tensors if name.startswith(checkpoint.AUXILIARY)} == {"model_prm", "model_reference"}
+    assert found.state["models"]["prm"]["updates"] == 2
+
+
+def test_a_run_is_refused_where_the_loss_of_a_model_lacks_a_column(tmp_path: Path) -> None:
+    own = {"models.prm": {"copy_of": "policy", "trained": True, "kind": f"{METHODS}/process_reward.py:ImplicitReward"}}
+    with pytest.raises(TurnwiseError, match=r"models\.prm\.kind=.* needs token\.start_logprob: .*\[\[signal\]\] \(process_reward\)"):
+        tw.train(ROOT / "recipes" / "numberline-tiny.toml", **{**SMALL, **own, "out": str(tmp_path), "quiet": True})
+
+
+# -- past successes ---------------------------------------------------------------------------------------------------------------
+
+
+def test_only_a_group_that_failed_as_a_whole_gets_a_past_success_and_a_restored_plan_goes_on_alike() -> None:
+    PastSuccesses = load_file(METHODS / "past_successes.py").PastSuccesses
+
+    def batch(plan: Any, places: Places, *outcomes: tuple[bool, ...]) -> Gathered:
+        rounds = plan.gather(places, len(outcomes))
+        starts, won = next(rounds), [one for group in outcomes for one in group]
+        with pytest.raises(StopIteration) as end:
+            rounds.send(
+                [
+                    Trajectory(s.group, s.number, s.task.id, [Turn("a", float(win), response_ids=[s.number], logprobs=[-1.0])], success=win)
+                    for s, win in zip(starts, won, strict=True)
+                ]
+            )
+        found: Gathered = end.value.value
+        return found
+
+    plan, places = PastSuccesses(per_task=1), Places(TaskSet([Task("only")]), 0, 2)
+    nothing = batch(plan, places, (False, False), (True, False), (False, True))
+    assert nothing.counts == {"replaced": 0.0, "buffer": 1.0}  # successes of the same batch do not serve it
+    restored = PastSuccesses(per_task=1)
+    restored.load_state(plan.state())
+    for own, used in ((plan, places), (restored, Places(places.tasks, 0, 2, used=places.used))):
+        found = batch(own, used, (False, False), (False, True), (False, False))
+        assert [t.id for t in found.trajectories] == [6, -1, 8, 9, 10, -2]
+        assert [t.group for t in found.trajectories] == [3, 3, 4, 4, 5, 5] and found.counts["replaced"] == 2
+        past = found.trajectories[1]
+        assert past.success and list(past.turns[0].response_ids) == [5] and past.reward == 1
+
+
+def is_past(trajectory: Trajectory) -> bool:
+    return int(trajectory.id) < 0
+
+
+def test_past_successes_are_learned_from_where_a_group_failed_also_after_a_stop(tmp_path: Path) -> None:
+    own = {**OTHER_GAME, "env.name": FATED, "env.tasks": 1, "iterations": 4, "collect.group_size": 2}
+    whole = train("past_successes", tmp_path / "whole", **own)
+    batches = [stored_batch(Run.open(whole.folder), n) for n in (1, 2, 3, 4)]
+    won, replaced = False, []
+    for batch in batches:
+        groups = [[t for t in batch.trajectories if t.group == group] for group in dict.fromkeys(t.group for t in batch.trajectories)]
+        past = [[t for t in group if is_past(t)] for group in groups]
+        failed = [not any(t.success for t in group if not is_past(t)) for group in groups]
+        assert [len(each) for each in past] == [int(lost and won) for lost in failed] and all(t.success for each in past for t in each)
+        replaced.append(sum(map(len, past)))
+        won = won or not all(failed)
+    assert sum(replaced) > 0 and [line["collect/replaced"] for line in whole.metrics[1:]] == replaced
+    n = int(np.argmax(replaced))
+    rows = [row for k, t in enumerate(batches[n].trajectories) if is_past(t) for row in batches[n].rows(k)]
+    assert (batches[n].column("turn.advantage")[rows] > 0).all()  # the group has credit to give again
+
+    stopped = train("past_successes", tmp_path / "stopped", reporter=Impatient("collecting", n + 1), **own)
+    assert stopped.interrupted
+    assert without_times(tw.train(resume=stopped.folder, quiet=True).metrics) == without_times(whole.metrics)

@@ -1,0 +1,266 @@
+"""Experience: replay of successes, the smallest helpful guidance, a library of lessons, state blocks, a population of instructions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from collect_cases import numbered
+from order_runs import BANDIT, FATED, OTHER_GAME, attempt, gathers, plan_state, resumes_alike, train
+
+from turnwise import Task, Trajectory, Turn, TurnwiseError
+from turnwise.agent.prompts import Past
+from turnwise.data.attempts import Start
+from turnwise.data.rollouts import Stop
+from turnwise.data.tasks import TaskSet
+from turnwise.envs.household.tracking import state_block as household
+from turnwise.methods.constant_context import actions
+from turnwise.methods.planning import Places
+from turnwise.methods.registry import plans
+from turnwise.methods.slea import Lesson, Library, lessons, shown
+from turnwise.runs.folder import Run
+from turnwise.runs.reading import stored_batch
+
+LONG_PROMPTS = {"agent.max_prompt_tokens": 400, "model.tiny.max_length": 512}
+
+
+def make(name: str, **options: Any) -> Any:
+    return plans[name].make(options, "plan")
+
+
+# -- replay of successes ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_stored_success_replaces_the_first_attempt_of_a_flat_and_poor_group_alone() -> None:
+    places, plan = Places(TaskSet([Task("only")]), 0, 2), make("replay_success", size=2)
+    won = {1: 1.0, 2: 0.5, 4: 1.0}  # by number: groups of two
+    first, _ = gathers(plan, places, 3, lambda start: attempt(start, won.get(start.number, 0.0)))
+    assert first.counts["replaced"] == 0 and first.counts["buffer"] == 2  # of three successes the oldest went; none serves its own batch
+    restored, same = make("replay_success", size=2), Places(places.tasks, 0, 2, used=places.used)
+    restored.load_state(plan.state())
+    for own, used in ((plan, places), (restored, same)):
+        found, _ = gathers(own, used, 2, lambda start: attempt(start, 0.12 if start.number >= 8 else 0.0))
+        by = [[t for t in found.trajectories if t.group == group] for group in (3, 4)]
+        assert [t.id for t in by[0]] == [-1, 7] and [t.id for t in by[1]] == [-2, 9]
+        assert by[0][0].reward in (0.5, 1.0) and list(by[0][0].turns[0].response_ids) in ([2], [4])
+        mixed, _ = gathers(own, used, 1, lambda start: attempt(start, float(start.number % 2)))
+        assert mixed.counts["replaced"] == 0  # a group that has something to compare is left alone
+
+
+def test_a_run_learns_from_stored_successes_where_a_group_failed_also_after_a_stop(tmp_path: Path) -> None:
+    own = {**OTHER_GAME, "method.name": "replay_success", "env.name": FATED, "env.tasks": 1, "iterations": 4, "collect.group_size": 2}
+    whole = train(tmp_path / "whole", **own)
+    replaced = [line["collect/replaced"] for line in whole.metrics[1:]]
+    assert sum(replaced) > 0
+    n = int(np.argmax(replaced)) + 1
+    batch = stored_batch(Run.open(whole.folder), n)
+    past = [k for k, t in enumerate(batch.trajectories) if int(t.id) < 0]
+    assert len(past) == replaced[n - 1] and all(batch.trajectories[k].success for k in past)
+    assert all((batch.column("turn.advantage")[list(batch.rows(k))] > 0).all() for k in past)
+    assert whole.metrics[n]["learner/ratio"] == pytest.approx(1, abs=1e-4)  # old log-probs are those of the current policy
+    resumes_alike(tmp_path / "stopped", whole, n, **own)
+
+
+# -- ActGuide ---------------------------------------------------------------------------------------------------------------------
+
+
+def expert(tasks: Any) -> list[Trajectory]:
+    return [Trajectory(0, "expert", task.id, [Turn("s", action=f"do {t}") for t in range(6)], success=True) for task in tasks]
+
+
+@pytest.mark.parametrize("needed", range(8))
+def test_the_smallest_helpful_number_of_actions_is_found_and_shown_to_a_whole_group(needed: int) -> None:
+    def play(start: Start) -> Trajectory:
+        lines = str(start.hint).count(". do ")
+        return attempt(start, float(start.group == 1 or (start.forget and lines >= needed)))
+
+    places = Places(numbered(5), 0, 3, expert=expert)
+    found, rounds = gathers(make("actguide", probes=2), places, 2, play)
+    last = rounds[-1]
+    assert {str(start.hint).count(". do ") for start in last} == {min(needed, 6)} and len(last) == 3
+    assert all(start.group == 0 and start.forget for more in rounds[1:] for start in more)
+    assert [t.id for t in found.trajectories] == [*(start.number for start in last), 3, 4, 5]
+    assert (
+        found.counts["hard_groups"] == 1
+        and found.counts["rescued_groups"] == (needed <= 6)
+        and found.counts["shown_actions"] == min(needed, 6)
+    )
+    assert found.counts["probes"] == 2 * (len(rounds) - 2) <= 2 * 3
+
+
+def test_unguided_attempts_and_probes_stay_in_the_group_on_request_and_nobody_is_asked_without_need() -> None:
+    places = Places(numbered(5), 0, 2, expert=expert)
+    kept, rounds = gathers(make("actguide", keep=True, searches=1, probes=1), places, 1, attempt)
+    assert len(kept.trajectories) == 2 + 1 + 2 and len(rounds) == 3
+    solved, rounds = gathers(make("actguide"), Places(numbered(5), 0, 2), 1, lambda start: attempt(start, 1.0))
+    assert len(rounds) == 1 and len(solved.trajectories) == 2
+
+
+def test_guided_attempts_of_a_run_are_learned_from_without_their_guidance(tmp_path: Path) -> None:
+    own = {"method.name": "actguide", "method.threshold": 100.0, "iterations": 1, "plan.probes": 1, "plan.searches": 2, **LONG_PROMPTS}
+    result = train(tmp_path, **own)
+    batch = stored_batch(Run.open(result.folder), 1, tokens=True)
+    hints = [turn.info.get("hint", "") for t in batch.trajectories for turn in t.turns]
+    assert all("1. " in hint for hint in hints) and result.metrics[-1]["collect/hard_groups"] == 2
+    assert max(len(turn.prompt_ids) for t in batch.trajectories for turn in t.turns) < 60  # a prompt with the guidance is longer
+    assert abs(result.metrics[-1]["learner/ratio"] - 1) > 1e-4  # π without guidance against π_old with it
+
+
+# -- SLEA -------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_level_takes_only_what_is_better_and_the_same_twice_is_kept_once() -> None:
+    library = Library({"golden": 2, "warning": 1}, 0.85, 2)
+    assert library.add(Lesson("method", "open the fridge first", 0.5)) and library.add(Lesson("method", "walk to the bed", 0.6))
+    assert not library.add(Lesson("example", "Open the fridge first!", 0.9))  # alike in the same zone: the better score stays
+    assert [entry.score for entry in library.entries] == [0.9, 0.6]
+    assert not library.add(Lesson("method", "sing a song", 0.6)) and library.add(Lesson("method", "count to ten", 0.7))
+    assert [entry.text for entry in library.entries] == ["open the fridge first", "count to ten"]
+    assert library.add(Lesson("mistake", "open the fridge first", 0.1))  # another zone
+    with pytest.raises(TurnwiseError, match="mistake"):
+        library.add(Lesson("mistakes", "", 0.0))
+
+
+def test_lessons_are_found_through_similar_observations_first_and_the_least_used_cluster_goes() -> None:
+    library = Library({"golden": 9, "warning": 9}, 0.85, 2)
+    library.add(Lesson("method", "general wisdom", 1.0))
+    library.add(Lesson("example", "take the apple", 0.2, "You are at the fridge 1 and it is open."))
+    library.add(Lesson("mistake", "do not eat it", 0.1, "You are at the fridge 1 and it is open."))
+    golden, warning = library.retrieve("You are at the fridge 2 and it is open.", 1, 1)
+    assert [e.text for e in golden] == ["take the apple"] and [e.text for e in warning] == ["do not eat it"]
+    assert library.retrieve("Something else entirely", 1, 0)[0][0].text == "general wisdom"
+    library.see(["You are at the fridge 1 and it is open."])
+    library.add(Lesson("example", "sleep now", 0.2, "A bedroom with two beds and a lamp."))
+    library.add(Lesson("example", "wash hands", 0.2, "XXXXXXXXXXXXXXXXXXXXXXXX"))
+    assert [cluster.observation[:5] for cluster in library.clusters] == ["You a", "XXXXX"]
+    text = shown(golden, warning, 30)
+    assert text.startswith("What worked before:\n- take") and len(text) <= 30
+
+
+def test_lessons_by_rule_come_from_the_way_of_a_success_and_the_end_of_a_failure() -> None:
+    start = Places(numbered(2), 0, 1).starts(0, 1)[0]
+    good = lessons(attempt(start, 1.0, ["a", "b"]))
+    assert [lesson.level for lesson in good] == ["method", "example", "example"] and good[0].text == "go a -> b"
+    assert good[2].observation == "here 1" and good[2].score == 0.8
+    lost = attempt(start, 0.0, ["a", "b", "b", "b"])
+    lost.stop = Stop.STEP_LIMIT
+    assert [lesson.level for lesson in lessons(lost)] == ["mistake", "pattern", "diagnostic"]
+    assert lessons(Trajectory(0, 0)) == []
+
+
+def test_a_run_shows_lessons_once_it_has_some_also_after_a_stop(tmp_path: Path) -> None:
+    own = {
+        **OTHER_GAME,
+        "method.name": "slea",
+        "method.warmup": 1,
+        "method.smallest": 2,
+        "env.name": BANDIT,
+        "env.tasks": 4,
+        **LONG_PROMPTS,
+    }
+    whole = train(tmp_path / "whole", **own)
+    first, second = (stored_batch(Run.open(whole.folder), n, tokens=True) for n in (1, 2))
+    lengths = [max(len(turn.prompt_ids) for t in batch.trajectories for turn in t.turns) for batch in (first, second)]
+    assert lengths[1] > 2 * lengths[0] and [line["collect/lessons_shown"] for line in whole.metrics[1:]] == [0, 1]
+    state = plan_state(whole.folder)
+    assert state["step"] == 2 and len(state["library"]["entries"]) == whole.metrics[-1]["collect/lessons"] > 1
+    resumes_alike(tmp_path / "stopped", whole, 2, **own)
+
+
+def test_your_own_extraction_is_used(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def mine(trajectory):\n    return [('principle', 'be kind', 1.0)]\n")
+    plan = make("slea", extract=f"{tmp_path}/mine.py:mine")
+    gathers(plan, Places(numbered(3), 0, 2), 1, attempt)
+    assert [(entry.level, entry.text) for entry in plan.library.entries] == [("principle", "be kind")]
+
+
+# -- constant context -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_household_tracker_knows_place_hands_contents_and_what_is_left() -> None:
+    told = [
+        ("You are in the middle of a room. Looking quickly around you, you see a bed 1, a desk 2, and a safe 1.", "go to desk 2"),
+        ("You arrive at desk 2. On the desk 2, you see a book 1, and a pen 3.", "take pen 3 from desk 2"),
+        ("You pick up the pen 3 from the desk 2.", "go to safe 1"),
+        ("You arrive at safe 1. The safe 1 is closed.", "open safe 1"),
+        ("You open the safe 1. The safe 1 is open. In it, you see nothing.", "move pen 3 to safe 1"),
+    ]
+    turns = [Past(n, text, action) for n, (text, action) in enumerate(told, 1)]
+    assert household("", [], told[0][0]) == ""
+    assert household("", turns[:2], told[2][0]).splitlines() == [
+        "At: desk 2",
+        "Holding: pen 3",
+        "Seen: desk 2: book 1",
+        "Not looked at: bed 1, safe 1",
+    ]
+    assert "Not looked at: bed 1, safe 1" in household("", turns[:3], told[3][0])  # closed: there, and not looked into
+    done = household("", turns, "You move the pen 3 to the safe 1.")
+    assert done.splitlines() == ["At: safe 1", "Holding: nothing", "Seen: desk 2: book 1; safe 1: pen 3", "Not looked at: bed 1"]
+    assert actions("", [Past(1, "a", "x"), Past(2, "a", "y")], "b") == "Last actions: x, y\nChanged nothing: x"
+
+
+def test_prompts_of_a_run_have_a_state_block_and_no_history(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def mine(goal, turns, observation):\n    return 'x ' * 5 if turns else ''\n")
+    own = {"method.name": "constant_context", "method.tracker": f"{tmp_path}/mine.py:mine", "iterations": 1, "agent.max_prompt_tokens": 120}
+    result = train(tmp_path / "run", **{**own, "model.tiny.max_length": 200, "collect.group_size": 2})
+    batch = stored_batch(Run.open(result.folder), 1, tokens=True)
+    lengths = {t: {len(turn.prompt_ids) for one in batch.trajectories for turn in one.turns[t : t + 1]} for t in range(3)}
+    assert min(lengths[1]) > max(lengths[0]) and max(lengths[2]) <= max(lengths[1]) + 2  # the block came, and nothing grows
+    with pytest.raises(TurnwiseError, match="household"):
+        train(tmp_path / "none", **{"method.name": "constant_context", "method.tracker": "househould"})
+
+
+# -- INSPO ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_instructions_are_drawn_by_their_mean_and_the_worst_gives_way_to_one_that_is_no_worse() -> None:
+    worth = {"good": 1.0, "bad": 0.0, "new": 0.5}
+    asked: list[str] = []
+
+    def answer(texts: Any, seed: int) -> list[str]:
+        asked.extend(texts)
+        return [" new\n"]
+
+    def play(start: Start) -> Trajectory:
+        return attempt(start, worth[str(start.hint)])
+
+    places = Places(numbered(5), 0, 4, ask=answer)
+    plan = make("inspo", instructions=["good", "bad"], every=6, least=4, temperature=0.5)
+    drawn = [str(rounds[0][0].hint) for rounds in (gathers(plan, places, 1, play)[1] for _ in range(5))]
+    assert set(drawn) == {"good", "bad"}
+    assert {one.text: one.mean for one in plan.population} == {"good": 1.0, "bad": 0.0}
+    found, rounds = gathers(plan, places, 1, play)
+    assert [str(start.hint) for start in rounds[1]] == ["new"] * 4 + ["bad"] * 4 and "bad" in asked[0]
+    assert [one.text for one in plan.population] == ["good", "new"] and found.counts["renewed"] == 1
+    assert len(found.trajectories) == 4  # what verified it is not learned from
+    assert plan.evaluated(rounds[0][0]).hint == "good"
+    restored = make("inspo", instructions=["good", "bad"], every=6, least=4, temperature=0.5)
+    restored.load_state(plan.state())
+    again = Places(numbered(5), 0, 4, used=places.used, ask=answer)
+    one, two = (gathers(own, used, 3, play)[1] for own, used in ((plan, places), (restored, again)))
+    assert one == two and restored.state() == plan.state()
+
+
+def test_an_instruction_that_does_worse_or_is_known_does_not_enter(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def mine(instruction, attempts) -> str:\n    return attempts[0]['actions'][0]\n")
+    worth = {"": 0.5, "a": 0.0}
+    plan = make("inspo", instructions=[""], every=1, least=1, reflect=f"{tmp_path}/mine.py:mine")
+    found, rounds = gathers(plan, Places(numbered(3), 0, 2), 1, lambda start: attempt(start, worth[str(start.hint)]))
+    assert len(rounds) == 2 and found.counts["renewed"] == 0 and [one.text for one in plan.population] == [""]
+    known = make("inspo", instructions=["", "a"], every=1, least=1, reflect=f"{tmp_path}/mine.py:mine")
+    assert len(gathers(known, Places(numbered(3), 0, 2), 1, lambda start: attempt(start, 0.0))[1]) == 1
+
+
+def test_a_run_attempts_each_group_with_one_instruction_also_after_a_stop(tmp_path: Path) -> None:
+    own = {**OTHER_GAME, "method.name": "inspo", "method.instructions": ["left", "right right right right"], "method.every": 1}
+    own |= {"plan.least": 1, "env.name": BANDIT, "env.tasks": 4, "collect.groups": 4, "collect.group_size": 2, **LONG_PROMPTS}
+    whole = train(tmp_path / "whole", **own)
+    batch = stored_batch(Run.open(whole.folder), 1, tokens=True)
+    by_group: dict[Any, set[int]] = {}
+    for t in batch.trajectories:
+        by_group.setdefault(t.group, set()).add(len(t.turns[0].prompt_ids))
+    assert all(len(lengths) == 1 for lengths in by_group.values()) and len(set.union(*by_group.values())) == 2
+    assert sum(one["tried"] for one in plan_state(whole.folder)["population"]) > 0
+    resumes_alike(tmp_path / "stopped", whole, 2, **own)

@@ -1,0 +1,563 @@
+"""Comparisons: what belongs together, what must not be compared, what the numbers say, and how they are written."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from run_folders import evaluation, write_run
+from typer.testing import CliRunner
+
+import turnwise as tw
+from turnwise import TurnwiseError
+from turnwise.cli.app import app
+from turnwise.recipe.schema import Config
+from turnwise.recipe.writing import content_hash
+from turnwise.report.comparison import pair_of
+from turnwise.report.efficiency import cost_until, mean_curve
+from turnwise.report.groups import grouped, label_keys
+from turnwise.report.tables import latex, quarters
+from turnwise.runs.records import Panel, Point, Record
+
+GOOD, MIDDLE, BAD = [True] * 8 + [False] * 2, [True] * 5 + [False] * 5, [True] * 2 + [False] * 8
+
+
+def study(out: Path, seeds: int = 3, **changes: Any) -> Path:
+    for seed in range(seeds):
+        better = GOOD if seed % 2 else [*GOOD[:7], *[False] * 3]
+        write_run(
+            out, f"gigpo-{seed}", {0: BAD, 10: MIDDLE, 20: better}, seed=seed, **{"credit.name": "gigpo", "credit.gamma": 0.9, **changes}
+        )
+        write_run(out, f"grpo-{seed}", {0: BAD, 10: BAD, 20: MIDDLE}, seed=seed, **{"credit.name": "grpo", **changes})
+    return out
+
+
+def words(comparison: Any) -> str:
+    console = Console(width=140, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console.print(comparison.table())
+    return console.export_text()
+
+
+def test_runs_that_differ_by_their_seed_alone_are_one_group(tmp_path: Path) -> None:
+    found = tw.compare(study(tmp_path))
+    assert [(group.label, group.seeds) for group in found.groups] == [("gigpo", [0, 1, 2]), ("grpo", [0, 1, 2])]
+    assert found.named_by == ["credit.name"] and found.groups[0].differs["credit.gamma"] == 0.9
+    assert found.groups[0].success == pytest.approx((0.7 + 0.8 + 0.7) / 3) and found.groups[1].success == 0.5
+    assert found.panel is not None and found.panel["size"] == 10 and not found.unfinished
+    (pair,) = found.pairs
+    assert pair.over_seeds is not None and pair.over_seeds.paired and pair.over_seeds.n == 3
+    assert pair.over_seeds.difference == pytest.approx(0.7 / 3) and pair.over_seeds.p_exact == 0.25
+    assert pair.over_tasks is not None and pair.over_tasks.difference == pytest.approx(0.7 / 3) and pair.over_tasks.n == 10
+
+
+def test_names_folders_and_memory_do_not_make_a_group(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", {20: GOOD}, seed=0, **{"run.checkpoint_every": 1, "env.workers": 2, "learner.tokens_per_batch": 512})
+    write_run(tmp_path, "b", {20: BAD}, seed=1, **{"eval.every": 5})
+    (group,) = tw.compare(tmp_path).groups
+    assert group.label == "all runs" and group.seeds == [0, 1]
+
+
+def test_a_group_is_named_by_the_fewest_keys_that_tell_it_apart() -> None:
+    keys = ["credit.gamma", "credit.name", "learner.lr"]
+    assert label_keys(keys, [["0.9", "gigpo", "1"], ["–", "grpo", "1"]]) == ["credit.name"]
+    assert label_keys(keys, [["0.9", "gigpo", "1"], ["–", "grpo", "1"], ["–", "grpo", "2"]]) == ["credit.name", "learner.lr"]
+    assert label_keys(keys[:1], [["0.9"], ["0.8"]]) == ["credit.gamma"]
+    assert label_keys([], [[]]) == []
+
+
+def test_the_same_recipe_and_seed_twice_is_refused(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", {20: GOOD}, seed=3)
+    write_run(tmp_path, "b", {20: BAD}, seed=3)
+    with pytest.raises(TurnwiseError, match="same seed 3"):
+        tw.compare(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("panel", "words_of_it"),
+    [
+        ({"panel_hash": "cd" * 16}, "panel hash"),
+        ({"temperature": 1.0}, "temperature is 0.4 .*and 1.0"),
+        ({"max_turns": 30}, "max turns"),
+        ({"split": "test"}, "split"),
+        ({"repeats": 2}, "repeats"),
+    ],
+)
+def test_results_that_were_measured_differently_are_not_compared(tmp_path: Path, panel: dict[str, Any], words_of_it: str) -> None:
+    write_run(tmp_path, "a", {20: GOOD}, **{"credit.name": "gigpo"})
+    write_run(tmp_path, "b", {20: BAD}, panel=panel, **{"credit.name": "grpo"})
+    with pytest.raises(TurnwiseError, match=words_of_it):
+        tw.compare(tmp_path)
+    found = tw.compare(tmp_path, anyway=True)
+    assert found.panel is None and found.pairs[0].over_tasks is None and found.pairs[0].over_seeds is None
+    assert any("Not measured alike" in note for note in found.notes)
+    assert [group.success for group in found.groups] == [0.8, 0.2]
+
+
+def test_another_environment_with_the_same_numbered_tasks_is_another_panel(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", {20: GOOD}, **{"env.name": "numberline"})
+    write_run(tmp_path, "b", {20: BAD}, **{"env.name": "ezpoints"})
+    with pytest.raises(TurnwiseError, match="environment is ezpoints"):
+        tw.compare(tmp_path)
+
+
+def test_a_run_whose_panel_nobody_knows_is_not_compared_unless_told(tmp_path: Path) -> None:
+    write_run(tmp_path, "old", {20: GOOD}, keep_evals=False)
+    write_run(tmp_path, "new", {20: BAD}, **{"credit.name": "grpo"})
+    with pytest.raises(TurnwiseError, match="the panel is unknown"):
+        tw.compare(tmp_path)
+    assert len(tw.compare(tmp_path, anyway=True).groups) == 2
+
+
+def test_last_best_or_an_iteration(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "a", {0: BAD, 10: GOOD, 20: MIDDLE})
+    assert [tw.compare(run, at=at).groups[0].success for at in ("last", "best", 0, "10")] == [0.5, 0.8, 0.2, 0.8]
+    assert any("too good" in note for note in tw.compare(run, at="best").notes)
+    with pytest.raises(TurnwiseError, match=r"\[0, 10, 20\]"):
+        tw.compare(run, at=15)
+
+
+def test_unfinished_and_unevaluated_runs_are_said(tmp_path: Path) -> None:
+    study(tmp_path)
+    write_run(tmp_path, "grpo-3", {0: BAD, 10: MIDDLE}, finished=False, seed=3, **{"credit.name": "grpo"})
+    (tmp_path / "grpo-4").mkdir()
+    (tmp_path / "grpo-4" / "config.toml").write_text((tmp_path / "grpo-3" / "config.toml").read_text())
+    found = tw.compare(tmp_path)
+    assert [Path(run).name for run in found.unfinished] == ["grpo-3"]
+    assert any("grpo-3 (at 10 of 20)" in note for note in found.notes) and any("grpo-4 has no evaluation" in note for note in found.notes)
+    assert any("not of the same iteration (10 to 20)" in note for note in found.notes)
+    assert found.pairs[0].over_seeds is not None and found.pairs[0].over_seeds.n == 3  # only seeds that both have are paired
+
+
+@pytest.mark.parametrize(("seeds", "smallest"), [(3, "0.25"), (5, "0.0625")])
+def test_few_seeds_are_told_what_they_cannot_show(tmp_path: Path, seeds: int, smallest: str) -> None:
+    notes = " ".join(tw.compare(study(tmp_path, seeds)).notes)
+    assert f"With {seeds} seeds the smallest p that flipping signs can give is {smallest}" in notes
+
+
+def test_one_run_each_is_compared_over_tasks_alone(tmp_path: Path) -> None:
+    found = tw.compare(study(tmp_path, 1))
+    assert found.pairs[0].over_seeds is None and found.pairs[0].over_tasks is not None
+    assert found.groups[0].over_seeds is None and found.groups[0].over_tasks is not None
+    assert any("one run says nothing about other seeds" in note for note in found.notes)
+
+
+def test_groups_without_shared_seeds_are_tested_without_pairs(tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run(tmp_path, f"a{seed}", {20: GOOD if seed else MIDDLE}, seed=seed, **{"credit.name": "gigpo"})
+        write_run(tmp_path, f"b{seed}", {20: BAD if seed else MIDDLE}, seed=seed + 10, **{"credit.name": "grpo"})
+    test = tw.compare(tmp_path).pairs[0].over_seeds
+    assert test is not None and not test.paired and test.smallest_p == 0.1 and test.p_t is not None
+
+
+def test_more_than_two_groups_are_corrected_by_holm(tmp_path: Path) -> None:
+    study(tmp_path, 4)
+    for seed in range(4):
+        write_run(tmp_path, f"rloo-{seed}", {20: GOOD if seed else MIDDLE}, seed=seed, **{"credit.name": "rloo"})
+    found = tw.compare(tmp_path)
+    assert len(found.pairs) == 3
+    tests = [pair.over_seeds for pair in found.pairs]
+    assert all(test is not None and test.holm_exact is not None and test.holm_exact >= test.p_exact for test in tests)
+    against = tw.compare(tmp_path, baseline="grpo")
+    assert sorted((pair.one, pair.other) for pair in against.pairs) == [("gigpo", "grpo"), ("grpo", "rloo")]
+    with pytest.raises(TurnwiseError, match="gigpo; grpo; rloo"):
+        tw.compare(tmp_path, baseline="ppo")
+
+
+def test_cost_until_a_target_counts_runs_that_never_got_there(tmp_path: Path) -> None:
+    found = tw.compare(study(tmp_path), target=0.6)
+    gigpo, grpo = (group.cost for group in found.groups)
+    assert gigpo is not None and grpo is not None and (gigpo.reached, grpo.reached) == (3, 0)
+    assert gigpo.median == {"iteration": 20.0, "turns": 2000.0, "tokens": 20000.0, "seconds": 43.0}  # 7 − 4 + 20 × 2
+    assert math.isinf(grpo.median["turns"]) and "not reached" in words(found)
+    assert json.loads(found.to_json())["groups"][1]["cost"]["median"]["turns"] is None
+    with pytest.raises(TurnwiseError, match=r"60 % is 0\.6"):
+        tw.compare(tmp_path, target=60)
+
+
+def test_a_median_is_a_number_only_where_more_than_half_got_there() -> None:
+    def curve(reached: int | None) -> list[Point]:
+        return [Point(i, float(reached is not None and i >= reached), 10.0 * i, 0, 0) for i in range(0, 50, 10)]
+
+    cost = cost_until([curve(10), curve(30), curve(None)], 0.5)
+    assert cost is not None and cost.reached == 2 and cost.median["iteration"] == 30 and math.isinf(cost.most["turns"])
+    half = cost_until([curve(10), curve(None)], 0.5)
+    assert half is not None and math.isinf(half.median["iteration"]) and half.least["iteration"] == 10
+
+
+def test_a_mean_curve_has_only_the_iterations_of_all_runs() -> None:
+    long, short = [Point(i, 0.1 * i, 0, 0, 0) for i in range(4)], [Point(i, 0.3, 0, 0, 0) for i in range(2)]
+    curve = mean_curve([long, short])
+    assert curve.iterations == [0, 1] and curve.success == pytest.approx([0.15, 0.2])
+    assert curve.low[0] <= curve.success[0] <= curve.high[0] and mean_curve([long, []]).iterations == []
+
+
+def test_where_seeds_tie_the_band_is_the_interval_over_tasks_and_never_without_width() -> None:
+    tied = [
+        [Point(0, 0.5, 0, 0, 0, 0.3, 0.7), Point(1, 0.2, 0, 0, 0, 0.1, 0.4)],
+        [Point(0, 0.5, 0, 0, 0, 0.4, 0.6), Point(1, 0.4, 0, 0, 0)],
+    ]
+    curve = mean_curve(tied)
+    assert (curve.low[0], curve.high[0]) == pytest.approx((0.35, 0.65)) and curve.low[1] < 0.2 < 0.4 < curve.high[1]
+    unknown = mean_curve([[Point(0, 0.5, 0, 0, 0)]] * 2)
+    assert math.isnan(unknown.low[0]) and math.isnan(unknown.high[0]), "a gap where nobody knows the spread"
+    assert math.isnan(mean_curve(tied[:1]).low[0]), "one run has no band over seeds"
+
+
+def test_of_one_run_the_interval_over_tasks_is_that_of_its_evaluation(tmp_path: Path) -> None:
+    from turnwise.collect.panel import Share
+
+    won = [True] * 10 + [False] * 10 + [True, False] * 5 + [True] * 10  # four tasks, ten attempts each
+    write_run(tmp_path, "one", {0: won, 20: won}, panel={"repeats": 10})
+    (group,) = tw.compare(tmp_path / "one").groups
+    share = Share.over_tasks((f"task-{i // 10}", success) for i, success in enumerate(won))
+    assert group.over_tasks == pytest.approx(share.interval) and share.rate == group.success == 0.625
+    assert share.interval[1] - share.interval[0] > 0.5, "four tasks say little, however often they are attempted"
+
+
+def test_tasks_that_all_end_alike_are_no_proof_that_others_do(tmp_path: Path) -> None:
+    for name in ("gigpo", "grpo"):
+        write_run(tmp_path, name, {20: GOOD}, **{"credit.name": name})
+    (pair,) = tw.compare(tmp_path).pairs
+    assert pair.over_tasks is not None and pair.over_tasks.p == 1.0 and pair.over_tasks.interval is not None
+    assert pair.over_tasks.interval[0] < -0.1 and pair.over_tasks.interval[1] > 0.1
+
+
+def test_tests_over_tasks_count_scenarios_where_tasks_are_variants_of_them(tmp_path: Path) -> None:
+    """Eight scenarios of five variants that end alike; three of them are won by one side alone."""
+    for name, scenarios in (("gigpo", [1, 1, 1, 1, 1, 0, 0, 0]), ("grpo", [0, 0, 0, 1, 1, 0, 0, 0])):
+        write_run(tmp_path, name, {20: [bool(won) for won in scenarios for _ in range(5)]}, **{"credit.name": name})
+    alone = tw.compare(tmp_path)
+    (path, _) = sorted(tmp_path.glob("*/evals/*.json"))  # one run of the two was evaluated by a version without clusters
+    measured = json.loads(path.read_text())
+    for number, outcome in enumerate(measured["outcomes"]):
+        outcome["cluster"] = f"scenario {number // 5}"
+    path.write_text(json.dumps(measured))
+    together = tw.compare(tmp_path)
+    one, other = alone.pairs[0].over_tasks, together.pairs[0].over_tasks
+    assert one is not None and other is not None and one.interval is not None and other.interval is not None
+    assert one.difference == other.difference == 0.375
+    assert one.p < 0.001 and other.p == 0.25 and (one.clusters, other.clusters) == (40, 8)
+    assert other.interval[0] < 0 < one.interval[0] < one.interval[1] < other.interval[1]
+    assert "The 40 tasks are variants of 8 scenarios" in words(together) and "variants of" not in words(alone)
+    first, second = alone.groups[0].over_tasks, together.groups[0].over_tasks
+    assert first is not None and second is not None and second[1] - second[0] > 1.9 * (first[1] - first[0])
+
+
+def test_any_metric_is_shown_over_training(tmp_path: Path) -> None:
+    study(tmp_path, seeds=2)
+    path = tmp_path / "gigpo-1" / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("\n".join(json.dumps(line | {"collect/turns": 300.0, "only/here": 1.0}) for line in lines if line["iteration"] != 7))
+    found = tw.compare(tmp_path, metrics=["collect/turns", "only/here"])
+    turns, grpo, alone, nowhere = found.tracks
+    assert (turns.metric, turns.label, grpo.label) == ("collect/turns", "gigpo", "grpo")
+    assert turns.iterations == [*range(1, 7), *range(8, 21)], "only iterations that every run of the group has"
+    assert set(turns.mean) == {200.0} and set(grpo.mean) == {100.0} and turns.overall == 200.0
+    assert (turns.low[0], turns.high[0]) == (100, 300) and grpo.low[0] == grpo.high[0] == 100, "the least and the most of the seeds"
+    assert not alone.mean and alone.overall is None and not nowhere.mean
+    assert re.search(r"collect/turns +gigpo +1 to 20 +200 +200 +200 +200 +200 +100 +300", words(found))
+    assert quarters([1.0, 2.0, 3.0, 4.0, 6.0]) == [1.0, 2.0, 3.0, 5.0] and quarters([7.0]) == [None, None, None, 7.0]
+    height = [int.from_bytes(one.plot(tmp_path / "x.png").read_bytes()[20:24], "big") for one in (tw.compare(tmp_path), found)]
+    assert height[1] > height[0], "each metric has its place below the curves"
+    with pytest.raises(TurnwiseError, match=r"metric 'collect/turn'.*'collect/turns'"):
+        tw.compare(tmp_path, metrics=["collect/turn"])
+
+
+def test_success_by_type_of_task(tmp_path: Path) -> None:
+    study(tmp_path, seeds=2)
+    for path in tmp_path.glob("*/evals/*.json"):
+        measured = json.loads(path.read_text())
+        for number, outcome in enumerate(measured["outcomes"]):
+            outcome["type"] = "early" if number < 4 else "late"
+        path.write_text(json.dumps(measured))
+    found = tw.compare(tmp_path, by_type=True)
+    assert [(one.name, one.tasks) for one in found.types] == [("early", 4), ("late", 6)]
+    assert found.types[0].success == [1.0, 1.0] and found.types[1].success == pytest.approx([(3 + 4) / 12, 1 / 6])
+    assert "| late | 6 | 58.3 | 16.7 |" in found.to_markdown() and not tw.compare(tmp_path).types
+    result = CliRunner().invoke(app, ["compare", str(tmp_path), "--by-type", "--metric", "collect/turns", "--format", "markdown"])
+    assert "| late | 6 | 58.3 | 16.7 |" in result.output and "| collect/turns | grpo | 1 to 20 | 100 | 100 | 100 |" in result.output
+
+
+def test_tables_in_every_form(tmp_path: Path) -> None:
+    found = tw.compare(study(tmp_path), target=0.6)
+    assert "gigpo − grpo" in words(found) and "73.3" in words(found)
+    text = found.to_markdown()
+    assert "| gigpo − grpo | 3 | +23.3 |" in text and "| grpo | 3 | 50.0 |" in text
+    for block in re.findall(r"(?:^\|.*\|$\n?)+", text, re.MULTILINE):
+        assert len({line.count("|") for line in block.strip().split("\n")}) == 1
+    plain = json.loads(found.to_json())
+    assert plain["groups"][0]["success"] == pytest.approx(22 / 30) and plain["pairs"][0]["over_seeds"]["p_exact"] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"\xbd\xff\x00", "not JSON"),
+        (b"[]", "not a result of Turnwise"),
+        (b'{"outcomes": 3, "panel_hash": "x", "success": 1}', "another form .*not iterable"),
+        (b'{"outcomes": [], "panel_hash": "x", "success": 1}', "lacks 'split'"),
+    ],
+)
+def test_files_that_are_no_evaluations_are_named(tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / "odd.json").write_bytes(content)
+    with pytest.raises(TurnwiseError, match=rf"odd\.json: .*{words}"):
+        tw.compare([tmp_path / "odd.json"])
+
+
+def test_damage_in_a_run_is_named_with_its_place(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "a", {0: BAD, 20: GOOD})
+    metrics, evaluated = run / "metrics.jsonl", run / "evals" / "000020.json"
+    lines = metrics.read_bytes().splitlines(keepends=True)
+    metrics.write_bytes(b"".join([lines[0], b"\xff\xfe\n", *lines[2:]]))
+    with pytest.raises(TurnwiseError, match=r"metrics\.jsonl, line 2: not a line that a run writes"):
+        tw.compare([run])
+    metrics.write_bytes(b"".join(lines))
+    evaluated.write_bytes(b"\xff")
+    with pytest.raises(TurnwiseError, match=r"000020\.json: not JSON"):
+        tw.compare([run])
+
+
+def test_latex_is_escaped(tmp_path: Path) -> None:
+    assert latex(r"a_b & 50 % {x} \y ~ ^ $ # < −1 | – ×") == (
+        r"a\_b \& 50 \% \{x\} \textbackslash{}y \textasciitilde{} \textasciicircum{} \$ \# \textless{} $-$1 \textbar{} -- $\times$"
+    )
+    write_run(tmp_path, "a", {20: GOOD}, **{"env.options": {"house_style": "50%_off & {more}"}, "env.name": "household"})
+    write_run(tmp_path, "b", {20: BAD}, **{"env.options": {"house_style": "none"}, "env.name": "household"})
+    text = tw.compare(tmp_path).to_latex()
+    assert r"50\%\_off \& \{more\}" in text
+    outside = [line for line in text.splitlines() if not line.startswith(("%", "\\"))]
+    assert not re.search(r"(?<!\\)[%#_]", "\n".join(outside))
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 2
+
+
+def test_pictures_and_files_are_written(tmp_path: Path) -> None:
+    found = tw.compare(study(tmp_path / "runs"), target=0.6)
+    for kind, start in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")):
+        assert found.plot(tmp_path / f"curve.{kind}").read_bytes().startswith(start)
+    first = (tmp_path / "curve.svg").read_bytes()
+    assert found.plot(tmp_path / "curve.svg").read_bytes() == first  # no dates, no random ids
+    with pytest.raises(TurnwiseError, match=r"\.png, \.svg"):
+        found.plot(tmp_path / "curve.jpeg")
+    assert {path.name for path in found.write(tmp_path / "out")} == {f"comparison.{kind}" for kind in ("md", "tex", "json", "png")}
+
+
+def test_without_matplotlib_the_pip_line_is_said_and_the_tables_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    found = tw.compare(study(tmp_path / "runs"))
+    with pytest.raises(TurnwiseError, match=r"pip install 'turnwise\[plots\]'"):
+        found.plot(tmp_path / "curve.png")
+    assert len(found.write(tmp_path / "out")) == 3 and any("turnwise[plots]" in note for note in found.notes)
+
+
+def test_saved_evaluations_are_compared_like_runs(tmp_path: Path) -> None:
+    files = []
+    for name, won in (("gigpo", GOOD), ("grpo", MIDDLE)):
+        for seed in range(2):
+            config = Config.load(None, {"seed": seed, "credit.name": name, "model.tiny.max_length": 4096})
+            record = evaluation(config, won, {"config": config.model_dump(mode="json"), "environment": "household"})
+            files.append(tmp_path / f"{name}-{seed}.json")
+            files[-1].write_text(json.dumps(record))
+    found = tw.compare(files)
+    assert [(group.label, group.seeds) for group in found.groups] == [("gigpo", [0, 1]), ("grpo", [0, 1])]
+    chance = tmp_path / "chance.json"
+    chance.write_text(json.dumps(evaluation(config, BAD, {"player": "random", "temperature": None, "environment": "household"})))
+    with_chance = tw.compare([chance, *files])
+    assert [group.label for group in with_chance.groups] == ["credit.name=gigpo", "credit.name=grpo", "player=random"]
+    assert all(pair.over_tasks is not None for pair in with_chance.pairs)
+    plain = tmp_path / "elsewhere.json"
+    plain.write_text(json.dumps(evaluation(config, BAD, {"environment": "household"})))
+    assert tw.compare([plain]).groups[0].success == 0.2
+    assert tw.compare([write_run(tmp_path, "own", {20: GOOD}) / "evals" / "000020.json"]).groups[0].success == 0.8
+
+
+def test_models_that_are_only_prompted_are_told_apart_and_more_trials_are_another_question(tmp_path: Path) -> None:
+    def saved(name: str, agent: str, model: str, won: list[bool], **more: Any) -> Path:
+        config = Config.load(None, {"model.path": model, "agent.prompt": agent if agent == "plain" else "react"})
+        settings = {"config": config.model_dump(mode="json"), "environment": "household", "player": agent, "model": model, "examples": 0}
+        (tmp_path / name).write_text(json.dumps(evaluation(config, won, settings | more)))
+        return tmp_path / name
+
+    small, large = saved("small.json", "react", "small", BAD), saved("large.json", "react", "large", GOOD)
+    found = tw.compare([small, large])
+    assert [(group.label, group.success) for group in found.groups] == [("large", 0.8), ("small", 0.2)] and found.named_by == ["model"]
+    assert [group.label for group in tw.compare([small, saved("plain.json", "plain", "small", MIDDLE)]).groups] == ["plain", "react"]
+    tried = saved("tried.json", "reflexion", "small", GOOD, trials=[{"trial": 1}, {"trial": 2}])
+    with pytest.raises(TurnwiseError, match=r"trials is 1 \(small\) and 2 \(tried\)"):
+        tw.compare([small, tried])
+
+
+def test_evaluations_that_eval_saved_are_compared(tmp_path: Path) -> None:
+    for agent in ("random", "expert"):
+        words_typed = [
+            "eval",
+            "--agent",
+            agent,
+            "--env",
+            "numberline",
+            "--split",
+            "valid",
+            "--n",
+            "6",
+            "--save",
+            str(tmp_path / f"{agent}.json"),
+        ]
+        assert CliRunner().invoke(app, words_typed).exit_code == 0
+    found = tw.compare([tmp_path / "random.json", tmp_path / "expert.json"])
+    assert [group.label for group in found.groups] == ["expert", "random"] and found.named_by == ["player"]
+    assert found.groups[0].success == 1.0 and found.pairs[0].over_tasks is not None
+    assert CliRunner().invoke(app, [*words_typed[:-1], str(tmp_path / "more.json"), "env.max_turns=3"]).exit_code == 0
+    with pytest.raises(TurnwiseError, match=r"max turns is 10 .* and 3"):
+        tw.compare([tmp_path / "random.json", tmp_path / "more.json"])
+
+
+def test_an_evaluation_knows_how_it_was_measured() -> None:
+    settings_ = {
+        "agent.max_prompt_tokens": 96,
+        "engine.max_tokens": 3,
+        "agent.prompt": "action",
+        "model.tiny.layers": 1,
+        "model.tiny.hidden": 32,
+    }
+    recipe = Path(__file__).parents[2] / "recipes" / "ezpoints-tiny.toml"
+    result = tw.evaluate(recipe, n=4, temperature=0.7, **{**settings_, "seed": 3, "credit.name": "grpo", "model.tiny.heads": 2})
+    record = result.record()
+    assert (record["temperature"], record["environment"], record["split"], record["max_turns"]) == (0.7, "ezpoints", "valid", 6)
+    assert record["config"]["credit"]["name"] == "grpo" and record["seed"] == 3 and "out" not in record["config"]
+    assert record["config_hash"] == content_hash(
+        Config.load(recipe, {**settings_, "credit.name": "grpo", "model.tiny.heads": 2, "name": "other"})
+    )
+    assert record["config_hash"] != content_hash(Config.load(recipe, {**settings_, "model.tiny.heads": 2}))
+    assert len(record["outcomes"]) == 4 and record["panel_hash"] == result.panel_hash
+    json.dumps(record, allow_nan=False)
+
+
+def test_what_is_no_result_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{}")
+    (tmp_path / "cut.json").write_text('{"outcomes": [')
+    (tmp_path / "empty").mkdir()
+    for path, message in (
+        ("x.json", "not an evaluation"),
+        ("cut.json", "not JSON"),
+        ("empty", "neither a run"),
+        ("nowhere", "no such file"),
+    ):
+        with pytest.raises(TurnwiseError, match=message):
+            tw.compare(tmp_path / path)
+
+
+def records_of(successes: dict[str, dict[int, list[bool]]]) -> list[Record]:
+    panel = Panel("household", "valid", "ab", len(next(iter(next(iter(successes.values())).values()))), 1, 0.4, 10)
+    tasks = tuple(f"task-{i}" for i in range(panel.size))
+    return [
+        Record(
+            f"{name}-{seed}",
+            Path(f"{name}-{seed}"),
+            {"credit.name": name},
+            seed,
+            float(np.mean(won)),
+            1,
+            panel=panel,
+            tasks=tasks,
+            won=np.array(won, float),
+        )
+        for name, runs in successes.items()
+        for seed, won in runs.items()
+    ]
+
+
+outcomes = st.lists(st.booleans(), min_size=7, max_size=7)
+two_groups = st.fixed_dictionaries(
+    {name: st.dictionaries(st.integers(0, 6), outcomes, min_size=1, max_size=5) for name in ("gigpo", "grpo")}
+)
+
+
+@given(two_groups)
+def test_swapping_the_groups_flips_every_sign(successes: dict[str, dict[int, list[bool]]]) -> None:
+    (one, other), _ = grouped(records_of(successes))
+    there, back = pair_of(one, other), pair_of(other, one)
+    assert there.over_tasks is not None and back.over_tasks is not None
+    assert there.over_tasks.difference == pytest.approx(-back.over_tasks.difference)
+    assert there.over_tasks.effect_h == pytest.approx(-back.over_tasks.effect_h) and there.over_tasks.p == back.over_tasks.p
+    assert (there.over_seeds is None) == (back.over_seeds is None)
+    if there.over_seeds is not None and back.over_seeds is not None:
+        assert there.over_seeds.difference == pytest.approx(-back.over_seeds.difference)
+        assert there.over_seeds.p_exact == pytest.approx(back.over_seeds.p_exact)
+        if there.over_seeds.interval is not None and back.over_seeds.interval is not None:
+            assert there.over_seeds.interval == pytest.approx((-back.over_seeds.interval[1], -back.over_seeds.interval[0]))
+
+
+@settings(max_examples=40)
+@given(two_groups, st.randoms(use_true_random=False))
+def test_the_order_of_the_runs_does_not_matter(successes: dict[str, dict[int, list[bool]]], chance: Any) -> None:
+    records = records_of(successes)
+    mixed = list(records)
+    chance.shuffle(mixed)
+    (one, two), _ = grouped(records)
+    (third, fourth), _ = grouped(mixed)
+    assert (one.label, one.seeds, two.label, two.seeds) == (third.label, third.seeds, fourth.label, fourth.seeds)
+    assert pair_of(one, two) == pair_of(third, fourth)
+
+
+def test_the_command_prints_what_a_pipe_can_read(tmp_path: Path) -> None:
+    study(tmp_path / "runs")
+    command = [
+        sys.executable,
+        "-m",
+        "turnwise",
+        "compare",
+        str(tmp_path / "runs"),
+        "--format",
+        "json",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["named_by"] == ["credit.name"] and "written:" in done.stderr
+    wrong = subprocess.run([*command, "--format", "tabel"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2 and "table, markdown, latex, json" in wrong.stderr
+
+
+def test_comparing_loads_no_torch(tmp_path: Path) -> None:
+    study(tmp_path)
+    code = f"import sys, turnwise as tw; tw.compare({str(tmp_path)!r}); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_settings_in_which_groups_differ_besides_the_method_are_shown_in_every_format(tmp_path: Path) -> None:
+    for name in ("gspo", "arpo"):
+        write_run(tmp_path, name, {20: GOOD}, **{"method.name": name, "method.faithful": True})
+    found = tw.compare(tmp_path)
+    assert [group.label for group in found.groups] == ["arpo", "gspo"] and found.named_by == ["method.name"]
+    assert found.also_differ == {"objective.aggregation": {"token": ["arpo"], "turn": ["gspo"]}}
+    for text in (words(found), found.to_markdown(), found.to_latex().replace("\\_", "_")):
+        assert re.search(r"objective\.aggregation\W+token \(arpo\); turn \(gspo\)", text)
+    assert json.loads(found.to_json())["also_differ"] == found.also_differ
+
+
+def test_methods_on_top_of_one_recipe_differ_in_nothing_else(tmp_path: Path) -> None:
+    recipe = {"credit.norm": "none", "credit.gamma": 0.8, "objective.aggregation": "trajectory", "objective.kl": "loss"}
+    for name in ("grpo", "arpo", "gspo", "hgpo", "igpo", "ui_s1", "cispo", "loop"):
+        write_run(tmp_path, name, {20: GOOD}, recipe=recipe, **{"method.name": name})
+    found = tw.compare(tmp_path)
+    assert found.also_differ == {}
+    assert "also differ" not in words(found)
+
+
+def test_an_option_that_is_not_set_is_compared_by_its_default(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", {20: GOOD}, **{"credit.name": "gigpo"})
+    write_run(tmp_path, "b", {20: GOOD}, **{"credit.name": "igpo"})
+    write_run(tmp_path, "c", {20: GOOD}, **{"credit.name": "graph_gpo", "objective.clip_low": 0.1})
+    found = tw.compare(tmp_path).also_differ
+    assert found["credit.gamma"] == {"0.95": ["gigpo"], "1.0": ["igpo"]}, "a discount per graph distance is another setting"
+    assert found["objective.clip_low"] == {"the default": ["gigpo", "igpo"], "0.1": ["graph_gpo"]}
