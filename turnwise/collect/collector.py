@@ -20,6 +20,7 @@ from typing import Protocol
 
 from turnwise.agent.text import stated_goal
 from turnwise.collect.branching import Arriving, Trails, begun
+from turnwise.collect.hooks import Hooks
 from turnwise.collect.order import Answers
 from turnwise.collect.rewards import BadReward, Rewards
 from turnwise.collect.seats import Table, note, seated
@@ -107,7 +108,7 @@ class Waiting(Protocol):
 
 @dataclass
 class Collector:
-    """Plays attempts to their ends. `max_turns` is the step limit; `cancelled` is asked between turns and ends everything when true.
+    """Plays attempts to their ends. `max_turns` is the step limit; `hooks` are told what happens, and can end everything between turns.
     `ordered`: the result does not depend on the speed of worker processes (order.py). `snapshots`: ask environments for a snapshot before
     every turn, so that later attempts can branch there without replaying actions; kept as long as the collector. `counts` has
     `lost_branches`, and `lost` says why the first of them was lost. `hand_over` is called with every attempt that is over (no trajectory: a
@@ -117,12 +118,8 @@ class Collector:
     policy: Policy
     max_turns: int
     rewards: Rewards = field(default_factory=Rewards)
-    cancelled: Callable[[], bool] = lambda: False
-    on_turn: Callable[[Trajectory], None] = lambda trajectory: None
-    on_start: Callable[[int], None] = lambda count: None  # called with the number of additional attempts that will be made
-    on_end: Callable[[Trajectory], None] = lambda trajectory: None  # called when one of them is over
+    hooks: Hooks = field(default_factory=Hooks)
     ordered: bool = True
-    on_fault: Callable[[Trajectory, EnvResult], None] = lambda trajectory, result: None
     snapshots: bool = False
     counts: Counter[str] = field(default_factory=Counter)
     lost: str = ""
@@ -136,7 +133,7 @@ class Collector:
         """The trajectories of all starts, in their order. If cancelled, the partial trajectories of those that had begun."""
         waiting = deque(starts)
         order = [start.number for start in waiting]
-        self.on_start(len(order))
+        self.hooks.on_start(len(order))
         with rare_searches():
             done = self._play(waiting)
         return [trajectory for number in order for trajectory in done.get(number, ())]
@@ -151,13 +148,11 @@ class Collector:
                 slot = free.popleft()
                 active[slot] = self._launch(waiting.popleft(), slot)
             self._hear(active)
-            while (
-                self.pool.pending and not self.pool.pids
-            ):  # a branch that is not there yet, a snapshot: in this process they are ready at once
+            while self.pool.pending and not self.pool.pids:  # a branch that is not there yet, a snapshot: here they are ready at once
                 self._hear(active)
             for answer in self._decided():
                 self._answered(active[answer.slot], answer)
-            if self.cancelled():
+            if self.hooks.cancelled():
                 self._cancel(active.values())
                 waiting.clear()
             for slot in [key for key, attempt in active.items() if attempt.over and key == attempt.slot]:
@@ -321,7 +316,7 @@ class Collector:
         trajectory.final_anchor = transition.observation.key
         self.policy.observe(attempt.key, turn, transition)
         attempt.turn = None
-        self.on_turn(trajectory)
+        self.hooks.on_turn(trajectory)
 
     def _answered(self, attempt: Attempt, answer: Answer) -> None:
         if attempt.over:  # cancelled while the policy was thinking
@@ -336,13 +331,13 @@ class Collector:
 
     def _fault(self, attempt: Attempt, result: EnvResult) -> None:
         self._stop(attempt, Stop.ENVIRONMENT_TIMEOUT if result.fault is Fault.TIMEOUT else Stop.ENVIRONMENT_FAULT, result.message)
-        self.on_fault(attempt.trajectory, result)
+        self.hooks.on_fault(attempt.trajectory, result)
 
     def _stop(self, attempt: Attempt, stop: Stop, detail: str = "") -> None:
         attempt.trajectory.stop, attempt.trajectory.stop_detail = stop, detail
         attempt.over = True
         self.policy.end(attempt.key)
-        self.on_end(attempt.trajectory)
+        self.hooks.on_end(attempt.trajectory)
         if attempt.game is not None and stop is not Stop.DONE:
             self._leave(attempt.game, stop, detail)
 
