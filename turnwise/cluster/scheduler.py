@@ -281,8 +281,8 @@ class Scheduler:
         return actions
 
     def _engine_for(self, record: _Record) -> str | None:
-        """The engine for a group, or None if it must wait: the one that it prefers, otherwise the least loaded one; the one where it has just
-        failed only if there is no other."""
+        """The engine for a group, or None if it must wait: the one that it prefers, otherwise the least loaded one; the one
+        where it has just failed only if there is no other."""
         needed = record.batch - self.staleness
         if not self.may_begin(record.batch):
             return None
