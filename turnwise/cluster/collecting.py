@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from turnwise.cluster.work import Call, Outcome, Spec, Work, lost
 from turnwise.cluster.workers import WorkerHooks
-from turnwise.collect.seats import in_order
+from turnwise.collect.games import in_order
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.envs.pool import EnvResult

@@ -22,7 +22,7 @@ from turnwise.cluster.metrics import drop_metrics
 from turnwise.cluster.scheduler import Action, Dispatch, Ended, Group, Lease, Scheduler
 from turnwise.cluster.work import Outcome, Spec, lost
 from turnwise.cluster.workers import RolloutWorkers, Worker
-from turnwise.collect.seats import in_order, planned_group
+from turnwise.collect.games import in_order, planned_group
 from turnwise.collect.source import Brought, Collected, Mark, distinct, mark_of
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory, sound
