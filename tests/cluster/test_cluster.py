@@ -25,7 +25,7 @@ from turnwise.cluster.placement import Demand, Node, crowded, lacking, place
 from turnwise.cluster.probe import here as installed_here
 from turnwise.cluster.probe import problems
 from turnwise.cluster.start import connect, free_port
-from turnwise.collect.seats import SEAT
+from turnwise.collect.games import PLAYER_OFFSET
 from turnwise.recipe.schema import Config
 from turnwise.recipe.writing import content_hash, to_toml
 from turnwise.report.cluster_check import check_command, on_cpus
@@ -362,8 +362,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def seats_of(folder: Path, iteration: int) -> list[int]:
     """The seat of every trajectory that was learned from."""
     found = stored_trajectories(Run(folder), iteration)
-    assert all({turn.info["seat"] for turn in one.turns} == {int(one.id) // SEAT} for one in found)
-    return [int(one.id) // SEAT for one in found]
+    assert all({turn.info["seat"] for turn in one.turns} == {int(one.id) // PLAYER_OFFSET} for one in found)
+    return [int(one.id) // PLAYER_OFFSET for one in found]
 
 
 def test_one_engine_gives_the_weights_of_one_process_for_both_seats_of_a_game(nodes: Any, plain: dict[str, Any], tmp_path: Path) -> None:

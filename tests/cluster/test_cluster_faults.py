@@ -33,8 +33,8 @@ from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
 from turnwise.cluster.work import Spec
 from turnwise.cluster.worker import RolloutWorker
 from turnwise.cluster.workers import RolloutWorkers, WorkerHooks
+from turnwise.collect.games import PLAYER_OFFSET
 from turnwise.collect.hooks import Hooks
-from turnwise.collect.seats import SEAT
 from turnwise.collect.source import LocalSource
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory
@@ -458,7 +458,7 @@ def test_a_game_with_two_seats_is_played_whole_whatever_is_lost(fake: None) -> N
     dies = Dies(None, 20, game)
     found, _ = trained(dies.start, staleness=2, batches=4)
     games = range(4 * GROUPS * SIZE)
-    assert dies.struck and sorted(map(int, found.learned)) == sorted([*games, *(number + SEAT for number in games)])
+    assert dies.struck and sorted(map(int, found.learned)) == sorted([*games, *(number + PLAYER_OFFSET for number in games)])
 
 
 # -- real processes ----------------------------------------------------------------------------------------------------------------------

@@ -98,6 +98,9 @@ class Counter:
     def progress(self) -> int:
         return self.beats
 
+    def waited(self) -> float:
+        return 0.0
+
 
 @pytest.fixture(scope="module", autouse=True)
 def running() -> Iterator[None]:
@@ -186,6 +189,9 @@ class Slowed:
     def waited(self) -> float:
         return self.waits
 
+    def progress(self) -> float:
+        return self.now
+
 
 def test_a_rank_has_worked_while_it_did_not_wait_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     learner, own = Slowed(), Rank(lambda rank, size, address: learner, 1, 2)
@@ -207,7 +213,7 @@ def test_the_work_of_ranks_is_told_once_and_that_of_lost_ranks_too(ranks: Callab
     assert own.worked() == [0.0, 0.0]
 
 
-def test_a_gang_that_is_lost_again_and_again_ends_the_run(ranks: Callable[..., LearnerRanks]) -> None:
+def test_ranks_that_are_lost_again_and_again_end_the_run(ranks: Callable[..., LearnerRanks]) -> None:
     own = ranks(retries=1)
     with pytest.raises(TurnwiseError, match=r"lost 2 times in a row .*rank 0 was lost.*then resume the run"):
         own.call("add_and_die", 1, 0, 5)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from slow_scheduler import Table
 
-from turnwise.cluster.scheduler import Action, Cancel, Dispatch, Ended, Group, Lease, Scheduler, ended
+from turnwise.cluster.scheduler import Action, Cancel, Dispatch, Ended, Group, Lease, Scheduler
 from turnwise.util.errors import TurnwiseError
 
 ENGINES = ("A", "B", "C")
@@ -18,6 +18,10 @@ ENGINES = ("A", "B", "C")
 
 def leases(actions: list[Action]) -> list[Lease]:
     return [action.lease for action in actions if isinstance(action, Dispatch)]
+
+
+def ended(actions: list[Action]) -> dict[int, str]:
+    return {action.group.id: action.how for action in actions if isinstance(action, Ended)}
 
 
 def busy(groups: int = 2, **settings: Any) -> tuple[Scheduler, list[Lease]]:
@@ -30,12 +34,12 @@ def busy(groups: int = 2, **settings: Any) -> tuple[Scheduler, list[Lease]]:
 
 
 def test_groups_go_out_in_order_to_the_least_loaded_engine_up_to_its_capacity() -> None:
-    scheduler = Scheduler(groups_per_batch=8, staleness=0, capacity={"A": 2, "B": 1})
+    scheduler = Scheduler(groups_per_batch=8, staleness=0, capacity=2)
     actions = scheduler.engine_up("A", 0) + scheduler.engine_up("B", 0)
     for id in range(5):
         actions += scheduler.submit(Group(id, 0, 8))
-    assert [(lease.group, lease.engine) for lease in leases(actions)] == [(0, "A"), (1, "B"), (2, "A")]
-    assert [(lease.group, lease.engine) for lease in leases(scheduler.finished(leases(actions)[1], 0))] == [(3, "B")]
+    assert [(lease.group, lease.engine) for lease in leases(actions)] == [(0, "A"), (1, "B"), (2, "A"), (3, "B")]
+    assert [(lease.group, lease.engine) for lease in leases(scheduler.finished(leases(actions)[1], 0))] == [(4, "B")]
 
 
 def test_a_group_goes_to_the_engine_that_it_prefers_if_that_has_room() -> None:
@@ -102,14 +106,6 @@ def test_a_group_that_fails_too_often_ends_as_failed() -> None:
     assert scheduler.missing(0) == 1
 
 
-def test_a_lease_expires_at_its_deadline() -> None:
-    scheduler, (lease,) = busy(groups=1, deadline=10.0)
-    assert scheduler.tick(9.0) == []
-    actions = scheduler.tick(10.0)
-    assert actions[0] == Cancel(lease, "A") and leases(actions)[0].deadline == 20.0
-    assert scheduler.finished(lease, 0, now=11.0) == []
-
-
 def test_an_engine_that_comes_back_without_notice_has_lost_its_leases() -> None:
     scheduler, given = busy()
     assert [lease.attempt for lease in leases(scheduler.engine_up("A", 0))] == [2, 2]
@@ -124,9 +120,7 @@ def test_an_engine_that_comes_back_without_notice_has_lost_its_leases() -> None:
         (lambda scheduler: scheduler.formed(0) and scheduler.formed(0), "batch 0 was formed before"),
         (lambda scheduler: scheduler.formed(0) and scheduler.submit(Group(7, 0, 8)), "after its batch 0 was formed; the next is 1"),
         (lambda scheduler: Scheduler(1, -1, 1), "staleness is -1; it must be at least 0"),
-        (lambda scheduler: Scheduler(1, 0, {"A": 0}), "the capacity of A is 0; it must be at least 1"),
-        (lambda scheduler: Scheduler(1, 0, 1, deadline=0), "the deadline is 0 s"),
-        (lambda scheduler: Scheduler(1, 0, {"A": 1}).engine_up("B", 0), "no capacity is given for the engine 'B'"),
+        (lambda scheduler: Scheduler(1, 0, 0), "capacity is 0; it must be at least 1"),
     ],
 )
 def test_what_cannot_be_is_an_error(wrong: Any, message: str) -> None:
@@ -144,17 +138,13 @@ class AnythingMayHappen(RuleBasedStateMachine):
     @initialize(
         staleness=st.integers(0, 3),
         retries=st.integers(0, 2),
-        deadline=st.sampled_from([None, 3.0]),
-        rooms=st.lists(st.integers(1, 3), min_size=3, max_size=3),
+        capacity=st.integers(1, 3),
         up=st.sets(st.sampled_from(ENGINES), min_size=1),
         groups=st.integers(0, 4),
     )
-    def begin(self, staleness: int, retries: int, deadline: float | None, rooms: list[int], up: set[str], groups: int) -> None:
-        room = dict(zip(ENGINES, rooms, strict=True))
-        self.settings: dict[str, Any] = {"groups_per_batch": 2, "staleness": staleness, "capacity": room, "retries": retries}
-        self.settings["deadline"] = deadline
-        self.scheduler = Scheduler(**self.settings)
-        self.table = Table(staleness, room, retries, deadline)
+    def begin(self, staleness: int, retries: int, capacity: int, up: set[str], groups: int) -> None:
+        self.scheduler = Scheduler(2, staleness, capacity, retries)
+        self.table = Table(staleness, capacity, retries)
         self.given: list[Lease] = []
         for name in sorted(up):
             self.engine_up(name, 0)
@@ -200,14 +190,9 @@ class AnythingMayHappen(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(ENGINES), ahead=st.integers(0, 1))
     def engine_published(self, name: str, ahead: int) -> None:
-        """An engine may have new weights before the driver hooks that they are published."""
+        """An engine may have new weights before the driver hears that they are published."""
         version = self.table.version + ahead
         self.table.engine_published(name, version, self.heard(self.scheduler.engine_published(name, version)))
-
-    @rule(seconds=st.sampled_from([1.0, 5.0]))
-    def tick(self, seconds: float) -> None:
-        now = self.table.now + seconds
-        self.table.tick(now, self.heard(self.scheduler.tick(now)))
 
     @rule(skipped=st.sampled_from([0, 0, 0, 1]))
     def form(self, skipped: int) -> None:
@@ -223,7 +208,7 @@ class AnythingMayHappen(RuleBasedStateMachine):
         assert set(rows) | set(self.table.ends) == set(range(self.scheduler.next_id)), "a group was lost"
         batches = {row.batch for row in rows.values()}
         assert sorted(rows) == sorted(id for batch in batches for id in self.scheduler.unfinished(batch) + self.scheduler.held(batch))
-        assert all(self.scheduler.running(name) == self.table.running(name) <= self.settings["capacity"][name] for name in ENGINES)
+        assert all(self.scheduler.running(name) == self.table.running(name) <= self.table.capacity for name in ENGINES)
 
     def teardown(self) -> None:
         """One engine with current weights is enough for everything to end."""
@@ -245,7 +230,7 @@ TestAnythingMayHappen = AnythingMayHappen.TestCase
 
 
 def test_the_rules_would_notice_a_group_that_ends_twice_or_comes_too_late() -> None:
-    table = Table(staleness=0, room={"A": 1}, retries=0, deadline=None)
+    table = Table(staleness=0, capacity=1, retries=0)
     group = Group(0, 1, 8)
     table.engine_up("A", 0, [])
     with pytest.raises(AssertionError, match="not the weights"):

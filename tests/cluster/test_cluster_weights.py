@@ -55,20 +55,29 @@ def test_broadcast_weights_arrive_bit_by_bit_over_gloo() -> None:
     assert version == 4 and same(found, weights())
 
 
+SHARED: list[torch.Tensor] = []
+
+
+def opened(number: int, *rest: Any) -> torch.Tensor:
+    """What opens a handle in another process: here, the tensor that was shared."""
+    return SHARED[number]
+
+
 @pytest.fixture
 def handles(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.Tensor]]:
     """Handles on a CPU: the tensors themselves. Gives those that were shared."""
-    shared: list[torch.Tensor] = []
+    shared = SHARED
 
     def reduce(tensor: torch.Tensor) -> Any:
         shared.append(tensor)
-        return (lambda *arguments: arguments[0]), (tensor, *[None] * 6)
+        return opened, (len(shared) - 1, *[None] * 6)
 
     monkeypatch.setattr("torch.multiprocessing.reductions.reduce_tensor", reduce)
     monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
     monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
     monkeypatch.setattr("turnwise.cluster.weights.gpu_name", lambda index: "the only one")
     yield shared
+    shared.clear()
     close_handles()
 
 
@@ -106,7 +115,7 @@ def test_handles_travel_as_bytes_that_an_engine_reads_once(handles: list[torch.T
         ipc.publish(version)
         ipc.send(actor)
     first, again = sent
-    assert isinstance(first.parts, bytes) and same(first.tensors(CPU), own)
+    assert isinstance(first.pickled, bytes) and same(first.tensors(CPU), own)
     monkeypatch.setattr("turnwise.cluster.weights.pickle.loads", lambda given: pytest.fail("they are open already"))
     assert again.tensors(CPU) is first.tensors(CPU)
 

@@ -15,6 +15,7 @@ from toy_env import Corridor
 from turnwise import Stop, Task, TurnwiseError
 from turnwise.agent.base import Parsed, Prompt
 from turnwise.collect.collector import Branch, Collector, Start
+from turnwise.collect.hooks import Hooks
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.data.rollouts import Trajectory
 from turnwise.engines.base import Sampling
@@ -98,7 +99,7 @@ def test_a_branch_of_a_branch_arrives_too() -> None:
 def test_a_branch_that_does_not_arrive_is_dropped_and_counted_and_the_others_go_on() -> None:
     ended: list[Trajectory] = []
     with Pool(Drifting, 4) as pool:
-        collector = Collector(pool, policy(WordEngine(bias=0)), max_turns=5, on_end=ended.append)
+        collector = Collector(pool, policy(WordEngine(bias=0)), max_turns=5, hooks=Hooks(on_end=ended.append))
         starts, parents = parents_of(collector)
         ended.clear()
         found = collector.run([Start(s.task, s.group, 100 + s.number, 0, 3, Branch(p, 2)) for s, p in zip(starts, parents, strict=True)])

@@ -15,6 +15,7 @@ from toy_env import Corridor
 
 from turnwise import Rollouts, Stop, Task, TaskSet
 from turnwise.collect.collector import Answer, Collector, Start
+from turnwise.collect.hooks import Hooks
 from turnwise.collect.panel import panel_starts
 from turnwise.collect.rewards import Rewards, Term
 from turnwise.collect.source import summarise
@@ -94,7 +95,7 @@ def test_a_broken_environment_ends_its_own_attempt_alone(trouble: str, workers: 
 def test_cancelling_ends_everything_between_turns() -> None:
     engine, turns = WordEngine(), []
     starts = Places(numbered(5), seed=1, group_size=3).starts(0, 4)
-    found = play(engine, starts, cancelled=lambda: len(turns) > 5, on_turn=turns.append)
+    found = play(engine, starts, hooks=Hooks(cancelled=lambda: len(turns) > 5, on_turn=turns.append))
     assert len(found) < len(starts) and any(t.stop is Stop.CANCELLED for t in found)
 
 

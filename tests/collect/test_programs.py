@@ -29,6 +29,7 @@ from turnwise.agent import Agent, AgentSettings
 from turnwise.agent.chat import Chat
 from turnwise.collect.call_trees import SIDE, text_of
 from turnwise.collect.collector import Collector
+from turnwise.collect.hooks import Hooks
 from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.programs import ProgramCollector, read_worth
 from turnwise.data.attempts import Branch, Start
@@ -210,7 +211,7 @@ def test_a_reward_function_that_fails_is_a_fault_that_shows_its_lines() -> None:
 
     heard: list[Any] = []
     work = collector(program_cases.two_turns, reward=wrong)
-    work.on_fault = lambda trajectory, result: heard.append(result.message)
+    work.hooks = Hooks(on_fault=lambda trajectory, result: heard.append(result.message))
     (trajectory,) = work.run(starts(1))
     assert trajectory.stop is Stop.ENVIRONMENT_FAULT and not trajectory.turns and "finite number" in heard[0]
 
@@ -299,7 +300,7 @@ def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> Non
     child = "import subprocess, time; child = subprocess.Popen(['sleep', '60'])"
     end = f"{child}\nopen({str(mark)!r}, 'w').write(f'{{child.pid}}.')\ntime.sleep(60)"
     work = collector(command=[sys.executable, "-I", "-S", "-c", COMMAND + end, "{prompt}"])
-    work.cancelled = lambda: mark.exists() and mark.read_text().endswith(".")
+    work.hooks = Hooks(cancelled=lambda: mark.exists() and mark.read_text().endswith("."))
     (trajectory,) = work.run(starts(1))
     assert trajectory.stop is Stop.CANCELLED and len(trajectory.turns) == 1
     status = Path(f"/proc/{mark.read_text()[:-1]}/stat")
@@ -368,7 +369,7 @@ def test_a_daemon_that_a_command_starts_ends_with_its_attempt(tmp_path: Path, en
         run.wait()
     else:
         work = collector(command=words)
-        work.cancelled = lambda: end == "cancelled" and mark.exists() and Path(f"{mark}2").exists()
+        work.hooks = Hooks(cancelled=lambda: end == "cancelled" and mark.exists() and Path(f"{mark}2").exists())
         work.run(starts(1))
     pids = [int(Path(f"{mark}{more}").read_text()) for more in ("", "2")]
     try:

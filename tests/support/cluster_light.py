@@ -125,8 +125,7 @@ class LightParts:
 
     def collector(self, spec: Spec) -> Collector:
         policy = ModelPolicy(self.engine, WordContext, read, Sampling())
-        own = {"on_turn": self.on_turn, "on_end": self.hooks.on_end, "on_fault": self.hooks.on_fault, "cancelled": self.hooks.cancelled}
-        return Collector(self.pool, policy, max_turns=6, snapshots=spec.training, **own)
+        return Collector(self.pool, policy, max_turns=6, hooks=replace(self.hooks, on_turn=self.on_turn), snapshots=spec.training)
 
     def on_turn(self, trajectory: Trajectory) -> None:
         self.turns, self.group = self.turns + 1, trajectory.group

@@ -23,29 +23,21 @@ class Row:
 
 
 @dataclass
-class Engine:
-    version: int
-    room: int
-
-
-@dataclass
 class Table:
     staleness: int
-    room: dict[str, int]
+    capacity: int
     retries: int
-    deadline: float | None
     version: int = 0
-    now: float = 0.0
     formed: int = 0
     rows: dict[int, Row] = field(default_factory=dict)
-    engines: dict[str, Engine] = field(default_factory=dict)
+    engines: dict[str, int] = field(default_factory=dict)  # the versions that they have
     ends: dict[int, str] = field(default_factory=dict)
 
     # Each event says what must end and what must be cancelled because of it; `check` compares that with the actions.
 
     def engine_up(self, name: str, version: int, actions: list[Action]) -> None:
         must = self._lose(name)
-        self.engines[name] = Engine(version, self.room[name])
+        self.engines[name] = version
         self.check(actions, must, set())
 
     def engine_down(self, name: str, actions: list[Action]) -> None:
@@ -73,15 +65,8 @@ class Table:
 
     def engine_published(self, name: str, version: int, actions: list[Action]) -> None:
         if name in self.engines:
-            self.engines[name].version = version
+            self.engines[name] = version
         self.check(actions, {}, set())
-
-    def tick(self, now: float, actions: list[Action]) -> None:
-        self.now = max(self.now, now)
-        late = [row for row in self.rows.values() if row.lease and row.lease.deadline is not None and row.lease.deadline <= self.now]
-        cancelled = {row.lease for row in late if row.lease}
-        must = {id: how for row in late for id, how in self._back(row).items()}
-        self.check(actions, must, cancelled)
 
     def form(self, batch: int, actions: list[Action]) -> None:
         self.formed, must, cancelled = batch + 1, {}, set()
@@ -119,15 +104,14 @@ class Table:
             assert not (row.waits and self._free(row)), "admitted work waits although an engine could take it"
 
     def _dispatched(self, action: Dispatch) -> None:
-        row, engine = self.rows[action.lease.group], self.engines[action.engine]
+        row = self.rows[action.lease.group]
         assert row.waits and row is min((one for one in self.rows.values() if one.waits), key=lambda one: (one.batch, one.group.id))
         free = self._free(row)
         assert action.engine in free, "the engine has no room, or not the weights"
         row.attempts += 1
-        due = None if self.deadline is None else self.now + self.deadline
-        assert action.lease == Lease(row.group.id, row.attempts, action.engine, engine.version, due)
+        assert action.lease == Lease(row.group.id, row.attempts, action.engine, self.engines[action.engine])
         if row.failures == 0:
-            load = {name: self.running(name) / self.engines[name].room for name in free}
+            load = {name: self.running(name) for name in free}
             assert action.engine == row.group.prefers if row.group.prefers in free else load[action.engine] == min(load.values())
         row.lease = action.lease
 
@@ -136,7 +120,7 @@ class Table:
         needed = row.batch - self.staleness
         if self.version < needed:
             return []
-        return [name for name, one in self.engines.items() if one.version >= needed and self.running(name) < one.room]
+        return [name for name, version in self.engines.items() if version >= needed and self.running(name) < self.capacity]
 
     def running(self, name: str) -> int:
         return sum(row.lease is not None and row.lease.engine == name for row in self.rows.values())

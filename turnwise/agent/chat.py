@@ -201,24 +201,27 @@ class Chat:
         frame = self.frame(role)
         content = self.marked(text)
         if self.vision is not None and (pictures := self.shown(content)):
-            ids = self.vision.encode(self._after_answer(role, neutral(content)), pictures)
+            role = role if frame is self._frames.get(role) else "user"
+            ids = self.vision.encode(self.after_answer([{"role": role, "content": neutral(content)}]), pictures)
         else:
             ids = self.encode(frame.before + content + frame.after)
         if len(response_ids) and self.end_id is not None and response_ids[-1] == self.end_id:
             return ids[ids.index(self.end_id) + 1 :]
         return ids
 
-    def _after_answer(self, role: str, content: str) -> str:
-        """The text from the end of the agent's response on, with this message: rendered, because a template may write images in its own
-        way."""
-        role = role if self.frame(role) is self._frames.get(role) else "user"
+    def after_answer(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+        """What the template writes after the text of an answer, if these messages follow. The system message is left out: some templates
+        move it to the last message, where it would be repeated every turn."""
+        problem = "it does not show an earlier answer"
         for start in STARTS:
-            talk = [*start, _user(ASKED), {"role": "assistant", "content": ANSWER}, {"role": role, "content": content}]
             try:
-                return self.render(talk).partition(ANSWER)[2]
-            except TurnwiseError:
+                text = self.render([*start, _user(ASKED), {"role": "assistant", "content": ANSWER}, *messages], tools)
+            except TurnwiseError as error:
+                problem = str(error)
                 continue
-        raise TurnwiseError("the chat template fails on a later message with images. Use context = 'window'")
+            if text.count(ANSWER) == 1:
+                return text.partition(ANSWER)[2]
+        raise TurnwiseError(f"the chat template cannot continue a conversation with these messages: {problem}")
 
     def frame(self, role: str = "user") -> Frame:
         """The fixed text around a later message of this role."""
@@ -235,18 +238,12 @@ class Chat:
         return frame
 
     def _find_frame(self, role: str) -> Frame | None:
-        # without the system message: some templates move it to the last message, where it would be repeated every turn
-        for start in STARTS:
-            talk = [*start, _user(ASKED), {"role": "assistant", "content": ANSWER}]
-            try:
-                text = self.render([*talk, {"role": role, "content": NEXT}])
-                tried = self.render([*talk, {"role": role, "content": PROBE}])
-            except TurnwiseError:
-                continue
-            between, _, after = text.partition(ANSWER)[2].partition(NEXT)
-            if text.count(ANSWER) == text.count(NEXT) == 1 and tried.endswith(f"{ANSWER}{between}{PROBE}{after}"):
-                return Frame(between, after)
-        return None
+        try:
+            text, probed = (self.after_answer([{"role": role, "content": content}]) for content in (NEXT, PROBE))
+        except TurnwiseError:
+            return None
+        before, _, after = text.partition(NEXT)
+        return Frame(before, after) if text.count(NEXT) == 1 and probed == f"{before}{PROBE}{after}" else None
 
     @cached_property
     def end_id(self) -> int | None:

@@ -131,19 +131,7 @@ class Dialogue:
         return Frame(before, after)
 
     def _after_answer(self, messages: list[dict[str, Any]]) -> str:
-        """What the template writes after the text of an answer, if these messages follow."""
-        start: list[dict[str, Any]]
-        problem = "it does not show an earlier answer"
-        for start in ([], [{"role": "system", "content": "."}]):
-            talk = [*start, {"role": "user", "content": ASKED}, {"role": "assistant", "content": ANSWER}, *messages]
-            try:
-                text = self.chat.render(talk, [])
-            except TurnwiseError as error:
-                problem = str(error)
-                continue
-            if text.count(ANSWER) == 1:
-                return text.partition(ANSWER)[2]
-        raise TurnwiseError(f"the chat template cannot continue a conversation with these messages: {problem}")
+        return self.chat.after_answer(messages, [])
 
     def _with_system(self, messages: Sequence[Said], more: list[str]) -> list[Said]:
         """The conversation with further texts in its system message, or in its first message if the template has no system role."""

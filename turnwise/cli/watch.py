@@ -16,6 +16,7 @@ from rich.text import Text
 
 from turnwise.collect.collector import Answer, Collector, Policy, Start
 from turnwise.collect.faults import FaultWatch, faulted
+from turnwise.collect.hooks import Hooks
 from turnwise.collect.player_policy import PLAYERS, PlayerPolicy, advised, player
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.data.tasks import Task
@@ -72,7 +73,7 @@ def watch(
             policy = build_model_policy(config, folder, config.eval.temperature if temperature is None else temperature, stack)
         pool = stack.enter_context(Pool(factory, 1, **limits))
         watched = Watched(policy, teller)
-        collector = Collector(pool, watched, step_limit(own), build_rewards(config), on_fault=faults.on_fault)
+        collector = Collector(pool, watched, step_limit(own), build_rewards(config), Hooks(on_fault=faults.on_fault))
         for number, chosen in enumerate(_tasks(own.name, task, split, n, seed, dict(own.options))):
             chance = seed if number == 0 else derive(seed, "watch", number)
             teller.title(f"{own.name}, task {chosen.id} ({chosen.split}), seed {seed}, played by {agent}")

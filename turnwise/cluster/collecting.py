@@ -15,16 +15,14 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-from turnwise.cluster.work import Call, Outcome, Spec, Work
+from turnwise.cluster.work import Call, Outcome, Spec, Work, lost
 from turnwise.cluster.workers import WorkerHooks
-from turnwise.collect.branching import begun
-from turnwise.collect.seats import in_order
+from turnwise.collect.games import in_order
 from turnwise.data.attempts import Start
-from turnwise.data.rollouts import Stop, Trajectory, Turn
+from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.envs.pool import EnvResult
 from turnwise.util.errors import Stopped, TurnwiseError
 
-LOST = "the engine that played it was lost too often"
 _sessions = count()
 
 
@@ -65,7 +63,7 @@ class RemoteCollector:
         trajectories: dict[int | str, Trajectory] = {}
         for k, outcome in self._do({k: Call("run", (share,)) for k, share in shares.items()}).items():
             if outcome is None and not self.workers.hooks.cancelled():
-                trajectories |= {start.number: _lost(start) for start in shares[k]}
+                trajectories |= {start.number: lost(start) for start in shares[k]}
             elif outcome is not None:
                 trajectories |= {trajectory.id: trajectory for trajectory in outcome.value}
         return in_order(planned, trajectories)
@@ -148,10 +146,3 @@ class RemoteCollectors:
     @property
     def _session(self) -> RemoteCollector:
         return self.evaluation() if self._current is None or self.overlapping else self._current
-
-
-def _lost(start: Start) -> Trajectory:
-    """An attempt that no engine could play."""
-    trajectory = begun(start)
-    trajectory.stop, trajectory.stop_detail = Stop.ENGINE_FAULT, LOST
-    return trajectory

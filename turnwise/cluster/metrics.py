@@ -21,7 +21,6 @@ DROPS = {
     "stale": "stale_groups",
     "failed": "failed_groups",
     "retried": "repeated_groups",
-    "expired": "expired_leases",
     "ignored": "late_answers",
 }
 

@@ -13,25 +13,20 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Any
 
 from turnwise.cluster.metrics import drop_metrics
 from turnwise.cluster.scheduler import Action, Dispatch, Ended, Group, Lease, Scheduler
-from turnwise.cluster.work import Outcome, Spec
+from turnwise.cluster.work import Outcome, Spec, lost
 from turnwise.cluster.workers import RolloutWorkers, Worker
-from turnwise.collect.branching import begun
-from turnwise.collect.seats import in_order, planned_group
+from turnwise.collect.games import in_order, planned_group
 from turnwise.collect.source import Brought, Collected, Mark, distinct, mark_of
 from turnwise.data.attempts import Start
-from turnwise.data.rollouts import Stop, Trajectory, sound
+from turnwise.data.rollouts import Trajectory, sound
 from turnwise.data.tasks import Task
-from turnwise.util.errors import TurnwiseError
-
-LOST = "the engines that played it were lost too often"
 
 
 @dataclass
@@ -108,7 +103,7 @@ class Prefetcher:
             if not self._thread.is_alive():
                 self._answer()
             else:
-                _wait(done, 0.5)
+                wait([done], timeout=0.5)
         return done.result(timeout=0)
 
     def published(self, version: int) -> None:
@@ -209,8 +204,8 @@ class Prefetcher:
         """Tell the scheduler which engines are up, and with which weights."""
         for member in self.workers.members:
             name = str(member.number)
-            lost = self._lives.get(member.number) != member.lives or member.state == "gone"
-            if name in self.scheduler.engines and lost:
+            gone = self._lives.get(member.number) != member.lives or member.state == "gone"
+            if name in self.scheduler.engines and gone:
                 self._leases = {ref: pair for ref, pair in self._leases.items() if pair[1] is not member}
                 self._act(self.scheduler.engine_down(name))
             if name not in self.scheduler.engines and member.state == "up":
@@ -218,7 +213,6 @@ class Prefetcher:
                 self._act(self.scheduler.engine_up(name, member.version))
             elif member.state == "up":
                 self._act(self.scheduler.engine_published(name, member.version))
-        self._act(self.scheduler.tick(time.monotonic()))
 
     def _act(self, actions: Sequence[Action]) -> None:
         for action in actions:
@@ -241,7 +235,7 @@ class Prefetcher:
             return
         gather, starts = self._starts[lease.group]
         oldest = min((turn.version for one in outcome.value for turn in one.turns if turn.version >= 0), default=lease.version)
-        self._act(self.scheduler.finished(lease, oldest, not outcome.faulted, time.monotonic()))
+        self._act(self.scheduler.finished(lease, oldest, not outcome.faulted))
         if lease.group in self.scheduler.held(gather.batch):
             self._keep(gather, lease, starts, outcome)
 
@@ -261,7 +255,7 @@ class Prefetcher:
         gather, starts = self._starts.pop(end.group.id)
         if end.how == "failed":
             gather.waiting.discard(end.group.id)
-            gather.found |= {start.number: _failed(start) for start in starts}
+            gather.found |= {start.number: lost(start) for start in starts}
         if end.how == "accepted":
             gather.groups.pop(end.group.id)
 
@@ -289,18 +283,3 @@ class Prefetcher:
             self.drops[gather.batch] = drop_metrics(self._told, self.scheduler.counts)
             self._told, self.marks[gather.batch] = dict(self.scheduler.counts), gather.mark
             self.formed.put(Collected(trajectories, gather.tasks, counts, gather.version))
-
-
-def _failed(start: Start) -> Trajectory:
-    trajectory = begun(start)
-    trajectory.stop, trajectory.stop_detail = Stop.ENGINE_FAULT, LOST
-    return trajectory
-
-
-def _wait(done: Future[Any], seconds: float) -> None:
-    try:
-        done.exception(timeout=seconds)
-    except TimeoutError:
-        return
-    except BaseException as error:  # cancelled futures do not exist here
-        raise TurnwiseError(str(error)) from None

@@ -17,16 +17,29 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from turnwise.cluster.start import free_port, import_ray, one_line
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.printable import counted
 
 LOOKS = 1.0  # seconds between two looks at the progress
 START = 120.0  # seconds that a start may take, if the deadline is shorter
 GRACE = 15.0  # seconds after the first error until the others must have answered
-Factory = Callable[[int, int, str], Any]  # makes the object of a rank in its process: rank, number of ranks, address where they meet
 Call = tuple[str, tuple[Any, ...]]
+
+
+class RankWork(Protocol):
+    """What a rank works with, in its process, in addition to the methods that are called by name."""
+
+    def progress(self) -> float:
+        """Any number that changes while something happens."""
+
+    def waited(self) -> float:
+        """Seconds that this rank has waited for the others so far."""
+
+
+Factory = Callable[[int, int, str], RankWork]  # makes it from the rank, the number of ranks, and the address where they meet
 
 
 class Rank:
@@ -34,7 +47,7 @@ class Rank:
 
     def __init__(self, factory: Factory, rank: int, size: int):
         self._factory, self._rank, self._size = factory, rank, size
-        self._made: Any = None
+        self._work: RankWork | None = None
         self._worked = 0.0
 
     def meeting(self) -> str:
@@ -43,21 +56,21 @@ class Rank:
 
     def begin(self, address: str) -> int:
         """Meet the others and make what this rank works with. Returns its process."""
-        self._made = self._factory(self._rank, self._size, address)
+        self._work = self._factory(self._rank, self._size, address)
         return os.getpid()
 
     def call(self, method: str, arguments: tuple[Any, ...]) -> tuple[Any, float]:
         """Call a method. Only the first rank sends its answer. With it come the seconds that this rank has worked so far, without those in
         which it waited for the others."""
-        waited = getattr(self._made, "waited", float)
-        began, before = time.perf_counter(), waited()
-        answer = getattr(self._made, method)(*arguments)
-        self._worked += time.perf_counter() - began - (waited() - before)
+        assert self._work is not None
+        began, before = time.perf_counter(), self._work.waited()
+        answer = getattr(self._work, method)(*arguments)
+        self._worked += time.perf_counter() - began - (self._work.waited() - before)
         return answer if self._rank == 0 else None, self._worked
 
     def progress(self) -> float:
         """Any number that changes while something happens."""
-        return float(getattr(self._made, "progress", lambda: 0)())
+        return 0.0 if self._work is None else float(self._work.progress())
 
 
 class Lost(Exception):
@@ -90,7 +103,8 @@ class LearnerRanks:
                 problem = str(lost)
                 self._end()
                 self.restarts += 1
-                self._say(f"learner: {problem}; all {self.size} ranks start again from the last checkpoint and repeat {self._repeated}")
+                repeated = counted(len(self._since), "call")
+                self._say(f"learner: {problem}; all {self.size} ranks start again from the last checkpoint and repeat {repeated}")
                 continue
             except BaseException:
                 self._end()
@@ -109,11 +123,6 @@ class LearnerRanks:
         self._since = [(then[0], tuple(then[1:]))]
         return answer
 
-    def catch_up(self) -> None:
-        """Bring the ranks to the current state from any other: load the last checkpoint and repeat the calls since then."""
-        for method, arguments in self._since:
-            self._run(method, arguments)
-
     def worked(self) -> list[float]:
         """Seconds that each rank has worked since the last call."""
         seconds = [now - told for now, told in zip(self._worked, self._told, strict=True)]
@@ -126,19 +135,15 @@ class LearnerRanks:
 
     # -- inside -------------------------------------------------------------------------------------------------------------------------
 
-    @property
-    def _repeated(self) -> str:
-        calls = len([1 for method, _ in self._since if method])
-        return f"{calls} call{'' if calls == 1 else 's'}" if calls else "nothing"
-
     def _up(self) -> None:
-        """Start the ranks if there are none, and bring them to the current state."""
+        """Start the ranks if there are none, and bring them to the current state: load the last checkpoint and repeat the calls since."""
         if self._handles:
             return
         self._handles = [self._start(rank) for rank in range(self.size)]
         address = self._answers([self._handles[0].meeting.remote()], "start")[0]
         self.pids = self._answers([handle.begin.remote(address) for handle in self._handles], "start")
-        self.catch_up()
+        for method, arguments in self._since:
+            self._run(method, arguments)
 
     def _run(self, method: str, arguments: tuple[Any, ...]) -> Any:
         stored = import_ray().put(arguments)
@@ -208,9 +213,9 @@ def _verdict(errors: dict[Any, Exception], refs: list[Any], what: str) -> Except
         if _died(error):
             return Lost(f"rank {refs.index(ref)} was lost during {what} ({_reason(error)})")
     causes = [getattr(error, "cause", error) for error in errors.values()]
-    own = next((cause for cause in causes if isinstance(cause, TurnwiseError)), None)
-    if own is not None:
-        return own
+    for cause in causes:
+        if isinstance(cause, TurnwiseError):
+            return cause
     if len(errors) == len(refs) and len({one_line(cause) for cause in causes}) == 1:
         return TurnwiseError(f"learner: {what} failed on all ranks: {one_line(causes[0])}")
     rank = refs.index(next(iter(errors)))

@@ -3,7 +3,7 @@
 There is no clock, no thread and no process here. A driver reports what happened and performs the actions that are returned; a simulation
 does the same with a simulated clock, so both run this code.
 
-    scheduler = Scheduler(groups_per_batch=16, staleness=1, capacity=8, deadline=600)
+    scheduler = Scheduler(groups_per_batch=16, staleness=1, capacity=8)
     actions = scheduler.engine_up("E0", version=0)
     actions += scheduler.submit(Group(scheduler.next_id, batch=0, size=8))      # → [Dispatch(Lease(group 0, attempt 1, …), "E0")]
     actions += scheduler.finished(lease, oldest_version=0)                      # held until its batch is formed
@@ -15,9 +15,9 @@ published, and only to an engine that has it. Admission goes by the number of a 
 dropped cannot use up room. *Sweep*: `formed` looks at the oldest version that an engine really used, and drops the whole group if it is
 too old. A group is dropped as a whole, because the baseline of its members would change without one of them.
 
-**Leases.** A dispatched group is leased to one engine under an attempt number. The lease ends if the engine is lost, the deadline passes or
-the answer is not ok: the group is then attempted again from its start, on another engine if possible, up to `retries` times, and then
-fails. Only the answer to the current attempt counts; late and duplicate ones are ignored.
+**Leases.** A dispatched group is leased to one engine under an attempt number. The lease ends if the engine is lost or the answer is not
+ok: the group is then attempted again from its start, on another engine if possible, up to `retries` times, and then fails. Only the answer
+to the current attempt counts; late and duplicate ones are ignored.
 
 **Ends.** Every submitted group ends exactly once: "accepted" (learn from it), "stale" (too old) or "failed". Ids only grow, which is how
 the scheduler recognises an ended group without remembering it.
@@ -32,7 +32,6 @@ that has room, otherwise to the least loaded one: no engine idles while admitted
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -53,13 +52,12 @@ class Group:
 
 @dataclass(frozen=True)
 class Lease:
-    """One attempt at a group by one engine. `version` is the engine's at dispatch; `deadline` is on the driver's clock."""
+    """One attempt at a group by one engine. `version` is the engine's at dispatch."""
 
     group: int
     attempt: int
     engine: str
     version: int
-    deadline: float | None = None
 
 
 @dataclass(frozen=True)
@@ -95,14 +93,8 @@ Action = Dispatch | Cancel | Ended
 @dataclass
 class _Engine:
     version: int
-    capacity: int
     arrival: int
     leases: set[int] = field(default_factory=set)
-    stamp: int = 0  # of its entry among the engines with room
-
-    @property
-    def load(self) -> float:
-        return len(self.leases) / self.capacity
 
 
 @dataclass
@@ -125,30 +117,20 @@ class _Record:
 class Scheduler:
     """See the top of this file. Events return the actions that follow from them, in order."""
 
-    def __init__(
-        self, groups_per_batch: int, staleness: int, capacity: Mapping[str, int] | int, retries: int = 2, deadline: float | None = None
-    ):
-        given = {"groups_per_batch": groups_per_batch, "staleness": staleness, "retries": retries}
-        rooms = capacity if isinstance(capacity, Mapping) else {"every engine": capacity}
-        given |= {f"the capacity of {name}": room for name, room in rooms.items()}
-        for name, value in given.items():
-            low = 0 if name in ("staleness", "retries") else 1
+    def __init__(self, groups_per_batch: int, staleness: int, capacity: int, retries: int = 2):
+        least = {"groups_per_batch": (groups_per_batch, 1), "staleness": (staleness, 0), "capacity": (capacity, 1), "retries": (retries, 0)}
+        for name, (value, low) in least.items():
             if value < low:
                 raise TurnwiseError(f"scheduler: {name} is {value}; it must be at least {low}")
-        if deadline is not None and not deadline > 0:
-            raise TurnwiseError(f"scheduler: the deadline is {deadline} s; give a positive number, or None")
-        self.groups_per_batch, self.staleness, self.capacity = groups_per_batch, staleness, capacity
-        self.retries, self.deadline = retries, deadline
+        self.groups_per_batch, self.staleness, self.capacity, self.retries = groups_per_batch, staleness, capacity, retries
         self.version = 0  # of the weights that were published last
-        self.now = 0.0
         self.next_batch = 0  # the first batch that has not been formed
         self.next_id = 0  # the smallest id that has not been submitted
-        self.counts = dict.fromkeys(("accepted", "stale", "failed", "retried", "lost", "expired", "ignored"), 0)
+        self.counts = dict.fromkeys(("accepted", "stale", "failed", "retried", "lost", "ignored"), 0)
         self._engines: dict[str, _Engine] = {}
         self._records: dict[int, _Record] = {}
         self._queue: list[tuple[int, int]] = []  # (batch, id); an entry of a group that no longer waits is skipped
-        self._free_engines: dict[int, list[tuple[float, int, int, str]]] = {}  # by version: (load, arrival, stamp, engine), heaps
-        self._arrivals = self._stamps = 0
+        self._arrivals = 0
 
     # -- questions ---------------------------------------------------------------------------------------------------------------------
 
@@ -185,13 +167,9 @@ class Scheduler:
 
     def engine_up(self, engine: str, version: int) -> list[Action]:
         """An engine serves with weights of this version. If it was up already, it was restarted and has lost its leases."""
-        room = self.capacity if isinstance(self.capacity, int) else self.capacity.get(engine)
-        if room is None:
-            raise TurnwiseError(f"scheduler: no capacity is given for the engine {engine!r}")
         actions = self._lose(engine)
         self._arrivals += 1
-        self._engines[engine] = _Engine(version, room, self._arrivals)
-        self._changed(engine)
+        self._engines[engine] = _Engine(version, self._arrivals)
         return actions + self._dispatch()
 
     def engine_down(self, engine: str) -> list[Action]:
@@ -209,11 +187,10 @@ class Scheduler:
         self._wait(group.id)
         return self._dispatch()
 
-    def finished(self, lease: Lease, oldest_version: int, ok: bool = True, now: float = 0.0) -> list[Action]:
+    def finished(self, lease: Lease, oldest_version: int, ok: bool = True) -> list[Action]:
         """An engine has answered. `oldest_version` is that of the oldest token; not `ok`: the attempt was faulted."""
-        self.now = max(self.now, now)
-        record = self._current(lease)
-        if record is None:
+        record = self._records.get(lease.group)
+        if record is None or record.lease != lease:
             self.counts["ignored"] += 1
             return []
         if not ok:
@@ -227,26 +204,13 @@ class Scheduler:
         if version < self.version:
             raise TurnwiseError(f"scheduler: version {version} was published after version {self.version}; load an earlier state instead")
         self.version = version
-        known = {engine.version for engine in self._engines.values()}
-        self._free_engines = {number: heap for number, heap in self._free_engines.items() if number in known}
         return self._dispatch()
 
     def engine_published(self, engine: str, version: int) -> list[Action]:
         """An engine now samples with this version. Has no effect for an engine that is not up."""
         if engine in self._engines:
             self._engines[engine].version = version
-            self._changed(engine)
         return self._dispatch()
-
-    def tick(self, now: float) -> list[Action]:
-        """The current time. Leases whose deadline has passed are cancelled, and their groups wait again."""
-        self.now = max(self.now, now)
-        actions: list[Action] = []
-        for record in list(self._records.values()):
-            if record.lease is not None and record.lease.deadline is not None and record.lease.deadline <= self.now:
-                self.counts["expired"] += 1
-                actions += [Cancel(record.lease, record.lease.engine), *self._failed(record)]
-        return actions + self._dispatch()
 
     def formed(self, batch: int) -> list[Action]:
         """A batch is formed of the groups that have finished. Each of them ends, as accepted or as stale; the others move on."""
@@ -268,17 +232,12 @@ class Scheduler:
 
     # -- inside ------------------------------------------------------------------------------------------------------------------------
 
-    def _current(self, lease: Lease) -> _Record | None:
-        record = self._records.get(lease.group)
-        return record if record is not None and record.lease == lease else None
-
     def _wait(self, id: int) -> None:
         heapq.heappush(self._queue, (self._records[id].batch, id))
 
     def _free(self, record: _Record) -> None:
         if record.lease is not None and record.lease.engine in self._engines:
             self._engines[record.lease.engine].leases.discard(record.group.id)
-            self._changed(record.lease.engine)
         record.lease = None
 
     def _lose(self, engine: str) -> list[Action]:
@@ -322,51 +281,19 @@ class Scheduler:
         return actions
 
     def _engine_for(self, record: _Record) -> str | None:
-        """The engine for a group, or None if it must wait."""
+        """The engine for a group, or None if it must wait: the one that it prefers, otherwise the least loaded one; the one
+        where it has just failed only if there is no other."""
+        needed = record.batch - self.staleness
         if not self.may_begin(record.batch):
             return None
-        needed, group = record.batch - self.staleness, record.group
-        preferred = self._engines.get(group.prefers) if group.prefers is not None else None
-        if preferred and group.prefers != record.avoid and preferred.version >= needed and len(preferred.leases) < preferred.capacity:
-            return group.prefers
-        found = [(load, -version, arrival, name) for version, (load, arrival, name) in self._least_loaded(needed, record.avoid)]
-        if not found and record.avoid is not None:  # there again, if there is no other
-            found = [(load, -version, arrival, name) for version, (load, arrival, name) in self._least_loaded(needed, None)]
-        return min(found)[-1] if found else None
-
-    def _least_loaded(self, needed: int, avoid: str | None) -> Iterator[tuple[int, tuple[float, int, str]]]:
-        """The first engine with room of each version that is new enough. Outdated entries of engines are dropped during the search."""
-        for version, heap in self._free_engines.items():
-            aside = None
-            while version >= needed and heap:
-                load, arrival, stamp, name = heap[0]
-                if name not in self._engines or self._engines[name].stamp != stamp:
-                    heapq.heappop(heap)
-                elif name == avoid:
-                    aside = heapq.heappop(heap)
-                else:
-                    yield version, (load, arrival, name)
-                    break
-            if aside is not None:
-                heapq.heappush(heap, aside)
-
-    def _changed(self, engine: str) -> None:
-        """The load or version of an engine has changed: enter it again among those with room."""
-        one = self._engines[engine]
-        self._stamps += 1
-        one.stamp = self._stamps
-        if len(one.leases) < one.capacity:
-            heapq.heappush(self._free_engines.setdefault(one.version, []), (one.load, one.arrival, one.stamp, engine))
+        able = {name: one for name, one in self._engines.items() if one.version >= needed and len(one.leases) < self.capacity}
+        others = [name for name in able if name != record.avoid]
+        if record.group.prefers in others:
+            return record.group.prefers
+        return min(others or able, key=lambda name: (len(able[name].leases), -able[name].version, able[name].arrival), default=None)
 
     def _lend(self, record: _Record, engine: str) -> Dispatch:
-        deadline = None if self.deadline is None else self.now + self.deadline
         record.attempt += 1
-        record.lease = Lease(record.group.id, record.attempt, engine, self._engines[engine].version, deadline)
+        record.lease = Lease(record.group.id, record.attempt, engine, self._engines[engine].version)
         self._engines[engine].leases.add(record.group.id)
-        self._changed(engine)
         return Dispatch(record.lease, engine)
-
-
-def ended(actions: Iterable[Action]) -> dict[int, End]:
-    """Group id → how it ended."""
-    return {action.group.id: action.how for action in actions if isinstance(action, Ended)}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from turnwise.cluster.work import Outcome, Parts, Spec, died, generated
-from turnwise.collect.seats import game_of
+from turnwise.collect.games import game_of
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory
 from turnwise.envs.pool import EnvResult
@@ -105,7 +105,7 @@ class Stream:
         job, planned = self.feed.jobs.pop(start.number)
         job.left -= 1
         for trajectory in trajectories:
-            trajectory.id = planned.number + int(trajectory.id) - start.number  # a further seat keeps its distance
+            trajectory.id = planned.number + int(trajectory.id) - start.number  # a further player keeps its distance
             if self.collector.snapshots:
                 self._known[job.batch, trajectory.id] = trajectory
         if trajectories:

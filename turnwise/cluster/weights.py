@@ -14,11 +14,11 @@ import os
 import pickle
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property
 from itertools import count
 from typing import Any, Protocol
 
@@ -73,12 +73,10 @@ def _array(tensor: Tensor) -> tuple[Any, str]:
 def _tensor(array: Any, dtype: str) -> Tensor:
     if not array.flags.writeable:  # pages of Ray's store: torch warns about them, and they are only read
         array = np.ndarray(array.shape, array.dtype, buffer=memoryview(array), strides=array.strides)
-    import warnings
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = torch.from_numpy(array)
-    return found.view(getattr(torch, dtype)) if dtype == "bfloat16" else found
+        tensor = torch.from_numpy(array)
+    return tensor.view(getattr(torch, dtype)) if dtype == "bfloat16" else tensor
 
 
 class Store:
@@ -103,20 +101,12 @@ class Store:
 
 @dataclass(frozen=True)
 class Handles:
-    """Weights as handles of CUDA. They are valid as long as the learner's process keeps them, and read where they lie. An engine opens the
-    handles of a `key` once, and has them open until it gets others or ends."""
+    """Weights as handles of CUDA, by name and pickled. They are valid as long as the learner's process keeps them, and read where they lie.
+    An engine opens the handles of a `key` once, and has them open until it gets others or ends."""
 
     key: str
-    parts: dict[str, tuple[Any, tuple[Any, ...]]] | bytes
+    pickled: bytes
     gpu: str
-
-    @cached_property
-    def _pickled(self) -> bytes:
-        return self.parts if isinstance(self.parts, bytes) else pickle.dumps(self.parts)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """They travel as bytes, made once, and are only read by an engine that has not opened them yet."""
-        return _sent, (self.key, self._pickled, self.gpu)
 
     def tensors(self, device: torch.device) -> dict[str, Tensor]:
         if self.key not in _opened:
@@ -126,19 +116,14 @@ class Handles:
 
     def _open(self, device: torch.device) -> dict[str, Tensor]:
         here = torch.cuda.current_device() if device.index is None else device.index
-        if (own := gpu_name(here)) != self.gpu:
-            raise TurnwiseError(f"the engine is on GPU {own} and the learner on {self.gpu}: cluster.transfer=ipc needs the same one")
-        found = {}
-        parts = pickle.loads(self.parts) if isinstance(self.parts, bytes) else self.parts
-        for name, (rebuild, arguments) in parts.items():
+        if (gpu := gpu_name(here)) != self.gpu:
+            raise TurnwiseError(f"the engine is on GPU {gpu} and the learner on {self.gpu}: cluster.transfer=ipc needs the same one")
+        tensors = {}
+        for name, (rebuild, arguments) in pickle.loads(self.pickled).items():
             placed = [*arguments]
             placed[6] = here  # the number that this GPU has in this process
-            found[name] = rebuild(*placed)
-        return found
-
-
-def _sent(key: str, parts: bytes, gpu: str) -> Handles:
-    return Handles(key, parts, gpu)
+            tensors[name] = rebuild(*placed)
+        return tensors
 
 
 _opened: dict[str, dict[str, Tensor]] = {}  # in an engine's process: the weights whose handles are open
@@ -170,8 +155,9 @@ class Ipc:
         self._version, self._kept = version, weights
         places = [_place(name, tensor) for name, tensor in weights.items()]
         if self._handles is None or places != self._places:
-            parts, gpu = {name: reduce_tensor(tensor) for name, tensor in weights.items()}, gpu_name(torch.cuda.current_device())
-            self._handles, self._places = Handles(f"{os.getpid()}.{next(_keys)}", parts, gpu), places
+            pickled = pickle.dumps({name: reduce_tensor(tensor) for name, tensor in weights.items()})
+            self._handles = Handles(f"{os.getpid()}.{next(_keys)}", pickled, gpu_name(torch.cuda.current_device()))
+            self._places = places
 
     def send(self, handle: Any) -> Any:
         return handle.publish.remote(self._version, self._handles)

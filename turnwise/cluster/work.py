@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 from turnwise.cluster.chunks import ChunkReceiver, ChunkSender, LastChunk, Pace
+from turnwise.collect.branching import begun
 from turnwise.collect.collector import Collector
 from turnwise.data.attempts import Start
-from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.envs.pool import EnvResult, Fault
 from turnwise.util.errors import TurnwiseError
@@ -121,6 +122,13 @@ def generated(trajectory: Trajectory) -> list[Any]:
 def died(result: EnvResult) -> bool:
     """Whether an environment's fault is that its process died."""
     return result.fault is Fault.ERROR and result.message.startswith(WORKER_LOST)
+
+
+def lost(start: Start) -> Trajectory:
+    """An attempt that no engine could play."""
+    trajectory = begun(start)
+    trajectory.stop, trajectory.stop_detail = Stop.ENGINE_FAULT, "the engines that played it were lost too often"
+    return trajectory
 
 
 def portable(error: BaseException) -> BaseException:

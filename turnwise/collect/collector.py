@@ -3,7 +3,7 @@
 Attempts at tasks run concurrently: one waits for its environment while others wait for the policy. Whatever is ready continues; a
 finished attempt leaves at once and its slot starts the next one, so nothing is ever generated for an attempt that is over. The collector
 knows no model and no environment: a `Pool` runs the environments, a `Policy` chooses the actions. An attempt may start in the middle of
-another one (`branching.py`), and may have several seats, each with its own trajectory (`seats.py`).
+another one (`branching.py`), and may have several players, each with its own trajectory (`games.py`).
 
 While the policy thinks, the answers of worker processes are taken between its steps. Without `ordered` they are passed on at once, so the
 next prompt of an attempt joins the policy's next step. With `ordered` the moment is fixed by counts (`order.py`).
@@ -20,9 +20,10 @@ from typing import Protocol
 
 from turnwise.agent.text import stated_goal
 from turnwise.collect.branching import Arriving, Trails, begun
+from turnwise.collect.games import Table, note, start_of
+from turnwise.collect.hooks import Hooks
 from turnwise.collect.order import Answers
 from turnwise.collect.rewards import BadReward, Rewards
-from turnwise.collect.seats import Table, note, seated
 from turnwise.data.attempts import Branch, Start
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.envs.base import Observation, Transition
@@ -39,7 +40,7 @@ __all__ = ["Answer", "Attempt", "Branch", "Collector", "Policy", "Start"]
 
 @dataclass(slots=True)
 class Attempt:
-    """A running attempt, or one seat of it. `key` is what the policy knows it by: its slot, or another number for a further seat.
+    """A running attempt, or one player of it. `key` is what the policy knows it by: its slot, or another number for a further player.
     `arriving`: a branch that has not reached its turn yet; `keeping`: its environment was asked for a snapshot."""
 
     start: Start
@@ -52,15 +53,15 @@ class Attempt:
     arriving: Arriving | None = None
     keeping: bool = False
     key: int = -1
-    game: Game | None = None  # where there are several seats
+    game: Game | None = None  # where there are several players
 
 
 @dataclass(slots=True)
 class Game:
-    """The seats of an attempt with several, by their numbers."""
+    """The players of an attempt with several, by their numbers."""
 
     table: Table
-    seats: dict[int, Attempt]
+    players: dict[int, Attempt]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,22 +108,18 @@ class Waiting(Protocol):
 
 @dataclass
 class Collector:
-    """Plays attempts to their ends. `max_turns` is the step limit; `cancelled` is asked between turns and ends everything when true.
+    """Plays attempts to their ends. `max_turns` is the step limit; `hooks` are told what happens, and can end everything between turns.
     `ordered`: the result does not depend on the speed of worker processes (order.py). `snapshots`: ask environments for a snapshot before
     every turn, so that later attempts can branch there without replaying actions; kept as long as the collector. `counts` has
     `lost_branches`, and `lost` says why the first of them was lost. `hand_over` is called with every attempt that is over (no trajectory: a
-    lost branch; several: one per seat), which is then not kept: for a collector that never ends (`stream`)."""
+    lost branch; several: one per player), which is then not kept: for a collector that never ends (`stream`)."""
 
     pool: Pool
     policy: Policy
     max_turns: int
     rewards: Rewards = field(default_factory=Rewards)
-    cancelled: Callable[[], bool] = lambda: False
-    on_turn: Callable[[Trajectory], None] = lambda trajectory: None
-    on_start: Callable[[int], None] = lambda count: None  # called with the number of additional attempts that will be made
-    on_end: Callable[[Trajectory], None] = lambda trajectory: None  # called when one of them is over
+    hooks: Hooks = field(default_factory=Hooks)
     ordered: bool = True
-    on_fault: Callable[[Trajectory, EnvResult], None] = lambda trajectory, result: None
     snapshots: bool = False
     counts: Counter[str] = field(default_factory=Counter)
     lost: str = ""
@@ -136,7 +133,7 @@ class Collector:
         """The trajectories of all starts, in their order. If cancelled, the partial trajectories of those that had begun."""
         waiting = deque(starts)
         order = [start.number for start in waiting]
-        self.on_start(len(order))
+        self.hooks.on_start(len(order))
         with rare_searches():
             done = self._play(waiting)
         return [trajectory for number in order for trajectory in done.get(number, ())]
@@ -151,18 +148,16 @@ class Collector:
                 slot = free.popleft()
                 active[slot] = self._launch(waiting.popleft(), slot)
             self._hear(active)
-            while (
-                self.pool.pending and not self.pool.pids
-            ):  # a branch that is not there yet, a snapshot: in this process they are ready at once
+            while self.pool.pending and not self.pool.pids:  # a branch that is not there yet, a snapshot: here they are ready at once
                 self._hear(active)
             for answer in self._decided():
                 self._answered(active[answer.slot], answer)
-            if self.cancelled():
+            if self.hooks.cancelled():
                 self._cancel(active.values())
                 waiting.clear()
             for slot in [key for key, attempt in active.items() if attempt.over and key == attempt.slot]:
                 attempt = active.pop(slot)
-                trajectories = [] if attempt.lost else self._seats(attempt, active)
+                trajectories = [] if attempt.lost else self._trajectories_of(attempt, active)
                 if self.hand_over is not None:
                     self.hand_over(attempt.start, trajectories)
                 else:
@@ -170,14 +165,14 @@ class Collector:
                 free.append(slot)
         return done
 
-    def _seats(self, first: Attempt, active: dict[int, Attempt]) -> list[Trajectory]:
-        """The trajectories of an attempt that is over: one per seat. All of its seats end together."""
+    def _trajectories_of(self, first: Attempt, active: dict[int, Attempt]) -> list[Trajectory]:
+        """The trajectories of an attempt that is over: one per player. All of its players end together."""
         if first.game is None:
             return [first.trajectory]
-        seats = dict(sorted(first.game.seats.items()))
-        for attempt in seats.values():
+        players = dict(sorted(first.game.players.items()))
+        for attempt in players.values():
             active.pop(attempt.key, None)
-        trajectories = {seat: attempt.trajectory for seat, attempt in seats.items()}
+        trajectories = {player: attempt.trajectory for player, attempt in players.items()}
         note(trajectories)
         return list(trajectories.values())
 
@@ -192,23 +187,23 @@ class Collector:
             if first.game is None and (result.transition is None or not _shared(result.transition)):
                 self._observed(first, result)
                 continue
-            for attempt, result_of_seat in self._dealt(first, result):
+            for attempt, result_of_player in self._dealt(first, result):
                 active.setdefault(attempt.key, attempt)
                 if not attempt.over:
-                    self._observed(attempt, result_of_seat)
+                    self._observed(attempt, result_of_player)
 
     def _dealt(self, first: Attempt, result: EnvResult) -> Iterator[tuple[Attempt, EnvResult]]:
-        """What an answer means for the seats of a game. A seat joins when it is to move for the first time."""
+        """What an answer means for the players of a game. A player joins when it is to move for the first time."""
         if first.game is None:
             table = Table(seen=first.observation)
             first.game = Game(table, {0: first})
         game, size = first.game, self.pool.size
-        for seat, result_of_seat in game.table.deal(result):
-            if seat not in game.seats:
-                start = seated(first.start, seat)
-                attempt = Attempt(start, first.slot, begun(start), key=first.slot + seat * size, game=game)
-                game.seats[seat] = attempt
-            yield game.seats[seat], result_of_seat
+        for player, result_of_player in game.table.deal(result):
+            if player not in game.players:
+                start = start_of(first.start, player)
+                attempt = Attempt(start, first.slot, begun(start), key=first.slot + player * size, game=game)
+                game.players[player] = attempt
+            yield game.players[player], result_of_player
 
     def _decided(self) -> list[Answer]:
         """What the policy has decided. While it thinks, answers of the environments are taken: passed on after each of its steps, or, in
@@ -234,7 +229,7 @@ class Collector:
         if start.branch is not None:
             if any("seat" in turn.info for turn in start.branch.trajectory.turns[:1]):
                 raise TurnwiseError(
-                    "the plan branches attempts, and a game with several seats cannot start in the middle: use another plan"
+                    "the plan branches attempts, and a game with several players cannot start in the middle: use another plan"
                 )
             attempt.arriving = Arriving(start, start.branch, self.trails)
             self._answers.submit(slot, attempt.arriving.request)
@@ -321,7 +316,7 @@ class Collector:
         trajectory.final_anchor = transition.observation.key
         self.policy.observe(attempt.key, turn, transition)
         attempt.turn = None
-        self.on_turn(trajectory)
+        self.hooks.on_turn(trajectory)
 
     def _answered(self, attempt: Attempt, answer: Answer) -> None:
         if attempt.over:  # cancelled while the policy was thinking
@@ -336,27 +331,27 @@ class Collector:
 
     def _fault(self, attempt: Attempt, result: EnvResult) -> None:
         self._stop(attempt, Stop.ENVIRONMENT_TIMEOUT if result.fault is Fault.TIMEOUT else Stop.ENVIRONMENT_FAULT, result.message)
-        self.on_fault(attempt.trajectory, result)
+        self.hooks.on_fault(attempt.trajectory, result)
 
     def _stop(self, attempt: Attempt, stop: Stop, detail: str = "") -> None:
         attempt.trajectory.stop, attempt.trajectory.stop_detail = stop, detail
         attempt.over = True
         self.policy.end(attempt.key)
-        self.on_end(attempt.trajectory)
+        self.hooks.on_end(attempt.trajectory)
         if attempt.game is not None and stop is not Stop.DONE:
             self._leave(attempt.game, stop, detail)
 
     def _leave(self, game: Game, stop: Stop, detail: str) -> None:
-        """A seat has stopped before the end of its game, so the others stop. What they have played is complete by now."""
-        for seat, other in game.seats.items():
+        """A player has stopped before the end of its game, so the others stop. What they have played is complete by now."""
+        for player, other in game.players.items():
             if other.over:
                 continue
             if stop in PLAYED and other.turn is not None and game.table.seen is not None:
                 with suppress(BadReward):
-                    self._record(other, Transition(game.table.seen, game.table.owed.pop(seat, 0.0), info=game.table.said.pop(seat, {})))
+                    self._record(other, Transition(game.table.seen, game.table.owed.pop(player, 0.0), info=game.table.said.pop(player, {})))
             self._stop(other, stop, detail)
 
 
 def _shared(transition: Transition) -> bool:
-    """Whether an answer is that of an environment with several seats."""
+    """Whether an answer is that of an environment with several players."""
     return transition.observation.seat != 0 or bool(transition.others)

@@ -73,35 +73,14 @@ class LocalCollectors:
     def evaluation(self, temperature: float | None = None) -> Collector | ProgramCollector:
         """A collector for attempts whose tokens and log-probs depend on the weights and on these attempts alone: the engine forgets what
         it kept of others (of an evaluation, for example), because a resumed run has not played those."""
-        engine, hooks = self.engine(), self.hooks
+        engine = self.engine()
         engine.forget()
         if isinstance(self.played, ProgramEnv):
+            chat, sampling = self.agent.chat, self.sampled(temperature)
             return ProgramCollector(
-                self.played,
-                engine,
-                self.agent.chat,
-                self.sampled(temperature),
-                self.max_turns,
-                self.rewards,
-                cancelled=hooks.cancelled,
-                on_start=hooks.on_start,
-                on_end=hooks.on_end,
-                on_fault=hooks.on_fault,
-                whole=True,
-                say=self.say_once,
+                self.played, engine, chat, sampling, self.max_turns, self.rewards, self.hooks, whole=True, say=self.say_once
             )
-        return Collector(
-            self.played,
-            self.policy(temperature),
-            self.max_turns,
-            self.rewards,
-            cancelled=hooks.cancelled,
-            on_turn=hooks.on_turn,
-            on_start=hooks.on_start,
-            on_end=hooks.on_end,
-            on_fault=hooks.on_fault,
-            ordered=self.ordered,
-        )
+        return Collector(self.played, self.policy(temperature), self.max_turns, self.rewards, self.hooks, self.ordered)
 
     def training(self, drawing: Any = None) -> Collector | ProgramCollector:
         """A collector for attempts that are learned from. `drawing` is the plan's say in how turns are sampled. Of a program, every line

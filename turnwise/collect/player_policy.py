@@ -46,6 +46,15 @@ def advised(factory: Callable[[], Any], player: Player) -> Callable[[], Any]:
     return factory if isinstance(player, RandomPlayer) and not player.asks else Advised(factory, required=isinstance(player, ExpertPlayer))
 
 
+@dataclass(slots=True)
+class Attempt:
+    """The attempt in one slot."""
+
+    start: Start
+    observation: Observation
+    turn: int = 0
+
+
 @dataclass
 class PlayerPolicy:
     """Asks a player for every action. An action that the environment chooses is known only when it was played: it is filled in then."""
@@ -53,9 +62,7 @@ class PlayerPolicy:
     player: Player
 
     def __post_init__(self) -> None:
-        self._starts: dict[int, Start] = {}
-        self._seen: dict[int, Observation] = {}
-        self._turns: dict[int, int] = {}
+        self._attempts: dict[int, Attempt] = {}
         self._ready: list[Answer] = []
 
     @property
@@ -63,11 +70,11 @@ class PlayerPolicy:
         return len(self._ready)
 
     def begin(self, slot: int, start: Start, observation: Observation) -> None:
-        self._starts[slot], self._seen[slot], self._turns[slot] = start, observation, 0
+        self._attempts[slot] = Attempt(start, observation)
 
     def ask(self, slot: int) -> None:
-        start = self._starts[slot]
-        action = self.player.act(self._seen[slot], Situation(start.task, start.policy_seed, self._turns[slot]))
+        attempt = self._attempts[slot]
+        action = self.player.act(attempt.observation, Situation(attempt.start.task, attempt.start.policy_seed, attempt.turn))
         if action is None:
             self._ready.append(Answer(slot, None, Stop.CANCELLED, "the player had nothing more to do"))
         else:
@@ -80,12 +87,12 @@ class PlayerPolicy:
     def observe(self, slot: int, turn: Turn, transition: Transition) -> None:
         if turn.action in (ASK_EXPERT, ASK_RULE) or turn.action.startswith(ASK_RANDOM):
             turn.action = turn.response = str(transition.info.get("action", ""))
-        self._seen[slot], self._turns[slot] = transition.observation, self._turns[slot] + 1
+        attempt = self._attempts[slot]
+        attempt.observation, attempt.turn = transition.observation, attempt.turn + 1
 
     def retrace(self, slot: int, turn: Turn, transition: Transition) -> str:
         self.observe(slot, turn, transition)
         return ""
 
     def end(self, slot: int) -> None:
-        for by_slot in (self._starts, self._seen, self._turns):
-            by_slot.pop(slot, None)
+        self._attempts.pop(slot, None)

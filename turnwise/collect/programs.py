@@ -12,7 +12,7 @@ import inspect
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -21,6 +21,7 @@ from typing import Any
 
 from turnwise.agent.chat import Chat
 from turnwise.collect.call_trees import plain, trajectories_of
+from turnwise.collect.hooks import Hooks
 from turnwise.collect.rewards import BadReward, Rewards
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Stop, Trajectory
@@ -75,10 +76,7 @@ class ProgramCollector:
     sampling: Sampling
     max_turns: int
     rewards: Rewards = field(default_factory=Rewards)
-    cancelled: Callable[[], bool] = lambda: False
-    on_start: Callable[[int], None] = lambda count: None
-    on_end: Callable[[Trajectory], None] = lambda trajectory: None
-    on_fault: Callable[[Trajectory, EnvResult], None] = lambda trajectory, result: None
+    hooks: Hooks = field(default_factory=Hooks)
     whole: bool = False
     counts: Counter[str] = field(default_factory=Counter)
     lost: str = ""
@@ -92,7 +90,7 @@ class ProgramCollector:
         for start in waiting:
             self._possible(start)
         order = [start.number for start in waiting]
-        self.on_start(len(order))
+        self.hooks.on_start(len(order))
         limits = Limits(calls=self.max_turns, tokens=self.env.max_tokens)
         with rare_searches(), Endpoint(self.engine, self.chat, self.sampling, limits, say=self.say) as endpoint:
             done = self._play(endpoint, waiting)
@@ -135,7 +133,7 @@ class ProgramCollector:
                 done[attempt.start.number] = self._finish(
                     endpoint, active.pop(attempt.start.number), Ended(), Stop.ENVIRONMENT_TIMEOUT, why
                 )
-            if self.cancelled():
+            if self.hooks.cancelled():
                 waiting.clear()
                 for number in list(active):
                     done[number] = self._finish(endpoint, active.pop(number), Ended(), Stop.CANCELLED)
@@ -166,8 +164,8 @@ class ProgramCollector:
             made = [Trajectory(attempt.start.group, attempt.start.number, attempt.start.task.id, [], stop, detail)]
         if stop in (Stop.ENVIRONMENT_FAULT, Stop.ENVIRONMENT_TIMEOUT):
             fault = Fault.TIMEOUT if stop is Stop.ENVIRONMENT_TIMEOUT else Fault.ERROR
-            self.on_fault(made[0], EnvResult(0, None, fault, detail, "", lines))
-        self.on_end(made[0])
+            self.hooks.on_fault(made[0], EnvResult(0, None, fault, detail, "", lines))
+        self.hooks.on_end(made[0])
         return made
 
     def _made(self, start: Start, recorder: Recorder, found: Worth, stop: Stop, detail: str) -> list[Trajectory]:

@@ -227,9 +227,9 @@ def _play(
     result = yield Reset(task)
     if result.transition is None:
         return _ended(trajectory, result, on_fault)
-    observation, seats = result.observation, Seats(task, agent)
+    observation, players = result.observation, PlayerContexts(task, agent)
     for played in range(max_turns):
-        own = seats.see(observation)
+        own = players.see(observation)
         t, random_turns, prompt = own.turns, own.random_turns, own.context.prompt()
         if not prompt.fits:
             break
@@ -259,8 +259,8 @@ def _play(
 
 
 @dataclass
-class Seat:
-    """What one seat of an attempt has seen and said. `said` waits for what it led to."""
+class PlayerContext:
+    """What one player of an attempt has seen and said. `said` waits for what it led to."""
 
     context: Context
     turns: int = 0
@@ -268,17 +268,17 @@ class Seat:
     random_turns: list[RandomTurn] = field(default_factory=list)
 
 
-class Seats:
-    """The contexts of an attempt: one, or one per seat in an environment with several."""
+class PlayerContexts:
+    """The contexts of an attempt: one, or one per player in an environment with several."""
 
     def __init__(self, task: Task, agent: Agent):
         self._task, self._agent = task, agent
-        self._seats: dict[int, Seat] = {}
+        self._players: dict[int, PlayerContext] = {}
 
-    def see(self, observation: Observation) -> Seat:
-        """The seat that is to move, with this observation in its context."""
-        if (own := self._seats.get(observation.seat)) is None:
-            own = self._seats[observation.seat] = Seat(self._agent.context())
+    def see(self, observation: Observation) -> PlayerContext:
+        """The player that is to move, with this observation in its context."""
+        if (own := self._players.get(observation.seat)) is None:
+            own = self._players[observation.seat] = PlayerContext(self._agent.context())
             own.context.start(self._task, observation)
         elif own.said is not None:
             own.context.record(*own.said, observation)

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnwise.data.anchors import AnchorTable, Ints, dense, encode
-from turnwise.data.limits import LARGEST_REWARD
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_atomically
 from turnwise.util.unpack import open_archive
@@ -27,7 +26,7 @@ VERSION = 1
 BY_TURN = ("group", "trajectory", "t", "reward", "anchor", "valid", "next_anchor", "success", "value", "tokens")
 BY_TOKEN = ("token_value", "token_logprob")
 FURTHER = ("extra", "token_extra", "trajectory_extra", "group_extra")
-LEARNERS = ("old_logprob", "ref_logprob")  # per token, added by `Learner.annotate`
+LARGEST_REWARD = 1e150  # squares of their sums still fit into a 64-bit float
 
 
 def bad(column: str, row: int | np.integer, what: str) -> TurnwiseError:
@@ -173,15 +172,13 @@ def _extra(name: str, values: Any, size: int | None, level: str, other: int | No
         raise TurnwiseError(f"extra column {name!r} has the name of a built-in column: pass it as {name}=…")
     if size is None:
         raise TurnwiseError(f"extra column {name!r} has one entry per token, so the column 'tokens' (tokens of each turn) is required too")
-    array = np.array(values)
-    if array.ndim == 0 or len(array) != size or array.dtype.kind not in "biufSU":
-        elsewhere = "token_extra" if level == "turn" else "extra"
-        hint = f"; with one entry per {'token' if level == 'turn' else 'turn'} it belongs in {elsewhere}={{…}}"
-        raise TurnwiseError(
-            f"extra column {name!r}: an array of numbers or text with {size} entries (one per {level}) is required, got {array.dtype} "
-            f"{array.shape}{hint if array.ndim and len(array) == other else ''}"
-        )
-    return array
+    try:
+        return checked_column(name, np.array(values), size, level)
+    except TurnwiseError as error:
+        if not np.ndim(values) or len(values) != other:
+            raise
+        another, elsewhere = ("token", "token_extra") if level == "turn" else ("turn", "extra")
+        raise TurnwiseError(f"{error}; with one entry per {another} it belongs in {elsewhere}={{…}}") from None
 
 
 def checked_column(name: str, values: Any, size: int, level: str) -> NDArray[Any]:
@@ -255,7 +252,7 @@ def write(rollouts: Rollouts, path: Path) -> Path:
     arrays["anchor_text"] = np.frombuffer(b"".join(blobs), np.uint8)
     for attribute in FURTHER:
         arrays |= {f"{attribute}.{name}": column for name, column in getattr(rollouts, attribute).items()}
-    header = json.dumps({"schema": SCHEMA, "version": VERSION, "token_extra": sorted(rollouts.token_extra)})
+    header = json.dumps({"schema": SCHEMA, "version": VERSION})
     return write_atomically(path, lambda file: np.savez_compressed(file, header=np.array(header), **arrays))
 
 
@@ -267,20 +264,19 @@ def read(cls: type[Rollouts], path: Path) -> Rollouts:
         with open_archive(path) as archive:
             if not hasattr(archive, "files") or "header" not in archive.files:
                 raise TurnwiseError(f"{path}: not a Turnwise rollouts file (it has no header)")
-            by_token = _check_header(path, str(archive["header"]))
+            _check_header(path, str(archive["header"]))
             arrays = {name: archive[name] for name in archive.files if name != "header"}
     except TurnwiseError:
         raise
     except Exception as error:  # a damaged archive fails in many ways: zip, zlib, numpy's header, text
         raise TurnwiseError(f"{path}: damaged, or not a Turnwise rollouts file ({error})") from None
     try:
-        return _assemble(cls, arrays, by_token)
+        return _assemble(cls, arrays)
     except (KeyError, IndexError, UnicodeDecodeError) as error:
         raise TurnwiseError(f"{path}: damaged: its columns do not fit together ({error})") from None
 
 
-def _check_header(path: Path, text: str) -> list[str] | None:
-    """The names of the extra columns with one entry per token; none if the file does not declare them."""
+def _check_header(path: Path, text: str) -> None:
     try:
         header = json.loads(text)
         schema, version = header["schema"], header["version"]
@@ -294,11 +290,9 @@ def _check_header(path: Path, text: str) -> list[str] | None:
             f"{path}: written with {which} schema (version {version}); this Turnwise reads version {VERSION}. "
             "Read it with the Turnwise that wrote it, or collect the rollouts again"
         )
-    named = header.get("token_extra")
-    return [str(name) for name in named] if isinstance(named, list) else None
 
 
-def _assemble(cls: type[Rollouts], arrays: dict[str, Any], by_token: list[str] | None) -> Rollouts:
+def _assemble(cls: type[Rollouts], arrays: dict[str, Any]) -> Rollouts:
     ends = arrays.pop("anchor_text_ends").tolist()
     blob = arrays.pop("anchor_text").tobytes()
     is_text = arrays.pop("anchor_is_text").tolist()
@@ -310,15 +304,8 @@ def _assemble(cls: type[Rollouts], arrays: dict[str, Any], by_token: list[str] |
         for start, end, stored in zip(starts, ends, is_text, strict=True)
     )
     table = AnchorTable(arrays.pop("anchor_hashes"), texts)
-    further: dict[str, Any] = {}
-    for attribute in FURTHER:
-        further[attribute] = {
-            name.removeprefix(f"{attribute}."): column for name, column in arrays.items() if name.startswith(f"{attribute}.")
-        }
-    extra = further["extra"]
     columns = {name: arrays[name] for name in (*BY_TURN, *BY_TOKEN, "group_labels", "trajectory_labels") if name in arrays}
-    if by_token is None:  # written before levels were declared: columns not per turn, and those that only a learner adds, are per token
-        by_token = [name for name, column in extra.items() if name in LEARNERS or len(column) != len(columns["t"])]
-    if not further["token_extra"]:  # older files hold columns of turns and of tokens together
-        further["token_extra"] = {name: extra.pop(name) for name in by_token if name in extra}
-    return cls(anchor_table=table, **further, **columns)
+    for attribute in FURTHER:
+        prefix = f"{attribute}."
+        columns[attribute] = {name.removeprefix(prefix): column for name, column in arrays.items() if name.startswith(prefix)}
+    return cls(anchor_table=table, **columns)

@@ -109,11 +109,16 @@ class TokenDecoder:
 
 def _common_start(prompt: list[int] | Prefix, earlier: list[int] | Prefix, answer: Sequence[int]) -> int:
     """How many tokens of the previous prompt and response a prompt begins with."""
-    if isinstance(prompt, Prefix) and isinstance(earlier, Prefix) and (start := prompt.held(earlier, answer)):
+    if type(prompt) is Prefix and type(earlier) is Prefix and (start := prompt.held(earlier, answer)):
         return start
-    ids, before = (tokens.listed() if isinstance(tokens, Prefix) else tokens for tokens in (prompt, earlier))
+    ids, before = _list_of(prompt), _list_of(earlier)
     start = common_length(before, ids)
     return start if start < len(before) else start + common_length(list(answer), ids[start : start + len(answer)])
+
+
+def _list_of(tokens: list[int] | Prefix) -> list[int]:
+    """`type(…) is`: of a class that derives from Sequence, isinstance is slow whenever its answer is no."""
+    return tokens.listed() if type(tokens) is Prefix else tokens  # type: ignore[return-value]
 
 
 def _continued(earlier: Prefix, answer: Sequence[int], start: int, rest: list[int]) -> Prefix:
@@ -168,9 +173,9 @@ def read_tokens(path: Path) -> list[tuple[Prefix, tuple[int, ...]]]:
 
 def _plain(ids: Sequence[int]) -> Any:
     """Tokens as a list or a `Prefix`, of Python's integers."""
-    if isinstance(ids, (list, Prefix)):
+    if type(ids) is list or type(ids) is Prefix:
         return ids
-    return list(ids) if isinstance(ids, tuple) else np.asarray(ids, np.int64).tolist()
+    return list(ids) if isinstance(ids, (list, tuple)) else np.asarray(ids, np.int64).tolist()
 
 
 def _narrow(values: Any) -> NDArray[Any]:

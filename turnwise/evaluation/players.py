@@ -6,6 +6,7 @@ from typing import Any
 
 from turnwise.collect.collector import Collector
 from turnwise.collect.faults import FaultWatch
+from turnwise.collect.hooks import Hooks
 from turnwise.collect.panel import Evaluation, run_panel
 from turnwise.collect.player_policy import PlayerPolicy, advised, player
 from turnwise.envs.pool import Pool
@@ -27,7 +28,7 @@ def evaluate_player(
     factory = portable(config.env.name, config.env.options)
     limits: dict[str, Any] = {"workers": config.env.workers, "timeout": config.env.timeout, "memory_mb": config.env.memory_mb}
     with Pool(advised(factory, policy.player), 32, **limits) as pool:
-        collector = Collector(pool, policy, max_turns, build_rewards(config), ordered=False, on_fault=faults.on_fault)
+        collector = Collector(pool, policy, max_turns, build_rewards(config), Hooks(on_fault=faults.on_fault), ordered=False)
         result = run_panel(collector, panel, seed, repeats)
     report_faults(result, reporter.note, faults)
     settings = settings_of(config, split or config.eval.split, seed, max_turns)

@@ -379,7 +379,7 @@ class Simulation:
         engine.pausing = False
         for lease in engine.end():
             self.held[self.batch_of[lease.group]] += 1
-            self._act(self.scheduler.finished(lease, lease.version, now=self.now))
+            self._act(self.scheduler.finished(lease, lease.version))
         if engine.lanes or engine.waiting:
             self._round(engine, engine.block)
         else:

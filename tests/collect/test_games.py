@@ -14,9 +14,10 @@ from train_cases import TINY
 
 import turnwise as tw
 from turnwise.collect.collector import Branch, Collector, Start
+from turnwise.collect.games import PLAYER_OFFSET, game_of, in_order, planned_group, player_id, start_of
+from turnwise.collect.hooks import Hooks
 from turnwise.collect.player_policy import PlayerPolicy
 from turnwise.collect.players import RandomPlayer, ScriptedPlayer
-from turnwise.collect.seats import SEAT, game_of, in_order, planned_group, seat_id, seated
 from turnwise.data.rollouts import Rollouts, Stop, Trajectory
 from turnwise.data.tasks import Task
 from turnwise.envs.answers import BadAnswer, read_transition
@@ -82,18 +83,18 @@ def test_a_seat_that_moves_second_may_open_the_game() -> None:
 def test_seats_are_grouped_with_the_same_seat_of_other_games() -> None:
     starts = [Start(TASK, group, number, policy_seed=number) for number, group in enumerate((3, 3, "own"))]
     found = play(RandomPlayer(), starts)
-    assert [one.group for one in found] == [3, 3 + SEAT, 3, 3 + SEAT, "own", "own seat 1"]
-    assert [one.id for one in found] == [0, SEAT, 1, 1 + SEAT, 2, 2 + SEAT]
+    assert [one.group for one in found] == [3, 3 + PLAYER_OFFSET, 3, 3 + PLAYER_OFFSET, "own", "own seat 1"]
+    assert [one.id for one in found] == [0, PLAYER_OFFSET, 1, 1 + PLAYER_OFFSET, 2, 2 + PLAYER_OFFSET]
     assert [planned_group(one.group) for one in found] == [3, 3, 3, 3, "own", "own"]
-    assert seated(starts[0], 1).policy_seed != starts[0].policy_seed and seated(starts[0], 0) is starts[0]
+    assert start_of(starts[0], 1).policy_seed != starts[0].policy_seed and start_of(starts[0], 0) is starts[0]
     assert len(Rollouts.from_trajectories(found[:4]).group_labels) == 2
 
 
 @pytest.mark.parametrize("number", [0, 7, -1, -300, 10**9])
 def test_the_game_of_a_seat_is_known_from_its_id(number: int) -> None:
-    made = {seat_id(number, seat): Trajectory(0, seat_id(number, seat), "0") for seat in (2, 0)}
+    made = {player_id(number, seat): Trajectory(0, player_id(number, seat), "0") for seat in (2, 0)}
     assert {game_of(one) for one in made} == {number}
-    assert in_order([Start(TASK, 0, number)], made) == [made[number], made[seat_id(number, 2)]]
+    assert in_order([Start(TASK, 0, number)], made) == [made[number], made[player_id(number, 2)]]
 
 
 def test_at_a_limit_all_seats_stop_and_no_turn_is_lost() -> None:
@@ -104,7 +105,7 @@ def test_at_a_limit_all_seats_stop_and_no_turn_is_lost() -> None:
 
 def test_a_fault_ends_all_seats_and_is_reported_once() -> None:
     heard: list[Any] = []
-    first, second = play(Lines(["1", "crash"], ["1"]), on_fault=lambda trajectory, result: heard.append(result.message))
+    first, second = play(Lines(["1", "crash"], ["1"]), hooks=Hooks(on_fault=lambda trajectory, result: heard.append(result.message)))
     assert {first.stop, second.stop} == {Stop.ENVIRONMENT_FAULT} and len(heard) == 1 and "fell off" in heard[0]
     again = play(Lines(["1", "crash", "1", "1", "1"], ["1", "1", "1", "1"]), [Start(TASK, 0, 0), Start(TASK, 1, 1)], size=1)
     assert [one.stop for one in again] == [Stop.ENVIRONMENT_FAULT] * 2 + [Stop.DONE] * 2
@@ -128,7 +129,7 @@ def test_worker_processes_give_the_same_games(ordered: bool) -> None:
 
 def test_a_game_cannot_be_branched_from() -> None:
     found = play(RandomPlayer())
-    with pytest.raises(TurnwiseError, match="several seats"):
+    with pytest.raises(TurnwiseError, match="several players"):
         play(RandomPlayer(), [Start(TASK, 0, -1, branch=Branch(found[0], 1))])
 
 
@@ -148,7 +149,7 @@ def test_finished_games_are_handed_over_whole() -> None:
     with Pool(Race, 2) as pool:
         collector = Collector(pool, PlayerPolicy(RandomPlayer()), 20, hand_over=lambda start, made: taken.append([one.id for one in made]))
         collector.stream(deque([Start(TASK, 0, 0), Start(TASK, 0, 1)]))
-    assert sorted(taken) == [[0, SEAT], [1, 1 + SEAT]]
+    assert sorted(taken) == [[0, PLAYER_OFFSET], [1, 1 + PLAYER_OFFSET]]
 
 
 def test_shares_of_other_seats_are_checked() -> None:
@@ -179,8 +180,8 @@ def test_both_seats_are_trained_and_every_sampled_token_once(context: str, tmp_p
     by_group: dict[Any, list[Trajectory]] = {}
     for one in found:
         by_group.setdefault(one.group, []).append(one)
-        assert {turn.info["seat"] for turn in one.turns} == {int(one.id) // SEAT}
-    assert {group // SEAT for group in by_group} == {0, 1} and all(len(members) <= 4 for members in by_group.values())
+        assert {turn.info["seat"] for turn in one.turns} == {int(one.id) // PLAYER_OFFSET}
+    assert {group // PLAYER_OFFSET for group in by_group} == {0, 1} and all(len(members) <= 4 for members in by_group.values())
     batch = stored_batch(Run(made.folder), 1, tokens=True)
     assert len(batch) == sum(len(one.turns) for one in found)
     assert sum(len(turn.response_ids) for one in found for turn in one.turns) == batch.rollouts.token_offsets[-1]
