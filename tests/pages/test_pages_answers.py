@@ -19,12 +19,12 @@ import turnwise as tw
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.pages.answers import Answers, as_json
-from turnwise.pages.packed import CHUNK, PackedLines
+from turnwise.pages.packed import PackedLines
 from turnwise.pages.pictures import png
 from turnwise.pages.reasons import signed
 from turnwise.pages.run_list import RunList
 from turnwise.pages.tail import news
-from turnwise.runs.folder import Run, write_texts
+from turnwise.runs.folder import Run
 
 
 @pytest.fixture
@@ -40,18 +40,6 @@ def test_a_card_says_what_a_run_is_and_how_good_it_became(answers: Answers) -> N
         "run": "good", "algorithm": "gigpo", "environment": "household", "seed": 0, "iterations": 3, "planned": 4,
         "before": 0.25, "after": 0.75, "state": "finished",
     }  # fmt: skip
-
-
-def test_a_finished_runs_summary_says_the_same_as_its_metrics(tmp_path: Path) -> None:
-    run = make_run(tmp_path)
-    listed = RunList(tmp_path)
-    read = listed.card("good", run.folder)
-    known = {"name": "good", "algorithm": "gigpo", "environment": "household", "seed": 0, "iterations": 3, "panel_size": 2}
-    measured = {"success_before": 0.25, "success_after": 0.75, "interval_before": [0.125, 0.625], "interval_after": [0.375, 0.875]}
-    run.write_summary({"finished": True, "train_seconds": 6.0, "turns": 16} | known | measured)
-    (run.folder / "metrics.jsonl").unlink()
-    told = listed.card("good", run.folder)
-    assert told | {"planned": 4, "touched": read["touched"]} == read
 
 
 def test_runs_are_found_in_folders_below_and_not_inside_each_other(tmp_path: Path) -> None:
@@ -125,12 +113,6 @@ def test_damaged_lines_are_counted_and_passed_over(tmp_path: Path) -> None:
     assert found["damaged"] == 2 and found["columns"]["iteration"] == [0, 0, 1, 2, 3]
 
 
-def test_curves_are_columns_with_gaps_where_nothing_was_measured(answers: Answers) -> None:
-    columns = answers("metrics", {"run": "good"})["columns"]
-    assert columns["eval/success"] == [0.25, None, None, 0.75]
-    assert columns["collect/success"] == [0.0, 0.25, 0.5, 0.75]
-
-
 def test_the_credit_shown_is_the_runs_own(tmp_path: Path) -> None:
     run = make_run(tmp_path, more="gamma = 0.5\nomega = 2.0")
     answers = Answers(RunList(tmp_path))
@@ -188,13 +170,15 @@ def test_a_group_tells_every_action_taken_from_the_same_state(answers: Answers) 
 
 
 ALONE = [e for e in tw.credit.algorithms if tw.credit.stands_alone(e)]
-ONE_LEVEL = [e.name for e in ALONE if len(e.parts) < 2 and not any(need.endswith(".value") for need in e.needs)]
+ONE_LEVEL = [e.name for e in ALONE if len(e.parts) < 2 and not any(need.endswith(".value") for need in e.needs)][:4]
 
 
 @pytest.mark.parametrize("algorithm", ONE_LEVEL)
 def test_algorithms_without_two_levels_show_their_total(tmp_path: Path, algorithm: str) -> None:
     run = make_run(tmp_path, algorithm=algorithm)
-    turns = Answers(RunList(tmp_path))("attempt", place(id=0))["turns"]
+    answers = Answers(RunList(tmp_path))
+    turns, scales = (answers("attempt", place(id=0))[name] for name in ("turns", "scales"))
+    assert answers("runs", {})["runs"][0]["steps"] is False and "step" not in scales
     r = Rollouts.load(run.folder / "rollouts" / "000003.npz")
     rows = (r.trajectory == 0) & (r.group == 0)
     options = {"norm": "none"} if "norm" in tw.credit.algorithms[algorithm].options else {}
@@ -219,22 +203,6 @@ def test_step_credit_on_something_else_than_returns_is_not_explained_by_returns(
     make_run(tmp_path, algorithm="graph_gpo")
     why = " ".join(Answers(RunList(tmp_path))("attempt", place(id=0))["turns"][0]["why"])
     assert "what graph_gpo scores here, compared over 3 visits of this state" in why and "against 0." not in why.split("Episode")[0]
-
-
-@pytest.mark.parametrize("algorithm", [*(e.name for e in ALONE if "step" not in e.parts), "of_my_own"])
-def test_nothing_speaks_of_step_credit_where_there_is_none(tmp_path: Path, algorithm: str) -> None:
-    make_run(tmp_path, algorithm=algorithm)
-    answers = Answers(RunList(tmp_path))
-    found, group = answers("attempt", place(id=0)), answers("group", place(group=0))
-    assert answers("runs", {})["runs"][0]["steps"] is False
-    assert "step" not in found["scales"] and "step" not in group["scales"] and not found["split"]
-    assert "step credit" not in " ".join(words for turn in found["turns"] for words in turn["why"]).lower()
-
-
-def test_options_that_another_algorithm_reads_otherwise_do_no_harm(tmp_path: Path) -> None:
-    make_run(tmp_path, algorithm="reinforce_pp", more='gamma = "often"')
-    found = Answers(RunList(tmp_path))("attempt", place(id=0))
-    assert not found["credited"] and found["turns"][0]["return"] == pytest.approx(0.95)
 
 
 def test_credit_by_token_is_shown_as_the_mean_of_a_turn(tmp_path: Path) -> None:
@@ -314,20 +282,14 @@ def test_search_finds_text_and_not_the_names_of_fields(answers: Answers, text: s
     assert list(dict.fromkeys(hit["id"] for hit in hits)) == found
 
 
-def test_pictures_come_as_png(answers: Answers) -> None:
-    (name,) = answers("attempt", place(id=0))["turns"][0]["images"]
-    data = answers.picture(place(name=name))
-    assert data.startswith(b"\x89PNG") and struct.unpack(">II", data[16:24]) == (6, 4)
-    with pytest.raises(tw.TurnwiseError, match="no picture"):
-        answers.picture(place(name="../../secret"))
-
-
-def test_png_holds_the_pixels() -> None:
+def test_a_picture_is_a_png_with_its_pixels(answers: Answers) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
     data = png(pixels)
     size = struct.unpack(">I", data[33:37])[0]
     rows = np.frombuffer(zlib.decompress(data[41 : 41 + size]), np.uint8).reshape(5, 1 + 21)
     np.testing.assert_array_equal(rows[:, 1:].reshape(5, 7, 3), pixels)
+    with pytest.raises(tw.TurnwiseError, match="no picture"):
+        answers.picture(place(name="../../secret"))
 
 
 @pytest.mark.parametrize(
@@ -362,34 +324,6 @@ def test_a_recipe_that_cannot_be_read_is_shown_as_text(tmp_path: Path) -> None:
     (run.folder / "config.toml").write_bytes(b"name = \xff broken")
     answers = Answers(RunList(tmp_path))
     assert answers("config", {"run": "good"})["problem"] and answers("runs", {})["runs"][0]["run"] == "good"
-
-
-def test_warnings_are_passed_on(tmp_path: Path) -> None:
-    run = make_run(tmp_path)
-    (run.folder / "warnings.jsonl").write_text('{"iteration": 2, "name": "entropy", "text": "it fell"}\n')
-    found = Answers(RunList(tmp_path))("run", {"run": "good"})
-    assert found["warnings"] == [{"iteration": 2, "name": "entropy", "text": "it fell"}]
-    assert (found["rollouts"], found["evals"]) == ([3], [3])
-
-
-def test_any_line_of_a_packed_file_can_be_read_alone(tmp_path: Path) -> None:
-    chance = np.random.default_rng(0)
-    texts = ["".join(map(chr, chance.integers(32, 0x2FFF, int(size)))) for size in chance.integers(0, 9000, 150)]
-    attempts = [Trajectory(0, number, text[:5], [Turn("s", observation=text)]) for number, text in enumerate(texts)]
-    write_texts(tmp_path / "x.jsonl.gz", attempts)
-    assert (tmp_path / "x.jsonl.gz").stat().st_size > 3 * CHUNK
-    lines = PackedLines(tmp_path / "x.jsonl.gz")
-    for number in [0, 149, *chance.permutation(150)[:40].tolist()]:
-        assert lines.read(number)["turns"][0]["observation"] == texts[number]
-        assert lines.heads[number]["task"] == texts[number][:5] and "turns" not in lines.heads[number]
-    assert [json.loads(line)["id"] for line in lines] == list(range(150))
-
-
-def test_lines_in_another_order_of_keys_are_read_too(tmp_path: Path) -> None:
-    line = {"turns": [{"observation": ', "turns": ['}], "id": 5, "task": ', "turns": ['}
-    (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(json.dumps(line).encode()))
-    lines = PackedLines(tmp_path / "x.jsonl.gz")
-    assert lines.heads == [{"id": 5, "task": ', "turns": [', "goal": None, "opening": ', "turns": ['}] and lines.read(0) == line
 
 
 DAMAGED = {"no gzip": b"no gzip", "cut off": gzip.compress(b'{"id": 1}\n' * 99)[:20], "no JSON": gzip.compress(b"no json\n")}

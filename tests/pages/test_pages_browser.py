@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import base64
-import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from page_browser import open_page, texts
+from page_browser import open_page, serving, texts
 from page_runs import ATTACK, evaluated, group, log, make_run, turn
 
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Stop, Trajectory
 from turnwise.pages.pictures import png
 from turnwise.pages.report import write_report
-from turnwise.pages.run_list import RunList
-from turnwise.pages.server import Server
 from turnwise.runs.folder import Run
 
 pytest_plugins = ["page_browser"]
@@ -233,15 +230,12 @@ def test_everything_can_be_reached_and_is_named(page: Any, url: str) -> None:
 
 
 def test_a_server_that_went_away_is_told(page: Any, runs: Path) -> None:
-    served = Server(RunList(runs), 0)
-    threading.Thread(target=served.serve_forever, daemon=True).start()
-    open_page(page, served.url)
-    page.route("**/api/**", lambda route: route.abort())
-    page.wait_for_selector("#notice:not([hidden])")
-    assert "does not answer" in page.locator("#notice").inner_text()
-    page.problems.clear()
-    served.shutdown()
-    served.server_close()
+    with serving(runs) as served:
+        open_page(page, served.url)
+        page.route("**/api/**", lambda route: route.abort())
+        page.wait_for_selector("#notice:not([hidden])")
+        assert "does not answer" in page.locator("#notice").inner_text()
+        page.problems.clear()
 
 
 def test_the_report_works_from_a_file(page: Any, runs: Path, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import http.client
 import json
 import re
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from html.parser import HTMLParser
@@ -14,41 +13,35 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from page_browser import serving
 from page_runs import ATTACK, make_run
 from typer.testing import CliRunner
 
 import turnwise as tw
 from turnwise.cli.app import app
 from turnwise.pages.report import collect, digest, html, key, write_report
-from turnwise.pages.run_list import RunList
-from turnwise.pages.server import SCRIPTS, WORKERS, Server, static
+from turnwise.pages.server import SCRIPTS, Server, static
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     make_run(tmp_path / "runs")
     (tmp_path / "secret.txt").write_text("secret")
-    served = Server(RunList(tmp_path / "runs"), 0)
-    threading.Thread(target=served.serve_forever, daemon=True).start()
-    yield served
-    served.shutdown()
-    served.server_close()
+    with serving(tmp_path / "runs") as served:
+        assert served.server_address[0] == "127.0.0.1", "it listens on the loopback address alone"
+        yield served
 
 
 def ask(server: Server, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=10)
     connection.putrequest(method, path, skip_host=True)
-    for name, value in ({"Host": f"127.0.0.1:{server.server_port}"} | headers).items():
+    for name, value in ({"Host": f"127.0.0.1:{server.server_address[1]}"} | headers).items():
         connection.putheader(name.replace("_", "-"), value)
     connection.endheaders()
     answer = connection.getresponse()
     body = answer.read()
     connection.close()
     return answer.status, dict(answer.getheaders()), body
-
-
-def test_the_server_listens_on_the_loopback_address_alone(server: Server) -> None:
-    assert server.server_address[0] == "127.0.0.1"
 
 
 def test_the_page_its_scripts_and_the_answers_are_served(server: Server) -> None:
@@ -61,35 +54,27 @@ def test_the_page_its_scripts_and_the_answers_are_served(server: Server) -> None
     assert json.loads(body)["runs"][0]["run"] == "good"
 
 
-@pytest.mark.parametrize(
-    "host",
-    ["evil.example", "evil.example:{port}", "localhost.evil.example:{port}", "127.0.0.1.evil.example", "localhost:1@evil.example", ""],
-)
-def test_a_request_under_another_name_is_refused(server: Server, host: str) -> None:
-    for path in ("/", "/api/runs", "/static/pages.js"):
-        assert ask(server, path, Host=host.format(port=server.server_port))[0] == 403
+def test_only_this_machine_may_be_named_by_any_port_of_a_tunnel(server: Server) -> None:
+    for host in ("evil.example", "localhost.evil.example:7878", "127.0.0.1.evil.example", "localhost:1@evil.example", ""):
+        assert {ask(server, path, Host=host)[0] for path in ("/", "/api/runs", "/static/pages.js")} == {403}
+    for host in ("localhost:8000", "127.0.0.1", "127.0.0.1:9999"):
+        assert ask(server, "/api/runs", Host=host)[0] == 200
 
 
-@pytest.mark.parametrize("host", ["localhost:{port}", "localhost:8000", "127.0.0.1", "127.0.0.1:9999"])
-def test_this_machine_may_be_named_with_the_port_of_a_tunnel(server: Server, host: str) -> None:
-    assert ask(server, "/api/runs", Host=host.format(port=server.server_port))[0] == 200
+def test_a_request_that_another_site_caused_is_refused(server: Server) -> None:
+    for site, refused in (("cross-site", True), ("same-site", True), ("same-origin", False), ("none", False)):
+        for path in ("/api/runs", "/static/pages.js", "/picture"):
+            assert (ask(server, path, Sec_Fetch_Site=site)[0] == 403) == refused
+        assert ask(server, "/", Sec_Fetch_Site=site)[0] == 200, "a link to the page may stand anywhere"
 
 
-@pytest.mark.parametrize(("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)])
-def test_a_request_that_another_site_caused_is_refused(server: Server, site: str, status: int) -> None:
-    for path in ("/api/runs", "/static/pages.js", "/picture"):
-        assert (ask(server, path, Sec_Fetch_Site=site)[0] == 403) == (status == 403)
-    assert ask(server, "/", Sec_Fetch_Site=site)[0] == 200, "a link to the page may stand anywhere"
+def test_nothing_can_be_written(server: Server) -> None:
+    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
+        assert ask(server, "/api/runs", method)[0] == 501
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
-def test_nothing_can_be_written(server: Server, method: str) -> None:
-    assert ask(server, "/api/runs", method)[0] == 501
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
+def test_no_path_leads_out_of_the_runs(server: Server) -> None:
+    for path in (
         "/../secret.txt",
         "/static/../secret.txt",
         "/static/..%2f..%2fsecret.txt",
@@ -103,11 +88,9 @@ def test_nothing_can_be_written(server: Server, method: str) -> None:
         "/picture?run=good&iteration=3&name=..%2Fsecret",
         "//etc/passwd",
         "/api/run?run=good%00",
-    ],
-)
-def test_no_path_leads_out_of_the_runs(server: Server, path: str) -> None:
-    status, _, body = ask(server, path)
-    assert status == 404 and b"secret\n" not in body and body != b"secret"
+    ):
+        status, _, body = ask(server, path)
+        assert status == 404 and b"secret\n" not in body and body != b"secret", path
 
 
 def test_pages_may_load_nothing_from_elsewhere(server: Server) -> None:
@@ -125,7 +108,7 @@ def test_head_sends_no_body(server: Server) -> None:
 
 
 def head_of(server: Server, path: str = "/api/runs") -> bytes:
-    return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\nConnection: close\r\n\r\n".encode()
+    return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{server.server_address[1]}\r\nConnection: close\r\n\r\n".encode()
 
 
 def read_all(caller: socket.socket) -> bytes:
@@ -133,24 +116,6 @@ def read_all(caller: socket.socket) -> bytes:
     while part := caller.recv(1 << 16):
         parts.append(part)
     return b"".join(parts)
-
-
-def test_a_burst_of_callers_is_answered_by_a_few_threads(tmp_path: Path) -> None:
-    """All call before anybody is served, so that it does not depend on speed whether the system has room for them."""
-    make_run(tmp_path)
-    served = Server(RunList(tmp_path), 0)
-    callers = [socket.create_connection(served.server_address, timeout=20) for _ in range(200)]
-    for caller in callers:
-        caller.sendall(head_of(served))
-    before, most = threading.active_count(), 0
-    threading.Thread(target=served.serve_forever, daemon=True).start()
-    for caller in callers:
-        assert read_all(caller).startswith(b"HTTP/1.1 200 ")
-        most = max(most, threading.active_count() - before)
-        caller.close()
-    served.shutdown()
-    served.server_close()
-    assert 0 < most <= WORKERS + 1
 
 
 def test_callers_that_say_nothing_or_only_half_hold_nobody_up(server: Server) -> None:
@@ -164,48 +129,29 @@ def test_callers_that_say_nothing_or_only_half_hold_nobody_up(server: Server) ->
         caller.close()
 
 
-def test_connections_that_nobody_uses_give_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnwise.pages.server.MOST_CONNECTIONS", 3)
-    monkeypatch.setattr("turnwise.pages.server.PATIENCE", 0.0)
-    make_run(tmp_path)
-    served = Server(RunList(tmp_path), 0)
-    threading.Thread(target=served.serve_forever, daemon=True).start()
-    silent = [socket.create_connection(served.server_address, timeout=20) for _ in range(4)]
-    with suppress(ConnectionResetError):
-        assert silent[0].recv(1) == b"", "the oldest was closed"
-    assert ask(served, "/api/runs")[0] == 200
-    for caller in silent:
-        caller.close()
-    served.shutdown()
-    served.server_close()
-
-
-@pytest.mark.parametrize(
-    ("sent", "status"),
-    [
+def test_what_is_no_request_gets_one_answer_and_the_connection_ends(server: Server) -> None:
+    for sent, status in (
         (b"nonsense\r\n\r\n", b"400"),
         (b"GET / HTTP/3\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.example\r\n\r\n", b"403"),
-        (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n", b"431"),
         (b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 5\r\n\r\nGET /", b"200"),
-    ],
-)
-def test_what_is_no_request_gets_one_answer_and_the_connection_ends(server: Server, sent: bytes, status: bytes) -> None:
-    with socket.create_connection(server.server_address, timeout=20) as caller:
-        caller.sendall(sent)
-        found = read_all(caller)
-    assert found.startswith(b"HTTP/1.1 " + status) and found.count(b"HTTP/1.1") == 1
+    ):
+        with socket.create_connection(server.server_address, timeout=20) as caller:
+            caller.sendall(sent)
+            answer = read_all(caller)
+        assert answer.startswith(b"HTTP/1.1 " + status) and answer.count(b"HTTP/1.1") == 1
 
 
 def test_a_request_that_is_too_long_ends_its_connection_alone(server: Server) -> None:
     with socket.create_connection(server.server_address, timeout=20) as caller, suppress(ConnectionError):
         caller.sendall(b"GET /api/run?run=" + b"x" * 100_000)
-        assert read_all(caller)[:13] in (b"", b"HTTP/1.1 431 ")
+        assert read_all(caller)[:13] in (b"", b"HTTP/1.1 414 ")
     assert ask(server, "/api/runs")[0] == 200
 
 
 def test_one_connection_serves_many_requests(server: Server) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=20)
     for _ in range(3):
         connection.request("GET", "/api/runs")
         assert json.loads(connection.getresponse().read())["runs"]
@@ -223,53 +169,42 @@ def test_a_failure_is_told_and_the_server_goes_on(server: Server, monkeypatch: p
 
 
 def test_scripts_never_write_markup() -> None:
+    markup = (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "new Function",
+        'setAttribute("style',
+        "javascript:",
+    )
     for name in SCRIPTS:
-        for forbidden in (
-            "innerHTML",
-            "outerHTML",
-            "insertAdjacentHTML",
-            "document.write",
-            "eval(",
-            "new Function",
-            'setAttribute("style',
-            "javascript:",
-        ):
+        for forbidden in markup:
             assert forbidden not in static(name), f"{name} uses {forbidden}"
 
 
 class Elements(HTMLParser):
     """The elements of a page and the texts of its scripts."""
 
-    def __init__(self) -> None:
+    def __init__(self, text: str) -> None:
         super().__init__()
         self.found: list[tuple[str, dict[str, str | None]]] = []
         self.scripts: list[str] = []
-        self._inside = False
+        self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found.append((tag, dict(attrs)))
-        self._inside = tag == "script"
-        if self._inside:
-            self.scripts.append("")
 
     def handle_data(self, data: str) -> None:
-        if self._inside:
-            self.scripts[-1] += data
-
-    def handle_endtag(self, tag: str) -> None:
-        self._inside = False
-
-
-def elements(text: str) -> Elements:
-    parser = Elements()
-    parser.feed(text)
-    return parser
+        if self.found and self.found[-1][0] == "script" and data.strip():
+            self.scripts.append(data)
 
 
 def test_a_report_is_one_file_that_loads_nothing(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     written, _ = write_report(run.folder, tmp_path / "report.html")
-    page = elements(written.read_text())
+    page = Elements(written.read_text())
     loads = [value for tag, attrs in page.found for name, value in attrs.items() if name in ("src", "href", "srcset", "action", "data")]
     assert [value for value in loads if value and not value.startswith(("#", "data:"))] == []
     assert not re.search(r"url\(|@import", static("style.css"))
@@ -279,7 +214,7 @@ def test_a_report_is_one_file_that_loads_nothing(tmp_path: Path) -> None:
 def test_what_stands_in_a_report_cannot_end_its_element(tmp_path: Path) -> None:
     run = make_run(tmp_path, "good", option=ATTACK)
     text = html(collect({"good": run.folder}), f"good {ATTACK}")
-    page = elements(text)
+    page = Elements(text)
     assert len(page.scripts) == 2, "data, and the one script"
     data = json.loads(page.scripts[0])
     assert (
@@ -326,4 +261,4 @@ def test_a_taken_port_is_an_error_that_says_what_to_do(server: Server, tmp_path:
     from turnwise.pages.command import open_server
 
     with pytest.raises(tw.TurnwiseError, match="--port"):
-        open_server(server.answers.listed, server.server_port)
+        open_server(server.answers.listed, server.server_address[1])

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from turnwise.cli.app import app
 from turnwise.cluster.placement import Demand, Node, place
 from turnwise.learn.shapes import SHAPES, shape_of
-from turnwise.planner.cluster import MOST_GPUS, Question, make_plan, settings, splits
+from turnwise.planner.cluster import Question, make_plan, settings, splits
 from turnwise.planner.simulate import Layout, Result, Simulation, Work
 from turnwise.planner.tables import summary
 from turnwise.planner.times import EngineTimes, LearnerTimes, Machine, largest_share, weights_read
@@ -24,7 +24,7 @@ from turnwise.recipe.schema import Config
 from turnwise.util.errors import TurnwiseError
 
 SMALL = Work(groups=16, turns=30)
-NO_RESULT = Result(Layout(1, 1), 0, 1, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, {}, 0.0, 0, {})
+NO_RESULT = Result(Layout(1, 1), 0, 1, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, {}, {})
 
 
 def simulate(layout: Layout, staleness: int = 0, work: Work = SMALL, **options: Any) -> Result:
@@ -60,20 +60,13 @@ def test_old_log_probs_are_whose_a_run_would_take(given: str | None, staleness: 
     assert Work(old_logprobs=given, steps=steps).old_pass(staleness) == scored
 
 
-def test_a_simulated_learner_takes_old_log_probs_of_the_engine_in_step_and_its_own_ahead() -> None:
-    def learn(staleness: int, old: str | None) -> float:
-        return simulate(Layout(4, 4, capacity=4), staleness, replace(SMALL, old_logprobs=old)).parts["learn"]
-
-    assert learn(0, None) == learn(0, "engine") < learn(0, "learner") and learn(1, "engine") < learn(1, None) == learn(1, "learner")
-
-
 # the simulation
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 2, 4])
 def test_no_group_is_older_than_the_bound_and_none_is_lost(staleness: int) -> None:
     result = simulate(Layout(2, 6, capacity=4), staleness)
-    assert max(result.ages) <= staleness and sum(result.ages.values()) == pytest.approx(1) and not result.dropped
+    assert max(result.ages) <= staleness and sum(result.ages.values()) == pytest.approx(1)
     assert result.trajectories_per_s * 3600 == pytest.approx(result.iterations_per_h * SMALL.groups * SMALL.group_size)
 
 
@@ -83,45 +76,15 @@ def test_running_ahead_pays_where_the_parts_are_apart() -> None:
     assert ahead.learner_idle < in_step.learner_idle and ahead.engine_idle < in_step.engine_idle
 
 
-def test_in_step_the_parts_of_an_iteration_follow_each_other() -> None:
-    result = simulate(Layout(4, 4, capacity=4), 0)
-    assert result.seconds == pytest.approx(result.iterations * sum(result.parts.values()))
-    assert result.learner_idle == pytest.approx(result.parts["wait"] * result.iterations / result.seconds)
-
-
 def test_an_engine_with_little_room_takes_its_groups_one_after_another() -> None:
     little, much = (simulate(Layout(4, 4, capacity=capacity), 0) for capacity in (1, 4))
-    assert little.lanes <= SMALL.group_size < much.lanes
+    assert little.sequences <= SMALL.group_size < much.sequences
     assert little.parts["wait"] > 1.3 * much.parts["wait"]
-
-
-def test_rounds_that_are_computed_as_one_take_as_long_as_one_by_one() -> None:
-    one_by_one = Work(groups=16, turns=30, env_seconds=1e-12)
-    assert simulate(Layout(4, 4, capacity=4), 0).seconds == pytest.approx(simulate(Layout(4, 4, capacity=4), 0, one_by_one).seconds)
-    assert simulate(Layout(4, 4, capacity=4), 2).seconds == pytest.approx(
-        simulate(Layout(4, 4, capacity=4), 2, one_by_one).seconds, rel=0.02
-    )
 
 
 def test_a_slow_environment_makes_every_turn_at_least_as_long() -> None:
     slow = simulate(Layout(4, 4, capacity=4), 0, Work(groups=16, turns=30, env_seconds=20.0))
     assert slow.parts["wait"] >= 30 * 20.0
-
-
-def test_lost_gpus_cost_time_but_no_bound() -> None:
-    calm, stormy = (simulate(Layout(4, 4, capacity=4), 1, mtbf_hours=hours) for hours in (None, 0.05))
-    assert calm.failures == 0 and stormy.failures > 0
-    assert stormy.trajectories_per_s < calm.trajectories_per_s and max(stormy.ages) <= 1
-
-
-def test_gpus_that_fail_before_anything_is_finished_are_an_error() -> None:
-    with pytest.raises(TurnwiseError, match=r"if a GPU fails every 0\.0001 hours, engines fail before their groups are finished"):
-        Simulation(Work(groups=4), Layout(1, 1), SHAPES["7b"], iterations=2, mtbf_hours=0.0001).run()
-
-
-def test_the_same_seed_gives_the_same_result_and_all_splits_get_the_same_groups() -> None:
-    assert simulate(Layout(2, 6, capacity=4), 1) == simulate(Layout(2, 6, capacity=4), 1)
-    assert Work().lengths(3) == Work(groups=7, response=9).lengths(3) != Work(seed=1).lengths(3)
 
 
 def test_lengths_have_a_long_tail_that_ends_at_the_limit() -> None:
@@ -146,12 +109,6 @@ def test_a_plan_compares_splits_of_all_gpus_and_marks_the_best() -> None:
     assert [one.layout.learners for one in plan.results[1:]] == [2, 3, 4, 5, 6, 7], "one learner cannot hold it"
     assert all(one.layout.gpus == 8 for one in plan.results)
     assert plan.best.trajectories_per_s == max(one.trajectories_per_s for one in plan.results)
-
-
-def test_splits_use_no_more_gpus_than_there_are() -> None:
-    for gpus in (16, 200, MOST_GPUS):
-        layouts = [layout for found in splits(Question("32b", gpus), SHAPES["32b"]).values() for layout in found]
-        assert layouts and all(layout.gpus <= gpus and layout.capacity >= 1 and layout.engines >= 1 for layout in layouts)
 
 
 @pytest.mark.parametrize(
@@ -204,8 +161,8 @@ def test_the_network_matters_to_learners_on_several_nodes_alone() -> None:
 def test_a_mixture_computes_with_the_experts_of_a_token_and_reads_those_of_all() -> None:
     dense = SHAPES["1.5b"]
     mixture = replace(dense, experts=8, active=2)
-    for lanes, least, most in ((1, 1.9, 2.1), (10_000, 7.9, 8.1)):
-        mlps = weights_read(mixture, lanes) - weights_read(replace(mixture, active=0), lanes)
+    for sequences, least, most in ((1, 1.9, 2.1), (10_000, 7.9, 8.1)):
+        mlps = weights_read(mixture, sequences) - weights_read(replace(mixture, active=0), sequences)
         assert least < mlps / (3 * dense.layers * dense.hidden * dense.mlp) < most
     tokens = np.full(4, 1000)
     few, all_of_them = (LearnerTimes(replace(mixture, active=active), Machine()).seconds(tokens, tokens, True).sum() for active in (2, 8))
@@ -226,19 +183,7 @@ def test_a_mixture_computes_with_the_experts_of_a_token_and_reads_those_of_all()
             Question("7b", 8, Work(turns=120, group_size=512)),
             "7b does not fit an engine on 4 GPUs .* Lower the turns, the tokens or the size of a group",
         ),
-        (Question("7b", 8, Work(group_size=513)), "groups of 513; an engine plays at most 512 trajectories at once"),
         (Question("7b", 8, Work(groups=100_000)), "are 9,600,000 trajectories; at most 2,000,000 are simulated"),
-        (Question("7b", 8, iterations=1), "iterations is 1; give at least 2"),
-        (Question("7b", 8, machine=Machine(memory=float("nan"))), "memory is nan; give a positive number"),
-        (Question("7b", 8, machine=Machine(memory=float("inf"))), "memory is inf; give a positive number"),
-        (Question("7b", 8, machine=Machine(memory=-80e9)), "memory is -80; give a positive number"),
-        (Question("7b", 8, machine=Machine(network_bytes_per_s=0.0)), "network is 0; give a positive number"),
-        (Question("7b", 8, machine=Machine(node_gpus=0)), "0 GPUs per node"),
-        (Question("7b", 2000), "2000 GPUs; give 1 to 1,024"),
-        (Question("7b", 0), "0 GPUs"),
-        (Question("7b", 8, staleness=-1), "staleness -1"),
-        (Question("7b", 8, staleness=9), "staleness 9; give 0 to 8"),
-        (Question("7b", 8, mtbf_hours=0.0), "mtbf-hours is 0; give a positive number"),
         (Question("8x", 8), "unknown model size '8x'"),
         (Question("no/where", 8), "no/where/config.json does not exist"),
     ],
@@ -246,23 +191,6 @@ def test_a_mixture_computes_with_the_experts_of_a_token_and_reads_those_of_all()
 def test_what_cannot_be_planned_is_said_before_anything_is_simulated(question: Question, message: str) -> None:
     with pytest.raises(TurnwiseError, match=message):
         splits(question, shape_of(question.model))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"success": 1.5}, "success is 1.5"),
-        ({"context": "half"}, "unknown context"),
-        ({"groups": 0}, "groups is 0"),
-        ({"old_logprobs": "auto"}, "unknown old_logprobs 'auto'; known: engine, learner"),
-        ({"env_seconds": -1.0}, "env_seconds is -1.0"),
-        ({"env_seconds": float("nan")}, "env_seconds is nan"),
-        ({"env_seconds": float("inf")}, "env_seconds is inf"),
-    ],
-)
-def test_wrong_work_is_an_error(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(TurnwiseError, match=message):
-        Work(**changes)
 
 
 def test_a_model_is_read_from_its_folder(tmp_path: Path) -> None:
@@ -295,13 +223,17 @@ WORDS = [
 ]
 
 
-def test_the_command_prints_a_table_and_draws_a_picture(tmp_path: Path) -> None:
-    picture = tmp_path / "plan.png"
-    result = CliRunner().invoke(app, [*WORDS, "--picture", str(picture)])
+def test_the_command_prints_a_table() -> None:
+    result = CliRunner().invoke(app, WORDS)
     assert result.exit_code == 0, result.output
     assert "1.5b on 2 GPUs" in result.output and "colocated" in result.output and "nothing was run on these GPUs" in result.output
     assert sum(line.lstrip().startswith("*") for line in result.output.splitlines()) == 1
-    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("words", ["--gpus 0", "--gpus 1025", "--staleness 9", "--success 1.5", "--env-seconds -1", "--context half"])
+def test_a_number_out_of_range_or_an_unknown_word_is_an_error(words: str) -> None:
+    result = CliRunner().invoke(app, [*WORDS, *words.split()])
+    assert result.exit_code and words.split()[0].strip("-") in f"{result.output} {result.exception}"
 
 
 def test_the_command_prints_json_for_machines() -> None:
@@ -310,8 +242,3 @@ def test_the_command_prints_json_for_machines() -> None:
     assert data["question"]["work"]["turns"] == 10 and data["splits"][1]["ages"] == {"1": 1.0}
     other = json.loads(CliRunner().invoke(app, [*WORDS, "--json", "--old-logprobs", "engine"]).stdout)
     assert other["splits"][1]["seconds"]["learn"] < data["splits"][1]["seconds"]["learn"]
-
-
-def test_a_picture_of_an_unknown_kind_is_refused_before_the_work() -> None:
-    result = CliRunner().invoke(app, [*WORDS, "--picture", "plan.txt"])
-    assert isinstance(result.exception, TurnwiseError) and "ends in .png, .svg or .pdf" in str(result.exception)

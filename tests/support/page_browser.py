@@ -9,6 +9,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -72,13 +73,19 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
+@contextmanager
+def serving(folder: Path) -> Iterator[Server]:
+    """A server of the runs below a folder, on a free port."""
+    with Server(RunList(folder), 0) as served:
+        threading.Thread(target=served.serve_forever, args=(0.02,), daemon=True).start()
+        yield served
+        served.shutdown()
+
+
 @pytest.fixture
 def url(runs: Path) -> Iterator[str]:
-    served = Server(RunList(runs), 0)
-    threading.Thread(target=served.serve_forever, daemon=True).start()
-    yield served.url
-    served.shutdown()
-    served.server_close()
+    with serving(runs) as served:
+        yield served.url
 
 
 def open_page(page: Any, address: str) -> None:

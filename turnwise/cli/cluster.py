@@ -23,33 +23,30 @@ cluster.command(short_help="Show what each node has and what would be placed whe
 @cluster.command(short_help="Simulate a run on up to 1,024 GPUs and compare splits")
 def plan(
     model: Annotated[str, typer.Option(help="Size of the model (0.5b, 1.5b, 3b, 7b, 14b, 32b, 72b), or a folder with its config.json.")],
-    gpus: Annotated[int, typer.Option(help="GPUs in all, 1 to 1,024.")],
-    gpus_per_node: Annotated[int, typer.Option(help="GPUs of a node. No engine is larger.")] = 8,
-    groups: Annotated[int, typer.Option(help="Groups per iteration.")] = 128,
-    group_size: Annotated[int, typer.Option(help="Trajectories per group.")] = 8,
-    turns: Annotated[int, typer.Option(help="Limit of turns per trajectory.")] = 50,
-    staleness: Annotated[int, typer.Option(help="Updates that a group may be behind. Colocated splits always have 0.")] = 1,
+    gpus: Annotated[int, typer.Option(min=1, max=1024, help="GPUs in all.")],
+    gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs of a node. No engine is larger.")] = 8,
+    groups: Annotated[int, typer.Option(min=1, help="Groups per iteration.")] = 128,
+    group_size: Annotated[int, typer.Option(min=1, max=512, help="Trajectories per group.")] = 8,
+    turns: Annotated[int, typer.Option(min=1, help="Limit of turns per trajectory.")] = 50,
+    staleness: Annotated[int, typer.Option(min=0, max=8, help="Updates that a group may be behind. Colocated splits always have 0.")] = 1,
     tensor_parallel: Annotated[int | None, typer.Option(help="GPUs per engine. Default: the best of several.")] = None,
     context: Annotated[str, typer.Option(help="full or window.")] = "full",
-    response: Annotated[int, typer.Option(help="Sampled tokens per turn.")] = 100,
-    observation: Annotated[int, typer.Option(help="Tokens of an observation.")] = 60,
-    steps: Annotated[int, typer.Option(help="Optimiser steps per iteration.")] = 4,
+    response: Annotated[int, typer.Option(min=1, help="Sampled tokens per turn.")] = 100,
+    observation: Annotated[int, typer.Option(min=0, help="Tokens of an observation.")] = 60,
+    steps: Annotated[int, typer.Option(min=1, help="Optimiser steps per iteration.")] = 4,
     old_logprobs: Annotated[
         str | None, typer.Option(help="Old log-probs: engine or learner. Default: as in a run, the engine's at staleness 0.")
     ] = None,
-    success: Annotated[float, typer.Option(help="Share of attempts that end before the limit.")] = 0.6,
-    env_seconds: Annotated[float, typer.Option(help="Seconds that a step of the environment takes.")] = 0.0,
-    mtbf_hours: Annotated[float | None, typer.Option(help="Mean hours until a GPU fails. Default: none fails.")] = None,
-    keep_cache: Annotated[bool, typer.Option("--keep-cache", help="Engines keep their caches when new weights arrive.")] = False,
-    memory: Annotated[float, typer.Option(help="Gigabytes of a GPU. Its speed stays that of an H200.")] = 141.0,
-    network: Annotated[float, typer.Option(help="Gigabytes per second and GPU that collectives between nodes reach.")] = 300.0,
-    iterations: Annotated[int, typer.Option(help="Iterations to simulate.")] = 12,
+    success: Annotated[float, typer.Option(min=0.01, max=0.99, help="Share of attempts that end before the limit.")] = 0.6,
+    env_seconds: Annotated[float, typer.Option(min=0, help="Seconds that a step of the environment takes.")] = 0.0,
+    memory: Annotated[float, typer.Option(min=1, help="Gigabytes of a GPU. Its speed stays that of an H200.")] = 141.0,
+    network: Annotated[float, typer.Option(min=0.1, help="Gigabytes per second and GPU that collectives between nodes reach.")] = 300.0,
+    iterations: Annotated[int, typer.Option(min=2, help="Iterations to simulate.")] = 12,
     seed: Annotated[int, typer.Option(help="The same seed gives the same plan.")] = 0,
-    picture: Annotated[str | None, typer.Option(metavar="FILE", help="Also draw the plan, as PNG, SVG or PDF.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Simulate a run on up to 1,024 GPUs and compare splits into learners and engines. Nothing is run on a GPU: the scheduler is the real
-    one, and the service times are those measured on one H200, scaled by the model and the number of GPUs."""
+    """Simulate a run on up to 1,024 GPUs and compare splits into learners and engines. Nothing is run on a GPU: the
+    service times are those measured on one H200, scaled by the model and the number of GPUs."""
     from turnwise.planner.cluster import Question
     from turnwise.planner.simulate import Work
     from turnwise.planner.tables import plan_command
@@ -69,5 +66,5 @@ def plan(
         seed=seed,
     )
     machine = Machine(memory=memory * 1e9, node_gpus=gpus_per_node, network_bytes_per_s=network * 1e9)
-    question = Question(model, gpus, work, staleness, tensor_parallel, machine, iterations, mtbf_hours, keep_cache)
-    plan_command(question, picture, as_json)
+    question = Question(model, gpus, work, staleness, tensor_parallel, machine, iterations)
+    plan_command(question, as_json)

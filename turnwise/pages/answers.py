@@ -21,7 +21,6 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from turnwise.data.images import without_marks
@@ -54,7 +53,6 @@ class Answers:
     def __init__(self, runs: RunList):
         self.listed = runs
         self._batches: OrderedDict[Any, Batch] = OrderedDict()
-        self._types: dict[Path, tuple[int, list[str]]] = {}
         self._lock = threading.Lock()
         self.known: dict[str, Callable[[Words], Any]] = {
             "runs": self.runs,
@@ -96,12 +94,10 @@ class Answers:
         return told | {"damaged": found.damaged, "state": self.listed.card(words["run"], run.folder)["state"]}
 
     def batch(self, words: Words) -> Any:
-        batch, types = self._batch(words), self._known_types(self._run(words))
+        batch = self._batch(words)
         rows: dict[str, list[Any]] = {}
         for number, head in enumerate(batch.texts.heads):
-            turns, invalid = batch.size(number)
-            told = _head(batch, number) | {"turns": turns, "invalid": invalid, "opening": head["opening"]}
-            told["type"] = (batch.outcomes[number].get("type") if batch.outcomes else None) or _type_of(told["task"], types)
+            told = _head(batch, number) | {name: head[name] for name in ("turns", "invalid", "opening")}
             for key, value in told.items():
                 rows.setdefault(key, []).append(value)
         rows = rows or {key: [] for key in ("id", "group", "task", "goal", "opening", "type", "success", "stop", "turns", "reward")}
@@ -125,7 +121,6 @@ class Answers:
             if row < rows.stop:
                 turn |= _numbers(batch, row) | {"why": why(batch, row)}
         found |= _head(batch, number)
-        found["type"] = _type_of(found["task"], self._known_types(self._run(words)))
         found["shows"] = self._run(words).environment().get("shows")
         if calls := call_tree(batch, found):
             found["calls"] = calls
@@ -150,13 +145,11 @@ class Answers:
 
     def search(self, words: Words) -> Any:
         batch, wanted = self._batch(words), _need(words, "text").casefold()
-        quick = wanted.encode() if re.fullmatch(r"[ !#-\[\]-~]+", wanted) else None  # as it stands in JSON, escapes left out
         hits: list[dict[str, Any]] = []
-        for number, line in enumerate(batch.texts):
+        for attempt in batch.texts:
+            hits += _found(attempt, wanted)
             if len(hits) >= MOST_HITS:
                 break
-            if quick is None or quick in line.lower():
-                hits += _found(batch.texts.parse(line), wanted, readable(batch.texts.heads[number].get("id")))
         return {"hits": hits[:MOST_HITS], "more": len(hits) >= MOST_HITS, "iteration": batch.iteration, "part": batch.part}
 
     def settings(self, words: Words) -> Any:
@@ -196,19 +189,6 @@ class Answers:
             self._batches.move_to_end(key)
             return self._batches[key]
 
-    def _known_types(self, run: Run) -> list[str]:
-        """The task types that the run's evaluations name, longest first: training tasks whose id begins with one are of that type."""
-        known = run.iterations_of("evals")
-        if not known:
-            return []
-        if self._types.get(run.folder, (-1, []))[0] != known[0]:
-            try:
-                kinds = list(run.evaluation(known[0]).get("by_type", {}))
-            except TurnwiseError:
-                kinds = []
-            self._types[run.folder] = (known[0], sorted(map(str, kinds), key=len, reverse=True))
-        return self._types[run.folder][1]
-
 
 def _about(batch: Batch) -> dict[str, Any]:
     """How credit was given in a batch."""
@@ -229,6 +209,7 @@ def _head(batch: Batch, number: int) -> dict[str, Any]:
         "group": readable(head.get("group")),
         "task": readable(head.get("task", "")),
         "goal": head["goal"],
+        "type": batch.types[number],
         "place": place,
         "of": attempts,
         "success": bool(head.get("success")),
@@ -260,9 +241,9 @@ def _states(batch: Batch, visits: Mapping[int, list[list[Any]]]) -> dict[str, An
     return found
 
 
-def _found(attempt: Mapping[str, Any], wanted: str, name: str) -> list[dict[str, Any]]:
+def _found(attempt: Mapping[str, Any], wanted: str) -> list[dict[str, Any]]:
     """The turns of an attempt in which a text occurs, with its context."""
-    hits = []
+    hits, name = [], readable(attempt.get("id"))
     for t, turn in enumerate(attempt["turns"]):
         for where in SEARCHED:
             text = str(turn.get(where, ""))
@@ -273,10 +254,6 @@ def _found(attempt: Mapping[str, Any], wanted: str, name: str) -> list[dict[str,
                 hits.append({"id": name, "task": attempt.get("task"), "t": t, "where": where, "text": ("…" if start else "") + cut})
                 break
     return hits
-
-
-def _type_of(task: str, types: list[str]) -> str | None:
-    return next((kind for kind in types if task.startswith(kind)), None)
 
 
 def _need(words: Words, name: str) -> str:

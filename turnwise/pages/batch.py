@@ -83,7 +83,7 @@ class Batch:
         self._foreign = is_reference(algorithm) and bool(unknown_code(run.folder, {"name": algorithm}))
         self.problem = ""
         self.columns = self._load(run) if part == "rollouts" else None
-        self.outcomes = self._outcomes(run) if part == "evals" else None
+        self.types = self._types(run)
         self.credit = self._credit()
         if self.columns is not None:  # only a few numbers per turn stay in memory
             self.columns = replace(self.columns, tokens=None, token_value=None, token_logprob=None, extra={}, token_extra={})
@@ -95,16 +95,20 @@ class Batch:
             self.problem = str(error)
             return None
 
-    def _outcomes(self, run: Run) -> list[dict[str, Any]]:
-        """The outcomes of an evaluation's attempts, in the order of the texts; from the texts themselves if they are missing."""
+    def _types(self, run: Run) -> list[Any]:
+        """The type of each attempt's task: an evaluation says it; a training task has the type of an evaluated one with which its id
+        begins, the longest if there are several."""
         try:
-            found = run.evaluation(self.iteration).get("outcomes", [])
+            evaluated = run.evaluation(self.iteration if self.part == "evals" else (run.iterations_of("evals") or [-1])[0])
         except TurnwiseError as error:
-            found, self.problem = [], str(error)
-        if len(found) == len(self.texts):
-            return list(found)
-        parsed = map(self.texts.parse, self.texts)
-        return [{"turns": len(each["turns"]), "invalid": sum(not turn.get("valid", True) for turn in each["turns"])} for each in parsed]
+            self.problem = self.problem or (str(error) if self.part == "evals" else "")
+            return [None] * len(self.texts)
+        outcomes = evaluated.get("outcomes", [])
+        if self.part == "evals" and len(outcomes) == len(self.texts) and any("type" in outcome for outcome in outcomes):
+            return [outcome.get("type") for outcome in outcomes]
+        kinds = sorted(map(str, evaluated.get("by_type", {})), key=len, reverse=True)
+        tasks = [readable(head.get("task", "")) for head in self.texts.heads]
+        return [next((kind for kind in kinds if task.startswith(kind)), None) for task in tasks]
 
     @cached_property
     def ordinals(self) -> list[tuple[int, int]]:
@@ -143,16 +147,6 @@ class Batch:
     def rows(self, attempt: str) -> slice:
         """The rows of an attempt; empty if it has no turns or no columns."""
         return self._rows.get(attempt, slice(0, 0))
-
-    def size(self, number: int) -> tuple[int, int]:
-        """How many turns an attempt has, and how many of them are invalid."""
-        if self.outcomes is not None:
-            return int(self.outcomes[number].get("turns", 0)), int(self.outcomes[number].get("invalid", 0))
-        if self.columns is None:
-            turns = self.texts.read(number)["turns"]
-            return len(turns), sum(not turn.get("valid", True) for turn in turns)
-        rows = self.rows(readable(self.texts.heads[number].get("id")))
-        return rows.stop - rows.start, int((~self.columns.valid[rows]).sum())
 
     def _credit(self) -> Credit:
         """Credit by the run's own algorithm, or the reason why it is not available here."""

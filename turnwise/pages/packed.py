@@ -1,130 +1,86 @@
-"""Random access to the lines of a packed file of trajectories.
+"""The attempts in a packed file of trajectories: what each is about, and its texts, which stay packed until they are asked for.
 
-A gzip stream can only be read from its start, so one pass is needed; during it the state of the decompressor is kept at every chunk of
-input. A line is then read from the nearest state before it: one trajectory costs one chunk, however large the file, and the unpacked
-texts are never all in memory.
+A run stores the goal that the agent was given next to the task's id. Older runs, and environments without a goal, still have the first
+observation: its line "Your task is …" if there is one, and otherwise its beginning, which at least distinguishes tasks.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import zlib
-from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from turnwise.pages.goals import add_goal
+from turnwise.data.images import without_marks
+from turnwise.data.tasks import task_line
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.unpack import LONGEST_LINE, limit_of, too_much
+from turnwise.util.unpack import packed_lines
 
-CHUNK = 1 << 16
-GZIP = 31  # zlib's setting for a stream with gzip's header
-TURNS = b', "turns": ['  # cannot occur inside a JSON text, where quotes are escaped
-PIECE = 1 << 22  # unpacked at once: a few packed bytes can expand to very many
 MOST_LINES = 1_000_000
+LONGEST_GOAL = 600
+LONGEST_OPENING = 160
+PREFIX = re.compile(r"your task is( to)?\b[\s:]*", re.IGNORECASE)
 
 
 class PackedLines:
-    """The lines of a gzip file: `heads` (each line's values without its turns, and its goal), and any line by its number."""
+    """The trajectories of a gzip file: `heads` has each without its turns, and any of them is read by its number."""
 
     def __init__(self, path: Path):
         self.path = path
         self.heads: list[dict[str, Any]] = []
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-        self._states: list[tuple[int, int, Any]] = []  # offset in the unpacked text, offset in the file, decompressor
-        place = 0
-        for line in self._scan(keep=True):
-            self._starts.append(place)
-            self._ends.append(place + len(line))
-            place += len(line) + 1
-            self.heads.append(self._head(line))
-            if len(self.heads) > MOST_LINES:
-                raise TurnwiseError(f"{self.path}: more than {MOST_LINES:,} attempts in one iteration")
+        self._lines: list[bytes] = []  # each packed alone: all texts of an iteration may be large
+        try:
+            for line in packed_lines(path):
+                self._lines.append(zlib.compress(line, 1))
+                self.heads.append(head_of(self._parse(line)))
+                if len(self.heads) > MOST_LINES:
+                    raise TurnwiseError(f"{self.path}: more than {MOST_LINES:,} attempts in one iteration")
+        except (EOFError, OSError, zlib.error) as error:
+            raise TurnwiseError(f"{self.path}: cannot be unpacked ({error}); the file was damaged after it was written") from None
 
     def __len__(self) -> int:
         return len(self.heads)
 
-    def __iter__(self) -> Iterator[bytes]:
-        """All lines, one after another, with one of them in memory."""
-        return self._scan(keep=False)
-
-    def line(self, number: int) -> bytes:
-        """One line."""
-        start, end = self._starts[number], self._ends[number]
-        text, place, state = self._states[bisect_right(self._states, start, key=lambda known: known[0]) - 1]
-        unpacker, parts, length = state.copy(), [], text
-        with self.path.open("rb") as file:
-            file.seek(place)
-            while length < end and (chunk := file.read(CHUNK)):
-                for data in _unpacked(unpacker, chunk):
-                    parts.append(data)
-                    length += len(data)
-                    if length >= end:
-                        break
-        return b"".join(parts)[start - text : end - text]
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """All trajectories, with one of them in memory."""
+        return map(self.read, range(len(self)))
 
     def read(self, number: int) -> dict[str, Any]:
         """One trajectory, as plain data."""
-        return self.parse(self.line(number))
+        return self._parse(zlib.decompress(self._lines[number]))
 
-    def parse(self, line: bytes) -> dict[str, Any]:
+    def _parse(self, line: bytes) -> dict[str, Any]:
         try:
-            found = json.loads(line)
-        except (json.JSONDecodeError, UnicodeDecodeError):
-            found = None
-        if not isinstance(found, dict) or not isinstance(found.get("turns"), list):
+            record = json.loads(line)
+        except ValueError:  # not JSON, or not UTF-8
+            record = None
+        if not isinstance(record, dict) or not isinstance(record.get("turns"), list):
             raise TurnwiseError(f"{self.path}: damaged, a line is not a trajectory")
-        return found
-
-    def _head(self, line: bytes) -> dict[str, Any]:
-        """A line's values without its turns; the turns, by far the most of it, are not even parsed."""
-        cut = line.find(TURNS)
-        try:
-            head = json.loads(line[:cut] + b"}") if cut > 0 else None
-        except (json.JSONDecodeError, UnicodeDecodeError):
-            head = None
-        if not isinstance(head, dict):  # written by another program, in another order
-            whole = self.parse(line)
-            head = {key: value for key, value in whole.items() if key != "turns"}
-            add_goal(head, json.dumps(whole["turns"][:1]).encode()[1:])
-        else:
-            add_goal(head, line[cut + len(TURNS) :])
-        return head
-
-    def _scan(self, keep: bool) -> Iterator[bytes]:
-        unpacker, rest, text, place = zlib.decompressobj(GZIP), b"", 0, 0
-        limit = limit_of(self.path) if self.path.exists() else 0
-        try:
-            with self.path.open("rb") as file:
-                while True:
-                    if keep:
-                        self._states.append((text, place, unpacker.copy()))
-                    chunk = file.read(CHUNK)
-                    if not chunk:
-                        break
-                    place += len(chunk)
-                    for data in _unpacked(unpacker, chunk):
-                        text += len(data)
-                        *lines, rest = (rest + data).split(b"\n")
-                        if text > limit:
-                            raise too_much(self.path, limit)
-                        if len(rest) > LONGEST_LINE:
-                            raise TurnwiseError(f"{self.path}: a line of more than {LONGEST_LINE:,} bytes")
-                        yield from lines
-        except (OSError, zlib.error) as error:
-            raise TurnwiseError(f"{self.path}: cannot be unpacked ({error}); the file was damaged after it was written") from None
-        if not unpacker.eof:
-            raise TurnwiseError(f"{self.path}: ends too early; the file was damaged after it was written")
-        if rest:
-            yield rest
+        return record
 
 
-def _unpacked(unpacker: Any, chunk: bytes) -> Iterator[bytes]:
-    """A chunk unpacked, in parts of a bounded size."""
-    full = True
-    while not unpacker.eof and (chunk or full):
-        data = unpacker.decompress(chunk, PIECE)
-        chunk, full = unpacker.unconsumed_tail, len(data) == PIECE  # after a full part there may be more
-        yield data
+def head_of(record: dict[str, Any]) -> dict[str, Any]:
+    """A trajectory without its turns: with their number, how many are invalid, and its `goal` or how its first observation begins."""
+    turns = [turn for turn in record["turns"] if isinstance(turn, dict)]
+    first = str(turns[0].get("observation", "")) if turns else ""
+    stated = record.get("goal")
+    goal = stated if isinstance(stated, str) and stated.strip() else task_line(first)
+    opening = shortened(" ".join(without_marks(first, "[picture]").split()), LONGEST_OPENING)
+    return record | {
+        "turns": len(turns),
+        "invalid": sum(not turn.get("valid", True) for turn in turns),
+        "goal": sentence(goal) if goal else None,
+        "opening": None if goal else opening or None,
+    }
+
+
+def sentence(goal: str) -> str:
+    """A goal for display: without "Your task is to", on one line, shortened."""
+    words = " ".join(PREFIX.sub("", goal.strip(), count=1).split()) or goal.strip()
+    return shortened(words[:1].upper() + words[1:], LONGEST_GOAL)
+
+
+def shortened(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"

@@ -102,72 +102,48 @@ class RunList:
         return found
 
     def card(self, name: str, folder: Path) -> dict[str, Any]:
-        """What a list of runs shows of one."""
-        summary = read_summary(folder)
-        if summary.get("finished") and {"algorithm", "success_after", "interval_before"} <= set(summary):
-            return _finished(name, folder, summary)
-        recipe = read_recipe(folder)
+        """What a list of runs shows of one: only texts and numbers, whatever the files contain."""
+        summary, recipe = read_summary(folder), read_recipe(folder)
         with self._lock:
             progress = self._progress.setdefault(name, Progress())
             progress.look(inside(folder, folder / METRICS))
             first, last, iterations, seconds = progress.first, progress.last, progress.iterations, progress.seconds
         newer = last if _number(last.get("iteration")) else {}  # what was measured before the first update is not a result of training
         touched = max((path.stat().st_mtime for path in (folder / METRICS, folder / CONFIG) if path.exists()), default=0.0)
-        return _card(
-            name,
-            recipe.get("name", name),
-            _name(recipe, "credit", CREDIT),
-            _name(recipe, "env", "household"),
-            recipe.get("seed", 0),
-            iterations=iterations,
-            planned=recipe.get("iterations"),
-            before=[first.get(f"eval/{key}") for key in ("success", "low", "high")],
-            after=[newer.get(f"eval/{key}") for key in ("success", "low", "high")],
-            measured=newer.get("iteration"),  # the iteration of that evaluation: a running run is further by now
-            tasks=_section(recipe, "eval").get("n"),
-            state=state(folder, summary, touched, seconds),
-            summary=summary,
-            touched=touched,
-        )
-
-
-def _finished(name: str, folder: Path, summary: dict[str, Any]) -> dict[str, Any]:
-    """The card of a finished run, from its summary alone, so that a list of hundreds of runs reads nothing else."""
-    measured = [[summary.get(f"success_{when}"), *_pair(summary.get(f"interval_{when}"))] for when in ("before", "after")]
-    return _card(
-        name,
-        *(summary.get(key) for key in ("name", "algorithm", "environment", "seed")),
-        iterations=summary.get("iterations"),
-        planned=summary.get("iterations"),
-        before=measured[0],
-        after=measured[1],
-        measured=summary.get("iterations"),
-        tasks=summary.get("panel_size"),
-        state="finished",
-        summary=summary,
-        touched=(folder / SUMMARY).stat().st_mtime,
-    )
-
-
-def _card(
-    run: str, name: Any, algorithm: Any, environment: Any, seed: Any, *, before: Any, after: Any, state: str, summary: Any, **numbers: Any
-) -> dict[str, Any]:
-    """A card holds only texts and numbers, whatever the files contain."""
-    known = {key: _number(value) for key, value in numbers.items()}
-    for when, (success, low, high) in (("before", before), ("after", after)):
-        known |= {when: _number(success), f"{when}_interval": [_number(low), _number(high)]}
-    known |= {"seconds": _number(summary.get("train_seconds")), "turns": _number(summary.get("turns")), "seed": _number(seed)}
-    told = {"run": run, "name": str(name), "algorithm": str(algorithm), "environment": str(environment), "state": state}
-    return told | known | {"steps": "step" in parts(str(algorithm))}
+        algorithm = _name(recipe, "credit", CREDIT)
+        numbers = {
+            "seed": recipe.get("seed", 0),
+            "iterations": iterations,
+            "planned": recipe.get("iterations"),
+            "before": first.get("eval/success"),
+            "after": newer.get("eval/success"),
+            "measured": newer.get("iteration"),  # the iteration of that evaluation: a running run is further by now
+            "tasks": summary.get("panel_size", _section(recipe, "eval").get("n")),
+            "seconds": summary.get("train_seconds"),
+            "turns": summary.get("turns"),
+            "touched": touched,
+        }
+        intervals = {
+            f"{when}_interval": [_number(line.get(f"eval/{end}")) for end in ("low", "high")]
+            for when, line in (("before", first), ("after", newer))
+        }
+        words = {
+            "run": name,
+            "name": str(recipe.get("name", name)),
+            "algorithm": algorithm,
+            "environment": _name(recipe, "env", "household"),
+        }
+        words["state"] = state(folder, summary, touched, seconds)
+        return words | {key: _number(value) for key, value in numbers.items()} | intervals | {"steps": "step" in parts(algorithm)}
 
 
 def state(folder: Path, summary: dict[str, Any], touched: float, seconds: float) -> str:
     """`finished`, `running` or `stopped`. A killed run leaves no message, so one that has been quiet for long counts as stopped."""
     path = folder / SUMMARY
-    said = path.stat().st_mtime if path.exists() else 0.0
+    summarised = path.stat().st_mtime if path.exists() else 0.0
     if summary.get("finished"):
         return "finished"
-    if summary and said >= touched:
+    if summary and summarised >= touched:
         return "stopped"
     return "running" if time.time() - touched < max(QUIET, 5 * seconds) else "stopped"
 
@@ -198,10 +174,6 @@ def read_summary(folder: Path) -> dict[str, Any]:
 def _number(value: Any) -> Any:
     """The value if it is a number, otherwise None."""
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) else None
-
-
-def _pair(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list) and len(value) == 2 else [None, None]
 
 
 def _section(recipe: dict[str, Any], name: str) -> dict[str, Any]:

@@ -9,7 +9,6 @@ fewest that hold the model, twice and four times as many; the best of them repre
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -19,8 +18,7 @@ from turnwise.planner.times import Machine
 from turnwise.util.errors import TurnwiseError
 
 MOST_GPUS = 1024
-MOST_STALENESS = 8  # as in a recipe
-MOST_LANES = 512  # trajectories on one engine at once, however much memory it has
+MOST_SEQUENCES = 512  # trajectories on one engine at once, however much memory it has
 MOST_TRAJECTORIES = 2_000_000  # in all iterations of one simulated split: some minutes
 
 
@@ -35,8 +33,6 @@ class Question:
     tensor_parallel: int | None = None
     machine: Machine = field(default_factory=Machine)
     iterations: int = 12
-    mtbf_hours: float | None = None
-    keep_cache: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,8 +61,8 @@ def engine_groups(question: Question, shape: ModelShape, gpus: int, taken: float
     """How many groups an engine on this many GPUs can run at once: it holds the weights, and a cache for trajectories of full length."""
     work, machine = question.work, question.machine
     room = gpus * (machine.memory * machine.memory_used - taken) - 2 * shape.parameters
-    lanes = min(max(int(room / (shape.cache_bytes * work.longest)), 0), MOST_LANES)
-    return min(lanes // work.group_size, work.groups)
+    sequences = min(max(int(room / (shape.cache_bytes * work.longest)), 0), MOST_SEQUENCES)
+    return min(sequences // work.group_size, work.groups)
 
 
 def fewest_learners(question: Question, shape: ModelShape) -> int | None:
@@ -77,8 +73,7 @@ def fewest_learners(question: Question, shape: ModelShape) -> int | None:
 
 def engine_sizes(question: Question, shape: ModelShape) -> list[int]:
     """The numbers of GPUs per engine that are tried."""
-    given = question.tensor_parallel
-    tried = (1, 2, 4, 8) if given is None else (given,)
+    tried = (1, 2, 4, 8) if question.tensor_parallel is None else (question.tensor_parallel,)
     sizes = [size for size in tried if engine_groups(question, shape, size) > 0 and size in possible_sizes(question, shape)]
     return sizes[:3]
 
@@ -90,8 +85,12 @@ def possible_sizes(question: Question, shape: ModelShape) -> list[int]:
 
 def check(question: Question, shape: ModelShape) -> tuple[int, list[int]]:
     """The fewest learners and the sizes of engines. An error says what does not fit."""
-    check_numbers(question)
     machine, work, size = question.machine, question.work, question.tensor_parallel
+    if (number := work.groups * work.group_size * question.iterations) > MOST_TRAJECTORIES:
+        raise TurnwiseError(
+            f"plan: {work.groups:,} groups × {work.group_size} × {question.iterations} iterations are {number:,} trajectories; at most "
+            f"{MOST_TRAJECTORIES:,} are simulated: give fewer groups or iterations"
+        )
     memory = f"{machine.memory / 1e9:.0f} GB (of which {100 * machine.memory_used:.0f} % is used)"
     if size is not None and size not in (possible := possible_sizes(question, shape)):
         raise TurnwiseError(
@@ -114,31 +113,6 @@ def check(question: Question, shape: ModelShape) -> tuple[int, list[int]]:
             f"each would need {need:.0f} GB. Use at least {learners} GPUs for the learner"
         )
     return learners, sizes
-
-
-def check_numbers(question: Question) -> None:
-    """An error if a number is out of range, whatever the model."""
-    machine, work = question.machine, question.work
-    if not 1 <= question.gpus <= MOST_GPUS:
-        raise TurnwiseError(f"plan: {question.gpus} GPUs; give 1 to {MOST_GPUS:,}")
-    if machine.node_gpus < 1:
-        raise TurnwiseError(f"plan: {machine.node_gpus} GPUs per node; give at least 1")
-    for name, value in (("memory", machine.memory), ("network", machine.network_bytes_per_s)):
-        if not 0 < value < math.inf:
-            raise TurnwiseError(f"plan: {name} is {value / 1e9:g}; give a positive number of gigabytes")
-    if not 0 <= question.staleness <= MOST_STALENESS:
-        raise TurnwiseError(f"plan: staleness {question.staleness}; give 0 to {MOST_STALENESS}")
-    if question.iterations < 2:
-        raise TurnwiseError(f"plan: iterations is {question.iterations}; give at least 2, the first ones are not counted")
-    if question.mtbf_hours is not None and not question.mtbf_hours > 0:
-        raise TurnwiseError(f"plan: mtbf-hours is {question.mtbf_hours:g}; give a positive number, or leave it out if no GPU fails")
-    if work.group_size > MOST_LANES:
-        raise TurnwiseError(f"plan: groups of {work.group_size:,}; an engine plays at most {MOST_LANES} trajectories at once: give less")
-    if (number := work.groups * work.group_size * question.iterations) > MOST_TRAJECTORIES:
-        raise TurnwiseError(
-            f"plan: {work.groups:,} groups × {work.group_size} × {question.iterations} iterations are {number:,} trajectories; at most "
-            f"{MOST_TRAJECTORIES:,} are simulated: give fewer groups or iterations"
-        )
 
 
 def _gpus(number: int) -> str:
@@ -218,8 +192,6 @@ def best_of(question: Question, shape: ModelShape, layouts: list[Layout], progre
             staleness=0 if layout.colocated else question.staleness,
             iterations=question.iterations,
             warmup=min(4, question.iterations // 2),
-            mtbf_hours=question.mtbf_hours,
-            keep_cache=question.keep_cache,
         )
         tried.append(simulation.run())
     return max(tried, key=lambda result: result.trajectories_per_s)

@@ -1,9 +1,9 @@
-"""A cluster on a simulated clock. The scheduler is the one that a real cluster uses; only its engines, learner and network are simulated.
+"""A cluster on a simulated clock: its engines, its learner, and which groups may begin when, as turnwise/cluster/scheduler.py decides it.
 
 An engine computes in rounds: in one round every trajectory that it has makes a turn (new tokens are read, then a response is decoded, one
 token per step for all). Trajectories that are done leave it, and new groups join, between rounds. The learner waits until a batch is
 complete, learns from it, and sends its weights, for which all engines pause. Their caches were computed with the old weights and are then
-computed again, unless they are kept. `Work` draws the lengths of trajectories, the same for every layout that is compared.
+computed again. `Work` draws the lengths of trajectories, the same for every layout that is compared.
 
     result = Simulation(work, layout, shape_of("7b"), staleness=1).run()
     result.trajectories_per_s, result.learner_idle, result.engine_idle, result.ages
@@ -12,23 +12,20 @@ computed again, unless they are kept. `Work` draws the lengths of trajectories, 
 from __future__ import annotations
 
 import heapq
-import math
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import count
-from typing import Any
 
 import numpy as np
 
-from turnwise.cluster.scheduler import Action, Cancel, Dispatch, Ended, Group, Lease, Scheduler
 from turnwise.learn.shapes import ModelShape
 from turnwise.planner.times import EngineTimes, LearnerTimes, Machine, OldPass, Sequences
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
-MOST_FAILURES = 100  # per GPU, until it is said that a plan leads nowhere
+LONGEST_BLOCK = 2  # rounds of an engine that are computed as one: groups that arrive meanwhile join it afterwards
 
 
 @dataclass(frozen=True)
@@ -55,18 +52,9 @@ class Work:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("groups", "group_size", "turns", "response", "steps"):
-            if getattr(self, name) < 1:
-                raise TurnwiseError(f"plan: {name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("observation", "env_seconds"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise TurnwiseError(f"plan: {name} is {getattr(self, name)}; give 0 or a positive number")
-        if self.context not in ("full", "window"):
-            raise TurnwiseError(f"plan: unknown context {self.context!r}; known: full, window")
-        if self.old_logprobs not in (None, "engine", "learner"):
-            raise TurnwiseError(f"plan: unknown old_logprobs {self.old_logprobs!r}; known: engine, learner")
-        if self.success is not None and not 0 < self.success < 1:
-            raise TurnwiseError(f"plan: success is {self.success}; give a share between 0 and 1")
+        for name, choices in (("context", ("full", "window")), ("old_logprobs", (None, "engine", "learner"))):
+            if getattr(self, name) not in choices:
+                raise TurnwiseError(f"plan: unknown {name} {getattr(self, name)!r}; known: {', '.join(filter(None, choices))}")
 
     @cached_property
     def window(self) -> bool:
@@ -115,10 +103,10 @@ class Work:
 
 @lru_cache(maxsize=200_000)
 def _drawn(seed: int, group: int, size: int, turns: int, success: float, solved_turns: float, spread: float) -> tuple[int, ...]:
-    chance = np.random.default_rng(derive(seed, "lengths", group))
-    solves = chance.beta(2 * success, 2 * (1 - success))
-    found = np.ceil(chance.lognormal(np.log(solved_turns) - spread**2 / 2, spread, size)).clip(1, turns)
-    return tuple(np.where(chance.random(size) < solves, found, turns).astype(int).tolist())
+    rng = np.random.default_rng(derive(seed, "lengths", group))
+    solves = rng.beta(2 * success, 2 * (1 - success))
+    solved = np.ceil(rng.lognormal(np.log(solved_turns) - spread**2 / 2, spread, size)).clip(1, turns)
+    return tuple(np.where(rng.random(size) < solves, solved, turns).astype(int).tolist())
 
 
 @dataclass(frozen=True)
@@ -138,7 +126,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Result:
-    """What was simulated, after the first iterations. Idle shares are of time; `ages` are shares of accepted groups by their age."""
+    """What was simulated, after the first iterations. Idle shares are of time; `ages` are shares of groups by the age of their weights."""
 
     layout: Layout
     staleness: int
@@ -148,137 +136,97 @@ class Result:
     iterations_per_h: float
     learner_idle: float
     engine_idle: float
-    lanes: float  # mean number of trajectories on an engine that computes
+    sequences: float  # mean number of trajectories on an engine that computes
     ages: dict[int, float]
-    dropped: float
-    failures: int
     parts: dict[str, float]  # mean seconds of an iteration: waiting for groups, packing on the host, learning, sending weights
 
 
-@dataclass
+@dataclass(eq=False)
 class Engine:
-    """One engine. `ends` says in which round which trajectories end."""
+    """One engine. It computes in blocks of rounds that end when a trajectory ends: until then, times grow evenly with the context."""
 
-    name: str
     times: EngineTimes
     work: Work
-    up: bool = True
     computing: bool = False
-    pausing: bool = False
-    waiting: list[Lease] = field(default_factory=list)
-    ends: dict[int, list[tuple[Lease, int]]] = field(default_factory=dict)
-    left: dict[Lease, int] = field(default_factory=dict)
-    dues: list[int] = field(default_factory=list)  # the rounds of `ends`, as a heap
+    fresh: list[int] = field(default_factory=list)  # groups that begin with the next block
+    ends: list[tuple[int, int, int]] = field(default_factory=list)  # a heap: the round in which a trajectory ends, its group, its turns
+    left: dict[int, int] = field(default_factory=dict)  # trajectories of each group that have not ended
     round: int = 0
-    rounds: int = 0  # that are under way
-    block: int = 0  # their number, so that an end that was moved is recognised
-    began: float = 0.0
-    each: float = 0.0  # seconds per round
-    lanes: int = 0
-    taken: int = 0  # turns that its trajectories have made so far
+    rounds: int = 0  # of the current block
+    seconds: float = 0.0  # of each of these rounds
+    turns_made: int = 0  # by the trajectories that have not ended
     delay: float = 0.0
     busy: float = 0.0
-    lane_seconds: float = 0.0
+    sequence_seconds: float = 0.0
 
-    def begin(self, now: float) -> float:
-        """Start the waiting groups. Returns the end of the next round in which a trajectory ends. Rounds before it are computed as one:
-        their times grow evenly with the context."""
-        fresh = groups = 0
-        for lease in self.waiting:
-            lengths = self.work.lengths(lease.group)
+    @property
+    def groups(self) -> int:
+        return len(self.left) + len(self.fresh)
+
+    def begin(self) -> float:
+        """Begin a block, with the fresh groups. Returns its seconds."""
+        before, groups = len(self.ends), len(self.fresh)
+        for group in self.fresh:
+            lengths = self.work.lengths(group)
+            self.left[group] = len(lengths)
             for length in lengths:
-                due = self.round + length
-                if due not in self.ends:
-                    heapq.heappush(self.dues, due)
-                self.ends.setdefault(due, []).append((lease, length))
-            self.left[lease] = len(lengths)
-            fresh, groups = fresh + len(lengths), groups + 1
-        self.lanes += fresh
-        self.waiting = []
-        self.rounds = 1 if fresh or self.work.env_seconds else max(self.dues[0] - self.round, 1)
-        seconds = self._compute(fresh, groups)
-        if self.work.env_seconds:
-            seconds = max(seconds, self._alone() + self.work.env_seconds)
-        self.began, self.each, self.block = now, seconds, self.block + 1
-        return now + seconds * self.rounds
+                heapq.heappush(self.ends, (self.round + length, group, length))
+        self.fresh = []
+        fresh = len(self.ends) - before
+        self.rounds = 1 if fresh or self.work.env_seconds else min(self.ends[0][0] - self.round, LONGEST_BLOCK)
+        self.seconds = self._round_seconds(fresh, groups)
+        if self.work.env_seconds:  # no turn is shorter than that of a trajectory alone on the engine
+            alone = (self.work.response - 1) * self.times.decode(1, self._context() / len(self.ends))
+            self.seconds = max(self.seconds, alone + self.work.env_seconds)
+        return self.seconds * self.rounds
 
-    def hurry(self, now: float) -> float | None:
-        """A group waits: end with the current round instead of the last one. Returns the new end, or None if it does not change."""
-        rounds = min(int((now - self.began) / self.each) + 1, self.rounds)
-        if rounds == self.rounds:
-            return None
-        self.rounds, self.block = rounds, self.block + 1
-        return max(self.began + rounds * self.each, now)
-
-    def end(self) -> list[Lease]:
-        """The rounds have ended. Returns the groups that are finished."""
+    def end(self) -> list[int]:
+        """The block has ended. Returns the groups that are finished."""
+        sequences, seconds = len(self.ends), self.seconds * self.rounds
         self.round += self.rounds
-        self.taken += self.lanes * self.rounds
-        self.busy += self.each * self.rounds
-        self.lane_seconds += self.each * self.rounds * self.lanes
-        done = []
-        while self.dues and self.dues[0] <= self.round:
-            for lease, length in self.ends.pop(heapq.heappop(self.dues)):
-                if lease not in self.left:
-                    continue  # cancelled
-                self.lanes, self.taken, self.left[lease] = self.lanes - 1, self.taken - length, self.left[lease] - 1
-                if not self.left[lease]:
-                    del self.left[lease]
-                    done.append(lease)
-        return done
+        self.turns_made += sequences * self.rounds
+        self.busy += seconds
+        self.sequence_seconds += seconds * sequences
+        finished = []
+        while self.ends and self.ends[0][0] <= self.round:
+            _, group, length = heapq.heappop(self.ends)
+            self.turns_made -= length
+            self.left[group] -= 1
+            if not self.left[group]:
+                del self.left[group]
+                finished.append(group)
+        return finished
 
-    def pause(self, seconds: float, keep_cache: bool, now: float) -> None:
-        """New weights: nothing is computed for this long, and the cache is recomputed."""
+    def receive_weights(self, seconds: float) -> None:
+        """Nothing is computed for this long, and then the cache is computed again with the new weights."""
         if self.computing:
-            passed = min(int((now - self.began) / self.each), self.rounds) if self.each else 0
-            tokens = self._context() + passed * self.lanes * self.work.growth
-            again = 0.0 if keep_cache else self.times.prefill(tokens, tokens / max(self.lanes, 1) / 2)
+            tokens = self._context()
+            again = self.times.prefill(tokens, tokens / max(len(self.ends), 1) / 2)
             self.delay += seconds + again
             self.busy += again
 
-    def drop(self, lease: Lease) -> None:
-        """Stop a group."""
-        if lease in self.waiting:
-            self.waiting.remove(lease)
-        elif lease in self.left:
-            mine = [(due, length) for due, ends in self.ends.items() for one, length in ends if one == lease and due > self.round]
-            self.lanes -= len(mine)
-            self.taken -= sum(length - (due - self.round) for due, length in mine)
-            del self.left[lease]
-
-    def clear(self) -> None:
-        """Everything is lost."""
-        self.up = self.computing = self.pausing = False
-        self.lanes, self.taken, self.delay = 0, 0, 0.0
-        self.waiting, self.ends, self.left, self.dues, self.block = [], {}, {}, [], self.block + 1
-
     def _context(self) -> float:
         """Tokens of all prompts."""
-        return self.lanes * self.work.first + self.taken * self.work.growth
+        return len(self.ends) * self.work.first + self.turns_made * self.work.growth
 
-    def _compute(self, fresh: int, groups: int) -> float:
+    def _round_seconds(self, fresh: int, groups: int) -> float:
         """Seconds per round, at the mean context of the rounds."""
-        work, lanes, times = self.work, max(self.lanes, 1), self.times
+        work, sequences, times = self.work, len(self.ends), self.times
         later = work.growth * (self.rounds - 1) / 2
-        context = self._context() / lanes + later
+        context = self._context() / sequences + later
         if work.window:
-            once = work.shared * (1 - len(self.left) / lanes)
-            read = times.prefill(lanes * (work.prompt - once), work.prompt - (work.prompt - once) / 2)
+            once = work.shared * (1 - len(self.left) / sequences)
+            read = times.prefill(sequences * (work.prompt - once), work.prompt - (work.prompt - once) / 2)
         else:
             read = times.prefill(fresh * work.opening - work.shared * (fresh - groups), work.opening / 2)
-            if lanes > fresh:
-                new, past = work.observation + 1, (self._context() - fresh * work.opening) / (lanes - fresh) + later
-                read += times.prefill((lanes - fresh) * new, past - new / 2)
-        return read + (work.response - 1) * times.decode(lanes, context + work.response / 2) + lanes * work.host_turn
-
-    def _alone(self) -> float:
-        """Seconds of a turn if the engine had nothing else to do: no turn is shorter."""
-        context = self._context() / max(self.lanes, 1)
-        return (self.work.response - 1) * self.times.decode(1, context)
+            if sequences > fresh:
+                new, past = work.observation + 1, (self._context() - fresh * work.opening) / (sequences - fresh) + later
+                read += times.prefill((sequences - fresh) * new, past - new / 2)
+        return read + (work.response - 1) * times.decode(sequences, context + work.response / 2) + sequences * work.host_turn
 
 
 class Simulation:
-    """Engines, a learner and the scheduler, event by event. GPUs fail every `mtbf_hours` on average; None: never."""
+    """Engines and a learner, event by event. Group g belongs to batch g // work.groups, and batch b is learned from with version b."""
 
     def __init__(
         self,
@@ -289,155 +237,90 @@ class Simulation:
         staleness: int = 0,
         iterations: int = 12,
         warmup: int = 4,
-        mtbf_hours: float | None = None,
-        keep_cache: bool = False,
     ):
-        if layout.colocated and staleness:
-            raise TurnwiseError(f"plan: staleness {staleness}: colocated parts take turns, so nobody runs ahead; use 0")
         machine = machine or Machine()
-        self.work, self.layout, self.machine = work, layout, machine
-        self.iterations, self.warmup, self.mtbf, self.keep_cache = iterations, min(warmup, iterations - 1), mtbf_hours, keep_cache
-        self.scheduler = Scheduler(work.groups, staleness, layout.capacity, retries=10)
+        self.work, self.layout, self.staleness = work, layout, staleness
+        self.iterations, self.warmup = iterations, min(warmup, iterations - 1)
         self.learner = LearnerTimes(model, machine, layout.learners)
-        times = EngineTimes(model, machine, layout.tensor_parallel)
-        self.engines = {f"E{place}": Engine(f"E{place}", times, work) for place in range(layout.engines)}
-        self.events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.engines = [Engine(EngineTimes(model, machine, layout.tensor_parallel), work) for _ in range(layout.engines)]
+        self.events: list[tuple[float, int, Engine | None]] = []  # the end of an engine's block; None: the learner's weights have arrived
         self.order = count()
         self.now = 0.0
-        self.version = 0
+        self.version = self.admitted = 0
         self.learning = False
-        self.held: Counter[int] = Counter()
-        self.batch_of: dict[int, int] = {}
+        self.waiting: deque[int] = deque()
+        self.finished: Counter[int] = Counter()  # groups by batch
         self.ages: Counter[int] = Counter()
-        self.learned = self.dropped = self.failures = 0
         self.spent = dict.fromkeys(("pack", "learn", "transfer"), 0.0)
         self.began = self._sums()  # clock and sums when the measurement begins
-        self.chance = np.random.default_rng(derive(work.seed, "failures"))
 
     def run(self) -> Result:
         """Simulate until this many batches have been learned from."""
-        for engine in self.engines.values():
-            self._act(self.scheduler.engine_up(engine.name, 0))
-            self._doom(engine)
-        self._supply()
+        self._admit()
         while self.version < self.iterations:
-            if not self.events:
-                raise TurnwiseError(f"plan: nothing happens any more after {self.now:.0f} s ({self.version} iterations): please report it")
-            self.now, _, event, about = heapq.heappop(self.events)
-            event(*about)
+            self.now, _, engine = heapq.heappop(self.events)
+            if engine is None:
+                self._publish()
+            elif engine.delay:
+                self._later(engine.delay, engine)
+                engine.delay = 0.0
+            else:
+                self._block_over(engine)
         return self._result()
 
-    # -- the driver --------------------------------------------------------------------------------------------------------------------
+    def _later(self, seconds: float, engine: Engine | None) -> None:
+        heapq.heappush(self.events, (self.now + seconds, next(self.order), engine))
 
-    def _later(self, seconds: float, event: Callable[..., None], *about: Any) -> None:
-        heapq.heappush(self.events, (self.now + seconds, next(self.order), event, about))
+    def _admit(self) -> None:
+        """Groups of batch b may begin once version b − staleness is there. The engine with the fewest groups gets the next one."""
+        while self.admitted <= self.version + self.staleness:
+            self.waiting.extend(range(self.admitted * self.work.groups, (self.admitted + 1) * self.work.groups))
+            self.admitted += 1
+        loads = [(engine.groups, number) for number, engine in enumerate(self.engines)]
+        heapq.heapify(loads)
+        while self.waiting and loads[0][0] < self.layout.capacity:
+            load, number = loads[0]
+            self._assign(self.engines[number])
+            heapq.heapreplace(loads, (load + 1, number))
+        for engine in self.engines:
+            if engine.fresh and not engine.computing:
+                self._continue(engine)
 
-    def _supply(self) -> None:
-        for batch in self.scheduler.admitted():
-            if batch < self.iterations + self.scheduler.staleness:
-                for _ in range(self.scheduler.missing(batch)):
-                    self.batch_of[self.scheduler.next_id] = batch
-                    self._act(self.scheduler.submit(Group(self.scheduler.next_id, batch, self.work.group_size)))
+    def _assign(self, engine: Engine) -> None:
+        group = self.waiting.popleft()
+        engine.fresh.append(group)
+        if (batch := group // self.work.groups) >= self.warmup:
+            self.ages[batch - self.version] += 1
 
-    def _act(self, actions: list[Action]) -> None:
-        for action in actions:
-            if isinstance(action, Ended):
-                self._ended(action)
-                continue
-            engine = self.engines[action.engine]
-            if isinstance(action, Cancel):
-                engine.drop(action.lease)
-            elif isinstance(action, Dispatch):
-                engine.waiting.append(action.lease)
-                if not engine.computing:
-                    engine.computing, engine.block = True, engine.block + 1
-                    self._later(0.0, self._round, engine, engine.block)
-                elif engine.each and not engine.pausing and (end := engine.hurry(self.now)) is not None:
-                    self._later(end - self.now, self._round_over, engine, engine.block)
+    def _continue(self, engine: Engine) -> None:
+        engine.computing = bool(engine.fresh or engine.ends)
+        if engine.computing:
+            self._later(engine.begin(), engine)
 
-    def _ended(self, end: Ended) -> None:
-        if self.version < self.warmup:
-            return
-        if end.how == "accepted" and end.oldest_version is not None:
-            self.ages[end.batch - end.oldest_version] += 1
-        else:
-            self.dropped += 1
+    def _block_over(self, engine: Engine) -> None:
+        for group in engine.end():
+            self.finished[group // self.work.groups] += 1
+        while self.waiting and engine.groups < self.layout.capacity:
+            self._assign(engine)
+        self._continue(engine)
+        self._learn()
 
-    # -- engines -----------------------------------------------------------------------------------------------------------------------
-
-    def _round(self, engine: Engine, block: int) -> None:
-        if block == engine.block:
-            self._later(engine.begin(self.now) - self.now, self._round_over, engine, engine.block)
-
-    def _round_over(self, engine: Engine, block: int) -> None:
-        if block != engine.block:
-            return
-        if engine.delay:
-            engine.pausing, seconds, engine.delay = True, engine.delay, 0.0
-            self._later(seconds, self._round_over, engine, block)
-            return
-        engine.pausing = False
-        for lease in engine.end():
-            self.held[self.batch_of[lease.group]] += 1
-            self._act(self.scheduler.finished(lease, lease.version))
-        if engine.lanes or engine.waiting:
-            self._round(engine, engine.block)
-        else:
-            engine.computing = False
-        self._form()
-
-    def _doom(self, engine: Engine) -> None:
-        """When an engine is lost. It comes back with current weights, and may be lost again."""
-        if self.mtbf is not None:
-            self._later(float(self.chance.exponential(self.mtbf * 3600 / self.layout.tensor_parallel)), self._lose, engine)
-
-    def _lose(self, engine: Engine) -> None:
-        self.failures += 1
-        if self.failures > MOST_FAILURES * self.layout.gpus:
-            raise TurnwiseError(f"plan: if a GPU fails every {self.mtbf:g} hours, engines fail before their groups are finished")
-        engine.clear()
-        self._act(self.scheduler.engine_down(engine.name))
-        self._supply()
-        self._later(self.machine.restart, self._return, engine)
-
-    def _return(self, engine: Engine) -> None:
-        engine.up = True
-        self._act(self.scheduler.engine_up(engine.name, self.version))
-        self._doom(engine)
-
-    # -- the learner -------------------------------------------------------------------------------------------------------------------
-
-    def _form(self) -> None:
-        number = self.scheduler.next_batch
-        if self.learning or self.held[number] < self.work.groups:
+    def _learn(self) -> None:
+        """Learn from the next batch if it is complete."""
+        if self.learning or self.finished[self.version] < self.work.groups:
             return
         self.learning = True
-        actions = self.scheduler.formed(number)
-        self._act(actions)
-        accepted = [one.group.id for one in actions if isinstance(one, Ended) and one.how == "accepted"]
-        if self.version >= self.warmup:
-            self.learned += len(accepted) * self.work.group_size
-        batch = self.work.sequences(accepted)
-        old = self.work.old_pass(self.scheduler.staleness)
-        pack, learn = self.learner.pack(batch), self.learner.learn(batch, self.work.steps, old)
-        self.spent["pack"] += pack
-        self.spent["learn"] += learn
-        seconds = pack + learn
-        self._later(seconds + self._rank_lost(seconds), self._send)
+        batch = self.work.sequences(range(self.version * self.work.groups, (self.version + 1) * self.work.groups))
+        seconds = {
+            "pack": self.learner.pack(batch),
+            "learn": self.learner.learn(batch, self.work.steps, self.work.old_pass(self.staleness)),
+            "transfer": self._transfer(),
+        }
+        self.spent = {part: self.spent[part] + value for part, value in seconds.items()}
+        self._later(sum(seconds.values()), None)
 
-    def _rank_lost(self, seconds: float) -> float:
-        """Seconds lost with a rank: all ranks restart, and repeat the current update."""
-        if self.mtbf is None or self.chance.exponential(self.mtbf * 3600 / self.layout.learners) > seconds:
-            return 0.0
-        self.failures += 1
-        return self.machine.restart + seconds * float(self.chance.random())
-
-    def _send(self) -> None:
-        seconds = self.learner.transfer(shared=self.layout.colocated and self.layout.learners == 1)
-        self.spent["transfer"] += seconds
-        for engine in self.engines.values():
-            engine.pause(seconds, self.keep_cache, self.now)
-        self._later(seconds, self._publish)
+    def _transfer(self) -> float:
+        return self.learner.transfer(shared=self.layout.colocated and self.layout.learners == 1)
 
     def _publish(self) -> None:
         self.version += 1
@@ -446,38 +329,32 @@ class Simulation:
             self.began = self._sums()
         if self.version == self.iterations:
             return
-        self._act(self.scheduler.published(self.version))
-        for engine in self.engines.values():
-            self._act(self.scheduler.engine_published(engine.name, self.version))
-        self._supply()
-        self._form()
-
-    # -- the result --------------------------------------------------------------------------------------------------------------------
+        for engine in self.engines:
+            engine.receive_weights(self._transfer())
+        self._admit()
+        self._learn()
 
     def _sums(self) -> dict[str, float]:
-        return self.spent | {"clock": self.now, "engines": sum(engine.busy for engine in self.engines.values())}
+        return self.spent | {"clock": self.now, "engines": sum(engine.busy for engine in self.engines)}
 
     def _result(self) -> Result:
         passed = {name: end - self.began[name] for name, end in self._sums().items()}
         seconds, spent = passed["clock"], {name: passed[name] for name in self.spent}
-        number, accepted = self.iterations - self.warmup, sum(self.ages.values())
+        number, groups, busy = self.iterations - self.warmup, sum(self.ages.values()), sum(engine.busy for engine in self.engines)
         wait = max(seconds - sum(spent.values()), 0.0)
         learner_idle, engine_idle = wait / seconds, 1 - passed["engines"] / (seconds * self.layout.engines)
         if self.layout.colocated:  # the same GPUs
             learner_idle = engine_idle = learner_idle + engine_idle - 1
-        total = sum(engine.busy for engine in self.engines.values())
         return Result(
             layout=self.layout,
-            staleness=self.scheduler.staleness,
+            staleness=self.staleness,
             iterations=number,
             seconds=seconds,
-            trajectories_per_s=self.learned / seconds,
+            trajectories_per_s=number * self.work.groups * self.work.group_size / seconds,
             iterations_per_h=3600 * number / seconds,
             learner_idle=max(learner_idle, 0.0),
             engine_idle=max(engine_idle, 0.0),
-            lanes=sum(engine.lane_seconds for engine in self.engines.values()) / total if total else 0.0,
-            ages={age: number / accepted for age, number in sorted(self.ages.items())} if accepted else {},
-            dropped=self.dropped / max(accepted + self.dropped, 1),
-            failures=self.failures,
+            sequences=sum(engine.sequence_seconds for engine in self.engines) / busy,
+            ages={age: share / groups for age, share in sorted(self.ages.items())},
             parts={name: value / number for name, value in ({"wait": wait} | spent).items()},
         )

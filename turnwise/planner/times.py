@@ -1,10 +1,8 @@
 """How long the parts of an iteration take: measured on one H200, and scaled to other models and more GPUs.
 
 Every time is a floor (operations at the rate of matrix products, bytes at the rate of copies) plus what the measurements showed beyond it.
-The constants of `Machine` were fitted to measurements of November 2026, which docs/cluster-planning.md names. Tests compare the formulas
-with these measurements and with whole rollouts and iterations; and, with constants of an older engine, with its measurements of other
-models. What was not measured is marked as an assumption: tensor parallelism, sharding over ranks, and the network. docs/cluster-planning.md
-lists them.
+The constants of `Machine` were fitted to measurements of November 2026. What was not measured is marked as an assumption: tensor
+parallelism, sharding over ranks, and the network. docs/cluster-planning.md names the measurements and lists the assumptions.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ class Machine:
     memory_used: float = 0.92  # the share of it that may be planned with
     # decoding, measured: engine_steps_tiles.json
     decode_layer: float = 29.4e-6  # seconds per layer and step, independent of the work
-    decode_lane: float = 0.967e-6  # seconds per sequence and step: the draw of a token, without top-p
+    decode_sequence: float = 0.967e-6  # seconds per sequence and step: the draw of a token, without top-p
     cache_read: float = 1.057  # how fast attention reads more cache, compared with copies, which also write: engine_steps.json
     # elementwise work: seconds per token, layer and hidden unit; and how much slower attention is than matrix products
     prefill_unit: float = 20.5e-12  # measured: engine_steps_tiles.json
@@ -52,7 +50,6 @@ class Machine:
     tokens_per_batch: int = 32768  # tokens of a micro-batch per rank
     transfer_start: float = 0.14  # published: 0.18 s for 0.6B (1 + 1 GPU), 2.3 s for 32B (16 + 16 H200)
     transfer_bytes_per_s: float = 3.0e10
-    restart: float = 180.0  # from the loss of an engine or a rank until it works again
 
 
 @dataclass(frozen=True)
@@ -63,13 +60,13 @@ class EngineTimes:
     machine: Machine
     gpus: int = 1
 
-    def decode(self, lanes: float, context: float) -> float:
-        """Seconds of one step: a token for each of `lanes` sequences with this many tokens in the cache on average."""
+    def decode(self, sequences: float, context: float) -> float:
+        """Seconds of one step: a token for each of `sequences` with this many tokens in the cache on average."""
         model, machine = self.model, self.machine
-        weights = weights_read(model, lanes) + model.head
-        read = max(2.0 * weights / machine.copy_bytes_per_s, 2.0 * (model.used + model.head) * lanes / machine.flop_per_s)
-        cache = lanes * context * model.cache_bytes / (machine.copy_bytes_per_s * machine.cache_read)
-        fixed = machine.decode_layer * model.layers + machine.decode_lane * lanes
+        weights = weights_read(model, sequences) + model.head
+        read = max(2.0 * weights / machine.copy_bytes_per_s, 2.0 * (model.used + model.head) * sequences / machine.flop_per_s)
+        cache = sequences * context * model.cache_bytes / (machine.copy_bytes_per_s * machine.cache_read)
+        fixed = machine.decode_layer * model.layers + machine.decode_sequence * sequences
         exchanged = 0.0 if self.gpus == 1 else 2 * model.layers * machine.hop
         return (read + cache) / self.gpus + fixed + exchanged
 
@@ -155,13 +152,13 @@ class LearnerTimes:
         return self.machine.transfer_start + 2.0 * self.model.parameters / self.machine.transfer_bytes_per_s
 
 
-def weights_read(model: ModelShape, lanes: float) -> float:
+def weights_read(model: ModelShape, sequences: float) -> float:
     """Parameters of the layers that a step over this many sequences reads. Of a mixture, the experts that one of them goes through, if all
     experts are chosen equally often."""
     if not model.experts:
         return float(model.matrices)
     mlps = 3 * model.mixtures * model.hidden * model.mlp * model.experts
-    missed: float = (1 - model.active / model.experts) ** lanes
+    missed: float = (1 - model.active / model.experts) ** sequences
     return model.matrices - mlps * missed
 
 

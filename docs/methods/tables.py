@@ -1,7 +1,7 @@
-"""What docs/methods/ says of all methods, from what the methods say of themselves: the map of the field in README.md, the table of
+"""What these pages say of all methods, from what the methods say of themselves: the map of the field in README.md, the table of
 settings in settings.md, and the settings of a method on its own page.
 
-python -m turnwise.report.field docs/methods/*.md          # write the tables between the marks of the pages
+python docs/methods/tables.py docs/methods/*.md          # write the tables between the marks of the pages
 """
 
 from __future__ import annotations
