@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from os import PathLike
@@ -13,15 +13,13 @@ from typing import Any, Literal
 
 from turnwise.collect.faults import FaultWatch
 from turnwise.collect.panel import Evaluation, run_panel
-from turnwise.config import objects
-from turnwise.config.trust import keep_files
-from turnwise.envs import registry
+from turnwise.config.objects import objects_in
+from turnwise.config.trust import keep_code
 from turnwise.envs.blame import EnvironmentFault
-from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.playing import last_call, playing
 from turnwise.learn.saving import write_folder
-from turnwise.planner.small_gpu import for_this_gpu, keep_choice, limited, prepare_allocator
-from turnwise.recipe.schema import Config, overridden
+from turnwise.planner.small_gpu import fitted_to_gpu, keep_choice
+from turnwise.recipe.schema import Config
 from turnwise.recipe.writing import content_hash, to_toml
 from turnwise.report.progress import default_reporter
 from turnwise.report.summary import summarise_run
@@ -29,10 +27,10 @@ from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.reporter import Reporter, heartbeat
 from turnwise.runs.result import Result
 from turnwise.runs.trackers import Trackers, make_trackers
-from turnwise.setup.arguments import CreditLike, EnvLike, Given, PromptsLike, RecipeLike, ReplyFunction, RewardLike, as_recipe
+from turnwise.setup.arguments import CreditLike, EnvLike, Given, PromptsLike, RecipeLike, ReplyFunction, RewardLike, changes_of, read_config
 from turnwise.setup.early import check_trainable
 from turnwise.setup.evaluated import choose_panel, report_faults, says_how, settings_of, source_config, write_weights
-from turnwise.setup.parts import build_player, check_engine, hooks_of
+from turnwise.setup.parts import Training, build_player, check_engine, hooks_of
 from turnwise.setup.resume import apply_changes, resumed_config
 from turnwise.setup.state import restore, save
 from turnwise.setup.training import build_training
@@ -102,20 +100,16 @@ def train_given(
         if recipe is not None:
             raise TurnwiseError("a resumed run keeps its recipe: give either resume, or a recipe")
         run = Run.open(Path(resume))
-        return go_on(run, as_recipe(run.folder / CONFIG, given, overrides)[1], reporter, trust, memory)
-    values, changes, source = as_recipe(given.default_recipe if recipe is None else recipe, given, overrides)
-    config = overridden(values, changes, source).trusted(trust)
+        return go_on(run, changes_of(run.folder / CONFIG, given, overrides), reporter, trust, memory)
+    config = read_config(given.default_recipe if recipe is None else recipe, given, overrides).trusted(trust)
     check_trainable(config)
-    with limited(config, memory):
-        config, chosen = for_this_gpu(config, (reporter or Reporter()).note)
-        run = Run.create(config.out, config.name, to_toml(config), doing="train")
-        with run.locked("train"):
-            try:
-                keep_choice(run, chosen)
-                return train_config(config, run, reporter)
-            except TurnwiseError:
-                run.remove_unused()
-                raise
+    note = (reporter or Reporter()).note
+    with (
+        fitted_to_gpu(config, memory, note) as (config, chosen),
+        Run.started(config.out, config.name, to_toml(config)) as run,
+    ):
+        keep_choice(run, chosen)
+        return train_config(config, run, reporter)
 
 
 def go_on(
@@ -124,52 +118,42 @@ def go_on(
     """Train in the folder of a run that was stopped, or that is finished and should be longer (`iterations`)."""
     config = resumed_config(run, changes).trusted(trust, run.folder)
     check_trainable(config)
-    for name in objects.names_in(config.model_dump(mode="json")):
-        objects.find(name)
+    objects_in(config.model_dump(mode="json"))
     note = (reporter or Reporter()).note
-    with limited(config, memory), run.locked("train --resume", note):
+    with fitted_to_gpu(config, memory, note, resumed=True), run.locked("train --resume", note):
         apply_changes(run, config, note)
         return train_config(config, run, reporter)
 
 
 def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> Result:
-    """Train in the run's folder, from its last checkpoint."""
+    """Train in the run's folder, which the caller has locked, from its last checkpoint."""
     reporter = reporter or Reporter()
-    with run.locked("train", reporter.note):
-        objects.keep(run.folder, objects.names_in(config.model_dump(mode="json")), reporter.note)
-        keep_files(run.folder, config.model_dump(mode="json"), reporter.note)
-        return _train(config, run, reporter)
-
-
-def _train(config: Config, run: Run, reporter: Reporter) -> Result:
+    values = config.model_dump(mode="json")
+    keep_code(run.folder, values, reporter.note)
     trackers = Trackers(run.folder, make_trackers(config.run.trackers, config.run.tracker_options), reporter.note)
     if told := last_call(run.folder):
         reporter.note(f"warning: {told}")
     watched = playing.kept(run.folder, config.env.name)
-    with Interrupt(reporter.note, lambda: playing.call) as interrupted, heartbeat(reporter), watched:
-        prepare_allocator(config)
-        with ExitStack() as stack:
-            stack.callback(trackers.close)
-            stack.callback(reporter.end)
-            training = build_training(config, hooks_of(reporter, interrupted))
-            stack.callback(training.close)
-            keep_tokenizer(run, config, training.tokenizer)
-            keep_display(run, config)
-            state = restore(run, training, reporter.note)
-            trackers.open(config.model_dump(mode="json"), run.metrics())
-            run.on_log = trackers.log
-            interrupted.last = partial(save, run, training, state)
-            with loaded_set_apart():
-                try:
-                    run_iterations(run, training, state, reporter)
-                except Abandoned:
-                    reporter.note("a call of the environment did not return: it was abandoned, and what was learned before is kept")
-                    save(run, training, state)
-            if training.faults.broken is not None:
-                raise with_way_on(training.faults.broken, run)
-            finished = state.finished(config.iterations)
-            if finished:
-                training.learner.save_model(run.model)
+    with Interrupt(reporter.note, lambda: playing.call) as interrupted, heartbeat(reporter), watched, ExitStack() as stack:
+        stack.callback(trackers.close)
+        stack.callback(reporter.end)
+        training = stack.enter_context(closing(build_training(config, hooks_of(reporter, interrupted))))
+        keep_parts(run, training)
+        state = restore(run, training, reporter.note)
+        trackers.open(values, run.metrics())
+        run.on_log = trackers.log
+        interrupted.last = partial(save, run, training, state)
+        with loaded_set_apart():
+            try:
+                run_iterations(run, training, state, reporter)
+            except Abandoned:
+                reporter.note("a call of the environment did not return: it was abandoned, and what was learned before is kept")
+                save(run, training, state)
+        if training.faults.broken is not None:
+            raise with_way_on(training.faults.broken, run)
+        finished = state.finished(config.iterations)
+        if finished:
+            training.learner.save_model(run.model)
     metrics = run.metrics()
     summary = summarise_run(metrics, state, config, run, len(training.evaluate.panel)) | {
         "config_hash": content_hash(config),
@@ -187,17 +171,14 @@ def with_way_on(fault: EnvironmentFault, run: Run) -> EnvironmentFault:
     return EnvironmentFault(fault.message, "\n".join(filter(None, [fault.lines, way])))
 
 
-def keep_tokenizer(run: Run, config: Config, tokenizer: Any) -> None:
-    """Keep the vocabulary of a tiny model in the run's folder, so that `export` can write a model without the environment."""
-    if config.model.path is None and not run.tokenizer.exists():
+def keep_parts(run: Run, training: Training) -> None:
+    """Keep in the run's folder what others would need the environment for: the vocabulary of a tiny model, so that `export` can write it,
+    and how attempts are to be shown (`shows` of the environment's class), for pages."""
+    if training.config.model.path is None and not run.tokenizer.exists():
         with run.writing():
-            write_folder(run.tokenizer, tokenizer.save_pretrained)
-
-
-def keep_display(run: Run, config: Config) -> None:
-    """Keep how the environment wants its attempts to be shown (`shows` of its class), so that pages need not load it."""
-    if shows := Capabilities(registry.spec(config.env.name).load()).shows:
-        run.write_environment({"name": config.env.name, "shows": shows})
+            write_folder(run.tokenizer, training.tokenizer.save_pretrained)
+    if training.shows:
+        run.write_environment({"name": training.config.env.name, "shows": training.shows})
 
 
 def evaluate(

@@ -118,8 +118,7 @@ def test_a_recipe_is_a_dictionary_a_file_or_an_object(tmp_path: Path) -> None:
     (tmp_path / "base.toml").write_text('[learner]\nwarmup = 7\n[credit]\nname = "gigpo"\ngamma = 0.5\n')
     nested["extends"] = str(tmp_path / "base.toml")
     small = {"engine.max_tokens": 1, "agent.max_prompt_tokens": 8, "collect": {"groups": 2}}
-    values, changes, source = tw.api.as_recipe(nested, tw.api.Given(), small)
-    config = tw.api.overridden(values, changes, source)
+    config = tw.api.read_config(nested, tw.api.Given(), small)
     assert (config.seed, config.learner.lr, config.learner.warmup, config.collect.groups) == (3, 0.5, 7, 2)
     assert config.credit.name == "rloo" and config.env.name == "python:Cell"  # gigpo's option does not carry over
     assert tw.Recipe.load(config, {"seed": 4}).seed == 4

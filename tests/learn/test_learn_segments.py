@@ -42,27 +42,33 @@ def test_what_a_user_has_set_up_stays(changes: list[str], monkeypatch: pytest.Mo
     assert small_gpu.grow_segments() is grows and not changes
 
 
-def on_gpu(monkeypatch: pytest.MonkeyPatch, free: int, *more: str) -> bool:
+def on_gpu(monkeypatch: pytest.MonkeyPatch, free: int, *more: str) -> None:
     monkeypatch.setattr("turnwise.planner.small_gpu.choose_device", lambda name: "cuda")
     monkeypatch.setattr("turnwise.engines.native.memory.free_bytes", lambda device: free)
-    return small_gpu.prepare_allocator(Config.load({"model": {"path": "Qwen/Qwen2.5-0.5B-Instruct", "dtype": "bfloat16"}}, [*more]))
+    config = Config.load({"model": {"path": "Qwen/Qwen2.5-0.5B-Instruct", "dtype": "bfloat16"}}, [*more])
+    with small_gpu.fitted_to_gpu(config, None, lambda text: None):
+        pass
 
 
 def test_only_a_run_that_nearly_fills_its_gpu_has_growing_segments(changes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert on_gpu(monkeypatch, 11 * GB) and changes
+    on_gpu(monkeypatch, 11 * GB)
+    assert changes
     changes.clear()
-    assert not on_gpu(monkeypatch, 140 * GB) and not changes
+    on_gpu(monkeypatch, 140 * GB)
+    assert not changes
 
 
 @pytest.mark.parametrize("setting", ["engine.name=vllm", "cluster.engines=2", "model.path=somebody/unknown"])
 def test_other_engines_clusters_and_unknown_models_keep_the_usual_ones(
     changes: list[str], monkeypatch: pytest.MonkeyPatch, setting: str
 ) -> None:
-    assert not on_gpu(monkeypatch, 11 * GB, setting) and not changes
+    on_gpu(monkeypatch, 11 * GB, setting)
+    assert not changes
 
 
 def test_on_a_cpu_nothing_is_told(changes: list[str]) -> None:
-    assert not small_gpu.prepare_allocator(Config.load({"model": {"path": "x"}, "device": "cpu"})) and not changes
+    with small_gpu.fitted_to_gpu(Config.load({"model": {"path": "x"}, "device": "cpu"}), None, pytest.fail):
+        assert not changes
 
 
 # -- places for gradients -----------------------------------------------------------------------------------------------------------

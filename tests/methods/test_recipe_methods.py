@@ -220,11 +220,10 @@ def test_python_takes_a_method_by_name_by_section_and_as_a_function(tmp_path: Pa
     def small() -> dict[str, Any]:
         return {"learner.epochs": 5}
 
-    from turnwise.setup.arguments import Given, as_recipe
+    from turnwise.setup.arguments import Given, read_config
 
-    values, changes, _ = as_recipe(QUICKSTART, Given(), {"method": small})
-    assert load(values, changes).learner.epochs == 5
-    assert load(*as_recipe(QUICKSTART, Given(), {"method": {"name": "pair", "lr": 0.1}})[:2]).learner.lr == 0.1
+    assert read_config(QUICKSTART, Given(), {"method": small}).learner.epochs == 5
+    assert read_config(QUICKSTART, Given(), {"method": {"name": "pair", "lr": 0.1}}).learner.lr == 0.1
     assert tw.Recipe.load({"method": "pair", "agent.max_prompt_tokens": 500}).objective.name == "gspo"
 
 
@@ -385,7 +384,7 @@ def test_only_options_of_the_same_meaning_stay_when_a_method_names_another_credi
 
 def test_options_of_one_meaning_have_one_default_in_all_objectives() -> None:
     from turnwise.objectives import algorithms as objectives
-    from turnwise.recipe.names import meaning
+    from turnwise.recipe.merging import meaning
 
     for name in ("clip_low", "clip_high", "dual_clip"):
         usual = objectives["clip"].options[name].default

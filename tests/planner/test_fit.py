@@ -28,7 +28,7 @@ from turnwise.learn.weights import Weights
 from turnwise.planner.choose import LEVERS, MARGIN, Freedom, as_it_is, choose, seconds
 from turnwise.planner.fit import GB, find, freedom, sampled_share, with_settings
 from turnwise.planner.memory import CONTEXT, FUSED, Demand
-from turnwise.planner.small_gpu import HOST_PART, fitted, for_this_gpu, foreseen, keep_choice, limited
+from turnwise.planner.small_gpu import HOST_PART, fitted, fitted_to_gpu, foreseen, keep_choice
 from turnwise.planner.tables import fixed_settings
 from turnwise.planner.times import weights_read
 from turnwise.recipe.schema import Config
@@ -204,6 +204,7 @@ def test_adapters_are_chosen_only_if_they_are_asked_for() -> None:
 
 RECIPE = str(HERE / "recipes" / "alfworld.toml")
 FIXED = ["learner.tokens_per_batch=32768"]
+SMALL_MODEL = ["model.path=Qwen/Qwen2.5-0.5B-Instruct"]
 
 
 def test_the_adapters_recipe_fits_into_24_gb_on_weights_of_4_bits() -> None:
@@ -228,41 +229,40 @@ def test_what_a_recipe_sets_is_not_free() -> None:
 
 def test_a_recipe_on_a_small_gpu_gets_settings_and_says_so() -> None:
     said: list[str] = []
-    config = Config.load(RECIPE, ["model.path=Qwen/Qwen2.5-0.5B-Instruct"])
-    found, choice = fitted(config, 16 * GB, said.append)
-    assert choice is not None and len(said) == 1 + len(choice.fit.changed)
-    assert found.engine.options["cache_memory"] == choice.fit.demand.cache and found.learner.tokens_per_batch == choice.fit.demand.tokens
-    assert find(found, 16 * GB).fit.fits
-    again, second = fitted(found, 16 * GB)
-    assert again == found or (second is not None and set(second.fit.changed) <= {"recompute"}), "what was chosen stays"
+    found = find(Config.load(RECIPE, SMALL_MODEL), 16 * GB)
+    config, demand = fitted(found, said.append), found.fit.demand
+    assert len(said) == 1 + len(found.fit.changed)
+    assert config.engine.options["cache_memory"] == demand.cache and config.learner.tokens_per_batch == demand.tokens
+    again = find(config, 16 * GB)
+    assert again.fit.fits and set(again.fit.changed) <= {"recompute"}, "what was chosen stays"
 
 
 def test_a_recipe_on_a_large_gpu_stays_as_it_is() -> None:
-    said: list[str] = []
     config = Config.load(RECIPE)
-    assert fitted(config, 141 * GB, said.append) == (config, None) and not said
+    assert fitted(find(config, 141 * GB), pytest.fail) is config
 
 
 def test_a_recipe_that_cannot_fit_is_refused_with_what_to_do() -> None:
     with pytest.raises(TurnwiseError, match=r"learner.tokens_per_batch=32768.*not changed.*learner.tokens_per_batch=0"):
-        fitted(Config.load(RECIPE, FIXED), 10 * GB)
+        fitted(find(Config.load(RECIPE, FIXED), 10 * GB))
     with pytest.raises(TurnwiseError, match=r"has 4.0 GB.*at least.*\(gradients 6.2, weights 3.1, .*model.lora.rank=16"):
-        fitted(Config.load(RECIPE), 4 * GB)
+        fitted(find(Config.load(RECIPE), 4 * GB))
     with pytest.raises(TurnwiseError, match=r"at least 21.4 GB \(weights 15.2, engine's prompts 2.\d, "):  # most while it collects
-        fitted(Config.load(str(HERE / "recipes" / "alfworld-7b-lora.toml")), 12 * GB)
+        fitted(find(Config.load(str(HERE / "recipes" / "alfworld-7b-lora.toml")), 12 * GB))
 
 
 def test_on_a_cpu_and_on_a_cluster_nothing_is_chosen() -> None:
     for config in (Config.load(RECIPE, ["device=cpu"]), Config.load(RECIPE, ["cluster.engines=2"])):
-        assert for_this_gpu(config, pytest.fail) == (config, None)
+        with fitted_to_gpu(config, None, pytest.fail) as here:
+            assert here == (config, None)
 
 
 def test_a_run_on_a_small_gpu_keeps_what_was_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("turnwise.planner.small_gpu.choose_device", lambda name: "cuda")
     monkeypatch.setattr("turnwise.engines.native.memory.free_bytes", lambda device: 15 * GB)
-    config, found = for_this_gpu(Config.load(RECIPE, ["model.path=Qwen/Qwen2.5-0.5B-Instruct"]), lambda text: None)
-    run = Run.create(tmp_path, "small", to_toml(config))
-    keep_choice(run, found)
+    with fitted_to_gpu(Config.load(RECIPE, SMALL_MODEL), None, lambda text: None) as (config, found):
+        run = Run.create(tmp_path, "small", to_toml(config))
+        keep_choice(run, found)
     kept = json.loads((run.folder / "memory.json").read_text())
     again = Config.load(run.folder / "config.toml")
     assert again.learner.tokens_per_batch == kept["chosen"]["learner.tokens_per_batch"] == config.learner.tokens_per_batch
@@ -289,14 +289,16 @@ class LimitedCard:
 
 @pytest.mark.parametrize("memory", [12.0, 14.5, 16.0])
 def test_a_limited_run_gets_the_settings_of_a_card_of_that_size(monkeypatch: pytest.MonkeyPatch, memory: float) -> None:
-    config = Config.load(RECIPE, ["model.path=Qwen/Qwen2.5-0.5B-Instruct"])
+    config = Config.load(RECIPE, SMALL_MODEL)
     card = LimitedCard(monkeypatch)
-    assert for_this_gpu(config, pytest.fail) == (config, None), "the whole GPU is large enough"
-    with limited(config, memory):
+    with fitted_to_gpu(config, None, pytest.fail) as here:
+        assert here == (config, None), "the whole GPU is large enough"
+    with fitted_to_gpu(config, memory, lambda text: None) as (chosen, _):
         assert card.part * 141 * GB == pytest.approx(memory * GB - CONTEXT)
-        chosen = for_this_gpu(config, lambda text: None)[0]
     assert card.part == 1.0, "the next run of this process has the whole GPU"
-    assert chosen == fitted(config, int(memory * GB), host=int(HOST_PART * all_memory()))[0] != config
+    assert chosen == fitted(find(config, int(memory * GB), host=int(HOST_PART * all_memory()))) != config
+    with fitted_to_gpu(config, memory, pytest.fail, resumed=True) as here:
+        assert here == (config, None), "a resumed run keeps its settings"
 
 
 @pytest.mark.parametrize(
@@ -312,7 +314,7 @@ def test_a_limited_run_gets_the_settings_of_a_card_of_that_size(monkeypatch: pyt
 )
 def test_a_limit_that_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch, memory: float, changes: list[str], message: str) -> None:
     card = LimitedCard(monkeypatch)
-    with pytest.raises(TurnwiseError, match=message), limited(Config.load(RECIPE, changes), memory):
+    with pytest.raises(TurnwiseError, match=message), fitted_to_gpu(Config.load(RECIPE, changes), memory, pytest.fail):
         pytest.fail("the run began")
     assert card.part == 1.0
 
@@ -477,7 +479,7 @@ def test_every_setting_that_is_in_the_way_is_named() -> None:
     fixed = ["engine.sleep=false", "learner.optimiser_place=device", "learner.moments=float32", "learner.reference_place=device"]
     fixed += ["engine.options.cache_memory=20000000000", "engine.options.prefill_tokens=65536", "learner.gradient_checkpointing=false"]
     with pytest.raises(TurnwiseError) as error:
-        fitted(Config.load(RECIPE, fixed), 12 * GB)
+        fitted(find(Config.load(RECIPE, fixed), 12 * GB))
     named, advice = str(error.value).split("is not changed")
     assert all(setting in named for setting in fixed) and "tokens_per_batch=" not in named
     assert "learner.reference_place=auto, remove " in advice and "engine.sleep" in advice
@@ -492,9 +494,9 @@ def test_learners_of_several_processes_are_offered_nothing_that_they_refuse() ->
 
 
 def test_a_dry_run_says_what_a_limited_run_would_choose() -> None:
-    config = Config.load(RECIPE, ["model.path=Qwen/Qwen2.5-0.5B-Instruct"])
+    config = Config.load(RECIPE, SMALL_MODEL)
     said: list[str] = []
-    fitted(config, 12 * GB, said.append)
+    fitted(find(config, 12 * GB), said.append)
     assert foreseen(config, 12.0) == said and len(said) > 1
     assert "fits into 80 GB as it is" in foreseen(config, 80.0)[0]
     assert "is not known" in foreseen(Config.load(RECIPE, ["model.path=somebody/unknown"]), 24.0)[0]
@@ -536,7 +538,7 @@ def test_what_does_not_fit_comes_with_what_else_would_help(recipe: str, words: l
     assert advice in invoke(path, "--memory", "4", *words)
     if "Or" not in advice:
         with pytest.raises(TurnwiseError, match=re.escape(advice)):
-            fitted(Config.load(path, words), 4 * GB)
+            fitted(find(Config.load(path, words), 4 * GB))
 
 
 @pytest.mark.parametrize(

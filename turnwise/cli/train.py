@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import nullcontext
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +15,6 @@ from turnwise.util.version import VERSION
 
 if TYPE_CHECKING:
     from turnwise.recipe.schema import Config
-    from turnwise.runs.folder import Run
 
 
 def train(
@@ -62,10 +60,11 @@ def start(
         say(f"turnwise {VERSION}")  # before anything that takes time
     from turnwise.recipe.merging import unread
     from turnwise.recipe.reading import is_override, parse_override, shipped_recipe
-    from turnwise.recipe.schema import overridden
     from turnwise.runs.folder import CONFIG, Run
-    from turnwise.setup.arguments import Given, as_recipe
-    from turnwise.setup.early import check_resumable, look
+    from turnwise.setup.arguments import Given, changes_of, read_config
+    from turnwise.setup.early import look
+    from turnwise.setup.resume import resumed_config
+    from turnwise.util.lock import in_use, is_held
 
     if recipe is not None and is_override(recipe):  # the first override is in the position of a recipe
         overrides, recipe = [recipe, *overrides], None
@@ -73,15 +72,16 @@ def start(
     if resume is not None and recipe:
         raise TurnwiseError(f"a resumed run keeps its recipe: give either --resume RUN or {recipe}, not both")
     source = None if resume else recipe or given.default_recipe or shipped_recipe("quickstart")
-    with unread() if dry_run else nullcontext():
-        values, changes, name = as_recipe(Run.open(resume).folder / CONFIG if resume else source, given, typed)
-        config = overridden(values, changes, name)  # report mistakes before torch is imported
-    if not resume:  # a run has its own environment
-        look(config, hub=not dry_run)
-    elif not dry_run:
-        check_resumable(Run.open(resume), changes)
+    with unread() if dry_run else nullcontext():  # mistakes are reported before torch is imported
+        if resume:
+            run = Run.open(resume)
+            config = resumed_config(run, changes_of(run.folder / CONFIG, given, typed))
+            if not dry_run and is_held(run.folder):
+                raise TurnwiseError(in_use(run.folder))
+        else:
+            config = look(read_config(source, given, typed), hub=not dry_run)  # a run has its own environment
     if dry_run:
-        return show(config, Run.open(resume) if resume else None, changes, memory)
+        return show(config, of_run=resume is not None, memory=memory)
     from rich.text import Text
 
     from turnwise.report.progress import reporter
@@ -114,30 +114,28 @@ def start(
     return 0
 
 
-def show(config: Config, run: Run | None, changes: Mapping[str, Any], memory: float | None = None) -> int:
+def show(config: Config, of_run: bool, memory: float | None = None) -> int:
     """`--dry-run`: the whole recipe and the size of the run. No code that the recipe names is run."""
     from rich.text import Text
 
     from turnwise.config.references import is_reference
-    from turnwise.engines.registry import declared
     from turnwise.learn.models import tokenizer_of
     from turnwise.planner.forecast import forecast
     from turnwise.recipe.writing import to_toml
-    from turnwise.setup.early import check_trainable
-    from turnwise.setup.resume import resumed_config
+    from turnwise.setup.early import check_trainable, look_at
     from turnwise.util.console import Console
     from turnwise.util.hub import at_hand
 
-    config = resumed_config(run, changes) if run is not None else config
     check_trainable(config, runs=False)
+    look_at(config)
     if config.model.path is not None and at_hand(config.model.path) is not None:
         tokenizer_of(config.model.path)
-    if declared(config.engine.name).shares_weights:
+    if config.engine.declared.shares_weights:
         from turnwise.setup.build import engine_options
 
         engine_options(config)
     console = Console()
-    own = config.method is not None and run is None and is_reference(config.method.name)
+    own = config.method is not None and not of_run and is_reference(config.method.name)
     words = [f"The settings of {config.method.name} are not shown: a dry run runs no code of yours."] if own and config.method else []
     if memory is not None:
         from turnwise.planner.small_gpu import foreseen

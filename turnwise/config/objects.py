@@ -15,7 +15,7 @@ import linecache
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import FunctionType
@@ -116,9 +116,10 @@ def short_name(given: Any) -> str:
     return re.sub(r"\W+", "_", str(name)).strip("_") or "object"
 
 
-def keep(folder: Path, references: Iterable[str], say: Callable[[str], None] = lambda text: None, write: bool = True) -> None:
-    """Write descriptions of the named objects into the run's folder, once; if they were different before, warn about it."""
-    for reference in sorted(set(filter(is_given, references))):
+def keep_objects(folder: Path, values: Any, say: Callable[[str], None] = lambda text: None, write: bool = True) -> None:
+    """Write descriptions of the objects that a recipe's values name into the run's folder, once; if they were different before, warn about
+    it."""
+    for reference in sorted(set(names_in(values))):
         if not write and reference.removeprefix(PREFIX) not in _given:
             continue  # reported where it is needed
         given = find(reference)
@@ -138,6 +139,11 @@ def names_in(values: Any) -> list[str]:
         return [values] if is_given(values) else []
     inner = values.values() if isinstance(values, Mapping) else values if isinstance(values, list | tuple) else ()
     return [name for value in inner for name in names_in(value)]
+
+
+def objects_in(values: Any) -> dict[str, Any]:
+    """The objects that plain values name; an error if this process does not have one of them."""
+    return {name: find(name) for name in names_in(values)}
 
 
 def rows(given: list[Any]) -> str:

@@ -19,7 +19,7 @@ from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any
 
-from turnwise.config.objects import FOLDER
+from turnwise.config.objects import FOLDER, keep_objects
 from turnwise.config.references import code_in, located
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside, write_text_atomically
@@ -123,13 +123,14 @@ def _known(folder: Path) -> set[str]:
         return set()
 
 
-# -- the code files that a run has used ---------------------------------------------------------------------------------------------
+# -- the code that a run has used ---------------------------------------------------------------------------------------------------
 
 FILES = "files.json"  # in `objects/`: the full path and the hash of every file that the recipe names
 
 
-def keep_files(folder: Path, values: Any, say: Callable[[str], None] = lambda text: None, write: bool = True) -> None:
-    """Record the files that a recipe's values name, and warn about those that have changed since they were recorded."""
+def keep_code(folder: Path, values: Any, say: Callable[[str], None] = lambda text: None, write: bool = True) -> None:
+    """Record the objects and the files that a recipe's values name, and warn about those that have changed since they were recorded."""
+    keep_objects(folder, values, say, write)
     now = {text: found for text in code_in(values) if (found := _described(text)) is not None}
     path = inside(folder, folder / FOLDER / FILES)
     before = _recorded(path)

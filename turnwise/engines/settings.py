@@ -7,6 +7,8 @@ from typing import Any
 from pydantic import Field
 
 from turnwise.config.section import Options, Section
+from turnwise.engines.base import Engine as EngineClass
+from turnwise.engines.registry import declared
 
 
 class Engine(Section):
@@ -37,6 +39,11 @@ class Engine(Section):
     options: Options = {}
     """Further options of the engine: `turnwise algos engine NAME` and docs/engines.md explain them. A server's API key is read from the
     environment variable that `key_variable` names (default: OPENAI_API_KEY, if it is set) and is never stored."""
+
+    @property
+    def declared(self) -> type[EngineClass]:
+        """What the engine declares about itself. Neither a built-in engine nor code that the recipe names is imported for this."""
+        return declared(self.name)
 
     def option(self, name: str) -> Any:
         """The value of an option; None if it is unset or "none"."""

@@ -28,7 +28,7 @@ from turnwise.recipe.schema import Config
 from turnwise.recipe.writing import content_hash, to_toml, toml_value
 from turnwise.runs.folder import CONFIG, SUMMARY
 from turnwise.runs.metrics import METRICS
-from turnwise.setup.early import check_trainable
+from turnwise.setup.early import check_trainable, look_at
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
 from turnwise.util.interrupt import Interrupt
@@ -115,6 +115,7 @@ def plan(recipe: str | Path | None, arguments: Sequence[str], out: str | Path | 
     for point in points(axes):
         config = Config.load(recipe, defaults | dict(point.changes)).trusted()
         check_trainable(config, runs=False)  # each run does so again, and makes what it names
+        look_at(config)
         folder = folder or Path(out if out is not None else Path(config.out) / f"{config.name}-sweep")
         name = f"{config.name}-{point.suffix}" if point.suffix else config.name
         config = Config.model_validate(config.model_dump(mode="json") | {"name": name, "out": str(folder)})

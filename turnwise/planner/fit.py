@@ -9,17 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from turnwise.engines.base import CacheKind
 from turnwise.engines.prefill import ON_A_SMALL_GPU, default_prefill
 from turnwise.engines.registry import declared
+from turnwise.engines.settings import Engine
 from turnwise.learn.activations import NOTHING, Kept, logit_chunk
 from turnwise.learn.sections import Lora
 from turnwise.learn.shapes import SHAPES, ModelShape, shape_of
 from turnwise.planner.choose import MARGIN, Fit, Freedom, as_it_is, choose, free_for_cache
 from turnwise.planner.memory import COLLECT, CONTEXT, FUSED, TARGETS, AuxiliaryModel, Demand
-from turnwise.recipe.names import needed
 from turnwise.recipe.schema import Config
 from turnwise.setup.early import models_of
 from turnwise.util.errors import TurnwiseError
@@ -28,38 +30,46 @@ from turnwise.util.hub import at_hand, downloaded
 GB = 10**9
 VLLM_PART = 0.4  # of the GPU, if the recipe does not say
 WORDS = 2000  # of a tiny model, whose vocabulary is made when a run starts
-SIZE = re.compile(r"qwen2\.5(-vl)?(?!-omni).*?-(\d+(?:\.\d+)?b)\b", re.IGNORECASE)
+SIZE = re.compile(r".*?qwen2\.5(-vl)?(?!-omni).*?-(\d+(?:\.\d+)?b)\b", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Found:
-    """A recipe with its settings as they are, and as they fit."""
+    """A recipe on a GPU with so many bytes: what its memory depends on, what may be chosen, and what follows from both. `engine` will serve
+    the model; `host`: bytes of the host's memory that may be used instead."""
 
     config: Config
     shape: ModelShape
-    plain: Fit
-    fit: Fit
+    engine: str
+    demand: Demand
+    free: Freedom
+    memory: int
+    host: int | None = None
+
+    @cached_property
+    def plain(self) -> Fit:
+        """The settings as they are."""
+        return as_it_is(self.demand, self.memory, self.free)
+
+    @cached_property
+    def fit(self) -> Fit:
+        """Settings that fit, or the smallest ones."""
+        fit = choose(self.demand, self.memory, self.free, self.host)
+        if declared(self.engine).cache_kind == "grows":  # its rows fill what the chosen settings leave
+            return replace(fit, demand=with_growing_cache(replace(fit.demand, cache=0), self.memory))
+        return fit
 
     @property
     def settings(self) -> dict[str, Any]:
         """The settings to change, by their keys."""
         return settings(self.fit)
 
-    @property
-    def engine(self) -> str:
-        """The engine that will serve the model."""
-        return engine_for(self.config, self.shape)
-
 
 def find(config: Config, memory: int, shape: ModelShape | None = None, lora: bool = False, host: int | None = None) -> Found:
-    """What a recipe needs on a GPU with so many bytes, and what would make it fit. `lora`: adapters may be chosen. `host`: bytes of the
-    host's memory that may be used instead."""
-    known = shape or shape_for(config)
-    demand, free = demand_of(config, known, memory), freedom(config, lora, engine_for(config, known))
-    fit = choose(demand, memory, free, host)
-    if declared(engine_for(config, known)).cache_kind == "grows":  # its rows fill what the chosen settings leave
-        fit = replace(fit, demand=with_engine(replace(fit.demand, cache=0), config, memory))
-    return Found(config, known, as_it_is(demand, memory, free), fit)
+    """What a recipe needs on a GPU with so many bytes, and what would make it fit. `lora`: adapters may be chosen."""
+    shape = shape or shape_for(config)
+    engine = engine_for(config.engine, shape)
+    return Found(config, shape, engine, demand_of(config, shape, memory), freedom(config, lora, engine), memory, host)
 
 
 def check_options(config: Config) -> None:
@@ -109,9 +119,9 @@ def shape_named(path: str, key: str, advice: str) -> ModelShape:
     try:
         return shape_of(path)
     except TurnwiseError as error:
-        if (named := SIZE.search(path)) and named[2].lower() in SHAPES:
-            known = SHAPES[named[2].lower()]
-            return replace(known, family="qwen2_5_vl", vision=True) if named[1] else known
+        if (size := SIZE.match(path)) and size[2].lower() in SHAPES:
+            shape = SHAPES[size[2].lower()]
+            return replace(shape, family="qwen2_5_vl", vision=True) if size[1] else shape
         if (copy := downloaded(path)) is not None:
             return shape_of(copy)
         if Path(path).expanduser().exists():
@@ -119,16 +129,17 @@ def shape_named(path: str, key: str, advice: str) -> ModelShape:
         raise TurnwiseError(f"{key} {path}: no such folder, no downloaded copy, and no name of a known size. {advice}") from None
 
 
-def engine_for(config: Config, shape: ModelShape) -> str:
+def engine_for(section: Engine, shape: ModelShape) -> str:
     """The engine that a run uses: families that the native one does not take are served by its fallback. A file without a family is taken
     for a known one."""
-    fallback = declared(config.engine.name).fallback
-    return fallback if fallback and shape.family and shape.family not in FUSED else config.engine.name
+    fallback = section.declared.fallback
+    return fallback if fallback and shape.family and shape.family not in FUSED else section.name
 
 
 def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
     """The recipe's settings as far as memory depends on them."""
-    own, engine, lora, name = config.learner, config.engine, config.model.lora, engine_for(config, shape)
+    learner, engine, lora = config.learner, config.engine, config.model.lora
+    cache_kind = declared(engine_for(engine, shape)).cache_kind
     width = 2 if config.model.dtype == "bfloat16" else 4
     longest = config.agent.max_prompt_tokens + engine.max_tokens
     demand = Demand(
@@ -138,27 +149,48 @@ def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
         targets=tuple(lora.targets) if lora is not None and lora.targets is not None else TARGETS,
         four_bit=lora is not None and lora.base == "4bit",
         reference=_reference(config, shape, memory),
-        moments=own.moments,
-        place=own.optimiser_place,
+        moments=learner.moments,
+        place=learner.optimiser_place,
         slots=engine.max_batch,
         longest=longest,
-        prefill=_prefill(engine.option("prefill_tokens"), name, memory),
-        graphs=bool(engine.options.get("graphs", True)) and declared(name).cache_kind == "sized",
+        prefill=_prefill(engine.option("prefill_tokens"), cache_kind, memory),
+        graphs=bool(engine.options.get("graphs", True)) and cache_kind == "sized",
         sleeps=engine.sleep,
-        tokens=own.tokens_per_batch or Demand.tokens,
-        logits=logit_chunk(own.tokens_per_batch),
+        tokens=learner.tokens_per_batch or Demand.tokens,
+        logits=logit_chunk(learner.tokens_per_batch),
         sequence=longest,
-        kept=NOTHING if own.gradient_checkpointing is True else Kept(),
+        kept=NOTHING if learner.gradient_checkpointing is True else Kept(),
         fused=width == 2 and shape.family in FUSED,
         responses=sampled_share(config),
         auxiliary=auxiliary_models(config, shape, width),
     )
-    return with_engine(demand, config, memory)
+    if cache_kind == "sized":
+        return with_sized_cache(demand, engine, config.model.dtype, memory)
+    if cache_kind == "reserved":
+        part = float(engine.options.get("memory", VLLM_PART)) * memory
+        return replace(demand, cache=max(0, int(part - width * shape.parameters)), shares=False, slots=0, prefill=0, graphs=False)
+    return with_growing_cache(replace(demand, sleeps=True, graphs=False), memory)
 
 
-def _prefill(given: int | None, engine: str, memory: int) -> int:
+def with_sized_cache(demand: Demand, engine: Engine, dtype: str, memory: int) -> Demand:
+    """With the cache of the native engine, and whether it has a copy of the weights."""
+    demand = replace(demand, cache_8bit=engine.option("cache_dtype") == "8bit")
+    size = float(engine.option("cache_memory") or 0.0)
+    if 0 < size <= 1:
+        size *= free_for_cache(demand, memory)
+    return replace(demand, cache=min(int(size), demand.wanted_cache), shares=engine.option("dtype") in (None, dtype))
+
+
+def with_growing_cache(demand: Demand, memory: int) -> Demand:
+    """With the cache of the transformers engine. It takes fewer rows if its memory runs out, so its cache is at most what is left."""
+    row = demand.longest * 2 * demand.width * demand.shape.layers * demand.shape.keys
+    left = int((1 - MARGIN) * memory) - demand.totals[COLLECT]
+    return replace(demand, cache=max(row, min(demand.slots * row, left)))
+
+
+def _prefill(given: int | None, cache_kind: CacheKind, memory: int) -> int:
     """Prompt tokens per forward pass. The native engine decides by what torch can have of the GPU."""
-    return int(given or (default_prefill(memory - CONTEXT) if declared(engine).cache_kind == "sized" else ON_A_SMALL_GPU))
+    return int(given or (default_prefill(memory - CONTEXT) if cache_kind == "sized" else ON_A_SMALL_GPU))
 
 
 def sampled_share(config: Config) -> float:
@@ -169,28 +201,6 @@ def sampled_share(config: Config) -> float:
     response, turns = config.engine.max_tokens, config.env.max_turns if config.agent.context == "full" else 1
     longest = config.agent.max_prompt_tokens + response
     return min(1.0, turns * response / longest) if turns is not None else 1.0
-
-
-def with_engine(demand: Demand, config: Config, memory: int) -> Demand:
-    """The cache of the engine that the recipe names, and whether it has a copy of the weights. The transformers engine takes fewer rows if
-    its memory runs out, so its cache is at most what is left."""
-    engine, shape = config.engine, demand.shape
-    kind = declared(engine_for(config, shape)).cache_kind
-    if kind == "sized":
-        demand = replace(demand, cache_8bit=engine.option("cache_dtype") == "8bit")
-        given = engine.option("cache_memory")
-        copies = engine.option("dtype") not in (None, config.model.dtype)
-        size = float(given or 0.0)
-        if 0 < size <= 1:
-            size *= free_for_cache(demand, memory)
-        return replace(demand, cache=min(int(size), demand.wanted_cache), shares=not copies)
-    if kind == "reserved":
-        part = float(engine.options.get("memory", VLLM_PART)) * memory
-        return replace(demand, cache=max(0, int(part - demand.width * shape.parameters)), shares=False, slots=0, prefill=0, graphs=False)
-    demand = replace(demand, sleeps=True, graphs=False)
-    row = demand.longest * 2 * demand.width * shape.layers * shape.keys
-    left = int((1 - MARGIN) * memory) - demand.totals[COLLECT]
-    return replace(demand, cache=max(row, min(demand.slots * row, left)))
 
 
 def auxiliary_models(config: Config, shape: ModelShape, width: int) -> tuple[AuxiliaryModel, ...]:
@@ -208,8 +218,8 @@ def auxiliary_models(config: Config, shape: ModelShape, width: int) -> tuple[Aux
 
 def _reference(config: Config, shape: ModelShape, memory: int) -> Any:
     """Where the frozen copy of the policy is; none with adapters, whose base model it is, and if nothing reads it."""
-    reads = {"token.ref_logprob", "token.ref_logprob?", "model.reference"} & set(needed(config))
-    if config.model.lora is not None or not (config.objective.kl != "off" or reads):
+    needs_copy = config.objective.kl != "off" or config.needs & {"token.ref_logprob", "token.ref_logprob?", "model.reference"}
+    if config.model.lora is not None or not needs_copy:
         return None
     place = config.learner.reference_place
     if place != "auto":

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
-from turnwise.engines.registry import declared
 from turnwise.learn.models import choose_device
 from turnwise.planner.fit import GB, Found, find, with_settings
 from turnwise.planner.memory import CONTEXT
@@ -26,50 +25,57 @@ ON_A_CPU = "--memory limits a GPU's memory, and this run is on a CPU: leave it o
 MEMORY = "memory.json"  # in the folder of a run whose settings were chosen
 
 
-def fitted(
-    config: Config, memory: int, say: Callable[[str], None] = lambda text: None, host: int | None = None
-) -> tuple[Config, Found | None]:
-    """The recipe, with settings that make it fit into so many bytes if it would not, and what was found; None if nothing had to change.
-    Raises an error if nothing that the recipe leaves open is enough. `host`: bytes of the host's memory that may be used."""
-    try:
-        found = find(config, memory, host=host)
-    except TurnwiseError:
-        return config, None  # an unknown shape: nothing can be said, and the learner decides as it runs
-    if found.fit.peak > NEARLY * memory:
+def fitted(found: Found, say: Callable[[str], None] = lambda text: None) -> Config:
+    """The recipe, with settings that make it fit if it would not. Raises an error if nothing that the recipe leaves open is enough."""
+    memory, fit = found.memory, found.fit
+    if fit.peak > NEARLY * memory:
         raise TurnwiseError(refusal(found))
-    peak = f"{found.fit.peak / GB:.1f} GB"
+    peak = f"{fit.peak / GB:.1f} GB"
     doubt = f"the predicted peak is {peak}, so the run may run out of memory; it is tried because the estimate may be off by 5 %"
-    if not found.fit.changed:
-        if is_near(found.fit):
+    if not fit.changed:
+        if is_near(fit):
             say(f"this GPU has {memory / GB:.1f} GB, and no setting that saves memory is left: {doubt}")
-        return config, None
-    chosen = f"Chosen to save memory; {doubt}:" if is_near(found.fit) else f"Chosen so that it fits (predicted peak {peak}):"
+        return found.config
+    chosen = f"Chosen to save memory; {doubt}:" if is_near(fit) else f"Chosen so that it fits (predicted peak {peak}):"
     say(f"this GPU has {memory / GB:.1f} GB, and the recipe would need about {found.plain.peak / GB:.1f} GB. {chosen}")
     for line in lines(found):
         say(f"  {line}")
-    return with_settings(config, found.settings), found
+    return with_settings(found.config, found.settings)
 
 
-def for_this_gpu(config: Config, say: Callable[[str], None]) -> tuple[Config, Found | None]:
-    """The recipe as it runs here. Only a GPU that is too small changes anything; processes of a cluster decide for themselves."""
-    if config.cluster is not None or choose_device(config.device) != "cuda":
-        return config, None
+@contextmanager
+def fitted_to_gpu(
+    config: Config, memory: float | None, say: Callable[[str], None], resumed: bool = False
+) -> Iterator[tuple[Config, Found | None]]:
+    """Inside, this process takes no more than `memory` gigabytes of its GPU, as on a card of that size (None: no limit), and memory grows
+    in segments if the run will nearly fill it. Gives the recipe as it runs here, and what was chosen for it. Only a GPU that is too small
+    changes anything; a resumed run keeps its settings, and processes of a cluster decide for themselves."""
+    if memory is not None:
+        _check_limit(config)
+    on_gpu = config.cluster is None and choose_device(config.device) == "cuda"
+    if memory is not None and not on_gpu:
+        raise TurnwiseError(ON_A_CPU)
+    if not on_gpu:
+        yield config, None
+        return
     import torch
 
     from turnwise.engines.native.memory import free_bytes
 
-    return fitted(config, free_bytes(torch.device("cuda")) + CONTEXT, say, int(HOST_PART * all_memory()))
+    with limited(memory) if memory is not None else nullcontext():
+        changed, found = config, None
+        with suppress(TurnwiseError):  # an unknown shape: nothing can be said, and the learner decides as it runs
+            found = find(config, free_bytes(torch.device("cuda")) + CONTEXT, host=int(HOST_PART * all_memory()))
+        if found is not None and not resumed:
+            changed = fitted(found, say)
+        if found is not None and config.engine.declared.shares_weights:
+            prepared(found)
+        yield changed, None if changed is config else found
 
 
 @contextmanager
-def limited(config: Config, memory: float | None) -> Iterator[None]:
-    """Inside, this process takes no more than `memory` gigabytes of its GPU, and a run is as on a card of that size; None: no limit."""
-    if memory is None:
-        yield
-        return
-    _check_limit(config)
-    if choose_device(config.device) != "cuda":
-        raise TurnwiseError(ON_A_CPU)
+def limited(memory: float) -> Iterator[None]:
+    """Inside, torch allocates so much that this process takes no more than `memory` gigabytes of its GPU."""
     import torch
 
     total = torch.cuda.mem_get_info()[1]
@@ -87,7 +93,7 @@ def _check_limit(config: Config) -> None:
     """Say why the memory of a run with this recipe cannot be limited."""
     if config.cluster is not None:
         raise TurnwiseError("--memory limits the GPU of a run in one process, and this recipe has a [cluster] section: leave it out")
-    if not declared(config.engine.name).shares_weights:
+    if not config.engine.declared.shares_weights:
         raise TurnwiseError(
             f"--memory limits what torch allocates, and the engine {config.engine.name} takes memory outside it: leave it out"
         )
@@ -105,28 +111,13 @@ def foreseen(config: Config, memory: float) -> list[str]:
         found = find(config, int(memory * GB))
     except TurnwiseError as error:
         return [f"whether it fits into {memory:g} GB is not known: {error}"]
-    fitted(config, int(memory * GB), said.append)
+    fitted(found, said.append)
     return said or [f"it fits into {memory:g} GB as it is: the predicted peak is {found.fit.peak / GB:.1f} GB"]
 
 
-def prepare_allocator(config: Config) -> bool:
-    """Let memory grow in segments if this run will nearly fill its GPU; whether it does. Before anything is allocated there."""
-    if config.cluster is not None or not declared(config.engine.name).shares_weights or choose_device(config.device) != "cuda":
-        return False
-    import torch
-
-    from turnwise.engines.native.memory import free_bytes
-
-    try:
-        found = find(config, free_bytes(torch.device("cuda")) + CONTEXT)
-    except TurnwiseError:
-        return False  # an unknown shape
-    return prepared(found)
-
-
 def prepared(found: Found) -> bool:
-    """The same for a recipe whose memory is known."""
-    return found.fit.peak > TIGHT * found.fit.memory and grow_segments()
+    """Let memory grow in segments if this run will nearly fill its GPU; whether it does. Before anything is allocated there."""
+    return found.fit.peak > TIGHT * found.memory and grow_segments()
 
 
 # torch's allocator usually asks for one block of memory after another and never moves anything: a gap between two tensors serves only what

@@ -16,17 +16,22 @@ The record of a run holds all settings as they were used, so nothing is applied 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from turnwise.config.references import is_reference
-from turnwise.config.section import Named
-from turnwise.methods.settings import Credit, Method, Objective, Plan, Schedule
-from turnwise.recipe.names import Brought, carried, settings_of_method
+from turnwise.config.objects import is_given
+from turnwise.config.options import Entry
+from turnwise.config.references import is_reference, parse, with_code_beside
+from turnwise.config.section import NAME, Named
+from turnwise.methods.settings import CREDIT, Credit, Method, Objective, Plan, Schedule
+from turnwise.recipe.names import registry
 from turnwise.util.errors import TurnwiseError
 
 Settings = Mapping[str, Any]
+Brought = tuple[Settings, Settings]  # the settings that a method is, and its authors' values of shared ones
+UNSET = ("method", "extends", "name", "out", "seed")  # what a method leaves to the recipe
 JOINED = ("signal", "reward")
 SECTIONS: dict[str, type[Named]] = {"plan": Plan, "credit": Credit, "objective": Objective, "schedule": Schedule}
 _unread = False
@@ -40,19 +45,6 @@ class Layer(NamedTuple):
     settled: bool = False
 
 
-class Values(dict[str, Any]):
-    """The plain values of a recipe, with the layers that they were made from: a method that is named later may go between them."""
-
-    def __init__(self, layers: Sequence[Layer]):
-        super().__init__(resolved(layers))
-        self.layers = tuple(layers)
-
-
-def layers_of(values: Mapping[str, Any]) -> tuple[Layer, ...]:
-    """The layers of a recipe's values; values from elsewhere are one."""
-    return values.layers if isinstance(values, Values) else (Layer(values),)
-
-
 @contextmanager
 def unread() -> Iterator[None]:
     """Within, no code of the user's own is run: a method that is named by its file brings no settings."""
@@ -64,8 +56,40 @@ def unread() -> Iterator[None]:
         _unread = before
 
 
+def with_names(layers: Sequence[Layer]) -> list[Layer]:
+    """The layers with the names that runs get from them: a run's name says what is trained. Where a layer chooses another method or
+    algorithm than those below it and sets no name, the name follows."""
+    named, below = list(layers), dict[str, Any]()
+    for number, layer in enumerate(named):
+        values = resolved(named[: number + 1])
+        if number and "name" not in layer.words and (name := _follows(values, below)) is not None:
+            named[number] = layer._replace(words={**layer.words, "name": name})
+            values["name"] = name
+        below = values
+    return named
+
+
+def _follows(values: Mapping[str, Any], below: Mapping[str, Any]) -> str | None:
+    """The name that follows from what is trained now; None if that is what was trained before."""
+    before, now, name = _trained(below), _trained(values), values.get("name", NAME)
+    if (method := _trained(values, "method", "")) != _trained(below, "method", ""):
+        before, now = _trained(below, "method", before), method or now
+    if now == before or not isinstance(name, str):
+        return None
+    word = re.sub(r"[^A-Za-z0-9._=-]+", "-", now.rsplit(":", 1)[-1])
+    parts = re.split(r"([.=-])", name)
+    return "".join(word if part == before else part for part in parts) if before in parts else f"{name}-{word}"
+
+
+def _trained(values: Mapping[str, Any], section: str = "credit", default: str = CREDIT) -> str:
+    """The credit algorithm, or the method, that a recipe's plain values name."""
+    table = values.get(section)
+    return str(table.get("name", default) if isinstance(table, dict) else default)
+
+
 def resolved(layers: Sequence[Layer]) -> dict[str, Any]:
     """The values of all layers, the last one on top, with the settings of the method in their place."""
+    layers = [layer._replace(words=without_none(layer.words)) if layer.settled else layer for layer in layers]
     sections: list[dict[str, Any]] = []
     for layer in layers:
         sections.append(_section(sections[-1] if sections else {}, layer))
@@ -118,6 +142,55 @@ def brought_by(section: Mapping[str, Any]) -> Brought:
         return {}, {}
     parts, authors = settings_of_method(name, {key: value for key, value in section.items() if key not in Method.model_fields})
     return without_none(dict(parts)), without_none(dict(authors))
+
+
+def settings_of_method(name: str, options: Mapping[str, Any]) -> Brought:
+    """The settings that a method is with these options, and its authors' values of shared ones: dotted keys and values. Files that it
+    names may lie beside its own. A plain table from a method of the user's own is all of it."""
+    methods = registry("method")
+    settings = methods.load(name).make(options, methods.kind)()
+    if not isinstance(settings, Mapping):
+        raise TurnwiseError(
+            f'method {name!r} returns {type(settings).__name__}; a table of settings is needed, as {{"credit.name": "grpo"}}'
+        )
+    authors = dict(getattr(settings, "authors", {}))
+    for key in (*settings, *authors):
+        if not isinstance(key, str) or key.partition(".")[0] in UNSET:
+            raise TurnwiseError(f"method {name!r} sets {key!r}: a method sets keys of a recipe, but none of {', '.join(UNSET)}")
+    path = parse(name).path if is_reference(name) and not is_given(name) else None
+    return cast("dict[str, Any]", with_code_beside(dict(settings), path.parent)) if path is not None else dict(settings), authors
+
+
+def carried(family: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a recipe's credit or objective that hold for what a method names instead: those of the same name and meaning. For
+    what the recipe does not say, the default of its credit counts, or that of the default credit. So all methods on top of one recipe have
+    the same discount per turn, norm and penalty. Options that are equal to the new default are left out."""
+    sections: dict[str, type[Named]] = {"credit": Credit, "objective": Objective}
+    section = sections.get(family)
+    if section is None or (family == "objective" and not set(before) - set(section.model_fields)):  # the defaults of objectives are equal
+        return {}
+    usual, algorithms = section.model_fields["name"].default, registry(family)
+    if (entry := algorithms.known(now["name"])) is None:
+        return {}
+    sources = [(algorithms.known(before.get("name", usual)), before), (algorithms[usual], {})]
+    values: dict[str, Any] = {}
+    for name, option in entry.options.items():
+        same = [(one, given) for one, given in sources if one is not None and meaning(name, one, given) == meaning(name, entry, now)]
+        value = same[0][1].get(name, same[0][0].options[name].usual) if same else option.usual
+        taken = not option.choices or value in option.choices
+        values |= {name: value} if taken and value != option.usual else {}
+    return values
+
+
+def meaning(name: str, entry: Entry[Any], given: Mapping[str, Any]) -> str | None:
+    """What options of one name must share to be one setting: their text up to a semicolon, in which an option's name in braces stands for
+    its value (`discount per {level}`). None if there is no such option."""
+    if name not in entry.options:
+        return None
+    text = entry.options[name].help.text.partition(";")[0]
+    for other in entry.options.values():
+        text = text.replace(f"{{{other.name}}}", str(given.get(other.name, other.usual)))
+    return text
 
 
 def _section(before: dict[str, Any], layer: Layer) -> dict[str, Any]:

@@ -12,11 +12,9 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from turnwise.config.objects import is_given
-from turnwise.config.options import Entry, Registry
-from turnwise.config.references import is_reference, parse, with_code_beside
+from turnwise.config.options import Registry
+from turnwise.config.references import is_reference
 from turnwise.learn.sections import RESERVED, FurtherModel
-from turnwise.methods.settings import Credit, Objective
 from turnwise.util.errors import TurnwiseError
 
 if TYPE_CHECKING:
@@ -24,10 +22,9 @@ if TYPE_CHECKING:
     from turnwise.collect.settings import RewardTerm
     from turnwise.config.section import Named
     from turnwise.engines.settings import Engine
+    from turnwise.methods.settings import Objective
     from turnwise.recipe.schema import Config
     from turnwise.runs.settings import RunSection
-
-Brought = tuple[Mapping[str, Any], Mapping[str, Any]]  # the settings that a method is, and its authors' values of shared ones
 
 # Where each family is registered. Environments have a separate registry (turnwise/envs/registry.py).
 REGISTRIES: Mapping[str, str] = {
@@ -48,8 +45,6 @@ REGISTRIES: Mapping[str, str] = {
 }
 STAGES = ("plan", "source", "signal", "credit", "objective", "importance", "schedule", "method", "model kind")
 LIGHT = ("plan", "source", "signal", "credit", "schedule", "method", "model kind")  # known without torch
-
-UNSET = ("method", "extends", "name", "out", "seed")  # what a method leaves to the recipe
 
 
 class Piece(NamedTuple):
@@ -170,55 +165,6 @@ def check_stage(family: str, section: Named) -> None:
         stages[name].bind(section.options, stages.kind)
 
 
-def settings_of_method(name: str, options: Mapping[str, Any]) -> Brought:
-    """The settings that a method is with these options, and its authors' values of shared ones: dotted keys and values. Files that it
-    names may lie beside its own. A plain table from a method of the user's own is all of it."""
-    methods = registry("method")
-    settings = methods.load(name).make(options, methods.kind)()
-    if not isinstance(settings, Mapping):
-        raise TurnwiseError(
-            f'method {name!r} returns {type(settings).__name__}; a table of settings is needed, as {{"credit.name": "grpo"}}'
-        )
-    authors = dict(getattr(settings, "authors", {}))
-    for key in (*settings, *authors):
-        if not isinstance(key, str) or key.partition(".")[0] in UNSET:
-            raise TurnwiseError(f"method {name!r} sets {key!r}: a method sets keys of a recipe, but none of {', '.join(UNSET)}")
-    path = parse(name).path if is_reference(name) and not is_given(name) else None
-    return cast("dict[str, Any]", with_code_beside(dict(settings), path.parent)) if path is not None else dict(settings), authors
-
-
-def carried(family: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a recipe's credit or objective that hold for what a method names instead: those of the same name and meaning. For
-    what the recipe does not say, the default of its credit counts, or that of the default credit. So all methods on top of one recipe have
-    the same discount per turn, norm and penalty. Options that are equal to the new default are left out."""
-    sections: dict[str, type[Named]] = {"credit": Credit, "objective": Objective}
-    section = sections.get(family)
-    if section is None or (family == "objective" and not set(before) - set(section.model_fields)):  # the defaults of objectives are equal
-        return {}
-    usual, algorithms = section.model_fields["name"].default, registry(family)
-    if (entry := algorithms.known(now["name"])) is None:
-        return {}
-    sources = [(algorithms.known(before.get("name", usual)), before), (algorithms[usual], {})]
-    values: dict[str, Any] = {}
-    for name, option in entry.options.items():
-        same = [(one, given) for one, given in sources if one is not None and meaning(name, one, given) == meaning(name, entry, now)]
-        value = same[0][1].get(name, same[0][0].options[name].usual) if same else option.usual
-        taken = not option.choices or value in option.choices
-        values |= {name: value} if taken and value != option.usual else {}
-    return values
-
-
-def meaning(name: str, entry: Entry[Any], given: Mapping[str, Any]) -> str | None:
-    """What options of one name must share to be one setting: their text up to a semicolon, in which an option's name in braces stands for
-    its value (`discount per {level}`). None if there is no such option."""
-    if name not in entry.options:
-        return None
-    text = entry.options[name].help.text.partition(";")[0]
-    for other in entry.options.values():
-        text = text.replace(f"{{{other.name}}}", str(given.get(other.name, other.usual)))
-    return text
-
-
 def check_model(section: FurtherModel) -> None:
     """The kind of a further model and its options. User code is checked when the run is set up."""
     if not is_reference(section.kind):
@@ -250,9 +196,7 @@ def check_agent(section: AgentSettings) -> None:
 
 def check_engine(section: Engine) -> None:
     """The engine; its options are checked when the run is set up."""
-    from turnwise.engines.registry import declared
-
-    declared(section.name)
+    section.declared  # noqa: B018 (an unknown name is an error)
 
 
 def check_reward(section: RewardTerm) -> None:
@@ -270,9 +214,7 @@ def check_trackers(section: RunSection) -> None:
 
 def engine_problems(config: Config) -> list[str]:
     """Settings of a recipe that contradict what its engine declares."""
-    from turnwise.engines.registry import declared
-
-    section, cluster, engine, problems = config.engine, config.cluster, declared(config.engine.name), list[str]()
+    section, cluster, engine, problems = config.engine, config.cluster, config.engine.declared, list[str]()
     if not engine.in_process and not (section.url and section.model):
         problems.append(
             f"engine.name={section.name} needs engine.url (as http://127.0.0.1:8000/v1) and engine.model (the model's name there)"

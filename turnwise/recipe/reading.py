@@ -1,25 +1,24 @@
-"""Reading recipes: TOML in, dotted overrides on top, as plain values; errors name the file and suggest the closest match. What the values
-mean is defined in schema.py; writing.py writes them. How values are put together: merging.py."""
+"""Reading recipes: from files, dictionaries and objects to layers of plain values; errors name the file and suggest the closest match.
+
+A recipe's way is one line: layers are read here, put together in merging.py, and checked in schema.py; writing.py writes them."""
 
 from __future__ import annotations
 
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
 from turnwise.config.addons import install_command, plugin_recipes, recipe_environment
 from turnwise.config.references import with_code_beside
-from turnwise.config.section import NAME
 from turnwise.config.trust import TOKEN
-from turnwise.methods.settings import CREDIT
-from turnwise.recipe.merging import Layer, Values, layers_of, overridden, resolved, without_none
+from turnwise.recipe.merging import Layer, overridden, resolved, with_names
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside
 
@@ -29,36 +28,39 @@ _PACKAGE = Path(__file__).parent.parent
 SHIPPED = next((folder for folder in (_PACKAGE / "recipes", _PACKAGE.parent / "recipes") if folder.is_dir()), _PACKAGE / "recipes")
 
 
-def read_values(recipe: str | PathLike[str] | Mapping[str, Any] | BaseModel | None) -> tuple[dict[str, Any], str]:
-    """The plain values of a recipe, however it is given, and its name in messages. A dictionary may have dotted keys and, like a file,
-    `extends`, relative to the current folder."""
+class RecipeLayers(NamedTuple):
+    """A recipe as it was given: its layers, the lowest first, its name in messages, and the run that it is the record of."""
+
+    layers: Sequence[Layer]
+    name: str
+    run: Path | None = None
+
+    @property
+    def environment(self) -> Any:
+        """The environment that it names; None if it names none."""
+        sections = (layer.words.get("env") for layer in reversed(self.layers))
+        return next((section["name"] for section in sections if isinstance(section, Mapping) and "name" in section), None)
+
+
+def recipe_layers(recipe: str | PathLike[str] | Mapping[str, Any] | BaseModel | None) -> RecipeLayers:
+    """The layers of a recipe, however it is given. A dictionary may have dotted keys and, like a file, `extends`, relative to the current
+    folder."""
     if recipe is None:
-        return {}, "the defaults"
+        return RecipeLayers([], "the defaults")
+    if isinstance(recipe, str | PathLike):
+        return RecipeLayers(file_layers(Path(recipe)), str(recipe), run_of(Path(recipe)))
     if isinstance(recipe, BaseModel):
-        return Values([Layer(without_none(recipe.model_dump(mode="json")), settled=True)]), "given as an object"
-    if not isinstance(recipe, Mapping):
-        return read_recipe(Path(recipe)), str(recipe)
-    values = dict(recipe)
-    below = layers_of(read_recipe(Path(str(values.pop("extends"))))) if "extends" in values else ()
-    return Values([*below, Layer(overridden({}, values.items()))]), "given as a dictionary"
+        return RecipeLayers([Layer(recipe.model_dump(mode="json"), settled=True)], "given as an object")
+    words = dict(recipe)
+    below = file_layers(Path(str(words.pop("extends")))) if "extends" in words else []
+    return RecipeLayers([*below, Layer(overridden({}, words.items()))], "given as a dictionary")
 
 
-def changed(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe's plain values with dotted overrides. A recipe that says nothing about the model builds on own-env.toml, as
-    `turnwise train --env` does: the tiny model needs other settings than a pretrained one, and a warm start."""
-    layers = [*layers_of(values), Layer(changes, typed=True)]
-    now = resolved(layers)
-    if (
-        isinstance(values, Values)
-        and not values.layers[0].settled
-        and "model" not in now
-        and _section(now, "engine").get("name") != "openai"
-    ):
-        below = read_recipe(SHIPPED / f"{FROM_SCRATCH}.toml")
-        now = resolved([Layer({key: value for key, value in below.items() if key not in ("name", "env")}), *layers])
-    if "name" not in changes:
-        _rename(now, values)
-    return now
+def scratch_layer() -> Layer:
+    """What is below a recipe that says nothing about the model, as with `turnwise train --env`: the tiny model needs other settings than a
+    pretrained one, and a warm start."""
+    layers = file_layers(SHIPPED / f"{FROM_SCRATCH}.toml")
+    return Layer({key: value for key, value in resolved(layers).items() if key not in ("name", "env")})
 
 
 def shipped_recipes() -> dict[str, Path]:
@@ -126,58 +128,37 @@ def run_of(recipe: Path) -> Path | None:
     return recipe.parent if recipe.name == "config.toml" and any((recipe.parent / name).exists() for name in beside) else None
 
 
-def read_recipe(recipe: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The values of a recipe file, on top of those of the recipe it extends."""
-    path = find_recipe(recipe, seen[-1].parent if seen else Path())
-    alone = run_of(path)
-    if alone is not None:
-        inside(alone, path)
-    path = path.resolve()
-    if path in seen:
-        raise TurnwiseError(f"recipe {path} extends itself, by way of {' → '.join(p.name for p in seen)}")
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise TurnwiseError(f"recipe {path}: {error}") from None
-    if alone is None:
-        values = with_code_beside(values, path.parent)
-    base = values.pop("extends", None)
-    if base is None:
-        return Values([Layer(values, settled=alone is not None)])
-    if alone is not None:
-        raise TurnwiseError(f"recipe {path}: the record of a run stands alone, and this one says extends = {base!r}: it was changed since")
-    if not isinstance(base, str):
-        raise TurnwiseError(f"recipe {path}: extends takes the path or the name of another recipe, not {base!r}")
-    below = read_recipe(Path(base), (*seen, path))
-    both = resolved([*layers_of(below), Layer(values)])
-    if "name" not in values:
-        _rename(both, below)
-        values |= {"name": both["name"]} if "name" in both else {}
-    return Values([*layers_of(below), Layer(values)])
+def read_recipe(recipe: Path) -> dict[str, Any]:
+    """The values of a recipe file, on top of those of the recipes that it extends."""
+    return resolved(with_names(file_layers(recipe)))
 
 
-def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    section = values.get(name)
-    return section if isinstance(section, Mapping) else {}
-
-
-def _trained(values: Mapping[str, Any], section: str = "credit", default: str = CREDIT) -> str:
-    """The credit algorithm, or the method, that a recipe's plain values name."""
-    found = values.get(section)
-    return str(found.get("name", default) if isinstance(found, dict) else default)
-
-
-def _rename(values: dict[str, Any], old: Mapping[str, Any]) -> None:
-    """A run's name says what is trained: if another method or algorithm than the recipe's was chosen, a name that the user did not set
-    follows it."""
-    before, now, name = _trained(old), _trained(values), values.get("name", NAME)
-    if (method := _trained(values, "method", "")) != _trained(old, "method", ""):
-        before, now = _trained(old, "method", before), method or now
-    if now == before or not isinstance(name, str):
-        return
-    word = re.sub(r"[^A-Za-z0-9._=-]+", "-", now.rsplit(":", 1)[-1])
-    parts = re.split(r"([.=-])", name)
-    values["name"] = "".join(word if part == before else part for part in parts) if before in parts else f"{name}-{word}"
+def file_layers(recipe: Path) -> list[Layer]:
+    """A recipe file as a layer, above those of the recipes that it extends."""
+    layers, files = list[Layer](), list[Path]()
+    base: str | None = str(recipe)
+    while base is not None:
+        path = find_recipe(Path(base), files[-1].parent if files else Path())
+        run = run_of(path)
+        if run is not None:
+            inside(run, path)
+        path = path.resolve()
+        if path in files:
+            raise TurnwiseError(f"recipe {path} extends itself, by way of {' → '.join(file.name for file in files)}")
+        files.append(path)
+        try:
+            words = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+            raise TurnwiseError(f"recipe {path}: {error}") from None
+        base = words.pop("extends", None)
+        if base is not None and run is not None:
+            raise TurnwiseError(
+                f"recipe {path}: the record of a run stands alone, and this one says extends = {base!r}: it was changed since"
+            )
+        if not isinstance(base, str | None):
+            raise TurnwiseError(f"recipe {path}: extends takes the path or the name of another recipe, not {base!r}")
+        layers.insert(0, Layer(words if run is not None else with_code_beside(words, path.parent), settled=run is not None))
+    return layers
 
 
 def parse_override(text: str) -> tuple[str, Any]:

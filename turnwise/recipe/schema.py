@@ -25,8 +25,9 @@ from turnwise.envs.settings import Env
 from turnwise.learn.sections import FurtherModel, Learner, Model, Sft, check_model_names
 from turnwise.methods.settings import Credit, Method, Objective, Plan, Schedule, Signal, Source
 from turnwise.recipe.limits import with_limits
-from turnwise.recipe.names import problems
-from turnwise.recipe.reading import changed, parse_override, read_values, run_of
+from turnwise.recipe.merging import Layer, resolved, with_names
+from turnwise.recipe.names import needed, problems
+from turnwise.recipe.reading import RecipeLayers, parse_override, recipe_layers, scratch_layer
 from turnwise.runs.settings import RunSection
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.secret import redact, secrets_in
@@ -133,17 +134,22 @@ class Config(Section):
     models: dict[str, FurtherModel] = Field({})
     """Further models by name, each in a table [models.NAME]."""
     _folder: Path | None = PrivateAttr(None)  # of the run that it was read from
-    _typed: tuple[str, ...] = PrivateAttr(())  # code that the user has named in addition
+    _changes: Mapping[str, Any] = PrivateAttr({})  # what the user has changed in it, naming code perhaps
 
     @property
     def trained_with(self) -> str:
         """What a run is called by: its method, or its credit algorithm."""
         return self.credit.name if self.method is None else self.method.name
 
+    @property
+    def needs(self) -> set[str]:
+        """All that the recipe's stages need, as far as they are known."""
+        return needed(self)
+
     def trusted(self, trust: bool = False, folder: Path | None = None) -> Config:
         """This config, once the code that it names is trusted: a run's own, or `trust`. Called before any of it is imported."""
         if (place := folder or self._folder) is not None:
-            trusting.require(place, self.model_dump(mode="json"), self._typed, trust)
+            trusting.require(place, self.model_dump(mode="json"), code_in(self._changes), trust)
         return self
 
     @model_validator(mode="before")
@@ -169,26 +175,26 @@ class Config(Section):
     ) -> Config:
         """A recipe (a file, a dictionary, a config; None: all defaults) with overrides (`["seed=3"]` or `{"seed": 3}`), checked."""
         pairs = list(overrides.items()) if isinstance(overrides, Mapping) else [parse_override(text) for text in overrides or ()]
-        values, source = read_values(recipe)
-        return overridden(values, dict(pairs), source)
+        return config_of(recipe_layers(recipe), dict(pairs))
 
 
-def overridden(values: Mapping[str, Any], changes: Mapping[str, Any], source: str) -> Config:
-    """A config from plain values and dotted overrides, checked."""
-    config = check(changed(values, changes), source)
-    if source.endswith(".toml") and (folder := run_of(Path(source))) is not None:
-        config._folder, config._typed = folder, tuple(code_in(dict(changes)))
-    return config
-
-
-def check(values: dict[str, Any], source: str) -> Config:
-    """A config from plain values; all problems are listed at once."""
+def config_of(recipe: RecipeLayers, changes: Mapping[str, Any]) -> Config:
+    """A recipe's layers with dotted overrides on top, put together and checked; all problems are listed at once. A recipe that says nothing
+    about the model has own-env.toml below it."""
+    layers = with_names([*recipe.layers, Layer(changes, typed=True)])
+    values = resolved(layers)
+    served = isinstance(engine := values.get("engine"), Mapping) and engine.get("name") == "openai"
+    if recipe.layers and not recipe.layers[0].settled and "model" not in values and not served:
+        values = resolved([scratch_layer(), *layers])
     try:
-        return Config.model_validate(values)
+        config = Config.model_validate(values)
     except ValidationError as error:
         problems = [_problem(item) for item in error.errors()]
         lines = problems[0] if len(problems) == 1 else "".join(f"\n  - {problem}" for problem in problems)
-        raise TurnwiseError(redact(f"recipe {source}: {lines}")) from None
+        raise TurnwiseError(redact(f"recipe {recipe.name}: {lines}")) from None
+    if recipe.run is not None:
+        config._folder, config._changes = recipe.run, changes
+    return config
 
 
 def _problem(item: Any) -> str:

@@ -103,7 +103,8 @@ def also_differ(groups: Sequence[Group], named: Sequence[str]) -> dict[str, dict
 def _settings(config: Mapping[str, Any], keys: set[str]) -> dict[str, tuple[Any, Any]]:
     """The settings of a run, each with its meaning: options of credit and objective that have one name may be different settings."""
     from turnwise.methods.settings import Objective
-    from turnwise.recipe.names import meaning, registry
+    from turnwise.recipe.merging import meaning
+    from turnwise.recipe.names import registry
 
     values: dict[str, tuple[Any, Any]] = {key: (value, None) for key, value in config.items()}
     if "objective.name" in config:

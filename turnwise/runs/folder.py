@@ -79,6 +79,18 @@ class Run:
         raise TurnwiseError(f"{out} has too many runs called {name!r}: choose another name")
 
     @classmethod
+    @contextmanager
+    def started(cls, out: str | Path, name: str, config_text: str) -> Iterator[Run]:
+        """A new run, locked while it trains. If a mistake stops it before it began, its folder is removed."""
+        run = cls.create(out, name, config_text, doing="train")
+        with run.locked("train"):
+            try:
+                yield run
+            except TurnwiseError:
+                run.remove_unused()
+                raise
+
+    @classmethod
     def open(cls, folder: str | Path) -> Run:
         """The run in an existing folder."""
         path = Path(folder)

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from turnwise.collect.rewards import TermFunction
-from turnwise.config.objects import Handed, put_back, short_name
+from turnwise.config.objects import Handed, short_name
 from turnwise.credit.registry import CreditFunction
 from turnwise.envs.base import Env
-from turnwise.envs.prompts.prompt_file import read_rows, split_rows
-from turnwise.recipe.reading import read_values, shipped_recipe
-from turnwise.recipe.schema import Config
+from turnwise.envs.prompts.prompt_file import SHARES, read_rows, split_rows
+from turnwise.recipe.reading import RecipeLayers, recipe_layers, shipped_recipe
+from turnwise.recipe.schema import Config, config_of
 from turnwise.util.errors import TurnwiseError
 
-FILES = ("env.options.file", "env.options.valid_file")
 PROMPTS = "prompts"  # the environment that is made from a file of prompts and a function
 ScoreFunction: TypeAlias = Callable[..., "float | bool | Mapping[str, Any]"]
 ReplyFunction: TypeAlias = Callable[..., "str | None"]
@@ -48,12 +47,28 @@ class Given:
         return shipped_recipe("own-env") if self.env is not None else None
 
 
-def as_recipe(recipe: RecipeLike | None, given: Given, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], str]:
-    """Plain values of the recipe, the overrides for them, and what the recipe is called in messages. Objects in either are replaced by
-    names that stand for them."""
+def read_config(recipe: RecipeLike | None, given: Given, overrides: Mapping[str, Any], **below: Any) -> Config:
+    """The recipe that a caller means, checked. Objects in it are replaced by names that stand for them. `below`: overrides that yield to
+    all that the caller gave."""
+    layers, changes = _layers_and_changes(recipe, given, overrides)
+    config = config_of(layers, {**below, **changes})
+    if given.prompts is not None and "eval.n" not in changes and config.eval.n is not None:
+        rows = _rows_by_split(given.prompts, overrides.get("env.options.valid_file")).get(config.eval.split, 0)
+        if 0 < rows < config.eval.n:  # the recipe asks for more than are held out: all of them are measured on
+            config = config.model_copy(update={"eval": config.eval.model_copy(update={"n": rows})})
+    return config
+
+
+def changes_of(record: Path, given: Given, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """What a caller changes in the record of a run."""
+    return _layers_and_changes(record, given, overrides)[1]
+
+
+def _layers_and_changes(recipe: RecipeLike | None, given: Given, overrides: Mapping[str, Any]) -> tuple[RecipeLayers, dict[str, Any]]:
+    """The layers of a recipe, and the overrides that the caller's arguments are."""
     handed = Handed()
-    known = handed.plain(recipe) if isinstance(recipe, Mapping) else recipe
-    values, source = read_values(known)
+    plain = handed.plain(recipe) if isinstance(recipe, Mapping) else recipe
+    layers = recipe_layers(plain)
     changes = sections(handed.plain(overrides))
     if given.prompts is not None and given.env not in (None, PROMPTS):
         raise TurnwiseError(f"prompts are a separate environment: give either prompts or env, not both ({given.env!r})")
@@ -65,13 +80,13 @@ def as_recipe(recipe: RecipeLike | None, given: Given, overrides: Mapping[str, A
         raise TurnwiseError("prompts need a function that scores responses: --reward reward.py:score, or reward=score from Python")
     if given.prompts is not None:
         changes["env.options.file"] = _prompts(given.prompts, handed)
-        changes |= _panel(values, changes)
     if given.reply is not None:
         changes["env.options.reply"] = _reference(given.reply, handed)
-    if given.reward is not None:
-        own = changes.get("env.name", _at(values, "env", "name"))
-        changes |= {"env.options.score": _score(given.reward, handed)} if own == PROMPTS else {"reward": _terms(given.reward, handed)}
-    return values, changes, source
+    if given.reward is not None and changes.get("env.name", layers.environment) == PROMPTS:
+        changes["env.options.score"] = _score(given.reward, handed)
+    elif given.reward is not None:
+        changes["reward"] = _terms(given.reward, handed)
+    return layers, changes
 
 
 def sections(changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,15 +135,12 @@ def _prompts(prompts: Any, handed: Handed) -> str:
     return handed.name(list(prompts), importable=False, called="prompts")
 
 
-def _panel(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """An evaluation of all held-out prompts, if the file has fewer of them than the recipe asks for and the caller gave no number."""
-    asked = _at(values, "eval", "n")
-    if "eval.n" in changes or not isinstance(asked, int):
-        return {}
-    split = changes.get("eval.split", _at(values, "eval", "split") or Config.model_fields["eval"].default.split)
-    rows, held_out = (None if file is None else read_rows(put_back(file)) for file in map(changes.get, FILES))
-    rows_of_split = len(split_rows(rows or [], held_out, split))
-    return {"eval.n": rows_of_split} if 0 < rows_of_split < asked else {}
+def _rows_by_split(prompts: PromptsLike, valid_file: Any) -> dict[str, int]:
+    """How many prompts each split has: of one file, or of two."""
+    rows = read_rows(str(prompts) if isinstance(prompts, PathLike) else prompts)
+    held_out = None if valid_file is None else read_rows(valid_file)
+    splits = SHARES if held_out is None else ("train", "valid")
+    return {split: len(split_rows(rows, held_out, split)) for split in splits}
 
 
 def _terms(reward: Any, handed: Handed) -> list[dict[str, Any]]:
@@ -144,8 +156,3 @@ def _terms(reward: Any, handed: Handed) -> list[dict[str, Any]]:
             name = term.rpartition(":")[2] if isinstance(term, str) else short_name(term)
             terms.append({"name": name, "function": _reference(term, handed)})
     return terms
-
-
-def _at(values: Mapping[str, Any], section: str, key: str) -> Any:
-    table = values.get(section)
-    return table.get(key) if isinstance(table, Mapping) else None

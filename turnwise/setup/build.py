@@ -18,7 +18,7 @@ from turnwise.agent.vision import Vision
 from turnwise.collect.hooks import Hooks
 from turnwise.config.section import Section
 from turnwise.engines.base import Engine, Sampling
-from turnwise.engines.registry import checked, declared, engine_class, engines
+from turnwise.engines.registry import checked, engine_class, engines
 from turnwise.engines.registry import make as make_engine
 from turnwise.engines.settings import Engine as EngineSection
 from turnwise.envs import registry
@@ -35,7 +35,6 @@ from turnwise.learn.sections import Optimiser
 from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
 from turnwise.methods.registry import signals
 from turnwise.objectives import Loss
-from turnwise.recipe.names import needed
 from turnwise.recipe.schema import Config
 from turnwise.setup.environment import limits_of, patience
 from turnwise.util.control_strings import neutral_deep
@@ -68,7 +67,7 @@ def load_model(config: Config, folder: Path | None = None, words: Path | None = 
     """The recipe's model, or the one in `folder`; torch computes with as many threads as it can use. `words`: a folder with the tiny
     model's tokenizer, if its environment should not be played for it. Of a model on a server, a tokenizer that counts its tokens."""
     hooks = hooks or Hooks()
-    if not declared(config.engine.name).in_process:
+    if not config.engine.declared.in_process:
         return LoadedModel(loading.load_tokenizer(config, folder, limits_of(config.env, hooks.cancelled)))
     path = folder or config.model.path
     if path is not None:
@@ -173,7 +172,7 @@ def build_learner(
 ) -> LocalLearner:
     """Everything of a run that needs weights."""
     policy = build_policy(config, loaded, ranks)
-    models = build_models(config, policy, loaded.tokenizer, needed(config))
+    models = build_models(config, policy, loaded.tokenizer, config.needs)
     return LocalLearner(policy, models, made_signals, annotates(config), config.model.lora is not None, loaded.preprocessor)
 
 

@@ -12,8 +12,8 @@ from turnwise.config.kinds import KINDS, Kind
 from turnwise.config.loading import load_reference
 from turnwise.config.options import Entry, read_options
 from turnwise.config.references import is_reference
-from turnwise.recipe.merging import overridden
-from turnwise.recipe.names import REGISTRIES, STAGES, Brought, Piece, registry, settings_of_method
+from turnwise.recipe.merging import Brought, overridden, settings_of_method
+from turnwise.recipe.names import REGISTRIES, STAGES, Piece, registry
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.terminal import command
 

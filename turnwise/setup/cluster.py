@@ -34,11 +34,10 @@ from turnwise.cluster.workers import RolloutWorkers, WorkerHooks
 from turnwise.collect.collector import Collector
 from turnwise.collect.hooks import Hooks
 from turnwise.collect.source import LocalSource
-from turnwise.config import objects
+from turnwise.config.objects import objects_in, present
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task
-from turnwise.engines.registry import declared
 from turnwise.learn.local import LocalLearner
 from turnwise.learn.models import choose_device
 from turnwise.learn.ranks.group import join
@@ -127,6 +126,7 @@ def build_cluster_training(config: Config, hooks: Hooks, stack: ExitStack) -> Tr
         checked.faults,
         over,
         loaded.tokenizer,
+        checked.shows,
     )
 
 
@@ -223,7 +223,7 @@ def build_remote_engine(config: Config, learner: LocalLearner | RankedLearner, w
     assert cluster is not None
     device = learner.policy.device if isinstance(learner, LocalLearner) else torch.device("cpu")
     kind = transfer(cluster, device)
-    weights = partial(learner.weights, not declared(config.engine.name).shares_weights)
+    weights = partial(learner.weights, not config.engine.declared.shares_weights)
     sends = sender(kind, weights, device, cluster.deadline)
     engine = RemoteEngine(Access(workers), sends, waits=kind != "store", later=cluster.staleness == 0)
     engine.refresh()
@@ -273,7 +273,7 @@ class ActorSpec:
             options = {**config.engine.options, "tensor_parallel": cluster.tensor_parallel}
             config = config.model_copy(update={"engine": config.engine.model_copy(update={"options": options})})
         config._folder = None  # its code was trusted here
-        passed = {name: objects.find(name) for name in objects.names_in(config.model_dump(mode="json"))}
+        passed = objects_in(config.model_dump(mode="json"))
         _by_value()
         vocabulary = _files(tokenizer) if config.model.path is None else {}
         overlapping = cluster is not None and cluster.staleness > 0
@@ -290,7 +290,7 @@ class ActorSpec:
         if Path(self.folder).is_dir():
             os.chdir(self.folder)
         sys.path += [path for path in self.paths if path not in sys.path]
-        objects.present(self.objects)
+        present(self.objects)
         know(self.config)
 
     @contextmanager

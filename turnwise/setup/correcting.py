@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from turnwise.engines.registry import declared
 from turnwise.methods.registry import plans
 from turnwise.recipe.schema import Config
 from turnwise.util.errors import TurnwiseError
@@ -44,7 +43,7 @@ def corrected(config: Config, reason: str, remedy: str = "", say: Say | None = N
 
 def with_8bit_cache(config: Config, say: Say | None = None) -> Config:
     """The recipe as it runs with its engine: corrected, if that has an option which approximates, as keys and values in 8 bits do."""
-    option = declared(config.engine.name).approximates(config.engine.options)
+    option = config.engine.declared.approximates(config.engine.options)
     if not option:
         return config
     return corrected(config, f"{option}, so that the engine samples from a slightly different policy", say=say)

@@ -14,16 +14,15 @@ from turnwise.config.loading import check_reference
 from turnwise.config.references import code_in, is_reference
 from turnwise.engines.registry import declared
 from turnwise.envs import registry
+from turnwise.learn.sections import Lora
 from turnwise.methods.registry import model_kinds
 from turnwise.recipe.names import pieces
 from turnwise.recipe.reading import is_recipe, shipped_recipes
 from turnwise.recipe.schema import Config
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.trackers import make_trackers
-from turnwise.setup.resume import resumed_config
 from turnwise.util.errors import MissingExtra, TurnwiseError
 from turnwise.util.hub import at_hand, find_model
-from turnwise.util.lock import in_use, is_held
 
 
 class Source(NamedTuple):
@@ -70,16 +69,9 @@ def look(config: Config, hub: bool = True) -> Config:
     look_at(config)
     if not is_reference(config.env.name):
         registry.resolve(config.env.name, config.env.options)
-    if hub and config.model.path is not None and declared(config.engine.name).in_process:
+    if hub and config.model.path is not None and config.engine.declared.in_process:
         find_model(config.model.path)
     return config
-
-
-def check_resumable(run: Run, changes: Mapping[str, Any]) -> None:
-    """Reject a resume that cannot be: another process writes in the run's folder, or a change is not allowed."""
-    if is_held(run.folder):
-        raise TurnwiseError(in_use(run.folder))
-    resumed_config(run, changes)
 
 
 def look_at_player(agent: str, env: str | None, options: Mapping[str, Any]) -> None:
@@ -94,36 +86,31 @@ def look_at_player(agent: str, env: str | None, options: Mapping[str, Any]) -> N
 
 
 def check_trainable(config: Config, runs: bool = True) -> None:
-    """Reports what would stop a run at once, before its folder is made; unless `runs`, without running any code that the recipe names."""
-    name = config.engine.name
-    if not declared(name).trains:
+    """Reports what would stop a run at once, before its folder is made; unless `runs`, without asking a hub or making trackers."""
+    if not config.engine.declared.trains:
+        name = config.engine.name
         raise TurnwiseError(
             f"engine.name={name} plays with a server's model, whose weights cannot be trained from here. Train with engine.name=native or "
             f"transformers; measure the server with `turnwise eval --engine {name} --url … --model …`"
         )
     if config.cluster is None:  # otherwise another machine may be the one that learns
-        check_adapters(config)
+        check_adapters(config.model.lora)
     check_families(config, hub=runs)
     if runs:
         make_trackers(config.run.trackers, config.run.tracker_options)
-    else:
-        look_at(config)
 
 
-def models_of(config: Config, folder: str | Path | None = None) -> Iterator[tuple[str | Path, bool]]:
-    """The folders or names of a recipe's causal language models, and whether the engine needs their `past_key_values`. `folder` replaces
-    that of the policy."""
-    policy, engine = folder or config.model.path, declared(config.engine.name)
-    if policy is not None and engine.in_process:
-        yield policy, engine.past_key_values
-    for section in config.models.values():
-        kind = model_kinds.known(section.kind)  # a user's own is not imported for this
-        if section.path is not None and kind is not None and not getattr(kind.function, "classifier", False):
-            yield section.path, False
+def check_adapters(lora: Lora | None) -> None:
+    """Reports a package that adapters need and that is not installed."""
+    if lora is not None and find_spec("peft") is None:
+        raise MissingExtra("training with LoRA (model.lora)", "lora")
+    if lora is not None and lora.base == "4bit" and find_spec("bitsandbytes") is None:
+        raise MissingExtra("a base in 4 bits (model.lora.base)", "4bit")
 
 
-def check_families(config: Config, folder: str | Path | None = None, hub: bool = True) -> None:
-    """Reports a model that cannot be trained or played. No weights are loaded. Unless `hub`, nothing is said about one that is not here."""
+def check_families(config: Config, folder: Path | None = None, hub: bool = True) -> None:
+    """Reports a model that cannot be trained or played; `folder` replaces that of the policy. No weights are loaded. Unless `hub`, nothing
+    is said about one that is not here."""
     from turnwise.learn.models import check_family
 
     for path, sampled in models_of(config, folder):
@@ -131,13 +118,16 @@ def check_families(config: Config, folder: str | Path | None = None, hub: bool =
             check_family(path, sampled)
 
 
-def check_adapters(config: Config) -> None:
-    """Reports a package that the recipe's adapters need and that is not installed."""
-    lora = config.model.lora
-    if lora is not None and find_spec("peft") is None:
-        raise MissingExtra("training with LoRA (model.lora)", "lora")
-    if lora is not None and lora.base == "4bit" and find_spec("bitsandbytes") is None:
-        raise MissingExtra("a base in 4 bits (model.lora.base)", "4bit")
+def models_of(config: Config, folder: str | Path | None = None) -> Iterator[tuple[str | Path, bool]]:
+    """The folders or names of a recipe's causal language models, and whether the engine needs their `past_key_values`. `folder` replaces
+    that of the policy."""
+    engine = config.engine.declared
+    if engine.in_process and (policy := folder or config.model.path) is not None:
+        yield policy, engine.past_key_values
+    for section in config.models.values():
+        kind = model_kinds.known(section.kind)  # a user's own is not imported for this
+        if section.path is not None and kind is not None and not getattr(kind.function, "classifier", False):
+            yield section.path, False
 
 
 # -- without running any code that the recipe names ---------------------------------------------------------------------------------

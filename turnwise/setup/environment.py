@@ -11,7 +11,6 @@ from turnwise.collect.panel import check_disjoint
 from turnwise.collect.rewards import Rewards, find_term
 from turnwise.config.references import is_reference
 from turnwise.data.tasks import TaskSet
-from turnwise.engines.registry import declared
 from turnwise.envs import registry
 from turnwise.envs import smoke_test as first_turns
 from turnwise.envs.capabilities import Capabilities
@@ -20,7 +19,6 @@ from turnwise.envs.program.env import ProgramEnv
 from turnwise.envs.scripts import Limits
 from turnwise.envs.settings import Env
 from turnwise.envs.wrapping import meeting
-from turnwise.recipe.names import needed
 from turnwise.recipe.schema import Config
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.terminal import told_after
@@ -87,7 +85,7 @@ def build_pool(config: Config) -> Pool:
     """Environments for all attempts of a batch."""
     env, size = config.env, max(config.collect.groups * config.collect.group_size, 1)
     limits: dict[str, Any] = {"workers": env.workers, "timeout": env.timeout, "memory_mb": env.memory_mb}
-    if (wrap := meeting(needed(config))) is not None:
+    if (wrap := meeting(config.needs)) is not None:
         return Pool(wrap(registry.portable(env.name, env.options)), size, **limits)
     return Pool(env.name, size, options=env.options, **limits)
 
@@ -97,7 +95,7 @@ def build_program(config: Config) -> ProgramEnv:
     env = registry.make(config.env.name, **config.env.options)
     if not isinstance(env, ProgramEnv):
         raise TurnwiseError(f"environment {config.env.name!r} plays by itself, and is not a ProgramEnv: subclass that")
-    if not declared(config.engine.name).in_process:
+    if not config.engine.declared.in_process:
         raise TurnwiseError("a program is served by an engine of this process: use engine.name=native or transformers")
     return env
 

@@ -9,20 +9,18 @@ from typing import Any, Literal, NamedTuple
 
 from turnwise.collect.faults import NEARLY_ALL, WHOSE, FaultWatch, faulted
 from turnwise.collect.panel import Evaluation
-from turnwise.config import objects
 from turnwise.config.references import is_reference
-from turnwise.config.trust import keep_files
+from turnwise.config.trust import keep_code
 from turnwise.data.rollouts import Stop
 from turnwise.data.tasks import TaskSet
-from turnwise.engines.registry import declared
 from turnwise.learn import checkpoint
 from turnwise.learn.auxiliary.loading import export as write_further
 from turnwise.recipe.reading import is_recipe
-from turnwise.recipe.schema import Config, overridden
+from turnwise.recipe.schema import Config
 from turnwise.recipe.writing import content_hash
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.result import Result
-from turnwise.setup.arguments import Given, RecipeLike, as_recipe
+from turnwise.setup.arguments import Given, RecipeLike, read_config
 from turnwise.setup.build import LoadedModel, build_models, build_policy, load_model
 from turnwise.setup.early import names_server
 from turnwise.setup.environment import PANEL, panel_of, recipe_panel
@@ -45,8 +43,7 @@ def source_config(
     given = given or Given()
 
     def resolved(recipe: RecipeLike | None, **more: Any) -> Config:
-        values, changes, name = as_recipe(recipe, given, overrides)
-        return overridden(values, {**more, **changes}, name)
+        return read_config(recipe, given, overrides, **more)
 
     if source is None:
         if not names_server(overrides):
@@ -62,9 +59,8 @@ def source_config(
     if (path / CONFIG).is_file():
         run = Run.open(path)
         config = resolved(path / CONFIG).trusted(trust, run.folder)
-        objects.keep(path, objects.names_in(config.model_dump(mode="json")), say, write=False)
-        keep_files(path, config.model_dump(mode="json"), say, write=False)
-        return config, model_of(run, config) if declared(config.engine.name).in_process else None
+        keep_code(path, config.model_dump(mode="json"), say, write=False)
+        return config, model_of(run, config) if config.engine.declared.in_process else None
     if not (path / "config.json").is_file():
         raise TurnwiseError(f"{path} is neither a run (no {CONFIG}) nor a model folder (no config.json)")
     if given.env is None and given.prompts is None:

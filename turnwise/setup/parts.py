@@ -28,15 +28,15 @@ from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import TaskSet
 from turnwise.engines.base import Engine
-from turnwise.engines.registry import declared
 from turnwise.envs import registry
+from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.pool import Pool
 from turnwise.envs.program.env import ProgramEnv
 from turnwise.learn.crediting import CreditStep
 from turnwise.learn.local import Learning, Signal
 from turnwise.methods.planning import Places, Plain, Plan
 from turnwise.methods.registry import plans
-from turnwise.recipe.names import know, needed
+from turnwise.recipe.names import know
 from turnwise.recipe.schema import Config
 from turnwise.runs.reporter import Reporter
 from turnwise.setup.build import (
@@ -99,7 +99,7 @@ class Evaluator:
 @dataclass(frozen=True)
 class Training:
     """What the loop uses; nothing in it knows that this class exists. `over` says whether the run ends early: the user stopped it, or its
-    environment is broken (`faults.broken`)."""
+    environment is broken (`faults.broken`). `shows`: how the environment wants its attempts to be shown."""
 
     config: Config
     source: Source
@@ -112,6 +112,7 @@ class Training:
     faults: FaultWatch
     over: Callable[[], bool] = lambda: False
     tokenizer: Any = None
+    shows: str = ""
     resources: ExitStack = field(default_factory=ExitStack)
 
     def close(self) -> None:
@@ -137,6 +138,7 @@ class Checked:
     rewards: Rewards
     signals: Sequence[tuple[str, Signal]]
     faults: FaultWatch
+    shows: str
 
 
 def check_training(config: Config, hooks: Hooks) -> Checked:
@@ -155,6 +157,7 @@ def check_training(config: Config, hooks: Hooks) -> Checked:
         build_rewards(config),
         build_signals(config),
         FaultWatch(hooks.say, config.env.name, len(tasks)),
+        Capabilities(environment).shows,
     )
     check_engine(config)
     return checked
@@ -162,7 +165,7 @@ def check_training(config: Config, hooks: Hooks) -> Checked:
 
 def check_engine(config: Config, folder: Path | None = None) -> None:
     """The engine's options, whether what it needs is here, and whether it takes a model of this family; before one is loaded."""
-    if declared(config.engine.name).in_process:
+    if config.engine.declared.in_process:
         engine_options(config)
     check_families(config, folder)
 
@@ -187,9 +190,9 @@ def build_collectors(
         build_sampling(config.engine),
         max_turns,
         rewards or build_rewards(config),
-        ordered=config.env.in_order and declared(config.engine.name).in_process,  # the batches of a server cannot be controlled
+        ordered=config.env.in_order and config.engine.declared.in_process,  # the batches of a server cannot be controlled
         reports=reports(config),
-        snapshots=bool({"env.snapshot", "env.snapshot?"} & needed(config)),
+        snapshots=bool({"env.snapshot", "env.snapshot?"} & config.needs),
         hooks=hooks,
         say_once=Once(hooks.say),
     )

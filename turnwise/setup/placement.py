@@ -10,7 +10,6 @@ from turnwise.cluster.placement import Bundle, Demand, Node, lacking, nodes, pla
 from turnwise.cluster.probe import check_engine, probe, problems
 from turnwise.cluster.settings import Cluster
 from turnwise.cluster.start import connect, leave
-from turnwise.engines.registry import declared
 from turnwise.learn.models import choose_device
 from turnwise.recipe.schema import Config
 from turnwise.setup.environment import is_program
@@ -102,7 +101,7 @@ def needed_packages(config: Config) -> list[str]:
     """What a node must have installed to play a recipe."""
     lora = config.model.lora
     adapters = {"peft": lora is not None, "bitsandbytes": lora is not None and lora.base == "4bit"}
-    engine = declared(config.engine.name).packages
+    engine = config.engine.declared.packages
     return ["turnwise", "torch", "transformers", *engine, *(name for name, needed in adapters.items() if needed)]
 
 

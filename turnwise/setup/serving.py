@@ -15,7 +15,6 @@ from turnwise.agent.chat import Chat
 from turnwise.engines.base import Engine, Sampling
 from turnwise.engines.batch_forward import check_batches
 from turnwise.engines.native import NativeEngine, supports
-from turnwise.engines.registry import declared
 from turnwise.engines.serve import Endpoint, Limits, Opened
 from turnwise.engines.transformers import TransformersEngine
 from turnwise.learn.models import check_family, choose_device, load_folder, use_threads, warn_of_slow_dtype
@@ -103,7 +102,7 @@ def _folder(path: Path) -> tuple[Path, Config | None]:
     if (path / CONFIG).is_file():
         run = Run.open(path)
         config = Config.load(run.folder / CONFIG)
-        if not declared(config.engine.name).in_process:
+        if not config.engine.declared.in_process:
             raise TurnwiseError(f"{path} used a model on a server, and has none of its own to serve")
         return model_of(run, config), config
     if not (path / "config.json").is_file():

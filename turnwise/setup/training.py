@@ -81,4 +81,5 @@ def build_local_training(config: Config, hooks: Hooks, stack: ExitStack) -> Trai
         checked.faults,
         over,
         loaded.tokenizer,
+        checked.shows,
     )
