@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -253,3 +255,13 @@ def test_credit_adds_up_to_zero_where_the_definition_says_so(rows: list[slow.Row
         assert abs(rows_equal[group == g].sum()) < 1e-3  # over turns
     for a in set(why["anchor_group"].tolist()):
         assert abs(why["step"][why["anchor_group"] == a].sum()) < 1e-3  # over the turns of an anchor group
+
+
+def test_the_references_use_nothing_but_plain_python_and_numpy() -> None:
+    allowed = {"__future__", "math", "statistics", "collections", "dataclasses", "typing", "itertools", "numpy"}
+    for file in (Path(__file__).parents[1] / "references").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                assert {alias.name.split(".")[0] for alias in node.names} <= allowed, file.name
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                assert (node.module or "").split(".")[0] in allowed, file.name

@@ -12,20 +12,21 @@ machine is reported and is not a failure.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
+
+from needing import OPENENV_PYTHON, openenv_server
+from packaging.requirements import Requirement
 
 from turnwise.envs.install import missing
 from turnwise.envs.needs import private_folder
@@ -48,14 +49,14 @@ def main() -> int:
     parser.add_argument("--install", action="store_true", help="install what pip can bring first")
     parser.add_argument("--only", default="", help="these environments, separated by commas")
     parser.add_argument("--write", action="store_true", help=f"keep the result in {RESULT.relative_to(ROOT)}")
-    given = parser.parse_args()
+    args = parser.parse_args()
     rows: dict[str, Any] = {}
-    for name in given.only.split(",") if given.only else names():
-        rows[name] = one(name, given.install)
-        if found := tests_of(name):
-            rows[name]["tests"] = run_tests(found)
+    for name in args.only.split(",") if args.only else names():
+        rows[name] = one(name, args.install)
+        if paths := tests_of(name):
+            rows[name]["tests"] = run_tests(paths)
         print(f"{name}: {told(rows[name])}", file=sys.stderr, flush=True)
-        if given.write:
+        if args.write:
             before = json.loads(RESULT.read_text()) if RESULT.is_file() else {}
             text = json.dumps({"environments": dict(sorted({**before.get("environments", {}), **rows}.items()))}, indent=2)
             write_text_atomically(RESULT, text + "\n")
@@ -77,15 +78,15 @@ def one(name: str, install: bool) -> dict[str, Any]:
     if install and missing(spec(name)):
         print(f"installing what {name} needs", file=sys.stderr, flush=True)
         error = "".join(command(["envs", "--install", name], LONGEST["install"])[1:])
-    found: dict[str, Any] = {
+    row: dict[str, Any] = {
         "date": datetime.date.today().isoformat(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "versions": versions(spec(name)),
     }
-    with contextlib.ExitStack() as stack:
-        if name == "openenv":
-            os.environ["OPENENV_URL"] = stack.enter_context(openenv_server())
-        return found | checked(name, error)
+    if name != "openenv" or not Path(OPENENV_PYTHON).is_file():
+        return row | checked(name, error)
+    with openenv_server() as os.environ["OPENENV_URL"]:
+        return row | checked(name, error)
 
 
 def checked(name: str, error: str) -> dict[str, Any]:
@@ -97,23 +98,8 @@ def checked(name: str, error: str) -> dict[str, Any]:
     print(f"checking {name}", file=sys.stderr, flush=True)
     start = time.monotonic()
     code, told, aside = command(["envs", "--check", name, "--json", *given], LONGEST["check"])
-    found = {"check": "passed" if code == 0 else "failed", "seconds": round(time.monotonic() - start, 1)}
-    return found | ({"options": given[1]} if name == "gymnasium" else {}) | ({} if code == 0 else {"told": problems(told, aside)})
-
-
-@contextlib.contextmanager
-def openenv_server() -> Iterator[str]:
-    """The address of a server of the real package; empty without a Python that has it."""
-    python = os.environ.get("OPENENV_PYTHON", "")
-    if not Path(python).is_file():
-        yield ""
-        return
-    keep = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    command = [python, str(ROOT / "tests/envs_package/openenv_server.py")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=keep) as server:
-        assert server.stdout is not None
-        yield f"http://127.0.0.1:{int(server.stdout.readline())}"
-        server.terminate()
+    row = {"check": "passed" if code == 0 else "failed", "seconds": round(time.monotonic() - start, 1)}
+    return row | ({"options": given[1]} if name == "gymnasium" else {}) | ({} if code == 0 else {"told": problems(told, aside)})
 
 
 def command(words: list[str], seconds: float) -> tuple[int, str, str]:
@@ -150,21 +136,14 @@ def versions(entry: Spec) -> dict[str, str]:
         for name, folder in DISTRIBUTIONS.items()
         for extra, requirements in tomllib.loads((folder / "pyproject.toml").read_text())["project"]["optional-dependencies"].items()
     }
-    found = {}
-    for need in entry.needs:
-        if need.install is None:
-            continue
-        for requirement in need.install.requirements:
-            for wanted in extras.get(requirement, [requirement]):
-                package = wanted.partition("[")[0].split("=")[0].split(">")[0].split("<")[0].strip()
-                if version := version_of(package, need.install.private):
-                    found[package] = version
-    return found
-
-
-def version_of(package: str, private: str) -> str:
-    where = [*sys.path, *([str(private_folder(private))] if private else [])]
-    return next((found.version for found in metadata.distributions(name=package, path=where)), "")
+    result = {}
+    for install in (need.install for need in entry.needs if need.install is not None):
+        path = [*sys.path, *([str(private_folder(install.private))] if install.private else [])]
+        for requirement in (one for wanted in install.requirements for one in extras.get(wanted, [wanted])):
+            package = Requirement(requirement).name
+            for distribution in metadata.distributions(name=package, path=path):
+                result[package] = distribution.version
+    return result
 
 
 def tests_of(name: str) -> list[Path]:
@@ -175,35 +154,21 @@ def tests_of(name: str) -> list[Path]:
 
 
 def run_tests(paths: list[Path]) -> dict[str, Any]:
-    """Test files in a process of their own: counts, reasons of what was skipped, seconds."""
+    """Test files in a process of their own: counts, names of what failed, reasons of what was skipped, seconds."""
     print(f"testing {', '.join(path.name for path in paths)}", file=sys.stderr, flush=True)
-    report = Path(os.environ.get("TMPDIR", "/tmp")) / f"turnwise-{os.getpid()}-{paths[0].stem}.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junit-xml={report}", *map(str, paths)]
+    command = [sys.executable, "-m", "pytest", "-q", "-rfEs", "-p", "no:cacheprovider", *map(str, paths)]
     start = time.monotonic()
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST["tests"], cwd=ROOT)
+        output = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST["tests"], cwd=ROOT).stdout
     except subprocess.TimeoutExpired:
-        return {"passed": 0, "failed": 1, "skipped": 0, "seconds": LONGEST["tests"], "told": ["no end within the limit"]}
-    counts = count(report) if report.is_file() else {"passed": 0, "failed": 1, "skipped": 0, "told": done.stdout.strip().splitlines()[-3:]}
-    report.unlink(missing_ok=True)
-    if counts["failed"]:
-        print(done.stdout[-6000:], file=sys.stderr)
-    return {**counts, "seconds": round(time.monotonic() - start, 1)}
-
-
-def count(report: Path) -> dict[str, Any]:
-    cases = list(ElementTree.parse(report).getroot().iter("testcase"))
-    skipped = [case.find("skipped") for case in cases if case.find("skipped") is not None]
-    failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
-    told = [f"{case.get('name')}" for case in failed] + sorted({str(reason.get("message")) for reason in skipped if reason is not None})
-    longest = sorted(cases, key=lambda case: -float(case.get("time", 0)))[:3]
-    return {
-        "passed": len(cases) - len(skipped) - len(failed),
-        "failed": len(failed),
-        "skipped": len(skipped),
-        "slowest": {str(case.get("name")): round(float(case.get("time", 0)), 1) for case in longest},
-        **({"told": told} if told else {}),
-    }
+        output = "FAILED no end within the limit\n1 failed"
+    counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|skipped|error)", output.strip().splitlines()[-1])}
+    failed = counts.get("failed", 0) + counts.get("error", 0) + (not counts)
+    if failed:
+        print(output[-6000:], file=sys.stderr)
+    told = re.findall(r"^(?:FAILED|ERROR|SKIPPED) (.*)$", output, re.MULTILINE)
+    row = {"passed": counts.get("passed", 0), "failed": failed, "skipped": counts.get("skipped", 0)}
+    return row | ({"told": told} if told else {}) | {"seconds": round(time.monotonic() - start, 1)}
 
 
 if __name__ == "__main__":

@@ -47,8 +47,3 @@ def actor_loss(
         b = baselines[i] if baselines is not None else [0.0] * len(row)
         rows.append(math.fsum(x * (advantages[i] - y) for x, y in zip(row, b, strict=True)))
     return -mean(rows)
-
-
-def soft_update(target: float, current: float, tau: float = 0.1) -> float:
-    """One weight of the target critic: (1 - tau) target + tau current."""
-    return (1 - tau) * target + tau * current

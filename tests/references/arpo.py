@@ -36,12 +36,6 @@ def owner(trajectories: Sequence[Trajectory], i: int, k: int) -> tuple[int, int]
     return i, k
 
 
-def soft(trajectories: Sequence[Trajectory], returns: Sequence[float], eps: float = 1e-6) -> list[list[float]]:
-    """Per trajectory and turn: the group z-score (std1 + eps) of the trajectory's return, the same for all of its turns."""
-    a = by_group(returns, [t.group for t in trajectories], eps=eps)
-    return [[a[i] for _ in t.turns] for i, t in enumerate(trajectories)]
-
-
 def hard(trajectories: Sequence[Trajectory], returns: Sequence[float], eps: float = 1e-6) -> list[list[float]]:
     """The same, but a turn shared by d trajectories has the mean of their d advantages; own turns keep the trajectory's own."""
     a = by_group(returns, [t.group for t in trajectories], eps=eps)

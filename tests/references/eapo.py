@@ -21,8 +21,3 @@ def advantages(
     keys = [g for row, g in zip(rewards, groups, strict=True) for _ in row]
     flat = iter(by_group([r for row in rewards for r in row], keys, eps=eps))
     return [[next(flat) for _ in row] for row in rewards]
-
-
-def kept_rows(rows: int, parts: int) -> int:
-    """Adaptive down-sampling: how many rows stay so that their number is a multiple of `parts`; the rest is dropped at random."""
-    return rows - rows % parts

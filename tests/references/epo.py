@@ -38,15 +38,6 @@ import numpy as np
 from .forms import Rows, mean
 
 
-def history(iterations, max_steps):
-    """H per step index.  iterations: per iteration the list of step entropies."""
-    rows = []
-    for values in iterations:
-        values = list(values)[-max_steps:]
-        rows.append([0.0] * (max_steps - len(values)) + values)
-    return [sum(row[step] for row in rows) / len(rows) for step in range(max_steps)]
-
-
 def epoch_weight(epoch, max_epochs=150):
     if max_epochs <= 0:
         return 1.0
@@ -80,12 +71,6 @@ def entropy_gradient(mask, coeff=0.001):
     """d entropy_term / d entropy: the bonus alone, whatever the penalty."""
     mask = np.asarray(mask, dtype=np.float64)
     return -coeff * mask / mask.sum()
-
-
-def turn_means(entropies: Sequence[Sequence[Sequence[float]]]) -> list[float]:
-    """Of one iteration: mean entropy per turn index, over the tokens of all trajectories that have that turn. entropies[i][k][t]."""
-    longest = max((len(t) for t in entropies), default=0)
-    return [mean([h for t in entropies if k < len(t) for h in t[k]]) for k in range(longest)]
 
 
 def history_by_turn(iterations: Sequence[Sequence[float]], turns: int) -> list[float]:

@@ -74,15 +74,6 @@ def by_group(values: Sequence[float], groups: Sequence[Any], divide: bool = True
     return result
 
 
-def whitened(xs: Sequence[float], eps: float = 1e-8) -> list[float]:
-    """(x - mean)/sqrt(var + eps), var unbiased. Fewer than two values or equal values: exactly 0."""
-    if len(xs) < 2 or max(xs) == min(xs):
-        return [0.0 for _ in xs]
-    m = mean(xs)
-    var = math.fsum((x - m) ** 2 for x in xs) / (len(xs) - 1)
-    return [(x - m) / math.sqrt(var + eps) for x in xs]
-
-
 def clip(x: float, low: float, high: float) -> float:
     return min(max(x, low), high)
 
@@ -111,18 +102,6 @@ def clipped(advantage: float, rho: float, low: float, high: float, dual: float |
     return loss, slope
 
 
-def token_mean(rows: Rows) -> float:
-    """Sum over all tokens of the batch over their number."""
-    flat = [x for row in rows for x in row]
-    return math.fsum(flat) / len(flat) if flat else 0.0
-
-
-def row_mean(rows: Rows) -> float:
-    """Mean over the non-empty rows of each row's own token mean (seq-mean-token-mean)."""
-    means = [mean(row) for row in rows if row]
-    return mean(means) if means else 0.0
-
-
 def discounted(rewards: Sequence[float], gamma: float) -> list[float]:
     """G_k = r_k + gamma G_{k+1} over the turns of one trajectory."""
     result, carry = [0.0] * len(rewards), 0.0
@@ -130,12 +109,3 @@ def discounted(rewards: Sequence[float], gamma: float) -> list[float]:
         carry = rewards[k] + gamma * carry
         result[k] = carry
     return result
-
-
-def quantile(xs: Sequence[float], q: float) -> float:
-    """Quantile with linear interpolation between order statistics, at position q (n - 1)."""
-    ordered = sorted(xs)
-    at = q * (len(ordered) - 1)
-    low = math.floor(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (at - low) * (ordered[high] - ordered[low])

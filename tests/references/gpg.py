@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .forms import Rows, deviation, mean
+from .forms import deviation, mean
 
 
 def alpha(returns: Sequence[Sequence[float]]) -> float:
@@ -22,12 +22,6 @@ def alpha(returns: Sequence[Sequence[float]]) -> float:
     b = sum(len(group) for group in returns)
     dead = sum(len(group) for group in returns if max(group) == min(group))
     return b / (b - dead) if b > dead else 1.0
-
-
-def alpha_verl(returns: Sequence[Sequence[float]]) -> float:
-    """verl's port, for comparison only: B over the number of trajectories with a return other than 0 (at least 1)."""
-    flat = [r for group in returns for r in group]
-    return len(flat) / max(1, sum(r != 0 for r in flat))
 
 
 def advantages(returns: Sequence[Sequence[float]], divide: bool = False, eps: float = 1e-6, rescale: bool = True) -> list[list[float]]:
@@ -41,13 +35,6 @@ def advantages(returns: Sequence[Sequence[float]], divide: bool = False, eps: fl
         by = deviation(group, 1) + eps if divide else 1.0
         result.append([factor * (r - mean(group)) / by for r in group])
     return result
-
-
-def losses(logprobs: Rows, advantages: Rows) -> tuple[Rows, Rows]:
-    """(loss, gradient) per token: -A logp and -A. No ratio, no clip, no KL. Aggregation: mean over all tokens."""
-    loss = [[-a * x for a, x in zip(advantages[i], logprobs[i], strict=True)] for i in range(len(logprobs))]
-    grad = [[-a for a in advantages[i]] for i in range(len(logprobs))]
-    return loss, grad
 
 
 def batch(batches, least=0.4, most=20):

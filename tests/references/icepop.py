@@ -102,10 +102,3 @@ def _per_segment(values: Rows, segments: Sequence[Sequence[int]]) -> Rows:
     for row, ids in zip(values, segments, strict=True):
         result.append([mean([x for x, s in zip(row, ids, strict=True) if s == own]) for own in ids])
     return result
-
-
-def normalised(weights: Rows) -> Rows:
-    """Optional: weights over their mean over all tokens of the batch, so that the mean is 1. All weights 0: left as they are."""
-    flat = [w for row in weights for w in row]
-    m = mean(flat) if flat else 0.0
-    return [[w / m if m > 0 else w for w in row] for row in weights]

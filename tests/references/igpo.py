@@ -47,19 +47,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from .forms import by_group, discounted, mean
-
-
-def gains(mean_log_probs, kind="prob_diff"):
-    """Gains of one attempt.  mean_log_probs: mean log p of the gold answer before the first turn and after each turn but
-    the last; returns one value fewer."""
-    values = [math.exp(value) if kind == "prob_diff" else value for value in mean_log_probs]
-    return [after - before for before, after in pairwise(values)]
+from .forms import by_group, discounted
 
 
 def curriculum(progress, outcome=(0.5, 1.0), gain=(1.0, 0.5)):
@@ -107,27 +99,6 @@ def advantages(
             result[turn] = carry
         out.append(result)
     return out
-
-
-def first_version(token_rewards, mask, group):
-    """Advantage per token of the first version; arrays [attempts, tokens]."""
-    token_rewards, mask = np.asarray(token_rewards, dtype=np.float64), np.asarray(mask, dtype=np.float64)
-    returns = np.zeros_like(token_rewards)
-    for row in range(len(returns)):
-        carry = 0.0
-        for token in reversed(range(returns.shape[1])):
-            returns[row, token] = token_rewards[row, token] + carry
-            carry = returns[row, token] * mask[row, token]
-    out = np.zeros_like(returns)
-    for row in range(len(returns)):
-        peers = [returns[other] for other in range(len(returns)) if group[other] == group[row]]
-        out[row] = (returns[row] - np.mean(peers, axis=0)) * mask[row]
-    return out
-
-
-def answer_probability(aliases: Sequence[Sequence[float]]) -> float:
-    """exp(mean log-prob) of the gold answer's tokens; with several aliases the most probable one counts."""
-    return max(math.exp(mean(logprobs)) for logprobs in aliases)
 
 
 def turn_rewards(probabilities: Sequence[float] | None, outcome: float, turns: int, alpha: float = 1.0) -> list[float]:

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .forms import by_group, deviation, mean, sigmoid
-
-
-def information(seen: Sequence[float], masked: Sequence[float]) -> float:
-    """I_k: mean over the tokens of the NEXT action of (log-prob with the observation - log-prob with the placeholder)."""
-    return mean([x - y for x, y in zip(seen, masked, strict=True)])
+from .forms import by_group, deviation, sigmoid
 
 
 def token_rewards(gains: Sequence[float], lengths: Sequence[int]) -> list[list[float]]:

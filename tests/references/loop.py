@@ -51,33 +51,5 @@ def keep(advantage, threshold=0.01, workers=1):
     return kept
 
 
-def attempt_loss(advantage, log_probs, old_log_probs, eps=0.1):
-    """Loss of one attempt: mean over its tokens."""
-    total = 0.0
-    for new, old in zip(log_probs, old_log_probs, strict=True):
-        ratio = np.exp(new - old)
-        limit = (1 + eps) * advantage if advantage >= 0 else advantage / (1 + eps)
-        total += -min(ratio * advantage, limit)
-    return total / len(log_probs)
-
-
-def attempt_gradient(advantage, log_probs, old_log_probs, eps=0.1):
-    """d attempt_loss / d log_probs.  Clipped tokens: 0."""
-    gradient = np.zeros(len(log_probs))
-    for t, (new, old) in enumerate(zip(log_probs, old_log_probs, strict=True)):
-        ratio = np.exp(new - old)
-        limit = (1 + eps) * advantage if advantage >= 0 else advantage / (1 + eps)
-        if ratio * advantage < limit:
-            gradient[t] = -ratio * advantage / len(log_probs)
-    return gradient
-
-
-def batch_loss(advantage, log_probs, old_log_probs, threshold=0.01, eps=0.1):
-    """One update over the whole batch: the mean of attempt losses over the attempts that stay."""
-    kept = keep(advantage, threshold)
-    losses = [attempt_loss(advantage[i], log_probs[i], old_log_probs[i], eps) for i in range(len(advantage)) if kept[i]]
-    return sum(losses) / len(losses)
-
-
 # Confirmed: 12 random batches in float64: advantages equal, filter picks the same |A| (1 and 2 workers), losses 1.1e-16,
 # gradients 5.6e-17.

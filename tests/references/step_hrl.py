@@ -41,8 +41,3 @@ def actor_loss(q: float, value: float, logprob: float) -> tuple[float, float]:
     one
     and does not use it)."""
     return -(q - value) * logprob, -(q - value)
-
-
-def soft_update(target: float, current: float, tau: float = 0.2) -> float:
-    """One weight of the target critic: (1 - tau) target + tau current."""
-    return (1 - tau) * target + tau * current

@@ -7,15 +7,9 @@ notes, by somebody who did not know the implementation, gave the same numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 from .forms import clip, deviation, mean, sigmoid
-
-
-def merged(keys: Sequence[Sequence[Hashable]]) -> list[list[int]]:
-    """Node numbers per rollout and step, when two steps are the same node if their keys AND all keys before them are equal (a tree)."""
-    seen: dict[tuple[Hashable, ...], int] = {}
-    return [[seen.setdefault(tuple(row[: k + 1]), len(seen)) for k in range(len(row))] for row in keys]
 
 
 def values(nodes: Sequence[Sequence[int]], returns: Sequence[float], how: str = "rollouts") -> dict[int, float]:
@@ -47,20 +41,6 @@ def advantages(nodes: Sequence[Sequence[int]], returns: Sequence[float], how: st
         return [[0.0 for _ in row] for row in nodes]
     q, m, s = values(nodes, returns, how), mean(returns), deviation(returns, 1)
     return [[(q[n] - m) / (s + eps) for n in row] for row in nodes]
-
-
-def divergences(
-    nodes: Sequence[Sequence[int]], returns: Sequence[float], least: float, how: str = "rollouts"
-) -> list[tuple[int, int, int]]:
-    """(node, best child, worst child) where the values of the next nodes differ by at least `least` (no default is published), by node
-    number."""
-    q = values(nodes, returns, how)
-    found = []
-    for n in sorted(q):
-        children = sorted({row[k + 1] for row in nodes for k in range(len(row) - 1) if row[k] == n})
-        if children and max(q[c] for c in children) - min(q[c] for c in children) >= least and len(children) > 1:
-            found.append((n, max(children, key=lambda c: q[c]), min(children, key=lambda c: q[c])))
-    return found
 
 
 def preference_loss(good: float, bad: float, beta: float = 0.1) -> tuple[float, float]:

@@ -23,15 +23,3 @@ def shares(groups: Sequence[Sequence[float]], ddof: int = 1) -> list[float]:
     values = [value(g, ddof) for g in groups]
     whole = sum(values)
     return [v / whole if whole > 0 else 0.0 for v in values]
-
-
-def staged(parsed: bool, formed: bool, quality: float, weights: tuple[float, float, float]) -> float:
-    """Progressive reward: a stage counts only if the ones before it are reached (tool calls parse, then format, then answer quality).
-
-    The weights of the stages are not published: they must be given.
-    """
-    if not parsed:
-        return 0.0
-    if not formed:
-        return weights[0]
-    return weights[0] + weights[1] + weights[2] * quality
