@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from turnwise.config.objects import is_given
 from turnwise.config.options import Entry, Registry
 from turnwise.config.references import is_reference, parse, with_code_beside
-from turnwise.learn.sections import RESERVED, FurtherModel
+from turnwise.learn.sections import RESERVED, AuxiliarySettings
 from turnwise.methods.settings import Credit, Objective
 from turnwise.util.errors import TurnwiseError
 
@@ -219,7 +219,7 @@ def meaning(name: str, entry: Entry[Any], given: Mapping[str, Any]) -> str | Non
     return text
 
 
-def check_model(section: FurtherModel) -> None:
+def check_model(section: AuxiliarySettings) -> None:
     """The kind of a further model and its options. User code is checked when the run is set up."""
     if not is_reference(section.kind):
         kinds = registry("model kind")
