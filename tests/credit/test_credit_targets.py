@@ -19,7 +19,7 @@ from turnwise.credit.registry import apply
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings
-from turnwise.learn.auxiliary.critic import targets_of
+from turnwise.learn.crediting import targets_of
 from turnwise.recipe.schema import Config
 from turnwise.setup.parts import build_credit
 from turnwise.util.errors import TurnwiseError
@@ -104,7 +104,7 @@ def test_a_critic_of_another_level_is_an_error_that_says_which_is_right() -> Non
 
 def test_the_critic_of_a_bi_level_run_learns_the_reward_on_every_token() -> None:
     attempt = Trajectory("g", "x", turns=[Turn("a", 2.0, prompt_ids=[1, 2], response_ids=[5 + i % 7 for i in range(40)])])
-    settings = LearnerSettings(optimiser=OptimiserSettings(lr=0.0), value=ValueSettings("token", 0.05, clip=None, trains_model=False))
+    settings = LearnerSettings(optimiser=OptimiserSettings(lr=0.0), value=ValueSettings(level="token", lr=0.05))
     learner = Learner(tiny(), settings)
     metrics: dict[str, float] = {}
     for seed in range(40):

@@ -30,7 +30,8 @@ from turnwise.envs.pool import Pool
 from turnwise.learn.learner import Learner
 from turnwise.learn.models import load_folder
 from turnwise.learn.packing import pack
-from turnwise.learn.settings import LearnerSettings, OptimiserSettings
+from turnwise.learn.sections import OptimiserSettings
+from turnwise.learn.settings import LearnerSettings
 from turnwise.learn.sft import SftSettings, warm_start
 from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter
@@ -203,7 +204,7 @@ def test_a_warm_start_learns_prompts_without_learning_pictures_as_words() -> Non
     model, vision = model_of("llava", processor), Vision(processor)
     learner = Learner(model, LearnerSettings(), vision=vision)
     examples = attempts(model, vision, PictureBandit)
-    settings = SftSettings(steps=3, prompt_weight=1.0, optimiser=OptimiserSettings(lr=1e-3))
+    settings = SftSettings(steps=3, prompt_weight=1.0, lr=1e-3)
     metrics = warm_start(learner, examples, settings)
     assert metrics["loss_last"] < metrics["loss_first"] < 20
     assert metrics["grad_norm"] < 1e4

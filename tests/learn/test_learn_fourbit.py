@@ -23,7 +23,8 @@ from turnwise.engines.native.weights import Weights
 from turnwise.learn.learner import Learner
 from turnwise.learn.lora import add_lora, has_packed, pack_base
 from turnwise.learn.packing import pack
-from turnwise.learn.settings import LearnerSettings, OptimiserSettings
+from turnwise.learn.sections import OptimiserSettings
+from turnwise.learn.settings import LearnerSettings
 from turnwise.objectives import Loss
 from turnwise.recipe.schema import Config
 from turnwise.setup.early import check_adapters

@@ -12,8 +12,9 @@ from gradient_cases import GradientOf, assert_same
 from learn_cases import credited, equal, tiny, trajectories, weights_of, with_layers
 from native_models import FAMILIES, VARIANTS, make
 
+from turnwise import credit
 from turnwise.data.batch import Batch
-from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, add_lora, forward, gae_targets, pack
+from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, add_lora, forward, pack
 from turnwise.learn.activations import Kept
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.fused import reason_against
@@ -169,6 +170,6 @@ def test_an_update_has_the_same_gradient_through_fused_layers(value: ValueSettin
     for fused in (False, True):
         learner = with_layers(Learner(tiny(), settings, reference=tiny(1)), fused)
         batch = learner.annotate(Batch.of(found))
-        targets = None if value is None else gae_targets(batch.rollouts)
+        targets = None if value is None else credit.assign("gae", batch.rollouts).targets
         results.append(GradientOf(learner)(credited(batch, targets=targets)))
     assert_same(results[1], results[0], 1e-4)

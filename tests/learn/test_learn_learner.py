@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from learn_cases import VOCABULARY, credited, equal, rollouts_of, tiny, trajectories, weights_of
+from learn_cases import VOCABULARY, changed, credited, equal, rollouts_of, tiny, trajectories, weights_of
 from native_models import make
 from transformers import AutoModelForCausalLM
 
@@ -19,7 +18,7 @@ from turnwise import credit
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.engines.native import supports
-from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, add_lora, gae_targets, pack, saving
+from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, add_lora, pack, saving
 from turnwise.objectives import Loss
 from turnwise.util.errors import MissingExtra, TurnwiseError
 
@@ -135,15 +134,15 @@ def test_a_gradient_that_is_not_finite_skips_the_step() -> None:
 
 def test_an_update_ends_when_the_policy_has_moved_too_far() -> None:
     found, _rollouts, values = batch(4)
-    settings = LearnerSettings(optimiser=replace(FAST, lr=3e-2), epochs=8, kl_stop=0.01)
+    settings = LearnerSettings(optimiser=changed(FAST, lr=3e-2), epochs=8, kl_stop=0.01)
     metrics = Learner(tiny(), settings).update(credited(found, values))
     assert metrics["stopped_early"] == 1 and 1 <= metrics["steps"] < 8 and metrics["kl_at_stop"] > 0.01
-    assert Learner(tiny(), replace(settings, kl_stop=None)).update(credited(found, values))["steps"] == 8
+    assert Learner(tiny(), changed(settings, kl_stop=None)).update(credited(found, values))["steps"] == 8
 
 
 def test_a_clipped_gradient_has_the_norm_that_was_asked_for() -> None:
     found, _rollouts, values = batch(6)
-    learner = Learner(tiny(), LearnerSettings(optimiser=replace(FAST, clip=0.01)))
+    learner = Learner(tiny(), LearnerSettings(optimiser=changed(FAST, clip=0.01)))
     seen = []
     adam, original = learner.optimiser._adam, learner.optimiser._adam.step
     adam.step = lambda: (  # type: ignore[method-assign]
@@ -155,12 +154,12 @@ def test_a_clipped_gradient_has_the_norm_that_was_asked_for() -> None:
 
 
 def test_schedules_warm_up_and_fall_with_progress() -> None:
-    settings = OptimiserSettings(lr=1.0, schedule="linear", warmup=4, final_lr=0.2)
+    settings = OptimiserSettings(lr=1.0, schedule="linear", warmup=4)
     assert [settings.factor(step, 0.0) for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
-    assert settings.factor(9, 0.5) == pytest.approx(0.6) and settings.factor(9, 1.0) == pytest.approx(0.2)
-    cosine = replace(settings, schedule="cosine", final_lr=0.0)
+    assert settings.factor(9, 0.5) == pytest.approx(0.5) and settings.factor(9, 1.0) == 0
+    cosine = changed(settings, schedule="cosine")
     assert cosine.factor(9, 0.5) == pytest.approx(0.5) and cosine.factor(9, 1.0) == pytest.approx(0)
-    assert replace(settings, schedule="constant").factor(9, 0.9) == 1
+    assert changed(settings, schedule="constant").factor(9, 0.9) == 1
     learner = Learner(tiny(), LearnerSettings(optimiser=OptimiserSettings(lr=1e-3, warmup=2)))
     rates = [learner.update(credited(trajectories(1)))["lr"] for _ in range(3)]
     assert rates == pytest.approx([5e-4, 1e-3, 1e-3])
@@ -233,7 +232,7 @@ def test_a_learner_without_a_reference_says_so() -> None:
 @pytest.mark.parametrize("level", ["turn", "token"])
 def test_the_critic_learns_a_constant(level: str) -> None:
     found, rollouts, _ = batch(10)
-    settings = LearnerSettings(optimiser=OptimiserSettings(lr=0.0), value=ValueSettings(level=level, lr=0.05, trains_model=False))  # type: ignore[arg-type]
+    settings = LearnerSettings(optimiser=OptimiserSettings(lr=0.0), value=ValueSettings(level=level, lr=0.05))  # type: ignore[arg-type]
     learner = Learner(tiny(), settings)
     assert rollouts.tokens is not None
     size = len(rollouts) if level == "turn" else int(rollouts.tokens.sum())
@@ -259,7 +258,6 @@ def test_ppo_runs_from_values_to_targets(algorithm: str, options: dict[str, Any]
         given = credit.assign(algorithm, annotated.rollouts, lam=1.0, **options)
         variances.append(learner.update(credited(annotated, given), seed)["explained_variance"])
     assert variances[-1] > 0.5 > variances[0]
-    np.testing.assert_allclose(given.targets, gae_targets(annotated.rollouts, level=level, lam=1.0), rtol=1e-12)
     with pytest.raises(TurnwiseError, match=f"needs targets for it: the column {level}.target"):
         learner.update(credited(annotated, credit.compute("grpo", annotated.rollouts)))
     with pytest.raises(TurnwiseError, match=f"{level}.value, which this batch does not have"):
@@ -296,7 +294,7 @@ def test_nothing_to_learn_from_is_no_step() -> None:
 def test_lora_starts_as_the_base_and_the_base_stays_the_reference() -> None:
     found, _rollouts, values = batch(13)
     plain = Learner(tiny()).logprobs(pack(found))
-    settings = LearnerSettings(loss=Loss(kl_coef=0.01), optimiser=replace(FAST, lr=1e-2))
+    settings = LearnerSettings(loss=Loss(kl_coef=0.01), optimiser=changed(FAST, lr=1e-2))
     learner = Learner(add_lora(tiny(), rank=4, seed=1), settings)
     assert np.allclose(learner.logprobs(pack(found)), plain, atol=1e-6)
     assert all("lora_" in name for name in learner.weights.masters)
@@ -350,7 +348,7 @@ def test_lora_targets_are_checked_and_a_missing_package_is_named(monkeypatch: py
 @pytest.mark.parametrize("adapters", [False, True])
 def test_a_resumed_learner_goes_on_bit_by_bit(adapters: bool) -> None:
     settings = LearnerSettings(
-        loss=Loss(kl_coef=0.1), optimiser=replace(FAST, warmup=5), epochs=2, minibatches=2, value=ValueSettings(), dtype="bfloat16"
+        loss=Loss(kl_coef=0.1), optimiser=changed(FAST, warmup=5), epochs=2, minibatches=2, value=ValueSettings(), dtype="bfloat16"
     )
 
     def fresh() -> Learner:

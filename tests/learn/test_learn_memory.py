@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gradient_cases import GradientOf, assert_same
-from learn_cases import credited, rollouts_of, tiny, trajectories
+from learn_cases import changed, credited, rollouts_of, tiny, trajectories
 
 from turnwise import credit
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, pack
@@ -169,7 +168,7 @@ def test_skipping_what_has_no_credit_leaves_the_gradient_as_it_is(name: str, con
     rollouts = rollouts_of(found)
     values = with_zeros(credit.compute("gigpo", rollouts), rollouts, share)
     settings = LearnerSettings(loss=LOSSES[name], aggregation=aggregation, optimiser=STILL, epochs=2, minibatches=2, tokens_per_batch=60)
-    runs = [GradientOf(Learner(tiny(), replace(settings, skip_zero_credit=skip))) for skip in (False, True)]
+    runs = [GradientOf(Learner(tiny(), changed(settings, skip_zero_credit=skip))) for skip in (False, True)]
     for run in runs:
         run(credited(found, values), seed=3)
     assert len(runs[0].found) == len(runs[1].found) == 4
@@ -214,7 +213,7 @@ def engine_off_by(learner: Learner, found: Any, gap: float) -> None:
 @pytest.mark.parametrize(("gap", "trusted"), [(0.01, True), (0.2, False)])
 def test_the_engines_logprobs_are_trusted_where_they_are_near(gap: float, trusted: bool) -> None:
     found = trajectories(2)
-    settings = LearnerSettings(optimiser=STILL, minibatches=2, old_logprobs="auto", engine_gap=0.03)
+    settings = LearnerSettings(optimiser=STILL, minibatches=2, old_logprobs="auto")
     learner = Learner(tiny(), settings)
     engine_off_by(learner, found, gap)
     rollouts = rollouts_of(found)

@@ -16,7 +16,8 @@ from turnwise.learn.learner import Learner
 from turnwise.learn.offload import OffloadedModel, host_copy_of
 from turnwise.learn.packing import Packed, pack
 from turnwise.learn.reference import Reference
-from turnwise.learn.settings import LearnerSettings, OptimiserSettings
+from turnwise.learn.sections import OptimiserSettings
+from turnwise.learn.settings import LearnerSettings
 from turnwise.objectives import Loss
 from turnwise.util.errors import TurnwiseError
 

@@ -15,8 +15,9 @@ import torch
 from learn_cases import credited, tiny, trajectories
 from torch import Tensor
 
+from turnwise import credit
 from turnwise.data.batch import Batch
-from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, add_lora, gae_targets
+from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, add_lora
 from turnwise.learn.parallel import add_gradients
 from turnwise.objectives import Loss
 
@@ -55,7 +56,7 @@ def updated(monkeypatch: pytest.MonkeyPatch, kind: str, used: set[int]) -> tuple
     monkeypatch.setattr(learner, "_forward", noted)
     for seed in (3, 4):
         batch = learner.annotate(Batch.of(trajectories(seed)))
-        targets = gae_targets(batch.rollouts) if kind == "critic" else None
+        targets = credit.assign("gae", batch.rollouts).targets if kind == "critic" else None
         metrics.append(learner.update(credited(batch, targets=targets), seed=seed))
     found = {f"{number}/{name}": value for number, own in enumerate(metrics) for name, value in own.items() if "seconds" not in name}
     return {name: tensor.clone() for name, tensor in learner.weights.tensors().items()}, found

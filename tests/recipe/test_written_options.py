@@ -18,7 +18,7 @@ from turnwise.engines.registry import GIVEN
 from turnwise.engines.settings import Engine
 from turnwise.envs import registry as environments
 from turnwise.envs.settings import Env
-from turnwise.learn.sections import FurtherModel
+from turnwise.learn.sections import AuxiliarySettings
 from turnwise.methods.registry import methods
 from turnwise.methods.settings import Credit, Method, Objective, Plan, Schedule, Signal, Source
 from turnwise.recipe.names import REGISTRIES, pieces, registry
@@ -39,7 +39,7 @@ SECTIONS: dict[str, tuple[Callable[[str, Options], Section], Callable[[Any], Opt
     "signal": (lambda name, options: Signal(name=name, **options), lambda section: section.options),
     "schedule": (lambda name, options: Schedule(name=name, **options), lambda section: section.options),
     "method": (lambda name, options: Method(name=name, **options), lambda section: section.options),
-    "model kind": (lambda name, options: FurtherModel(kind=name, options=options, copy_of="policy"), lambda section: section.options),
+    "model kind": (lambda name, options: AuxiliarySettings(kind=name, options=options, copy_of="policy"), lambda section: section.options),
     "reward": (lambda name, options: RewardTerm(name="term", function=name, options=options), lambda section: section.options),
     "context": (lambda name, options: AgentSettings(context=name, options=options), lambda section: section.options),
     "parser": (lambda name, options: AgentSettings(parse=name), lambda section: {}),

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from turnwise import credit
+from turnwise.config.section import Section
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.learner import Learner
 
+S = TypeVar("S", bound=Section)
 VOCABULARY = 48
 
 
@@ -75,6 +77,11 @@ def plain_logprobs(model: Any, prompt: list[int], response: list[int], temperatu
     logp = logits.log_softmax(-1)
     places = range(len(prompt) - 1, len(prompt) + len(response) - 1)
     return torch.stack([logp[place, token] for place, token in zip(places, response, strict=True)])
+
+
+def changed(settings: S, **changes: Any) -> S:
+    """Other settings, checked again."""
+    return type(settings)(**{name: getattr(settings, name) for name in type(settings).model_fields} | changes)
 
 
 def gradients(model: Any) -> dict[str, torch.Tensor]:

@@ -11,7 +11,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from unittest import mock
 import numpy as np
 import torch
 import torch.distributed as dist
-from learn_cases import VOCABULARY, credited, tiny, trajectories
+from learn_cases import VOCABULARY, changed, credited, tiny, trajectories
 from native_models import FAMILIES, make
 
 from turnwise.data.batch import Batch
@@ -34,8 +33,9 @@ from turnwise.learn.lora import add_lora
 from turnwise.learn.ranks.group import Ranks, join, waits
 from turnwise.learn.ranks.sharding import Sharded
 from turnwise.learn.ranks.tensors import whole
-from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
-from turnwise.learn.sft import SftSettings, warm_start
+from turnwise.learn.sections import OptimiserSettings, SftSettings, ValueSettings
+from turnwise.learn.settings import LearnerSettings
+from turnwise.learn.sft import warm_start
 from turnwise.methods.kinds_of_models import Causal
 from turnwise.objectives import Loss
 
@@ -45,7 +45,7 @@ CASES: dict[str, Callable[[Ranks | None, Path], Found]] = {}
 ADAM = OptimiserSettings(lr=1e-2, clip=0.5, eps=1e-2)
 SETTINGS = LearnerSettings(tokens_per_batch=24, optimiser=ADAM, epochs=2, minibatches=2)
 KL = Loss(kl_coef=0.1)
-KEPT = replace(SETTINGS, loss=KL, value=ValueSettings(), tokens_per_batch=96)  # a checkpoint does not depend on the size of passes
+KEPT = changed(SETTINGS, loss=KL, value=ValueSettings(), tokens_per_batch=96)  # a checkpoint does not depend on the size of passes
 BEGUN = mmap.mmap(-1, 8)  # shared by all processes: how many exchanges the first one has begun in `slowed`
 REST = 0.01  # seconds
 
@@ -91,7 +91,7 @@ def updated(learner: Learner, batch: Batch, seed: int = 0) -> Found:
 
 @case
 def full_weights_with_a_reference(ranks: Ranks | None, folder: Path) -> Found:
-    learner = own_layers(tiny(), replace(SETTINGS, loss=KL), ranks=ranks)
+    learner = own_layers(tiny(), changed(SETTINGS, loss=KL), ranks=ranks)
     found = updated(learner, credited(trajectories(groups=3)))
     learner.reset_reference()
     return found | updated(learner, credited(trajectories(1)))
@@ -114,7 +114,7 @@ def small(family: str, **changes: Any) -> Any:
 def experts_windows_and_norms_of_heads(ranks: Ranks | None, folder: Path) -> Found:
     found: Found = {}
     for family in ("qwen3-moe", "gemma3", "smollm3"):
-        learner = own_layers(small(family), replace(SETTINGS, epochs=1), ranks=ranks)
+        learner = own_layers(small(family), changed(SETTINGS, epochs=1), ranks=ranks)
         found |= {f"{family}: {name}": value for name, value in updated(learner, credited(trajectories(2))).items()}
     return found
 
@@ -125,7 +125,7 @@ def adapters_with_a_reference(ranks: Ranks | None, folder: Path) -> Found:
     for name, weight in model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(weight, std=0.1, generator=torch.Generator().manual_seed(len(name)))
-    learner = own_layers(model, replace(SETTINGS, loss=KL), ranks=ranks)
+    learner = own_layers(model, changed(SETTINGS, loss=KL), ranks=ranks)
     found = updated(learner, credited(trajectories(groups=3)))
     found |= {f"merged {name}": tensor.clone() for name, tensor in learner.full_weights()}
     found |= {f"trained {name}": tensor.clone() for name, tensor in learner.full_weights(merged=False)}
@@ -144,7 +144,7 @@ def a_critic_of_tokens(ranks: Ranks | None, folder: Path) -> Found:
 
 
 def critic(ranks: Ranks | None, level: Any) -> Found:
-    learner = own_layers(tiny(), replace(SETTINGS, value=ValueSettings(level=level), kl_reward_coef=0.05), ranks=ranks)
+    learner = own_layers(tiny(), changed(SETTINGS, value=ValueSettings(level=level), kl_reward_coef=0.05), ranks=ranks)
     batch = learner.annotate(Batch.of(trajectories(groups=3)))
     values = batch.column(f"{level}.value")
     targets = np.linspace(-1, 1, len(values))
@@ -170,13 +170,13 @@ def uneven() -> Batch:
 
 @case
 def whole_trajectories(ranks: Ranks | None, folder: Path) -> Found:
-    settings = replace(SETTINGS, loss=Loss("gspo", {"level": "trajectory"}), tokens_per_batch=40)
+    settings = changed(SETTINGS, loss=Loss("gspo", {"level": "trajectory"}), tokens_per_batch=40)
     return updated(own_layers(tiny(), settings, ranks=ranks), credited(trajectories(groups=3)))
 
 
 @case
 def activations_computed_twice(ranks: Ranks | None, folder: Path) -> Found:
-    return updated(own_layers(tiny(), replace(SETTINGS, gradient_checkpointing=True), ranks=ranks), credited(trajectories(2)))
+    return updated(own_layers(tiny(), changed(SETTINGS, gradient_checkpointing=True), ranks=ranks), credited(trajectories(2)))
 
 
 def fused(model: Any, settings: LearnerSettings, ranks: Ranks | None) -> Learner:
@@ -195,7 +195,7 @@ def fused_layers(ranks: Ranks | None, folder: Path) -> Found:
     """First they keep what they computed for the backward pass, then they compute it again."""
     found: Found = {}
     for again in (False, True):
-        settings = replace(SETTINGS, loss=KL, value=ValueSettings(), gradient_checkpointing=again)
+        settings = changed(SETTINGS, loss=KL, value=ValueSettings(), gradient_checkpointing=again)
         learner = fused(tiny(tie_word_embeddings=again), settings, ranks)
         own = updated(learner, critic_batch())
         hidden = Models(learner, None).policy.hidden(Batch.of(trajectories(5)), "turn_end", layer=-2)  # by the model's own layers
@@ -207,7 +207,7 @@ def fused_layers(ranks: Ranks | None, folder: Path) -> Found:
 def fused_layers_of_every_family(ranks: Ranks | None, folder: Path) -> Found:
     found: Found = {}
     for number, family in enumerate(FAMILIES):
-        settings = replace(SETTINGS, epochs=1, minibatches=1, gradient_checkpointing=number % 2 == 1)
+        settings = changed(SETTINGS, epochs=1, minibatches=1, gradient_checkpointing=number % 2 == 1)
         learner = fused(small(family, **({"sliding_window": 5} if family == "gemma3" else {})), settings, ranks)
         found |= {f"{family}: {name}": value for name, value in updated(learner, credited(trajectories(2))).items()}
     return found
@@ -216,7 +216,7 @@ def fused_layers_of_every_family(ranks: Ranks | None, folder: Path) -> Found:
 @case
 def imitation(ranks: Ranks | None, folder: Path) -> Found:
     learner = own_layers(tiny(), SETTINGS, ranks=ranks)
-    own = SftSettings(epochs=2, batch_tokens=60, prompt_weight=0.2, optimiser=ADAM)
+    own = SftSettings(epochs=2, batch_tokens=60, prompt_weight=0.2, lr=ADAM.lr)
     metrics = warm_start(learner, trajectories(3), own)
     return weights(learner) | {f"metric {name}": metrics[name] for name in ("loss_first", "loss_last", "steps")}
 
@@ -225,7 +225,7 @@ def imitation(ranks: Ranks | None, folder: Path) -> Found:
 def in_half_precision(ranks: Ranks | None, folder: Path) -> Found:
     found: Found = {}
     for make_learner in (own_layers, fused):
-        learner = make_learner(tiny(), replace(SETTINGS, dtype="bfloat16", loss=KL, epochs=1, minibatches=1), ranks=ranks)
+        learner = make_learner(tiny(), changed(SETTINGS, dtype="bfloat16", loss=KL, epochs=1, minibatches=1), ranks=ranks)
         own = updated(learner, credited(trajectories(groups=3)))
         assert all(master.dtype == torch.float32 for master in learner.weights.masters.values())
         assert all(tensor.dtype == torch.bfloat16 for _, tensor in learner.full_weights())
@@ -277,7 +277,7 @@ def one_process_runs_out_of_memory(ranks: Ranks | None, folder: Path) -> Found:
     found: Found = {}
     trials = [(1, "forward", own_layers), (0, "backward", own_layers), (1, "score", own_layers), (0, "forward", fused)]
     for number, (rank, place, make_learner) in enumerate(trials):
-        learner = make_learner(tiny(), replace(SETTINGS, tokens_per_batch=48, epochs=1, minibatches=1), ranks=ranks)
+        learner = make_learner(tiny(), changed(SETTINGS, tokens_per_batch=48, epochs=1, minibatches=1), ranks=ranks)
         batch = credited(trajectories(groups=3))
         layer = learner.policy.backbone.layers[1]
         left = [2] if ranks is not None and ranks.rank == rank else []  # the first pass notes the operations

@@ -19,7 +19,7 @@ from turnwise.data.rollouts import Trajectory
 from turnwise.learn import checkpoint
 from turnwise.learn.local import LocalLearner
 from turnwise.learn.ranks.group import waits
-from turnwise.learn.sft import SftSettings
+from turnwise.learn.sections import SftSettings
 
 MANY = 10**9  # checkpoints that the ranks keep
 

@@ -9,25 +9,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from turnwise.learn.auxiliary.critic import gae_targets
     from turnwise.learn.learner import Learner
     from turnwise.learn.lora import add_lora
     from turnwise.learn.packing import Packed, pack
-    from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
-    from turnwise.learn.sft import SftSettings, as_trajectories, warm_start
+    from turnwise.learn.sections import OptimiserSettings, SftSettings, ValueSettings
+    from turnwise.learn.settings import LearnerSettings
+    from turnwise.learn.sft import as_trajectories, warm_start
 
 _HOME = {
     "Learner": "learner",
     "LearnerSettings": "settings",
-    "OptimiserSettings": "settings",
-    "ValueSettings": "settings",
+    "OptimiserSettings": "sections",
+    "ValueSettings": "sections",
     "add_lora": "lora",
     "Packed": "packing",
     "pack": "packing",
-    "SftSettings": "sft",
+    "SftSettings": "sections",
     "as_trajectories": "sft",
     "warm_start": "sft",
-    "gae_targets": "auxiliary.critic",
 }
 
 
@@ -42,5 +41,4 @@ __all__ = [
     "add_lora",
     "Packed", "pack",
     "SftSettings", "as_trajectories", "warm_start",
-    "gae_targets",
 ]  # fmt: skip

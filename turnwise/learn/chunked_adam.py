@@ -29,7 +29,7 @@ from torch.nn.functional import pad
 from torch.optim.adamw import adamw
 
 from turnwise.learn.offload import ChunkStream, host_empty
-from turnwise.learn.settings import OptimiserSettings
+from turnwise.learn.sections import OptimiserSettings
 from turnwise.learn.weights import Weights
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from turnwise import credit
+from turnwise.config.options import Entry
+from turnwise.credit.gae import token_rows
+from turnwise.credit.registry import Credit, CreditFunction
+from turnwise.credit.segments import PER_TURN, discounted_returns
 from turnwise.data.batch import Batch
 from turnwise.data.masks import SharedPrefix, masked
-from turnwise.learn.auxiliary.critic import targets_of
+from turnwise.data.rollouts import Floats, Rollouts
+from turnwise.util.errors import TurnwiseError
 from turnwise.util.metrics import numbers
 
 
@@ -34,3 +39,23 @@ class CreditStep:
             targets = targets_of(given, batch.rollouts, entry, options, self.value_level)
             batch = batch.with_columns({f"{self.value_level}.target": targets})
         return batch, numbers("credit", metrics)
+
+
+def targets_of(
+    credit: Credit, rollouts: Rollouts, entry: Entry[CreditFunction], options: dict[str, Any], level: Literal["turn", "token"]
+) -> Floats:
+    """What a critic of this level should learn: the credit function's own targets. With an algorithm that uses no critic it learns the
+    return from a turn on, at the algorithm's discount per turn (if it has one) and the same on all tokens of the turn."""
+    if credit.targets is not None:
+        if credit.level != level:
+            raise TurnwiseError(
+                f"credit algorithm {entry.name!r} has targets per {credit.level}, and the critic has values per {level}: "
+                f'set learner.value.level="{credit.level}"'
+            )
+        return credit.targets
+    discount = entry.options.get("gamma")
+    gamma = float(options["gamma"]) if discount is not None and discount.help is PER_TURN else 1.0
+    ordered = rollouts.in_order()
+    charged = replace(ordered, reward=ordered.reward - float(options.get("invalid_penalty", 0.0)) * ~ordered.valid)
+    to_go = discounted_returns(charged, gamma)[rollouts.positions]
+    return to_go[token_rows(rollouts)] if level == "token" else to_go

@@ -83,6 +83,7 @@ from turnwise.util.threads import at_once
 Column = NDArray[np.float32]
 Outputs = tuple[Tensor, Tensor | None, Tensor | None]  # of a micro-batch: log-probs and entropies, [response tokens], and values
 NORM = "the norm of the gradient"
+ENGINE_GAP = 0.03  # the mean distance from the learner's at which the engine's log-probs may still be the old ones
 ADVICE = " or learner.gradient_checkpointing = true, give the engine less (engine.options.cache_memory), or use adapters"
 
 
@@ -318,8 +319,8 @@ class Learner:
             ref = self.reference_logprobs(packed)
             columns["token.ref_logprob"] = in_batch_order(ref, packed.index)
             if settings.kl_reward_coef > 0:
-                coef, kind, cap = settings.kl_reward_coef, settings.kl_reward, settings.kl_reward_cap
-                columns["turn.reward"] = rollouts.reward + reward_penalty(old, ref, coef, kind, packed.turn, len(rollouts), cap)
+                coef, kind = settings.kl_reward_coef, settings.kl_reward
+                columns["turn.reward"] = rollouts.reward + reward_penalty(old, ref, coef, kind, packed.turn, len(rollouts))
         if scores.value is not None and settings.value is not None:
             index = packed.turn_row if settings.values_turns else packed.index
             columns[f"{settings.value.level}.value"] = in_batch_order(scores.value, index)
@@ -609,15 +610,15 @@ class Learner:
         with log.phase("old_logprobs"):
             part = sample(packed, state.needed, self.budget.tokens)
             gap = np.abs(self.logprobs(part) - engine_logprobs(part))
-        trusted = source == "engine" or self.decisions.trust(is_near(gap, settings.engine_gap))
+        trusted = source == "engine" or self.decisions.trust(is_near(gap, ENGINE_GAP))
         if trusted:  # otherwise the loss measures the gap on all tokens
             log.add(engine_gap=float(gap.mean()), engine_gap_max=float(gap.max()))
         elif not self.distrusts_engine:
             self.distrusts_engine = True  # say once why a pass is made that `auto` could have saved
             warnings.warn(
                 f"the engine's log-probs differ from the learner's by {gap.mean():.3f} on average and by {gap.max():.3f} at most, which is "
-                f"too much for old log-probs (learner.engine_gap = {settings.engine_gap:g}): the learner computes them in another pass, in "
-                "every update in which this is so",
+                f"too much for old log-probs (at most {ENGINE_GAP:g} on average): the learner computes them in another pass, in every "
+                "update in which this is so",
                 stacklevel=4,
             )
         log.add(old_from_engine=float(trusted))

@@ -15,7 +15,8 @@ from turnwise.data.rollouts import Trajectory
 from turnwise.learn import checkpoint
 from turnwise.learn.auxiliary.models import Models
 from turnwise.learn.learner import Learner
-from turnwise.learn.sft import SftSettings, warm_start
+from turnwise.learn.sections import SftSettings
+from turnwise.learn.sft import warm_start
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.metrics import numbers
 

@@ -21,7 +21,7 @@ from turnwise.learn.logprobs import CHUNK_ELEMENTS
 from turnwise.learn.lora import has_packed
 from turnwise.learn.optimiser import Optimiser
 from turnwise.learn.ranks.tensors import held
-from turnwise.learn.settings import OptimiserSettings
+from turnwise.learn.sections import OptimiserSettings
 from turnwise.learn.shapes import NAMES, ModelShape, shape_from
 from turnwise.learn.weights import Weights, buffer_of
 

@@ -22,7 +22,8 @@ from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Ints
 from turnwise.learn.hooks import Prepares
 from turnwise.learn.packing import Packed
-from turnwise.learn.settings import LearnerSettings, ValueSettings
+from turnwise.learn.sections import ValueSettings
+from turnwise.learn.settings import LearnerSettings
 from turnwise.methods.steps import REFRESHED, Sequences, Step
 from turnwise.objectives.loss import Loss
 from turnwise.objectives.tokens import Tokens, token_weights

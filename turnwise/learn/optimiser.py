@@ -19,9 +19,11 @@ from torch import Tensor
 from turnwise.learn.chunked_adam import EXACT, KINDS, ChunkedAdam
 from turnwise.learn.ranks.group import Decisions
 from turnwise.learn.ranks.tensors import held, is_sharded, placed_like, whole
-from turnwise.learn.settings import OptimiserSettings
+from turnwise.learn.sections import OptimiserSettings
 from turnwise.learn.weights import Weights
 from turnwise.util.errors import TurnwiseError
+
+MAX_BAD_STEPS = 3  # in a row: training stops with an error
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ class Optimiser:
 
     def _count_bad(self, loss: float, norm: float) -> None:
         self.bad_in_a_row += 1
-        if self.bad_in_a_row >= self.settings.max_bad_steps:
+        if self.bad_in_a_row >= MAX_BAD_STEPS:
             raise TurnwiseError(
                 f"{self.bad_in_a_row} optimiser steps in a row had a loss ({loss:g}) or a gradient norm ({norm:g}) that is not finite. "
                 "The weights are those before these steps. Look for rewards that are not finite, lower the learning rate, or use float32"

@@ -1,7 +1,11 @@
-"""`[model]`, `[models.NAME]`, `[learner]` and `[sft]`: the models of a run and how they learn. No torch."""
+"""`[model]`, `[models.NAME]`, `[learner]` and `[sft]`: the models of a run and how they learn. No torch.
+
+The parts take these classes as their settings. `OptimiserSettings` and `LearnerSettings` (`settings.py`) add what no recipe says.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, Literal
 
@@ -27,8 +31,8 @@ class Lora(Section):
     learner both compute with."""
 
 
-class Tiny(Section):
-    """A small transformer with its own word tokenizer, trained from scratch."""
+class TinySizes(Section):
+    """A small transformer, newly made with the policy's tokenizer and random weights."""
 
     layers: int = Field(4, ge=1)
     """Layers."""
@@ -36,6 +40,17 @@ class Tiny(Section):
     """Width."""
     heads: int = Field(4, ge=1)
     """Attention heads."""
+
+    @model_validator(mode="after")
+    def _even(self) -> TinySizes:
+        if self.hidden % self.heads or self.hidden // self.heads % 2:
+            raise ValueError(f"hidden ({self.hidden}) must be an even multiple of heads ({self.heads}), e.g. hidden={self.heads * 32}")
+        return self
+
+
+class Tiny(TinySizes):
+    """A small transformer with its own word tokenizer, trained from scratch."""
+
     max_length: int = Field(1024, ge=16)
     """Maximum sequence length. Unless given, more if the longest prompt and response need it."""
     vocabulary_tasks: int = Field(400, ge=1)
@@ -57,8 +72,8 @@ class Model(Section):
     """Train adapters instead of all weights."""
 
 
-class Value(Section):
-    """A critic: a small head on the policy's hidden states."""
+class ValueSettings(Section):
+    """A critic: one linear layer in float32 on the policy's last hidden states. Its loss also moves the policy."""
 
     level: Literal["turn", "token"] = "turn"
     """One value per turn (before the response) or per token."""
@@ -91,9 +106,28 @@ class Optimiser(Section):
     """Where the moments and the float32 master weights are: on the model's device, or in host memory, from which each step brings them in
     chunks. Affects memory use and speed only, never the result."""
 
+    @model_validator(mode="after")
+    def _converges(self) -> Optimiser:
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas are two numbers in [0, 1), not {self.betas}")
+        return self
 
-class Learner(Optimiser):
-    """The optimiser and the shape of an update."""
+
+class OptimiserSettings(Optimiser):
+    """AdamW as an optimiser takes it. `lr` may be 0: weights then stay as they are. `eps` is added to the root of the second moment."""
+
+    lr: float = Field(1e-6, ge=0)
+    eps: float = Field(1e-8, gt=0)
+
+    def factor(self, step: int, progress: float) -> float:
+        """The factor of the learning rate at this step (from 0) with this share of the run done (0 to 1)."""
+        warm = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
+        done = min(max(progress, 0.0), 1.0)
+        return warm * {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}[self.schedule]
+
+
+class Update(Section):
+    """The shape of an update: how one iteration's data is turned into optimiser steps."""
 
     epochs: int = Field(1, ge=1)
     """Passes over an iteration's data."""
@@ -118,11 +152,15 @@ class Learner(Optimiser):
     enough to the learner's. None: auto on a GPU in 16 bits if the loss has no other use for the engine's; otherwise learner."""
     kl_stop: float | None = Field(None, gt=0)
     """Stop an iteration's update when the KL from the old policy exceeds this; none: never."""
-    value: Value | None = None
+    value: ValueSettings | None = None
     """A critic, for credit that needs values: `turnwise algos NAME` says what an algorithm needs."""
 
 
-class Sft(Section):
+class Learner(Update, Optimiser):
+    """The optimiser and the shape of an update."""
+
+
+class SftSettings(Section):
     """A supervised warm start from expert trajectories."""
 
     required: bool = True
@@ -162,25 +200,14 @@ class Sft(Section):
     """Tokens per optimiser step."""
 
 
-class TinySizes(Section):
-    """A small transformer, newly made with the policy's tokenizer and random weights."""
-
-    layers: int = Field(4, ge=1)
-    """Layers."""
-    hidden: int = Field(128, ge=8)
-    """Width."""
-    heads: int = Field(4, ge=1)
-    """Attention heads."""
-
-
 class Adapters(Section):
-    """Low-rank adapters of a further model, on all linear layers of attention and MLP."""
+    """Low-rank adapters of an auxiliary model, on all linear layers of attention and MLP."""
 
     rank: int = Field(16, ge=1)
     """Rank of the adapters; their output is multiplied by 32 / rank."""
 
 
-class FurtherModel(Section):
+class AuxiliarySettings(Section):
     """A model next to the policy: a teacher, a reward model, a process reward model, a critic. You choose NAME. Exactly one of path,
     tiny, copy_of and reads says where its weights come from. A trained one has AdamW with a constant learning rate."""
 
@@ -212,7 +239,7 @@ class FurtherModel(Section):
     """Passes over a batch in each update."""
 
     @model_validator(mode="after")
-    def _consistent(self) -> FurtherModel:
+    def _consistent(self) -> AuxiliarySettings:
         given = [name for name in SOURCES if getattr(self, name) is not None]
         if len(given) != 1:
             found = " and ".join(given) or "none of them"
@@ -229,7 +256,7 @@ class FurtherModel(Section):
 
 
 def check_model_names(names: Any) -> None:
-    """Raises an error for a name that a recipe cannot give to a further model."""
+    """Raises an error for a name that a recipe cannot give to an auxiliary model."""
     for name in names:
         if name in RESERVED:
             raise ValueError(f"[models.{name}]: every run has this model already; give yours another name")

@@ -7,7 +7,6 @@ temperature 1. It has a separate optimiser, so that the moments of imitation do 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,32 +20,14 @@ from turnwise.learn.metrics import StepLog
 from turnwise.learn.optimiser import Optimiser
 from turnwise.learn.packing import Packed, microbatches, pack
 from turnwise.learn.ranks.sharding import passes
-from turnwise.learn.settings import OptimiserSettings
+from turnwise.learn.sections import OptimiserSettings, SftSettings
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
 if TYPE_CHECKING:
     from turnwise.learn.learner import Learner
 
-
-@dataclass(frozen=True)
-class SftSettings:
-    """batch_tokens: tokens (prompts included) of an optimiser step. steps, if given, counts; otherwise `epochs` passes are made.
-    prompt_weight: the weight of the prompts' tokens in the loss, as in language modelling. It teaches a model that starts from nothing
-    the environment's language; a pretrained one needs 0. Prompt tokens that a turn's `info["chance"]` names are left out. until: with a
-    `look`, the share of tasks won that is enough; look_every: the steps between two looks."""
-
-    epochs: int = 1
-    steps: int | None = None
-    batch_tokens: int = 8192
-    prompt_weight: float = 0.0
-    optimiser: OptimiserSettings = field(default_factory=lambda: OptimiserSettings(lr=1e-5))
-    look_every: int = 10
-    until: float = 1.0
-
-    def __post_init__(self) -> None:
-        if min(self.epochs, self.batch_tokens, self.look_every, 1 if self.steps is None else self.steps) < 1 or not self.prompt_weight >= 0:
-            raise TurnwiseError(f"sft: epochs, batch_tokens, look_every and steps are at least 1 and prompt_weight at least 0, not {self}")
+LOOK_EVERY = 10  # optimiser steps between two measurements
 
 
 def as_trajectories(pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> list[Trajectory]:
@@ -66,7 +47,7 @@ def warm_start(
     cancelled: Callable[[], bool] = lambda: False,
 ) -> dict[str, float]:
     """Train the learner's model on the responses in `trajectories`. Metrics: the loss of the first and the last pass, and the cost.
-    `look`, if given, measures after every `look_every` steps which share of tasks the model wins; at `settings.until` training stops.
+    `look`, if given, measures from time to time which share of tasks the model wins; at `settings.until` training stops.
     `cancelled` is asked after every step.
 
     The learner's reference, if it has one, is the model from before; `learner.reset_reference()` moves it.
@@ -78,7 +59,16 @@ def warm_start(
         packed = packed.take(np.flatnonzero(np.diff(packed.token_offsets)))
     if len(packed) == 0:
         raise TurnwiseError("sft: the trajectories hold no response token to learn from")
-    optimiser = Optimiser(learner.weights, settings.optimiser, decisions=learner.decisions)
+    own = learner.settings.optimiser
+    adam = OptimiserSettings(
+        lr=settings.lr,
+        schedule=settings.schedule,
+        warmup=settings.warmup,
+        weight_decay=own.weight_decay,
+        moments=own.moments,
+        eps=own.eps,
+    )
+    optimiser = Optimiser(learner.weights, adam, decisions=learner.decisions)
     losses: dict[int, list[tuple[float, int]]] = {}
     looks: list[float] = []
     with log.phase("update"):
@@ -88,9 +78,9 @@ def warm_start(
                 loss = _backward(learner, batch, settings.prompt_weight)
                 log.step({"loss": loss}, optimiser.step(loss, progress))
             losses.setdefault(epoch, []).append((loss, len(batch.source)))
-            if look is not None and optimiser.steps_taken % settings.look_every == 0:
+            if look is not None and optimiser.steps_taken % LOOK_EVERY == 0:
                 looks.append(look())
-                if looks[-1] >= settings.until:
+                if looks[-1] >= (settings.until or 1.0):
                     break
             if cancelled():
                 break
@@ -98,7 +88,7 @@ def warm_start(
     log.add(loss_first=_mean(losses[0]), loss_last=_mean(losses[max(losses)]))
     if looks:
         log.add(looks=len(looks), success=looks[-1])
-    return log.summary(settings.optimiser.lr)
+    return log.summary(settings.lr)
 
 
 def _schedule(packed: Packed, settings: SftSettings, seed: int) -> Iterator[tuple[int, float, Any]]:

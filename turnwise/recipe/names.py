@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from turnwise.config.options import Registry
 from turnwise.config.references import is_reference
-from turnwise.learn.sections import RESERVED, FurtherModel
+from turnwise.learn.sections import RESERVED, AuxiliarySettings
 from turnwise.util.errors import TurnwiseError
 
 if TYPE_CHECKING:
@@ -165,8 +165,8 @@ def check_stage(family: str, section: Named) -> None:
         stages[name].bind(section.options, stages.kind)
 
 
-def check_model(section: FurtherModel) -> None:
-    """The kind of a further model and its options. User code is checked when the run is set up."""
+def check_model(section: AuxiliarySettings) -> None:
+    """The kind of an auxiliary model and its options. User code is checked when the run is set up."""
     if not is_reference(section.kind):
         kinds = registry("model kind")
         kinds[section.kind].bind(section.options, kinds.kind)

@@ -22,7 +22,7 @@ from turnwise.config.references import code_in
 from turnwise.config.section import NAME, Section, problem
 from turnwise.engines.settings import Engine
 from turnwise.envs.settings import Env
-from turnwise.learn.sections import FurtherModel, Learner, Model, Sft, check_model_names
+from turnwise.learn.sections import AuxiliarySettings, Learner, Model, SftSettings, check_model_names
 from turnwise.methods.settings import Credit, Method, Objective, Plan, Schedule, Signal, Source
 from turnwise.recipe.limits import with_limits
 from turnwise.recipe.merging import Layer, resolved, with_names
@@ -126,12 +126,12 @@ class Config(Section):
     objective: Objective = Field(default_factory=Objective)
     schedule: Schedule = Schedule()
     learner: Learner = Learner()
-    sft: Sft | None = None
+    sft: SftSettings | None = None
     eval: Eval = Eval()
     reward: list[RewardTerm] = Field([])
     run: RunSection = RunSection()
     cluster: Cluster | None = None
-    models: dict[str, FurtherModel] = Field({})
+    models: dict[str, AuxiliarySettings] = Field({})
     """Further models by name, each in a table [models.NAME]."""
     _folder: Path | None = PrivateAttr(None)  # of the run that it was read from
     _changes: Mapping[str, Any] = PrivateAttr({})  # what the user has changed in it, naming code perhaps

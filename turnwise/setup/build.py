@@ -3,13 +3,12 @@ become theirs."""
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -31,8 +30,8 @@ from turnwise.learn.learner import Learner
 from turnwise.learn.local import LocalLearner, Signal
 from turnwise.learn.models import choose_device, warn_of_slow_dtype
 from turnwise.learn.ranks.group import Ranks
-from turnwise.learn.sections import Optimiser
-from turnwise.learn.settings import LearnerSettings, OptimiserSettings, ValueSettings
+from turnwise.learn.sections import Optimiser, OptimiserSettings, Update
+from turnwise.learn.settings import LearnerSettings
 from turnwise.methods.registry import signals
 from turnwise.objectives import Loss
 from turnwise.recipe.schema import Config
@@ -40,7 +39,6 @@ from turnwise.setup.environment import limits_of, patience
 from turnwise.util.control_strings import neutral_deep
 from turnwise.util.errors import TurnwiseError, unknown_name
 
-S = TypeVar("S")
 KEY_VARIABLE = "OPENAI_API_KEY"
 PRECISIONS = ("float32", "bfloat16", "float16")
 
@@ -197,7 +195,7 @@ def build_models(config: Config, policy: Learner, tokenizer: Any, needs: Contain
 
 def learner_settings(config: Config) -> LearnerSettings:
     """The learner's settings from the recipe."""
-    section, objective, value = config.learner, config.objective, config.learner.value
+    section, objective = config.learner, config.objective
     in_loss, in_reward = objective.kl == "loss", objective.kl == "reward"
     loss = Loss(
         objective.name,
@@ -208,30 +206,24 @@ def learner_settings(config: Config) -> LearnerSettings:
         importance=objective.importance,
         importance_options=objective.importance_options,
     )
-    return settings_from(
-        section,
-        LearnerSettings,
-        without=Optimiser,
+    return LearnerSettings(
+        **_fields(section, Update),
         loss=loss,
         schedule=config.schedule.name,
         schedule_options=config.schedule.options,
         aggregation=objective.aggregation,
         constant=objective.constant,
-        optimiser=settings_from(section, OptimiserSettings),
+        optimiser=OptimiserSettings(**_fields(section, Optimiser)),
         dtype=config.model.dtype,
         temperature=config.engine.temperature,
         kl_reward_coef=objective.kl_coef if in_reward else 0.0,
         kl_reward=(objective.kl_kind or "k1") if in_reward else "k1",
-        value=settings_from(value, ValueSettings) if value is not None else None,
     )
 
 
-def settings_from(section: Section, kind: type[S], without: type[Section] = Section, **more: Any) -> S:
-    """The settings of a part of a run, from the section of the recipe that describes it: all fields that both have by name, and `more`.
-    Keys of the section class `without` are meant for another part."""
-    parameters = inspect.signature(kind).parameters
-    names = [name for name in type(section).model_fields if name in parameters and name not in without.model_fields]
-    return kind(**{name: getattr(section, name) for name in names} | more)
+def _fields(section: Section, kind: type[Section]) -> dict[str, Any]:
+    """The fields that a section has from one of its base classes."""
+    return {name: getattr(section, name) for name in kind.model_fields}
 
 
 # -- the engine -------------------------------------------------------------------------------------------------------------------

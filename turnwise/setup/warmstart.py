@@ -9,7 +9,7 @@ seeds.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from turnwise.agent import Agent
@@ -23,13 +23,10 @@ from turnwise.data.tasks import TaskSet
 from turnwise.engines.base import WeightReceiver
 from turnwise.envs.smoke_test import SMOKE_TASKS
 from turnwise.learn.local import Learning, Signal
-from turnwise.learn.sections import Sft
-from turnwise.learn.settings import OptimiserSettings
-from turnwise.learn.sft import SftSettings
+from turnwise.learn.sections import SftSettings
 from turnwise.methods.planning import Places
 from turnwise.recipe.schema import Config
 from turnwise.runs.exchange import read_trajectories
-from turnwise.setup.build import settings_from
 from turnwise.setup.environment import limits_of
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
@@ -57,7 +54,7 @@ class Examples:
     def _env(self) -> tuple[str, dict[str, Any]]:
         return self.config.env.name, dict(self.config.env.options)
 
-    def make(self, sft: Sft, on_task: Callable[[], None]) -> list[Trajectory] | None:
+    def make(self, sft: SftSettings, on_task: Callable[[], None]) -> list[Trajectory] | None:
         """The expert's attempts, or recorded ones; none if there is no expert and none is required."""
         if sft.file is not None:
             return self._recorded(sft.file, sft.tasks)
@@ -91,7 +88,7 @@ class Examples:
             raise TurnwiseError(f"sft.file: {file} holds no trajectory that succeeds when its actions are played again")
         return examples
 
-    def _random(self, sft: Sft, starts: Sequence[Start], on_task: Callable[[], None]) -> list[Trajectory] | None:
+    def _random(self, sft: SftSettings, starts: Sequence[Start], on_task: Callable[[], None]) -> list[Trajectory] | None:
         """What a model that starts from nothing learns if there is no expert: to say the listed actions, played at random."""
         env = self.config.env
         if self.config.model.path is not None:
@@ -176,15 +173,12 @@ class WarmStart:
         self.engine().refresh()
         return metrics | {"turns": float(sum(len(example.turns) for example in examples))}
 
-    def _imitate(self, sft: Sft, examples: Sequence[Trajectory]) -> dict[str, float]:
-        learner = self.config.learner
-        optimiser = settings_from(sft, OptimiserSettings, weight_decay=learner.weight_decay, moments=learner.moments)
-        settings = settings_from(sft, SftSettings, optimiser=optimiser, until=sft.until or 1.0)
+    def _imitate(self, sft: SftSettings, examples: Sequence[Trajectory]) -> dict[str, float]:
         seed = derive(self.config.seed, "warm start order")
         measure = self._measurement(sft)
-        metrics = self.learner.imitate(examples, settings, seed, measure if sft.until is not None else None, self.hooks.cancelled)
+        metrics = self.learner.imitate(examples, sft, seed, measure if sft.until is not None else None, self.hooks.cancelled)
         if sft.at_least is not None:
-            metrics = self._extend(sft, examples, settings, seed, measure, metrics)
+            metrics = self._extend(sft, examples, seed, measure, metrics)
         wanted, won = max(sft.until or 0.0, sft.at_least or 0.0), metrics.get("success", 0.0)
         if won < wanted and not self.hooks.cancelled():
             self.hooks.say(
@@ -194,16 +188,11 @@ class WarmStart:
         return metrics
 
     def _extend(
-        self,
-        sft: Sft,
-        examples: Sequence[Trajectory],
-        settings: SftSettings,
-        seed: int,
-        measure: Callable[[], float],
-        metrics: dict[str, float],
+        self, sft: SftSettings, examples: Sequence[Trajectory], seed: int, measure: Callable[[], float], metrics: dict[str, float]
     ) -> dict[str, float]:
         """While the model wins less than `at_least`: half as many steps again, a few times at most."""
         half = max(1, int(metrics["steps"]) // 2)
+        shorter = sft.model_copy(update={"steps": half})
         for number in range(MORE_ROUNDS + 1):
             if self.hooks.cancelled():
                 break
@@ -214,11 +203,11 @@ class WarmStart:
                 f"the warm start wins {metrics['success']:.0%} of {sft.look_tasks} training tasks, less than "
                 f"sft.at_least={sft.at_least:g}: {half} more steps"
             )
-            more = self.learner.imitate(examples, replace(settings, steps=half), derive(seed, number), None, self.hooks.cancelled)
+            more = self.learner.imitate(examples, shorter, derive(seed, number), None, self.hooks.cancelled)
             metrics = metrics | {"steps": metrics["steps"] + more["steps"], "loss_last": more["loss_last"]}
         return metrics
 
-    def _measurement(self, sft: Sft) -> Callable[[], float]:
+    def _measurement(self, sft: SftSettings) -> Callable[[], float]:
         """Measures the share of `look_tasks` training tasks that the model, as it is, wins. If a first part is far below what is wanted,
         it stands for the whole, so that the many measurements before a model can play cost little."""
         starts = Places(self.examples.tasks, derive(self.config.seed, "look"), 1).groups(sft.look_tasks)

@@ -8,18 +8,12 @@ values along with the log-probs, adds its loss to the policy's, clips both gradi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from turnwise.config.options import Entry
-from turnwise.credit.gae import gae_advantages, token_rows
-from turnwise.credit.registry import Credit, CreditFunction
-from turnwise.credit.segments import PER_TURN, discounted_returns
-from turnwise.data.rollouts import Floats, Rollouts, ragged
 from turnwise.learn.auxiliary.model import AuxiliaryModel, Training
 from turnwise.learn.auxiliary.scorer import ReadAt
 from turnwise.learn.checkpoint import AUXILIARY
@@ -27,9 +21,9 @@ from turnwise.learn.device import to_device
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.packing import Packed
 from turnwise.learn.ranks.group import Decisions, Ranks
-from turnwise.learn.settings import LearnerSettings, ValueSettings
+from turnwise.learn.sections import ValueSettings
+from turnwise.learn.settings import LearnerSettings
 from turnwise.objectives.value import value_loss
-from turnwise.util.errors import TurnwiseError
 
 NAME = "value"  # of the model, and of its head
 OLD_WEIGHTS = "critic.layer."  # what its weights were called when they were saved among the policy's
@@ -71,20 +65,19 @@ class Critic(AuxiliaryModel):
 
     def values(self, states_TH: Tensor, part: Packed) -> Tensor:
         """One value per turn or per response token of a part, from the hidden states of all its tokens."""
-        return self.heads_on(states_TH if self.kind.settings.trains_model else states_TH.detach(), part)[NAME]
+        return self.heads_on(states_TH, part)[NAME]
 
 
 def build_critic(policy: PackedModel, settings: LearnerSettings, ranks: Ranks | None, decisions: Decisions) -> Critic:
     """The critic of a learner: its optimiser has the learner's settings and a learning rate of its own."""
     value, optimiser = settings.value, settings.optimiser
     assert value is not None
-    final = optimiser.final_lr * value.lr / optimiser.lr if optimiser.lr else 0.0  # it falls by the same factor
     return Critic(
         NAME,
         policy,
         None,
         kind=ValueHead(value),
-        training=Training(replace(optimiser, lr=value.lr, final_lr=final)),
+        training=Training(optimiser.model_copy(update={"lr": value.lr})),
         temperature=settings.temperature,
         tokens_per_batch=settings.tokens_per_batch,
         shares=True,
@@ -107,36 +100,3 @@ def _renamed(name: str) -> str:
     if group not in ("weights", "optimiser") or not key.startswith(OLD_WEIGHTS):
         return name
     return f"{AUXILIARY}{NAME}/{group}/heads.{NAME}.{key.removeprefix(OLD_WEIGHTS)}"
-
-
-def gae_targets(rollouts: Rollouts, *, level: str = "turn", gamma: float = 1.0, lam: float = 0.95, invalid_penalty: float = 0.0) -> Floats:
-    """The critic's targets under plain GAE: its advantages plus the values, one number per turn or token, in the rollouts' row order.
-    `credit.assign(…).targets` are the targets of any algorithm that uses a critic; these are those of `gae` with these settings.
-    """
-    ordered = rollouts.in_order()
-    advantage = gae_advantages(ordered, level=level, gamma=gamma, lam=lam, invalid_penalty=invalid_penalty)
-    targets: Floats = advantage + ordered.need("value" if level == "turn" else "token_value", "a value target")
-    if rollouts.is_in_order:
-        return targets
-    index = ragged(ordered.token_offsets, rollouts.positions) if level == "token" else rollouts.positions
-    return targets[index]
-
-
-def targets_of(
-    credit: Credit, rollouts: Rollouts, entry: Entry[CreditFunction], options: dict[str, Any], level: Literal["turn", "token"]
-) -> Floats:
-    """What a critic of this level should learn: the credit function's own targets. With an algorithm that uses no critic it learns the
-    return from a turn on, at the algorithm's discount per turn (if it has one) and the same on all tokens of the turn."""
-    if credit.targets is not None:
-        if credit.level != level:
-            raise TurnwiseError(
-                f"credit algorithm {entry.name!r} has targets per {credit.level}, and the critic has values per {level}: "
-                f'set learner.value.level="{credit.level}"'
-            )
-        return credit.targets
-    discount = entry.options.get("gamma")
-    gamma = float(options["gamma"]) if discount is not None and discount.help is PER_TURN else 1.0
-    ordered = rollouts.in_order()
-    charged = replace(ordered, reward=ordered.reward - float(options.get("invalid_penalty", 0.0)) * ~ordered.valid)
-    to_go = discounted_returns(charged, gamma)[rollouts.positions]
-    return to_go[token_rows(rollouts)] if level == "token" else to_go

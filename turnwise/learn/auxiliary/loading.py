@@ -19,8 +19,7 @@ from turnwise.learn.logprobs import Head
 from turnwise.learn.lora import has_packed
 from turnwise.learn.ranks.export import plain_model
 from turnwise.learn.saving import write_folder, write_model
-from turnwise.learn.sections import FurtherModel as Section
-from turnwise.learn.settings import OptimiserSettings
+from turnwise.learn.sections import AuxiliarySettings, OptimiserSettings
 from turnwise.learn.tiny import TinySize, build_model
 from turnwise.methods.registry import model_kinds
 from turnwise.util.errors import TurnwiseError
@@ -53,7 +52,7 @@ class Beside:
     seed: int
 
 
-def build(name: str, section: Section, beside: Beside) -> AuxiliaryModel:
+def build(name: str, section: AuxiliarySettings, beside: Beside) -> AuxiliaryModel:
     """The model of `[models.NAME]`."""
     where = f"models.{name}"
     made = model_kinds[section.kind].make(section.options, model_kinds.kind)
@@ -82,19 +81,19 @@ def build(name: str, section: Section, beside: Beside) -> AuxiliaryModel:
     return model
 
 
-def training_of(section: Section) -> Training:
+def training_of(section: AuxiliarySettings) -> Training:
     """The optimiser's settings from the recipe."""
     return Training(OptimiserSettings(lr=section.lr, clip=section.clip), section.epochs)
 
 
-def dtype_of(section: Section, device: torch.device, policy: str) -> torch.dtype:
+def dtype_of(section: AuxiliarySettings, device: torch.device, policy: str) -> torch.dtype:
     """The dtype of the computation. A frozen model on a GPU needs no more than half precision."""
     half = not section.trained and device.type == "cuda" and section.reads is None
     found: torch.dtype = getattr(torch, "bfloat16" if half else policy)
     return found
 
 
-def _weights(name: str, section: Section, kind: Any, beside: Beside, seed: int) -> tuple[PackedModel, Any]:
+def _weights(name: str, section: AuxiliarySettings, kind: Any, beside: Beside, seed: int) -> tuple[PackedModel, Any]:
     """The model, ready to run, on its device, and its tokenizer."""
     policy, tokenizer = beside.learner.policy, beside.tokenizer
     if section.reads is not None:
@@ -123,7 +122,7 @@ def _weights(name: str, section: Section, kind: Any, beside: Beside, seed: int) 
     return PackedModel(model) if vision is None else VisionModel(model, vision), tokenizer
 
 
-def _device(name: str, section: Section, learner: Learner) -> torch.device:
+def _device(name: str, section: AuxiliarySettings, learner: Learner) -> torch.device:
     if section.device is None:
         return learner.device
     if section.device.startswith("cuda") and not torch.cuda.is_available():

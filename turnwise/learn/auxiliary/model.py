@@ -36,7 +36,7 @@ from turnwise.learn.packing import Packed, microbatches
 from turnwise.learn.ranks.group import Decisions, Ranks
 from turnwise.learn.ranks.sharding import passes
 from turnwise.learn.saving import fingerprint
-from turnwise.learn.settings import OptimiserSettings
+from turnwise.learn.sections import OptimiserSettings
 from turnwise.learn.weights import Weights, check_names
 from turnwise.methods.kinds_of_models import Causal
 from turnwise.util.errors import TurnwiseError
