@@ -1,5 +1,5 @@
-"""Weights of the vLLM engine that are replaced while responses are under way, on a stand-in for vLLM: whichever way it is done, nothing is
-lost or counted twice, and every token has the version that drew it and the log-prob that it was drawn with."""
+"""Weights of the vLLM engine that are replaced while responses are under way, on a stand-in for vLLM: nothing is lost or counted twice, and
+every token has the version that drew it and the log-prob that it was drawn with."""
 
 from __future__ import annotations
 
@@ -14,16 +14,13 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from native_models import make
 from test_engines_sampling import byte_tokenizer
-from test_engines_vllm import PROMPT, changed, recipe
+from test_engines_vllm import PROMPT, changed
 
 from turnwise import TurnwiseError
 from turnwise.engines.base import Finish, Request, Response, Sampling
-from turnwise.engines.registry import engines
 from turnwise.engines.vllm import VllmEngine
 from turnwise.engines.vllm.engine import Row
-from turnwise.setup.build import engine_options
 
-WAYS = (("keep", False), ("keep", True), ("abort", False))
 REPORTED = Sampling(max_tokens=7, report=("top_logprobs:2", "top_tokens:1"))
 Make = Callable[..., tuple[VllmEngine, Any]]
 
@@ -139,13 +136,11 @@ class Plain:
 
 
 @pytest.mark.parametrize("ahead", [2, 1], ids=["a step in flight", "no step in flight"])
-@pytest.mark.parametrize(("way", "cache"), WAYS)
-def test_updates_at_any_moment_change_nothing_if_the_weights_are_the_same(
-    way: str, cache: bool, ahead: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("cache", [False, True])
+def test_updates_at_any_moment_change_nothing_if_the_weights_are_the_same(cache: bool, ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Plain()
     monkeypatch.setattr(fake_vllm.LLMEngine, "ahead", ahead)
-    made, inner = engine(MODEL, tokenizer=TOKENIZER, stop_token_ids=(11,), update=way, keep_cache=cache)
+    made, inner = engine(MODEL, tokenizer=TOKENIZER, stop_token_ids=(11,), keep_cache=cache)
     inner.worker.model = Remembers(inner.worker.model)
 
     @settings(max_examples=15, deadline=None, phases=(Phase.explicit, Phase.generate))
@@ -161,11 +156,11 @@ def test_updates_at_any_moment_change_nothing_if_the_weights_are_the_same(
     check()
 
 
-@pytest.mark.parametrize(("way", "cache"), WAYS)
-def test_every_token_has_the_version_that_drew_it_and_its_log_prob_of_that_version(way: str, cache: bool) -> None:
+@pytest.mark.parametrize("cache", [False, True])
+def test_every_token_has_the_version_that_drew_it_and_its_log_prob_of_that_version(cache: bool) -> None:
     model = make("qwen2, tied", vocab_size=300)
     weights = [changed(model, seed) for seed in range(3)]
-    made, inner = engine(model, tokenizer=TOKENIZER, stop_token_ids=(11,), update=way, keep_cache=cache)
+    made, inner = engine(model, tokenizer=TOKENIZER, stop_token_ids=(11,), keep_cache=cache)
     loaded: dict[int, int] = {}  # the version of each set of weights that vLLM has loaded
 
     def publish(version: int) -> None:
@@ -200,9 +195,9 @@ def scored(model: Any, weights: dict[str, torch.Tensor], request: Request, respo
     return torch.log_softmax(logits / scale, -1).gather(1, torch.tensor(response.token_ids)[:, None])[:, 0].tolist()
 
 
-def under_way(way: str, **options: Any) -> tuple[VllmEngine, Any, list[Response]]:
+def under_way(**options: Any) -> tuple[VllmEngine, Any, list[Response]]:
     """Three responses of which one has ended and two go on, with a step in flight."""
-    made, inner = engine(update=way, **options)
+    made, inner = engine(**options)
     made.submit([Request(key, PROMPT[: 4 + key], Sampling(max_tokens=(2, 9, 9)[key]), seed=key) for key in range(3)])
     for _ in range(3):
         early = made.poll(wait=False)
@@ -216,8 +211,8 @@ def finished(made: VllmEngine, found: list[Response]) -> dict[int, Response]:
     return {response.key: response for response in found}
 
 
-def test_a_pause_that_keeps_requests_reads_the_step_in_flight_before_anything_is_replaced() -> None:
-    made, inner, early = under_way("keep")
+def test_a_pause_reads_the_step_in_flight_before_anything_is_replaced() -> None:
+    made, inner, early = under_way()
     before = len(inner.calls)
     made.publish(3)
     order = ["sleep", "start_weight_update", "update_weights", "finish_weight_update", "reset_prefix_cache", "wake_up"]
@@ -227,25 +222,9 @@ def test_a_pause_that_keeps_requests_reads_the_step_in_flight_before_anything_is
     assert inner.mixed == inner.stale == 0
 
 
-def test_requests_that_were_aborted_are_submitted_again_with_their_tokens_and_the_rest_of_their_budget() -> None:
-    made, inner, early = under_way("abort")
-    before = len(inner.calls)
-    made.publish(3)
-    names = [call if isinstance(call, str) else call[0] for call in inner.calls[before:]]
-    round_ = ["start_weight_update", "update_weights", "finish_weight_update", "reset_prefix_cache"]
-    assert names == ["abort", *round_, "add", "add"]  # the response that had ended is not submitted again
-    again = list(inner.output_processor.request_states.values())
-    assert [state.params.max_tokens for state in again] == [7, 7] and [state.params.seed for state in again] == [1, 2]
-    assert [state.prompt[: 4 + key] for key, state in enumerate(again, 1)] == [PROMPT[:5], PROMPT[:6]]
-    found = finished(made, early)
-    assert {key: response.spans for key, response in found.items()} == {0: ((0, 2),), 1: ((0, 2), (3, 7)), 2: ((0, 2), (3, 7))}
-    assert all(tuple(state.prompt[4 + key :]) == found[key].token_ids[:2] for key, state in enumerate(again, 1))
-    assert all(len(response.logprobs) == len(response.token_ids) for response in found.values()) and inner.stale == 0
-
-
 def test_keys_and_values_of_old_weights_are_kept_only_for_responses_under_way_and_only_if_asked() -> None:
     for cache in (False, True):
-        made, inner, early = under_way("keep", keep_cache=cache)
+        made, inner, early = under_way(keep_cache=cache)
         resets = inner.calls.count("reset_prefix_cache")
         made.publish(1)
         made.submit([Request(3, PROMPT[:5], Sampling(max_tokens=9), seed=1)])  # the prompt of one that is under way
@@ -258,46 +237,9 @@ def test_keys_and_values_of_old_weights_are_kept_only_for_responses_under_way_an
         assert inner.calls.count("reset_prefix_cache") == resets + (not cache) + 1
 
 
-def test_a_generator_per_request_is_not_started_again_with_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fake_vllm.LLMEngine, "positional", False)
-    made, inner, early = under_way("abort")
-    made.publish(1)
-    seeds = [state.params.seed for state in inner.output_processor.request_states.values()]
-    assert not {1, 2} & set(seeds) and len(set(seeds)) == 2 and all(0 <= seed < 2**63 for seed in seeds)
-    assert all(len(response.token_ids) == 9 for key, response in finished(made, early).items() if key)
-
-
-def test_a_release_without_a_pause_that_keeps_requests_aborts_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fake_vllm.LLMEngine, "sleep", lambda self, level=1: pytest.fail("not for this"))
-    made, inner, early = under_way("auto")
-    made.publish(1)
-    assert inner.calls.count("abort") == 1 and "wake_up" not in inner.calls
-    assert len(finished(made, early)) == 3
-    for options in ({"update": "keep"}, {"keep_cache": True}):
-        with pytest.raises(TurnwiseError, match=r"vLLM 0\.32\.0 offers no pause that keeps requests: use update=abort"):
-            engine(**options)
-        assert fake_vllm.LLMEngine.made[-1].calls == ["shutdown"]
-
-
-def test_wrong_settings_of_an_update_are_refused_before_a_model_is_loaded() -> None:
-    for changes, words in (
-        ({"update": "kep"}, "Did you mean 'keep'"),
-        ({"update": 3}, "takes auto|keep|abort, not 3"),
-        ({"keep_cache": "yes"}, "takes true|false"),
-        ({"update": "abort", "keep_cache": True}, r"keep_cache is for update=keep"),
-    ):
-        with pytest.raises(TurnwiseError, match=words.replace("|", r"\|")):
-            engine_options(recipe(**{f"engine.options.{name}": value for name, value in changes.items()}))
-    with pytest.raises(TurnwiseError, match=r"engine\.options\.update takes auto, keep, abort, not 'wait'"):
-        VllmEngine(None, update="wait")  # type: ignore[arg-type]
-    assert not fake_vllm.LLMEngine.made
-    texts = {name: option.help.text for name, option in engines["vllm"].options.items()}
-    assert "auto is keep where vLLM offers it" in texts["update"] and "old weights" in texts["keep_cache"]
-
-
-@pytest.mark.parametrize(("way", "call"), [("keep", "sleep"), ("keep", "wake_up"), ("keep", "step"), ("abort", "abort_request")])
-def test_a_pause_that_fails_ends_the_engine(way: str, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, inner, _ = under_way(way)
+@pytest.mark.parametrize("call", ["sleep", "wake_up", "step"])
+def test_a_pause_that_fails_ends_the_engine(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, inner, _ = under_way()
 
     def fails(*values: Any, **more: Any) -> Any:
         raise RuntimeError("the scheduler is gone")
@@ -309,7 +251,7 @@ def test_a_pause_that_fails_ends_the_engine(way: str, call: str, monkeypatch: py
 
 
 def test_a_step_that_is_in_flight_forever_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, inner, _ = under_way("keep")
+    made, inner, _ = under_way()
     monkeypatch.setattr(inner, "step", list)
     with pytest.raises(TurnwiseError, match="still has a step in flight"):
         made.publish(1)

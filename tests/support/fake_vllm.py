@@ -105,7 +105,6 @@ class State:
     frames: list[Frame] = field(default_factory=list)
     stale: int = 0
     computed: set[int] = field(default_factory=set)
-    generator: torch.Generator | None = None
 
     @property
     def detokenizer(self) -> Any:
@@ -126,15 +125,12 @@ class Worker:
         self.model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(args.model)).to(getattr(torch, args.dtype)).eval()
         self.model.half_loaded = False
         self.model.load_weights = self.load_weights
-        config = args.given.get("weight_transfer_config")
-        self.transfer = None
+        config = args.weight_transfer_config
         self.epoch = 0  # how often weights were loaded
-        self.load_format = args.load_format
-        if config is not None:
-            if config.backend not in registry:
-                raise ValueError(f"Invalid weight transfer backend: {config.backend}")
-            made = SimpleNamespace(model_config="model config")
-            self.transfer = registry[config.backend]()(config, made, torch.device("cpu"), self.model)
+        if config.backend not in registry:
+            raise ValueError(f"Invalid weight transfer backend: {config.backend}")
+        made = SimpleNamespace(model_config="model config")
+        self.transfer = registry[config.backend]()(config, made, torch.device("cpu"), self.model)
 
     def load_weights(self, pairs: Any) -> set[str]:
         own, loaded = dict(self.model.named_parameters()), set()
@@ -148,8 +144,6 @@ class Worker:
         self.transfer.init_transfer_engine(self.transfer.parse_init_info(init_info))
 
     def start_weight_update(self) -> None:
-        if self.transfer is None:
-            raise RuntimeError("Weight transfer not configured.")
         if self.active:
             raise RuntimeError("start_weight_update called while a weight update is already active.")
         self.transfer.start_weight_update()
@@ -170,16 +164,6 @@ class Worker:
         self.transfer.finish_weight_update()
         self.active = False
 
-    def update_config(self, overrides: dict[str, Any]) -> None:
-        self.load_format = overrides["load_config"]["load_format"]
-
-    def reload_weights(self, weights_path: str) -> None:
-        from safetensors.torch import load_file
-
-        if self.load_format == "dummy":
-            raise NotImplementedError("Model reloading with `dummy` format")
-        self.load_weights(load_file(f"{weights_path}/model.safetensors").items())
-
 
 class LLMEngine:
     """The engine in this process. `calls` is what was asked of it, in order; `stale` counts prefixes of other weights that were reused,
@@ -189,14 +173,12 @@ class LLMEngine:
     made: ClassVar[list[LLMEngine]] = []
     number: tuple[int, int] = (0, 26)
     registry: ClassVar[dict[str, Any]] = {}
-    positional: ClassVar[bool] = True  # as the second model runner; the first has a generator per request
     ahead: ClassVar[int] = 2  # steps in the queue; 1: without asynchronous scheduling
 
     def __init__(self, args: EngineArgs):
         self.args, self.calls = args, []
         self.worker = Worker(args, self.registry, self.number, self.calls)
         self.output_processor = SimpleNamespace(request_states={})
-        self.vllm_config = SimpleNamespace(use_v2_model_runner=self.positional)
         self.queue: deque[list[tuple[str, Frame]]] | None = deque() if self.ahead > 1 else None
         core = SimpleNamespace(batch_queue=self.queue)
         self.engine_core = SimpleNamespace(shutdown=lambda: self.calls.append("shutdown"), engine_core=core)
@@ -204,7 +186,7 @@ class LLMEngine:
         self.running: set[str] = set()
         self.gone = False  # a request has ended, and the workers do not know yet
         self.paused = False
-        self.stale, self.hits, self.mixed, self.weight_version = 0, 0, 0, "default"
+        self.stale, self.hits, self.mixed = 0, 0, 0
         self.read: dict[tuple[int, int], int] = {}
         LLMEngine.made.append(self)
 
@@ -324,22 +306,15 @@ class LLMEngine:
         logprobs = torch.log_softmax(logits / (1.0 if greedy else params.temperature), -1)
         noise = torch.zeros_like(logprobs)
         if not greedy:
-            uniform = torch.rand(logprobs.shape, generator=self._chance(state)).clamp(1e-20, 1 - 1e-7)
+            assert params.seed is not None
+            generator = torch.Generator().manual_seed((params.seed * 1000003 + len(state.ids)) % 2**63)
+            uniform = torch.rand(logprobs.shape, generator=generator).clamp(1e-20, 1 - 1e-7)
             noise = -torch.log(-torch.log(uniform))
         token = int((logprobs + noise).argmax())
         top = logprobs.topk(params.logprobs or 0)
         value = float(logprobs[token])
         values = [value if math.isfinite(value) else math.nan, *top.values.tolist()]
         return Frame(token, [token, *top.indices.tolist()], values, self.worker.epoch)
-
-    def _chance(self, state: State) -> torch.Generator:
-        """A function of seed and position, or the request's generator, which goes on for as long as the request lives."""
-        assert state.params.seed is not None
-        if self.positional:
-            return torch.Generator().manual_seed((state.params.seed * 1000003 + len(state.ids)) % 2**63)
-        if state.generator is None:
-            state.generator = torch.Generator().manual_seed(state.params.seed)
-        return state.generator
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         self.calls.append("reset_prefix_cache")
@@ -359,13 +334,6 @@ class LLMEngine:
         return [getattr(self.worker, method)(*args, **(kwargs or {}))]
 
 
-class LabelledEngine(LLMEngine):
-    """0.27 and later."""
-
-    def set_weight_version(self, weight_version: str) -> None:
-        self.weight_version = weight_version
-
-
 def tokens_input(prompt_token_ids: list[int], *, prompt: str | None = None, cache_salt: str | None = None) -> dict[str, Any]:
     return {"type": "token", "prompt_token_ids": prompt_token_ids} | ({"cache_salt": cache_salt} if cache_salt is not None else {})
 
@@ -374,7 +342,7 @@ def install(monkeypatch: Any, version: str = "0.26.0", gpus: int = 1) -> type[LL
     """Put the modules of this release where Python finds them; returns the engine's class, whose `made` lists the engines."""
     number = (int(version.split(".")[0]), int(version.split(".")[1]))
     factory = type("Factory", (Factory,), {"_registry": {"ipc": lambda: ipc_transfer(number)}})
-    engine = type("LLMEngine", (LLMEngine if number < (0, 27) else LabelledEngine,), {"number": number, "registry": factory._registry})
+    engine = type("LLMEngine", (LLMEngine,), {"number": number, "registry": factory._registry})
     LLMEngine.made = []
     names = "vllm.distributed.weight_transfer"
     modules: dict[str, dict[str, Any]] = {

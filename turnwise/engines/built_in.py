@@ -38,6 +38,10 @@ class Vllm(Engine):
     packages = ("vllm",)
     cache_kind: CacheKind = "reserved"
     stop_rules: StopRules = "costly"
+    former_options: Mapping[str, str] = {
+        "transfer": "weights reach one GPU inside this process, and several (tensor_parallel) through CUDA's handles",
+        "update": "responses under way stay in vLLM while weights are replaced; engine.options.keep_cache is left",
+    }
 
 
 class OpenAI(Engine):

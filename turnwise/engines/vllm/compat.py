@@ -1,13 +1,9 @@
 """What differs between the releases of vLLM, in one place. No other file imports vLLM.
 
-| | 0.26 | 0.27 and later |
-|---|---|---|
-| ipc: where `packed` is agreed | with every update | when the transfer is set up |
-| `finish_weight_update` takes a label of the version | no | yes |
-
-Constant since 0.26: a round is start, update (any number of times), finish; `LLMEngine` in the caller's process; token ids with a cache
-salt in, token ids with flat log-probs out; `LLMEngine.sleep(level=0, mode="keep")` is, in the caller's process, what
-`AsyncLLM.pause_generation(mode="keep", clear_cache=False)` is in a server.
+An ipc transfer agrees on `packed` with every update in 0.26, and from 0.27 on when it is set up. Constant since 0.26: a round is start,
+update (any number of times), finish; `LLMEngine` in the caller's process; token ids with a cache salt in, token ids with flat log-probs
+out; `LLMEngine.sleep(level=0, mode="keep")` is, in the caller's process, what `AsyncLLM.pause_generation(mode="keep", clear_cache=False)`
+is in a server.
 
 A step is launched before the output of the one before is read (asynchronous scheduling, vLLM's default). Between two steps one is in
 flight. A pause does not wait for it in the caller's process: `step` reads it while nothing new is scheduled.
@@ -17,7 +13,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import inspect
 import logging
 import os
 import random
@@ -48,11 +43,6 @@ class Release(NamedTuple):
     number: tuple[int, int]
 
     @property
-    def labels(self) -> bool:
-        """Whether the engine keeps a label of the weights' version."""
-        return self.number >= (0, 27)
-
-    @property
     def ipc_setup(self) -> dict[str, Any]:
         """What an ipc transfer is set up with."""
         return {} if self.number < (0, 27) else {"packed": False}
@@ -81,18 +71,17 @@ def gpus() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def check(tensor_parallel: int = 1, transfer: str = "auto") -> Release:
+def check(tensor_parallel: int = 1) -> Release:
     """Everything that can be checked before a model is loaded: the package, its version, the GPUs, what the transfer needs."""
     release, seen = find(), gpus()
     if seen == 0:
         raise TurnwiseError("engine.name=vllm needs a GPU, and this process sees none: use engine.name=native or transformers on a CPU")
     if tensor_parallel > seen:
         raise TurnwiseError(f"engine.options.tensor_parallel={tensor_parallel}: this process sees {seen} GPU{'s' * (seen > 1)}")
-    ipc = transfer == "ipc" or (transfer == "auto" and tensor_parallel > 1)
-    if ipc and release.number < (0, 27) and importlib.util.find_spec("ray") is None:
+    if tensor_parallel > 1 and release.number < (0, 27) and importlib.util.find_spec("ray") is None:
         raise TurnwiseError(
             f"engine.name=vllm: the ipc transfer of vLLM {release.text} imports ray, which is not installed: pip install "
-            "'turnwise[cluster]', a later vLLM, or engine.options.transfer=reload"
+            "'turnwise[cluster]', or a later vLLM"
         )
     return release
 
@@ -112,11 +101,10 @@ def load(name: str, *attributes: str) -> tuple[Any, ...]:
         ) from error
 
 
-def engine_arguments(
-    folder: str, dtype: str, max_batch: int, max_length: int, backend: str | None, more: Mapping[str, Any]
-) -> dict[str, Any]:
+def engine_arguments(folder: str, dtype: str, max_batch: int, max_length: int, backend: str, more: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of vLLM's engine. Weights come later, so it starts with random ones; no tokenizer is loaded, and the model's
     sampling defaults are not used."""
+    (config,) = load("vllm.config", "WeightTransferConfig")
     arguments: dict[str, Any] = {
         "model": folder,
         "load_format": "dummy",
@@ -130,10 +118,8 @@ def engine_arguments(
         "enable_prefix_caching": True,
         "disable_log_stats": True,
         "seed": 0,
+        "weight_transfer_config": config(backend=backend),
     }
-    if backend is not None:
-        (config,) = load("vllm.config", "WeightTransferConfig")
-        arguments["weight_transfer_config"] = config(backend=backend)
     if not more.get("enforce_eager"):
         arguments["compilation_config"] = {"cudagraph_capture_sizes": graph_sizes(max_batch)}
     return arguments | dict(more)
@@ -173,9 +159,8 @@ class Core:
         args, engine, self._params = load("vllm", "EngineArgs", "LLMEngine", "SamplingParams")
         (self._kinds,) = load("vllm.sampling_params", "RequestOutputKind")
         (self._tokens,) = load("vllm.inputs", "tokens_input")
-        if arguments.get("weight_transfer_config") is not None and arguments["weight_transfer_config"].backend == LOCAL:
+        if arguments["weight_transfer_config"].backend == LOCAL:
             register_local()
-        self.keeps = "mode" in inspect.signature(engine.sleep).parameters if hasattr(engine, "sleep") else False
         for name in CHATTY:
             logging.getLogger(name).setLevel(logging.ERROR)
         try:
@@ -207,12 +192,6 @@ class Core:
         state = self._engine.output_processor.request_states.get(name)
         return 0 if state is None else int(state.detokenizer.num_output_tokens())
 
-    @property
-    def positional(self) -> bool:
-        """Whether a seed and the position of a token decide the draw. The older model runner has a generator per request, which starts
-        again if the request is submitted again."""
-        return bool(getattr(self._engine.vllm_config, "use_v2_model_runner", False))
-
     # A pause that keeps requests.
 
     def pause(self) -> None:
@@ -239,30 +218,9 @@ class Core:
         if not self._engine.reset_prefix_cache(reset_running_requests=True):
             raise TurnwiseError("vLLM could not reset its prefix cache")
 
-    # Weights: its own four calls.
-
-    def _rpc(self, method: str, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> None:
+    def rpc(self, method: str, **arguments: Any) -> None:
         """Call all workers. Those in other processes answer in time, or there is an error."""
-        self._engine.collective_rpc(method, timeout=WORKERS, args=args, kwargs=dict(kwargs or {}))
-
-    def init_weight_transfer_engine(self, info: Mapping[str, Any]) -> None:
-        self._rpc("init_weight_transfer_engine", kwargs={"init_info": dict(info)})
-
-    def start_weight_update(self) -> None:
-        self._rpc("start_weight_update")
-
-    def update_weights(self, info: Mapping[str, Any]) -> None:
-        self._rpc("update_weights", kwargs={"update_info": dict(info)})
-
-    def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self._rpc("finish_weight_update")
-        if weight_version is not None and self.release.labels:
-            self._engine.set_weight_version(weight_version)
-
-    def reload(self, folder: str) -> None:
-        """Load the weights of a folder: the route that needs no transfer."""
-        self._rpc("update_config", args=({"load_config": {"load_format": "auto"}},))
-        self._rpc("reload_weights", kwargs={"weights_path": folder})
+        self._engine.collective_rpc(method, timeout=WORKERS, kwargs=arguments)
 
     def close(self) -> None:
         """End vLLM's workers and free its memory."""

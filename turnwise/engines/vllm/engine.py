@@ -4,15 +4,12 @@ vLLM's scheduler runs in this process and only when it is stepped. Its model is 
 learner's weights. Every later version is one update: pause, one round of vLLM's weight transfer (start, update, finish), drop all keys
 and values, resume. New requests carry the version in the salt of their prefix cache.
 
-Responses may be under way during an update, and there are two ways to pause them:
+Responses that are under way during an update stay in vLLM, and nothing more is scheduled. A step is still in flight then; its tokens were
+drawn by the old weights, and are read before anything is replaced. With `keep_cache` these requests continue on the keys and values of the
+old weights. Every token's log-prob is the one that it was sampled with, and `Response.spans` says which version drew it.
 
-keep    Requests stay in vLLM and nothing more is scheduled. A step is still in flight then; its tokens were drawn by the old weights, and
-        are read before anything is replaced. With `keep_cache` these requests continue on the keys and values of the old weights.
-abort   Requests are aborted, and submitted again afterwards: the prompt and the tokens so far, with what is left of the budget. Tokens in
-        flight are dropped and drawn again.
-
-Either way, every token's log-prob is the one that it was sampled with, and `Response.spans` says which version drew it. A round that fails
-leaves a model with some new and some old weights, and vLLM cannot undo it: the engine is then dead, reports that, and must be made again.
+A round that fails leaves a model with some new and some old weights, and vLLM cannot undo it: the engine is then dead, reports that, and
+must be made again.
 """
 
 from __future__ import annotations
@@ -29,20 +26,21 @@ from torch import Tensor
 from turnwise.config.options import Help
 from turnwise.engines.base import Finish, Request, Response, Sampling
 from turnwise.engines.built_in import Vllm
-from turnwise.engines.module import longest
+from turnwise.engines.module import evaluating, longest
 from turnwise.engines.registry import register
-from turnwise.engines.reports import read_report
+from turnwise.engines.reports import read_report, refuse
 from turnwise.engines.sampling import frozen
 from turnwise.engines.stopping import StopStrings, newest, stop_tokens, watch
-from turnwise.engines.vllm.checks import REPORTS, Update, check_sampling, check_update, compare_transfers
 from turnwise.engines.vllm.compat import Core, check, engine_arguments
-from turnwise.engines.vllm.weights import Pairs, checked, choose, config_folder, inner_model, named_weights, shapes_of
+from turnwise.engines.vllm.weights import Ipc, Local, Pairs, Route, checked, config_folder, inner_model, named_weights, shapes_of
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
 SEEDS = (1 << 63) - 1
 STALLS = 300.0  # seconds without a token after which vLLM makes no progress
-
+REPORTS = ("top_logprobs", "top_tokens")
+CHECKED_TOKENS = 16  # that are compared at the start
+LARGEST_GAP = 1.0  # nats per token, on average: bfloat16 gives a few hundredths, wrong weights several
 
 Rule = Callable[[int, Mapping[str, float]], bool]
 
@@ -104,8 +102,7 @@ class VllmEngine(Vllm):
 
     `model` is the learner's module (or another with its config): the weights are taken from it at the start, by `refresh`, and by
     `publish` without weights. `memory` is the share of the GPU's memory that vLLM takes in all, its copy of the weights included.
-    `tensor_parallel` splits the model over that many GPUs. `transfer` is the route of the weights: local, ipc, reload, or auto.
-    `update` and `keep_cache` say what happens to responses under way while weights are replaced.
+    `tensor_parallel` splits the model over that many GPUs.
     `eager` runs without compilation and CUDA graphs. `self_check` transfers the same weights twice at the start and compares.
     `arguments` are further arguments of vLLM's EngineArgs. The tokenizer is needed for stop strings. Not thread-safe."""
 
@@ -118,17 +115,12 @@ class VllmEngine(Vllm):
         *,
         memory: float = 0.4,
         tensor_parallel: int = 1,
-        transfer: str = "auto",
-        update: Annotated[
-            Update,
-            Help(
-                "responses under way while weights are replaced: keep pauses vLLM with its requests in it, abort aborts requests and "
-                "submits them again with their tokens so far; auto is keep where vLLM offers it"
-            ),
-        ] = "auto",
         keep_cache: Annotated[
             bool,
-            Help("with update=keep: responses under way continue on the keys and values of the old weights, which are not computed again"),
+            Help(
+                "while weights are replaced, responses under way continue on the keys and values of the old weights, which are not "
+                "computed again"
+            ),
         ] = False,
         prefill_tokens: int = 16384,
         dtype: torch.dtype | None = None,
@@ -137,8 +129,7 @@ class VllmEngine(Vllm):
         arguments: dict[str, Any] | None = None,
         stop_token_ids: Sequence[int] | None = None,
     ):
-        check_update(update, keep_cache)
-        release = check(tensor_parallel, transfer)
+        release = check(tensor_parallel)
         if not 0 < memory <= 1 or max_batch < 1 or prefill_tokens < 1:
             raise TurnwiseError(f"engine: memory is a share up to 1, max_batch and prefill_tokens are positive: {memory=}, {max_batch=}")
         if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
@@ -154,7 +145,7 @@ class VllmEngine(Vllm):
         self._shapes = shapes_of(model)
         self._tied = bool(getattr(inner.config.get_text_config(), "tie_word_embeddings", False))
         self._words = int(inner.get_input_embeddings().weight.shape[0])
-        self._route = choose(transfer, tensor_parallel, model)
+        self._route: Route = Local() if tensor_parallel == 1 else Ipc(tensor_parallel)
         self._rows: dict[str, Row] = {}
         self._waiting: list[Row] = []  # to be submitted when the update is over
         self._done: list[Response] = []
@@ -169,23 +160,16 @@ class VllmEngine(Vllm):
         with config_folder(model) as folder:
             made = engine_arguments(folder, name, max_batch, self.max_length, self._route.backend, more | (arguments or {}))
             self._core = Core(release, made)
-        self._keeps = self._core.keeps if update == "auto" else update == "keep"
         self._start(self_check)
 
     @staticmethod
     def check_options(sampling: Sampling, options: Mapping[str, Any]) -> None:
         """An error for what cannot work, before a model is loaded."""
         check_sampling(sampling)
-        check_update(str(options.get("update", "auto")), bool(options.get("keep_cache", False)))
-        check(int(options.get("tensor_parallel", 1)), str(options.get("transfer", "auto")))
+        check(int(options.get("tensor_parallel", 1)))
 
     def _start(self, compare: bool) -> None:
         try:
-            if (self._keeps or self._keep_cache) and not self._core.keeps:
-                raise TurnwiseError(
-                    f"engine.options.update=keep: vLLM {self._core.release.text} offers no pause that keeps requests: use update=abort, "
-                    "without keep_cache"
-                )
             self._route.begin(self._core)
             self.refresh()  # from here on, its weights are the model's
             if compare:
@@ -234,28 +218,24 @@ class VllmEngine(Vllm):
         return ""
 
     def _enter(self, row: Row) -> None:
-        """Give vLLM a row, with the tokens that it has already; during an update, when that is over."""
+        """Give vLLM a row; during an update, when that is over."""
         if self._paused:
             self._waiting.append(row)
             return
         sampling, self._count = row.request.sampling, self._count + 1
-        seed = row.request.seed
-        if row.ids and not self._core.positional:  # the same generator from its start would repeat its numbers
-            seed = derive(seed, "continued", len(row.ids))
         parameters = self._core.parameters(
-            stream=row.stop is not None or row.rule is not None or not self._keeps,
+            stream=row.stop is not None or row.rule is not None,
             temperature=sampling.temperature,
-            max_tokens=row.most - len(row.ids),
-            seed=seed & SEEDS,
+            max_tokens=row.most,
+            seed=row.request.seed & SEEDS,
             logprobs=max((read_report(name).count for name in sampling.report), default=0),
             stop_token_ids=sorted(self.stop_token_ids),
         )
         key = f"{self._count}"
         try:
-            row.name = self._core.add(key, row.prompt + row.ids, self._salt, parameters)
+            row.name = self._core.add(key, row.prompt, self._salt, parameters)
         except ValueError as error:  # vLLM takes everything that we let through, as far as we know
-            version, finish = (self.version, Finish.FAULT) if row.ids else (-1, Finish.REFUSED)
-            self._done.append(row.response(version, finish, f"vLLM: {error}"))
+            self._done.append(row.response(-1, Finish.REFUSED, f"vLLM: {error}"))
             return
         self._rows[key] = row
 
@@ -325,9 +305,6 @@ class VllmEngine(Vllm):
             self._core.abort([row.name])
         self._done.append(row.response(self.version, finish, message))
 
-    def release(self, sequence: int) -> None:
-        """Prefixes are shared by their content, and dropped when the memory is needed."""
-
     # Weights.
 
     def publish(self, version: int, weights: Mapping[str, Tensor] | Pairs | None = None) -> None:
@@ -360,7 +337,7 @@ class VllmEngine(Vllm):
         number, start = self.version if version is None else version, time.perf_counter()
         self._pause()
         try:
-            self._route.send(self._core, pairs, str(number))
+            self._route.send(self._core, pairs)
         except BaseException as error:
             raise self._die(f"the transfer of version {number} failed", error) from error
         self._resume(number)
@@ -372,34 +349,24 @@ class VllmEngine(Vllm):
             return
         self._paused = True
         try:
-            if self._keeps:
-                self._core.pause()
-                for output in self._core.drain():
-                    self._read(output)
-                for row in self._rows.values():
-                    row.mark(self._core.drawn(row.name), self.version)
-            if not self._keeps or self._keep_cache:  # a cache that is kept is for responses that have begun
-                self._withdraw([key for key, row in self._rows.items() if not self._keeps or not row.marks])
+            self._core.pause()
+            for output in self._core.drain():
+                self._read(output)
+            for row in self._rows.values():
+                row.mark(self._core.drawn(row.name), self.version)
+            if self._keep_cache:  # a cache that is kept is for responses that have begun: the others start again
+                waiting = [self._rows.pop(key) for key, row in list(self._rows.items()) if not row.marks]
+                self._core.abort([row.name for row in waiting])
+                self._waiting = [*waiting, *self._waiting]
         except BaseException as error:
             raise self._die("vLLM could not be paused", error) from error
-
-    def _withdraw(self, keys: Sequence[str]) -> None:
-        """Abort these requests; they are submitted again when the update is over. What is in flight of them is dropped."""
-        rows = [self._rows.pop(key) for key in keys]
-        self._core.abort([row.name for row in rows])
-        for output in self._core.drain():
-            self._read(output)
-        for row in rows:
-            row.mark(len(row.ids), self.version)
-        self._waiting = [*rows, *self._waiting]
 
     def _resume(self, version: int, drop: bool = False) -> None:
         """Continue with this version. Cached keys and values are dropped, unless responses under way may keep theirs."""
         try:
             if drop or not self._keep_cache or not self._rows:
                 self._core.forget()
-            if self._keeps:
-                self._core.resume()
+            self._core.resume()
         except BaseException as error:
             raise self._die("vLLM's cache could not be reset", error) from error
         self.version, self._epoch, self._paused = version, self._epoch + 1, False
@@ -430,3 +397,57 @@ class VllmEngine(Vllm):
         self._done.clear()
         if (core := self.__dict__.pop("_core", None)) is not None:
             core.close()
+
+
+def check_sampling(sampling: Sampling) -> None:
+    """vLLM's log-probs are those after top-k, top-p and min-p, and a learner needs those before."""
+    if sampling.temperature > 0 and (sampling.top_k or sampling.top_p < 1 or sampling.min_p):
+        raise TurnwiseError(
+            "engine.name=vllm gives log-probs after top-k, top-p and min-p, and learning needs those before: leave them at their defaults "
+            f"(engine.top_p={sampling.top_p:g}, engine.top_k={sampling.top_k}, engine.min_p={sampling.min_p:g}), or use engine.name=native"
+        )
+    refuse(sampling.report, REPORTS, "the vLLM engine")
+
+
+def compare_transfers(engine: VllmEngine) -> None:
+    """Greedy tokens must stay the same if the same weights are transferred again, and their log-probs must be the module's."""
+    before = _greedy(engine)
+    engine.refresh()
+    after = _greedy(engine)
+    model = type(inner_model(engine.model)).__name__
+    if before.token_ids != after.token_ids:
+        raise TurnwiseError(
+            f"engine.name=vllm: transferring its own weights changed the greedy tokens of {model}: {before.token_ids} before, "
+            f"{after.token_ids} after. vLLM cannot replace the weights of this model in place: use engine.name=native or transformers"
+        )
+    gap = gap_to_module(engine, after)
+    if not gap < LARGEST_GAP:
+        raise TurnwiseError(
+            f"engine.name=vllm: with the same weights, its log-probs differ by {gap:.2f} nats per token from those of {model}: vLLM has "
+            "not loaded this model's weights as they are meant"
+        )
+
+
+def _greedy(engine: VllmEngine) -> Response:
+    request = Request(0, _prompt(engine), Sampling(temperature=0.0, max_tokens=min(CHECKED_TOKENS, engine.max_length - 8)))
+    engine.submit([request])
+    (found,) = engine.poll()
+    return found
+
+
+def _prompt(engine: VllmEngine) -> list[int]:
+    words = int(inner_model(engine.model).get_input_embeddings().weight.shape[0])
+    return [derive(0, "vllm", place) % words for place in range(min(8, engine.max_length // 2))]
+
+
+def gap_to_module(engine: VllmEngine, found: Response) -> float:
+    """The mean distance between a greedy response's log-probs and those of the learner's module, for the check's own prompt."""
+    parameter = next(inner_model(engine.model).parameters())
+    if parameter.is_meta or not found.token_ids:
+        return 0.0
+    prompt = _prompt(engine)
+    ids = torch.tensor([prompt + list(found.token_ids)], device=parameter.device)
+    with evaluating(engine.model), torch.no_grad():
+        logits = engine.model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float()
+    own = torch.log_softmax(logits, -1).gather(1, ids[0, len(prompt) :, None])[:, 0].cpu()
+    return float((own - torch.tensor(found.logprobs)).abs().mean())

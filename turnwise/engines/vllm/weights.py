@@ -6,9 +6,8 @@ route is one class, for one whole round:
 
 | route | for |
 |---|---|
-| `local` | workers in this process: tensors are passed on as they are, on any device |
-| `ipc` | workers in other processes of this machine (tensor parallelism): CUDA handles, a copy per GPU, some layers at a time |
-| `reload` | any workers: a checkpoint on disk. Slow; used as the reference for comparisons |
+| `Local` | a worker in this process: tensors are passed on as they are, on any device |
+| `Ipc` | workers in other processes of this machine (tensor parallelism): CUDA handles, a copy per GPU, some layers at a time |
 """
 
 from __future__ import annotations
@@ -106,100 +105,59 @@ def config_folder(model: Any) -> Iterator[str]:
         yield folder
 
 
-def save_for_reload(model: Any, pairs: Pairs, folder: str) -> None:
-    """The weights as a checkpoint of one file, next to the config."""
-    from safetensors.torch import save_file
-
-    inner_model(model).config.save_pretrained(folder)
-    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in pairs}, str(Path(folder) / "model.safetensors"))
-
-
-ROUTES = ("auto", "local", "ipc", "reload")
 CHUNK = 1 << 30  # bytes that are shared at a time
 
 
 class Route(Protocol):
     """Sends one set of weights. `backend` is what vLLM's engine must be made with."""
 
-    backend: str | None
+    backend: str
 
     def begin(self, core: Core) -> None: ...
 
-    def send(self, core: Core, pairs: Pairs, label: str) -> None: ...
+    def send(self, core: Core, pairs: Pairs) -> None: ...
 
 
 class Local:
-    """Workers in this process."""
+    """The one worker is in this process."""
 
-    backend: str | None = LOCAL
+    backend = LOCAL
 
     def begin(self, core: Core) -> None:
-        core.init_weight_transfer_engine({})
+        core.rpc("init_weight_transfer_engine", init_info={})
 
-    def send(self, core: Core, pairs: Pairs, label: str) -> None:
-        core.start_weight_update()
+    def send(self, core: Core, pairs: Pairs) -> None:
+        core.rpc("start_weight_update")
         for chunk in chunks(pairs, CHUNK):
-            core.update_weights({"weights": chunk})
-        core.finish_weight_update(label)
+            core.rpc("update_weights", update_info={"weights": chunk})
+        core.rpc("finish_weight_update")
 
 
 class Ipc:
     """Workers in other processes, one per GPU. Each finds the handle of its own GPU by the GPU's id."""
 
-    backend: str | None = "ipc"
+    backend = "ipc"
 
     def __init__(self, tensor_parallel: int):
         self._gpus = range(tensor_parallel)
 
     def begin(self, core: Core) -> None:
-        core.init_weight_transfer_engine(core.release.ipc_setup)
+        core.rpc("init_weight_transfer_engine", init_info=core.release.ipc_setup)
 
-    def send(self, core: Core, pairs: Pairs, label: str) -> None:
-        core.start_weight_update()
+    def send(self, core: Core, pairs: Pairs) -> None:
+        core.rpc("start_weight_update")
         for chunk in chunks(pairs, CHUNK):
-            kept = [[_copy(tensor, gpu) for gpu in self._gpus] for _, tensor in chunk]
-            core.update_weights(
-                {
-                    "names": [name for name, _ in chunk],
-                    "dtype_names": [str(tensor.dtype).removeprefix("torch.") for _, tensor in chunk],
-                    "shapes": [list(tensor.shape) for _, tensor in chunk],
-                    "ipc_handles": [dict(_handle(copy) for copy in copies) for copies in kept],
-                }
-            )
-            del kept  # only now: a handle does not keep its memory alive
-        core.finish_weight_update(label)
+            copies = [[_copy(tensor, gpu) for gpu in self._gpus] for _, tensor in chunk]
+            info = {
+                "names": [name for name, _ in chunk],
+                "dtype_names": [str(tensor.dtype).removeprefix("torch.") for _, tensor in chunk],
+                "shapes": [list(tensor.shape) for _, tensor in chunk],
+                "ipc_handles": [dict(map(_handle, on_gpus)) for on_gpus in copies],
+            }
+            core.rpc("update_weights", update_info=info)
+            del copies  # only now: a handle does not keep its memory alive
+        core.rpc("finish_weight_update")
         torch.cuda.ipc_collect()
-
-
-class Reload:
-    """Any workers, through a folder on disk."""
-
-    backend: str | None = None
-
-    def __init__(self, model: Any):
-        self._model = model
-
-    def begin(self, core: Core) -> None:
-        """Nothing to set up."""
-
-    def send(self, core: Core, pairs: Pairs, label: str) -> None:
-        with TemporaryDirectory(prefix="turnwise-weights-") as folder:
-            save_for_reload(self._model, pairs, folder)
-            core.reload(folder)
-
-
-def choose(name: str, tensor_parallel: int, model: Any) -> Route:
-    """A route by its name; auto is the fastest one."""
-    if name not in ROUTES:
-        raise TurnwiseError(f"engine.options.transfer takes {', '.join(ROUTES)}, not {name!r}")
-    if name == "local" and tensor_parallel > 1:
-        raise TurnwiseError("engine.options.transfer=local is for one GPU: with tensor_parallel, workers are other processes (use auto)")
-    if name == "ipc" and tensor_parallel == 1:
-        raise TurnwiseError("engine.options.transfer=ipc is for tensor_parallel of 2 and more: one worker runs in this process (use auto)")
-    if name == "auto":
-        name = "local" if tensor_parallel == 1 else "ipc"
-    made: dict[str, Route] = {"local": Local(), "ipc": Ipc(tensor_parallel), "reload": Reload(model)}
-    return made[name]
 
 
 def chunks(pairs: Pairs, most: int) -> Iterator[list[tuple[str, Tensor]]]:
