@@ -71,8 +71,8 @@ from turnwise.envs import make, worker
 from turnwise.envs.worker import GuardedEnvs
 from turnwise.data.tasks import Task
 played = GuardedEnvs(partial(make, {ENV!r}))
-played.reset(0, Task("0"), 1)
-played.step(0, "walk")
+played.perform(0, worker.Reset(Task("0"), 1))
+played.perform(0, "walk")
 print(*sorted({{"numpy", "torch", "pydantic", "email"}} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

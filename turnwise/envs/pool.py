@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -24,9 +23,11 @@ from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.playing import playing
 from turnwise.envs.registry import portable
-from turnwise.envs.worker import Answer, GuardedEnvs, Kept, Request, method_of, perform
+from turnwise.envs.worker import Answer, Ask, GuardedEnvs, Kept, Request, Reset, Restore, Snapshot
 from turnwise.envs.workers import WorkerSlots
 from turnwise.util.errors import TurnwiseError
+
+__all__ = ["Ask", "EnvResult", "Fault", "Pool", "Reset", "Restore", "Snapshot"]
 
 
 class Fault(StrEnum):
@@ -34,31 +35,6 @@ class Fault(StrEnum):
 
     ERROR = "environment fault"
     TIMEOUT = "environment timeout"
-
-
-@dataclass(frozen=True, slots=True)
-class Reset:
-    """The request to start a task."""
-
-    task: Task
-    seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Restore:
-    """The request to start from a snapshot, which was taken in an attempt at this task with this seed."""
-
-    task: Task
-    seed: int
-    state: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The request for a snapshot of the running attempt."""
-
-
-Ask = Reset | Restore | Snapshot | str  # a text is an action
 
 
 class EnvResult(NamedTuple):
@@ -149,50 +125,43 @@ class Pool:
 
     def reset(self, slot: int, task: Task, seed: int = 0) -> EnvResult:
         """Start a task in a slot and wait for its first observation."""
-        self._admit(slot)
-        if self._here is not None:
-            return self._settle(slot, self._play(self._here, Request(slot, task, seed)))
-        self._send(Request(slot, task, seed))
-        return self._await(slot)
+        return self._asked(slot, Reset(task, seed))
 
     def step(self, slot: int, action: str) -> EnvResult:
         """Play one action in a slot and wait for its result."""
-        self._admit(slot, starts=False)
-        if self._here is not None:
-            return self._settle(slot, self._play(self._here, Request(slot, None, 0, action)))
-        self._send(Request(slot, None, 0, action))
-        return self._await(slot)
+        return self._asked(slot, action)
 
     def snapshot(self, slot: int) -> EnvResult:
         """Take a snapshot of a slot's attempt and wait for it: `state` of the result."""
-        self.submit(slot, Snapshot())
-        return self._await(slot)
+        return self._asked(slot, Snapshot())
 
     def restore(self, slot: int, task: Task, seed: int, state: bytes) -> EnvResult:
         """Start a slot from a snapshot, and wait for the observation where the agent stands."""
-        self.submit(slot, Restore(task, seed, state))
-        return self._await(slot)
+        return self._asked(slot, Restore(task, seed, state))
 
-    def submit(self, slot: int, request: Ask) -> None:
-        """Send any request; `results` returns its result."""
-        if isinstance(request, str):
-            return self.submit_step(slot, request)
-        if isinstance(request, Reset):
-            return self.submit_reset(slot, request.task, request.seed)
-        self._admit(slot, starts=isinstance(request, Restore))
-        if isinstance(request, Restore):
-            return self._send(Request(slot, request.task, request.seed, state=request.state))
-        return self._send(Request(slot))
+    def _asked(self, slot: int, ask: Ask) -> EnvResult:
+        if self._here is None:
+            self.submit(slot, ask)
+            return self._await(slot)
+        self._admit(slot, ask)
+        return self._settle(slot, self._play(self._here, slot, ask))
+
+    def submit(self, slot: int, ask: Ask) -> None:
+        """Send a request; `results` returns its result."""
+        self._admit(slot, ask)
+        self._waiting.add(slot)
+        if self._away is not None:
+            self._away.submit(Request(slot, ask))
+        elif self._here is not None:
+            self._done.append(self._settle(slot, self._play(self._here, slot, ask)))
 
     def submit_reset(self, slot: int, task: Task, seed: int = 0) -> None:
         """Start a task in a slot; `results` returns its first observation."""
-        self._admit(slot)
-        self._send(Request(slot, task, seed))
+        self.submit(slot, Reset(task, seed))
 
     def submit_step(self, slot: int, action: str) -> None:
         """Play one action in a slot; `results` returns its result."""
-        self._admit(slot, starts=False)
-        self._send(Request(slot, None, 0, action))
+        self.submit(slot, action)
 
     def results(self, timeout: float | None = None) -> list[EnvResult]:
         """All results that are ready, in the order of arrival. Waits for the first one, at most `timeout` seconds (0: does not wait); empty
@@ -206,46 +175,42 @@ class Pool:
 
     def reset_all(self, starts: Iterable[tuple[int, Task, int]]) -> list[EnvResult]:
         """Start tasks in many slots, given as (slot, task, seed), and wait for all: results in the order requested."""
-        slots = []
-        for slot, task, seed in starts:
-            self.submit_reset(slot, task, seed)
-            slots.append(slot)
-        return [self._await(slot) for slot in slots]
+        return self._all((slot, Reset(task, seed)) for slot, task, seed in starts)
 
     def step_all(self, actions: Iterable[tuple[int, str]]) -> list[EnvResult]:
         """Play one action in each of many slots, given as (slot, action), and wait for all: results in the order requested."""
+        return self._all(actions)
+
+    def _all(self, asks: Iterable[tuple[int, Ask]]) -> list[EnvResult]:
         slots = []
-        for slot, action in actions:
-            self.submit_step(slot, action)
+        for slot, ask in asks:
+            self.submit(slot, ask)
             slots.append(slot)
         return [self._await(slot) for slot in slots]
 
-    def _admit(self, slot: int, starts: bool = True) -> None:
-        if self._open and 0 <= slot < self.size and slot not in self._waiting and (starts or self._playing[slot]):
-            return
+    def _admit(self, slot: int, ask: Ask) -> None:
         if not 0 <= slot < self.size:
             raise TurnwiseError(f"slot {slot} of a pool with the slots 0 to {self.size - 1}")
         if not self._open:
             raise TurnwiseError("this pool is closed")
         if slot in self._waiting:
             raise TurnwiseError(f"slot {slot} has a request whose result was not taken yet: call results() first")
-        raise EpisodeOver(f"slot {slot} has no running episode: reset it first")
+        if not self._playing[slot] and isinstance(ask, str | Snapshot):
+            raise EpisodeOver(f"slot {slot} has no running episode: reset it first")
 
-    def _send(self, request: Request) -> None:
-        self._waiting.add(request.slot)
-        if self._away is not None:
-            self._away.submit(request)
-        elif self._here is not None:
-            self._done.append(self._settle(request.slot, self._play(self._here, request)))
-
-    def _play(self, here: GuardedEnvs, request: Request) -> Answer:
+    def _play(self, here: GuardedEnvs, slot: int, ask: Ask) -> Answer:
         began = time.perf_counter()
-        task, turn = self._at[request.slot]
-        if request.task is not None:
-            task, turn = request.task.id, 0
-        self._at[request.slot] = task, turn + (request.action is not None)
-        with playing.inside(method_of(request), task, turn):
-            answer = perform(here, request)
+        if isinstance(ask, str):
+            task, turn = self._at[slot]
+            self._at[slot] = task, turn + 1
+            method = "step"
+        else:
+            if not isinstance(ask, Snapshot):
+                self._at[slot] = ask.task.id, 0
+            task, turn = self._at[slot]
+            method = type(ask).__name__.lower()
+        with playing.inside(method, task, turn):
+            answer = here.perform(slot, ask)
         self._busy += time.perf_counter() - began
         return answer
 

@@ -267,12 +267,13 @@ def tasks(name: str, split: str = "train", *, n: int | None = None, **options: A
         raise TurnwiseError(f"tasks({name!r}): n must be a non-negative integer, got {n!r}")
     env = make(name, **options)
     try:
-        return _tasks_of(env, name, split, n)
+        return tasks_of(env, name, split, n)
     finally:
         close(env)
 
 
-def _tasks_of(env: Env, name: str, split: str, n: int | None) -> TaskSet:
+def tasks_of(env: Any, name: str, split: str, n: int | None = None) -> TaskSet:
+    """The tasks of one split of an open environment."""
     listing = Capabilities(env).tasks
     if listing is None:
         return numbered(name, split, n)

@@ -19,6 +19,7 @@ import resource
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing import spawn
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
@@ -50,16 +51,37 @@ class Setup(NamedTuple):
     memory_mb: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """The request to start a task."""
+
+    task: Task
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """The request to start from a snapshot, which was taken in an attempt at this task with this seed."""
+
+    task: Task
+    seed: int
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The request for a snapshot of the running attempt."""
+
+
+Ask = Reset | Restore | Snapshot | str  # a text is an action
+
+
 class Request(NamedTuple):
-    """Start one slot (`task` is set, and `state` where it starts from a snapshot), step it (`action` is set), or keep where it stands
-    (neither is set). `silent` marks the replay of a slot whose worker was lost: its answer is checked, not handed out."""
+    """What a slot is asked. `silent` marks the replay of a slot whose worker was lost: its answer is checked, not handed out."""
 
     slot: int
-    task: Task | None = None
-    seed: int = 0
-    action: str | None = None
+    ask: Ask
     silent: bool = False
-    state: bytes | None = None
 
 
 class Failure(NamedTuple):
@@ -85,88 +107,56 @@ def failure(error: BaseException) -> Failure:
     return Failure(one_line(error), "".join(traceback.format_exception(error)), lines)
 
 
-class OpenedEnv(NamedTuple):
-    """An environment of a slot."""
-
-    env: Any
-    can: Capabilities
-
-
 class GuardedEnvs:
     """The environments of one process by slot, created at their first start, and again after a fault."""
 
     def __init__(self, factory: Callable[[], Any]):
         self._factory = factory
-        self._envs: dict[int, OpenedEnv] = {}
+        self._envs: dict[int, Any] = {}
 
-    def reset(self, slot: int, task: Task, seed: int) -> Answer:
+    def perform(self, slot: int, ask: Ask) -> Answer:
+        """What comes of one request."""
         try:
-            env = self._open(slot).env
-            return Transition(read_observation(env.reset(task, seed), env))
+            return self._perform(slot, ask)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # an environment that calls sys.exit must not end the run
-            return self._drop(slot, error)
+            answer = failure(error)
+            self._close(slot)
+            return answer
 
-    def restore(self, slot: int, state: bytes) -> Answer:
-        """Start a slot from a snapshot."""
-        try:
-            env, can = self._open(slot)
-            if can.restore is None:
-                raise TurnwiseError(f"{type(env).__name__} has no restore(state): play the actions again instead")
-            return Transition(read_observation(can.restore(state), env, "restore"))
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            return self._drop(slot, error)
-
-    def snapshot(self, slot: int) -> Answer:
-        """The state of a slot's attempt."""
-        try:
-            env, can = self._envs[slot]
-            return Kept(None if can.snapshot is None else read_snapshot(can.snapshot(), env))
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            return self._drop(slot, error)
-
-    def _open(self, slot: int) -> OpenedEnv:
+    def _perform(self, slot: int, ask: Ask) -> Answer:
+        if isinstance(ask, str):
+            env = self._envs[slot]
+            return read_transition(env.step(ask), env)
+        if isinstance(ask, Snapshot):
+            env = self._envs[slot]
+            snapshot = Capabilities(env).snapshot
+            return Kept(None if snapshot is None else read_snapshot(snapshot(), env))
         if slot not in self._envs:
-            env = self._factory()
-            self._envs[slot] = OpenedEnv(env, Capabilities(env))
-        return self._envs[slot]
-
-    def step(self, slot: int, action: str) -> Answer:
-        try:
-            env = self._envs[slot].env
-            return read_transition(env.step(action), env)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            return self._drop(slot, error)
-
-    def _drop(self, slot: int, error: BaseException) -> Failure:
-        answer = failure(error)
-        self._close(self._envs.pop(slot, None))
-        return answer
+            self._envs[slot] = self._factory()
+        env = self._envs[slot]
+        if isinstance(ask, Reset):
+            return Transition(read_observation(env.reset(ask.task, ask.seed), env))
+        if (restore := Capabilities(env).restore) is None:
+            raise TurnwiseError(f"{type(env).__name__} has no restore(state): play the actions again instead")
+        return Transition(read_observation(restore(ask.state), env, "restore"))
 
     def load_ahead(self, task: Task) -> None:
         """Load what a reset to this task will need, if the environment can. An error is one of that reset, which has it too."""
-        first = next(iter(self._envs.values()), None)
-        if first is not None and first.can.load_ahead is not None:
+        if self._envs and (load := Capabilities(next(iter(self._envs.values()))).load_ahead) is not None:
             with contextlib.suppress(Exception):
-                first.can.load_ahead(task)
+                load(task)
 
     def close(self) -> None:
         for slot in list(self._envs):
-            self._close(self._envs.pop(slot))
+            self._close(slot)
 
-    @staticmethod
-    def _close(opened: OpenedEnv | None) -> None:
+    def _close(self, slot: int) -> None:
         # Closing is a courtesy: an environment that is broken already may well fail here too.
         with contextlib.suppress(Exception, SystemExit, GeneratorExit):
-            if opened is not None:
-                opened.can.close()
+            if slot in self._envs:
+                Capabilities(self._envs.pop(slot)).close()
 
 
 def serve(connection: Connection) -> None:
@@ -190,7 +180,7 @@ def play_requests(
     busy = 0.0
     while (request := inbox.get()) is not None:
         began = time.perf_counter()
-        answer = _pack(_explained(perform(envs, request), memory_mb))
+        answer = _pack(_explained(envs.perform(request.slot, request.ask), memory_mb))
         busy += time.perf_counter() - began
         connection.send_bytes(answer + BUSY.pack(busy))
     envs.close()
@@ -213,22 +203,6 @@ def _factory(setup: Setup) -> Callable[[], Any]:
             raise RuntimeError(f"the worker cannot make the environment: {reason.message}\n{reason.traceback}")
 
         return cannot_make
-
-
-def perform(envs: GuardedEnvs, request: Request) -> Answer:
-    """What comes of one request."""
-    if request.action is not None:
-        return envs.step(request.slot, request.action)
-    if request.task is None:
-        return envs.snapshot(request.slot)
-    if request.state is not None:
-        return envs.restore(request.slot, request.state)
-    return envs.reset(request.slot, request.task, request.seed)
-
-
-def method_of(request: Request) -> str:
-    """The environment's method that a request calls."""
-    return "step" if request.action is not None else "snapshot" if request.task is None else "restore" if request.state else "reset"
 
 
 def _explained(answer: Answer, memory_mb: int | None) -> Answer:

@@ -33,11 +33,10 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from turnwise.data.tasks import Task
 from turnwise.envs import guard
 from turnwise.envs import worker as child
 from turnwise.envs.base import Transition
-from turnwise.envs.worker import BUSY, MEGABYTE, Answer, Failure, Kept, Request, Setup, failure, play_requests
+from turnwise.envs.worker import BUSY, MEGABYTE, Answer, Failure, Kept, Request, Reset, Restore, Setup, Snapshot, failure, play_requests
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.terminal import say
 
@@ -213,9 +212,7 @@ def kill_all(workers: list[Worker]) -> None:
 class Episode:
     """What a slot has played so far: enough to play it again elsewhere."""
 
-    task: Task
-    seed: int
-    state: bytes | None = None  # the snapshot that it started from
+    start: Reset | Restore
     text: str = ""  # the last observation
     actions: list[str] = field(default_factory=list)
     moved: bool = False  # its worker was lost: play it again before the next step
@@ -254,13 +251,12 @@ class WorkerSlots:
         worker = self._workers[index]
         if worker.process.poll() is not None and not worker.pending:
             worker = self._replace(index)  # it died between requests: no attempt is to blame
-        if request.task is not None:
-            self._episodes[request.slot] = Episode(request.task, request.seed, request.state)
+        if isinstance(request.ask, Reset | Restore):
+            self._episodes[request.slot] = Episode(request.ask)
         elif (episode := self._episodes[request.slot]).moved:
             episode.moved = False
-            worker.send(Request(request.slot, episode.task, episode.seed, silent=True, state=episode.state))
-            for action in episode.actions:
-                worker.send(Request(request.slot, action=action, silent=True))
+            for ask in (episode.start, *episode.actions):
+                worker.send(Request(request.slot, ask, silent=True))
         worker.send(request)
 
     def gather(self, until: float) -> list[tuple[int, Answer, bool]]:
@@ -304,14 +300,14 @@ class WorkerSlots:
             elif isinstance(answer, Transition):
                 episode.replayed = answer.observation.text
             return
-        if request.task is None and episode.replayed not in (None, episode.text):
+        if isinstance(request.ask, str | Snapshot) and episode.replayed not in (None, episode.text):
             episode.lost = episode.lost or Failure(DIVERGED)
         episode.replayed = None
         answer = episode.lost or answer
         if isinstance(answer, Transition):
             episode.text = answer.observation.text
-            if request.action is not None:
-                episode.actions.append(request.action)
+            if isinstance(request.ask, str):
+                episode.actions.append(request.ask)
         self._answers.append((request.slot, answer, False))
 
     def _enforce_limits(self) -> None:

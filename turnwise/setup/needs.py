@@ -100,7 +100,7 @@ def _missing(name: str, config: Config, task: Task | None, environment: Any) -> 
         )
     if level == "env":
         names = EXPERT if column == "expert" else (column,)
-        there = environment is None or any(Capabilities(environment).has_method(name) for name in names)
+        there = environment is None or any(Capabilities(environment).method(name) for name in names)
         return "" if there else f"{config.env.name} has no {' or '.join(f'{name}()' for name in names)}"
     if level == "model":
         return f"add a section [models.{column}] to the recipe"
