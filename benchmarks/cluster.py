@@ -380,8 +380,8 @@ def measure_kills(options: argparse.Namespace) -> dict[str, Any]:
 
     Every schedule is trained once to its end, then several times with SIGKILL (or SIGTERM, SIGINT) at one or two random moments, and
     resumed each time. What is left must equal what the whole run left: the log without its times, the evaluations, the texts, bitwise
-    identical weights. It takes minutes: tests/setup/test_exact_resume.py does a little of it. Every run is a fork of this process, which has
-    loaded torch and never used it. `tests/cluster/kills.py` kills the processes of a cluster."""
+    identical weights. It takes minutes: tests/setup/test_exact_resume.py does a little of it. Every run is a fork of this process, which
+    has loaded torch and never used it. `tests/cluster/kills.py` kills the processes of a cluster."""
     results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         for name, changes in SCHEDULES.items():

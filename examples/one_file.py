@@ -2,7 +2,8 @@
 
     python examples/one_file.py                # a tiny GPT learns to walk along a number line, in a minute or two on a laptop
 
-Turnwise trains the same weights, bit by bit (examples/one_file.toml; tests/docs/test_one_file.py compares all tensors after three iterations).
+Turnwise trains the same weights, bit by bit (examples/one_file.toml; tests/docs/test_one_file.py compares all tensors after three
+iterations).
 Whatever this file leaves out is engineering: speed, other models and environments, checkpoints, clusters. The method is all here:
 
     tasks ─► rollouts ─► GiGPO advantages ─► clipped loss ─► AdamW step
