@@ -21,7 +21,6 @@ from seats_env import Race
 from toy_env import Corridor
 
 from turnwise import TurnwiseError
-from turnwise.cluster.chunks import Chunk, ChunkReceiver, Pace
 from turnwise.cluster.collecting import RemoteCollector
 from turnwise.cluster.prefetch import Prefetcher, Settings
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
@@ -96,7 +95,6 @@ class FakeRay:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnwise.cluster.workers.import_ray", FakeRay)
-    monkeypatch.setattr(RolloutWorker, "pace", Pace(every=0.0005, few=1))  # what is played travels at once
 
 
 class Dies:
@@ -282,37 +280,6 @@ def test_an_engine_that_dies_at_any_turn_changes_nothing(fake: None, engine: int
     found, workers = trained(dies.start)
     assert dies.struck and workers.counts["lost_engines"] == 1
     assert found.batches == alone().batches and len(found.learned) == len(set(found.learned)) == 3 * GROUPS * SIZE
-
-
-@pytest.mark.parametrize("env", [Corridor, Race])
-def test_what_is_played_travels_meanwhile_and_what_a_lost_engine_has_sent_does_not_count(
-    fake: None, monkeypatch: pytest.MonkeyPatch, env: Any
-) -> None:
-    """An engine plays on after a chunk was taken. The first one dies then."""
-    handles: list[Handle] = []
-    taken: list[int] = []
-    take = ChunkReceiver.take
-
-    def note(arrival: ChunkReceiver, chunk: Chunk) -> None:
-        taken.append(len(handles))
-        take(arrival, chunk)
-
-    def strike(parts: LightParts) -> None:
-        until = time.monotonic() + 30.0
-        while parts.turns == 5 and len(handles) not in taken and time.monotonic() < until:
-            time.sleep(0.001)
-        if parts.turns == 5 and len(handles) == 1:
-            handles[0].die()
-
-    def start(number: int) -> Handle:
-        handles.append(Handle(lambda hooks: LightParts(hooks, strikes=strike, env=env), number))
-        return handles[-1]
-
-    monkeypatch.setattr(ChunkReceiver, "take", note)
-    found, workers = trained(start, engines=1)
-    assert workers.counts["lost_engines"] == 1 and {1, 2} <= set(taken)
-    undisturbed = alone(env=env)
-    assert found.batches == undisturbed.batches and found.weight == undisturbed.weight
 
 
 def test_an_engine_that_always_dies_costs_its_share_and_not_the_run(fake: None) -> None:
