@@ -23,7 +23,7 @@ from turnwise import TurnwiseError
 from turnwise.cluster.placement import Demand, Node, crowded, lacking, place
 from turnwise.cluster.probe import here as installed_here
 from turnwise.cluster.probe import problems
-from turnwise.cluster.start import connect, free_port, protect_token
+from turnwise.cluster.start import connect, protect_token
 from turnwise.collect.games import PLAYER_OFFSET
 from turnwise.recipe.schema import Config
 from turnwise.recipe.writing import content_hash, to_toml
@@ -87,7 +87,7 @@ def test_a_missing_ray_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         connect()
 
 
-def test_an_address_that_does_not_answer_and_a_port_in_use_are_reported_at_once() -> None:
+def test_an_address_that_does_not_answer_is_reported_at_once() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -95,12 +95,6 @@ def test_an_address_that_does_not_answer_and_a_port_in_use_are_reported_at_once(
             connect(f"127.0.0.1:{port}")
     with pytest.raises(TurnwiseError, match="host:port"):
         connect("somewhere")
-    with socket.socket() as taken:
-        taken.bind(("", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(TurnwiseError, match="is in use"):
-            free_port(port)
 
 
 LOCAL = """
@@ -110,7 +104,7 @@ from pathlib import Path
 os.umask(0)
 from turnwise.cluster.start import connect, import_ray, leave
 
-started = connect(cpus=1)
+started = connect()
 ray = import_ray()
 assert ray.get(ray.remote(lambda: 1).remote()) == 1
 

@@ -22,7 +22,7 @@ from toy_env import Corridor
 
 from turnwise import TurnwiseError
 from turnwise.cluster.collecting import RemoteCollector
-from turnwise.cluster.prefetch import Prefetcher, Settings
+from turnwise.cluster.prefetch import Prefetcher
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
 from turnwise.cluster.work import Spec
 from turnwise.cluster.worker import RolloutWorker
@@ -130,7 +130,7 @@ def trained(
     engine.refresh()
 
     def begin(plan: Any, first: int, n: int | None) -> Prefetcher:
-        return Prefetcher(made, Settings(own, plan, GROUPS, staleness, Spec(training=True), first, n))
+        return Prefetcher(made, on_demand, plan, staleness, Spec(training=True), first, n)
 
     on_demand = LocalSource(own, GROUPS, lambda: RemoteCollector(access), lambda: engine)
     source = ClusterSource(on_demand, lambda: engine, begin if staleness else None)
@@ -398,9 +398,8 @@ def test_a_checkpoint_keeps_what_was_learned_from_and_not_what_was_collected_ahe
     access = Access(workers)
     engine = RemoteEngine(access, Sender(learner))
     engine.refresh()
-    settings = Settings(own, plan, GROUPS, 3, Spec(training=True), 0, 8)
     on_demand = LocalSource(own, GROUPS, RemoteCollector, lambda: engine)  # type: ignore[arg-type]
-    source = ClusterSource(on_demand, lambda: engine, lambda *_: Prefetcher(workers, settings))
+    source = ClusterSource(on_demand, lambda: engine, lambda *_: Prefetcher(workers, on_demand, plan, 3, Spec(training=True), 0, 8))
     marks = []
     for number, _ in enumerate(source.batches(plan, n=8)):
         marks.append((source.mark(plan).used, own.used))
