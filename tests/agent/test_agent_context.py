@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_tokenizers import ALL, AMNESIC, FORGETFUL, LLAMA, QWEN, tokenizer
+from agent_tokenizers import ALL, FORGETFUL, LLAMA, tokenizer
 from context_cases import make, seen, text
 
-from turnwise.agent import Agent, AgentSettings, Parsed, make_context
+from turnwise.agent import Agent, AgentSettings, Parsed
 from turnwise.data.tasks import Task
 from turnwise.envs.base import Observation
 from turnwise.learn.tiny import build_tokenizer
@@ -70,12 +70,6 @@ def test_a_window_is_as_long_as_asked_for(history: int, expected: list[int]) -> 
     agent = make(context="window", history=history)
     shown = text(agent, play(agent, 4)[0][-1])
     assert [n for n in range(1, 5) if f"Your action: go to desk {n}\n" in shown] == expected
-
-
-def test_help_is_never_listed_and_nothing_is_where_actions_are_not_shown() -> None:
-    agent, silent = make(), make(show_actions=False)
-    assert "look" in text(agent, play(agent, 0)[0][0]) and "help" not in text(agent, play(agent, 0)[0][0]).split("one per line")[1]
-    assert "one per line" not in text(silent, play(silent, 0)[0][0])
 
 
 def test_a_window_that_is_too_long_drops_its_oldest_turns_first() -> None:
@@ -141,12 +135,6 @@ def test_a_rewriting_template_is_noted_once_in_the_log(caplog: pytest.LogCapture
     ]
 
 
-def test_a_template_without_history_is_refused_at_the_start() -> None:
-    make(AMNESIC, context="window")
-    with pytest.raises(TurnwiseError, match="context = 'window'"):
-        make(AMNESIC, context="full")
-
-
 def test_a_tool_answers_in_its_own_role_where_the_template_has_one() -> None:
     agent = make(context="full", prompt="tool")
     shown = text(agent, play(agent, 1)[0][-1])
@@ -163,15 +151,6 @@ def test_a_response_that_called_no_tool_gets_an_ordinary_message() -> None:
     context.record(said, agent.read(said, FIRST)[1], seen(1))
     shown = text(agent, context.prompt())
     assert "<tool_response>" not in shown and "You arrive at place 1." in shown
-
-
-def test_observations_with_broken_unicode_are_shown() -> None:
-    for context in ("window", "full"):
-        agent = make(context=context)
-        made = agent.context()
-        made.start(TASK, Observation("a \ud800", actions=("b \udfff",)))
-        made.record(agent.write("b"), Parsed("b \ud800"), Observation("c \ud800"))
-        assert made.prompt().fits
 
 
 def test_the_goal_comes_from_the_first_observation_or_the_task() -> None:
@@ -261,12 +240,6 @@ def test_wrong_contexts_are_clear_errors(tmp_path: Path) -> None:
             make(context=name)
     with pytest.raises(TurnwiseError, match=r"option of context .*: 'kep'"):
         make(context=example("notes.py", tmp_path) + ":Notes", options={"kep": 2})
-
-
-def test_make_context_needs_nothing_else() -> None:
-    context = make_context("window", tokenizer(QWEN), AgentSettings())
-    context.start(TASK, FIRST)
-    assert context.prompt().fits
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,16 +16,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cluster_runs import SEATS, in_one_process, same, trained
+from cluster_runs import SEATS, same, trained
 from conftest import ROOT, Cli
-from safetensors.torch import load_file
 
-import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.cluster.placement import Demand, Node, crowded, lacking, place
 from turnwise.cluster.probe import here as installed_here
 from turnwise.cluster.probe import problems
-from turnwise.cluster.start import connect, free_port
+from turnwise.cluster.start import connect, protect_token
 from turnwise.collect.games import PLAYER_OFFSET
 from turnwise.recipe.schema import Config
 from turnwise.recipe.writing import content_hash, to_toml
@@ -38,10 +37,6 @@ from turnwise.setup.training import build_training
 
 QUICKSTART = ROOT / "recipes" / "quickstart.toml"
 STORE = 80 * 2**20  # bytes of shared memory per node
-QUICK: dict[str, Any] = {  # the quickstart, shorter: warm start, two updates, evaluations
-    "iterations": 2, "collect.groups": 2, "collect.group_size": 4, "sft.tasks": 24, "sft.steps": 6, "sft.at_least": None, "eval.n": 2,
-    "eval.every": 0, "env.tasks": 40, "threads": 1,
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +87,7 @@ def test_a_missing_ray_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         connect()
 
 
-def test_an_address_that_does_not_answer_and_a_port_in_use_are_reported_at_once() -> None:
+def test_an_address_that_does_not_answer_is_reported_at_once() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -100,12 +95,6 @@ def test_an_address_that_does_not_answer_and_a_port_in_use_are_reported_at_once(
             connect(f"127.0.0.1:{port}")
     with pytest.raises(TurnwiseError, match="host:port"):
         connect("somewhere")
-    with socket.socket() as taken:
-        taken.bind(("", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(TurnwiseError, match="is in use"):
-            free_port(port)
 
 
 LOCAL = """
@@ -115,7 +104,7 @@ from pathlib import Path
 os.umask(0)
 from turnwise.cluster.start import connect, import_ray, leave
 
-started = connect(cpus=1)
+started = connect()
 ray = import_ray()
 assert ray.get(ray.remote(lambda: 1).remote()) == 1
 
@@ -144,19 +133,25 @@ leave(started)
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads the sockets of Linux")
-@pytest.mark.parametrize("token", ["", "an older token"])
-def test_ray_on_one_machine_listens_to_itself_alone_and_nobody_else_can_read_its_token(tmp_path: Path, token: str) -> None:
-    if token:
-        (tmp_path / ".ray").mkdir()
-        (tmp_path / ".ray" / "auth_token").write_text(token)
-        (tmp_path / ".ray" / "auth_token").chmod(0o644)
+def test_ray_on_one_machine_listens_to_itself_alone_and_nobody_else_can_read_its_token(tmp_path: Path) -> None:
     known = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     done = subprocess.run([sys.executable, "-c", LOCAL], env={**known, "HOME": str(tmp_path)}, capture_output=True, text=True, check=False)
     lines = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
     assert done.returncode == 0, done.stderr
     loopback = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
     assert lines["listening"] and set(lines["listening"].split()) <= loopback
-    assert lines["token"] == f"0o600 {len(token) or 64} 1"
+    assert lines["token"] == "0o600 64 1"
+
+
+def test_an_older_token_stays_and_is_hidden_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = tmp_path / ".ray" / "auth_token"
+    token.parent.mkdir()
+    token.write_text("an older token")
+    token.chmod(0o644)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    protect_token()
+    assert token.read_text() == "an older token" and token.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
@@ -353,50 +348,9 @@ def test_check_says_that_a_recipe_for_any_device_gets_no_gpu() -> None:
 # -- the same weights --------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The weights of self-play in one process."""
-    return trained(tmp_path_factory.mktemp("plain"), "plain", **SEATS)
-
-
-def seats_of(folder: Path, iteration: int) -> list[int]:
-    """The seat of every trajectory that was learned from."""
-    found = stored_trajectories(Run(folder), iteration)
+def test_one_engine_gives_the_weights_of_one_process_for_both_players_of_a_game(nodes: Any, tmp_path: Path) -> None:
+    plain, clustered = (trained(tmp_path, name, **SEATS, **more) for name, more in (("plain", {}), ("one", {"cluster.engines": 1})))
+    assert same(plain, clustered) and not same(trained(tmp_path, "untrained", iterations=0, **SEATS), plain)
+    found = stored_trajectories(Run(next(tmp_path.glob("one*"))), 2)
     assert all({turn.info["seat"] for turn in one.turns} == {int(one.id) // PLAYER_OFFSET} for one in found)
-    return [int(one.id) // PLAYER_OFFSET for one in found]
-
-
-def test_one_engine_gives_the_weights_of_one_process_for_both_seats_of_a_game(nodes: Any, plain: dict[str, Any], tmp_path: Path) -> None:
-    assert same(trained(tmp_path, "one", **SEATS, **{"cluster.engines": 1}), plain)
-    seats = seats_of(next(tmp_path.glob("one*")), 2)
-    assert seats.count(0) == seats.count(1) == 3 * 4
-    assert not same(trained(tmp_path, "untrained", iterations=0, **SEATS), plain)
-
-
-def test_the_quickstart_agent_gets_the_same_weights_on_a_cluster_of_nodes_as_in_one_process(nodes: Any, tmp_path: Path) -> None:
-    def weights(name: str, **changes: Any) -> dict[str, Any]:
-        given = QUICK | {"out": str(tmp_path), "name": name} | changes
-        return load_file(tw.train(QUICKSTART, quiet=True, **given).folder / "model" / "model.safetensors")
-
-    plain = weights("plain")
-    assert same(plain, weights("cluster", **{"cluster.engines": 1}))
-    assert not same(plain, weights("untrained", iterations=0))
-
-
-def test_ahead_of_the_learner_whole_games_are_learned_from_within_the_bound(nodes: Any, plain: dict[str, Any], tmp_path: Path) -> None:
-    found = trained(tmp_path, "ahead", **SEATS, **{"cluster.engines": 1, "cluster.staleness": 1, "eval.every": 0})
-    folder = next(tmp_path.glob("ahead*"))
-    for iteration in (1, 2):
-        seats = seats_of(folder, iteration)
-        assert seats.count(0) == seats.count(1) == 3 * 4
-        versions = {turn.version for one in stored_trajectories(Run(folder), iteration) for turn in one.turns}
-        assert all(iteration - 2 <= version <= iteration - 1 for version in versions)
-    assert found.keys() == plain.keys()
-
-
-def test_two_engines_give_the_weights_of_their_shares_one_after_the_other(
-    nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = trained(tmp_path, "two", **{"cluster.engines": 2})
-    in_one_process(monkeypatch)
-    assert same(found, trained(tmp_path, "shares", **{"cluster.engines": 2}))
+    assert Counter(int(one.id) // PLAYER_OFFSET for one in found) == {0: 3 * 4, 1: 3 * 4}

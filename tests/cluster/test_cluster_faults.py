@@ -1,34 +1,28 @@
 """Engines, workers and nodes that die: the run ends, nothing is counted twice, and in step the result is that of an undisturbed run.
 
-Most tests have threads instead of Ray, which lets them choose the moment exactly; those at the end kill real processes.
+Threads stand for the actors of Ray, which lets the tests choose the moment exactly; `test_cluster_kills.py` kills real processes.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cluster.nodes import PATIENT, tried
-from cluster_light import GROUPS, SIZE, Fate, Learner, LightParts, Make, Sender, alone, places, run
-from conftest import TEST_PATHS
+from cluster_light import GROUPS, SIZE, Learner, LightParts, Sender, alone, places, run
 from seats_env import Race
 from toy_env import Corridor
 
 from turnwise import TurnwiseError
-from turnwise.cluster.chunks import Chunk, ChunkReceiver, Pace
 from turnwise.cluster.collecting import RemoteCollector
-from turnwise.cluster.placement import nodes, prefers
-from turnwise.cluster.prefetch import Prefetcher, Settings
+from turnwise.cluster.prefetch import Prefetcher
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
 from turnwise.cluster.work import Spec
 from turnwise.cluster.worker import RolloutWorker
@@ -43,8 +37,6 @@ from turnwise.methods.planning import Plain
 
 ray = pytest.importorskip("ray")
 LOST = ray.exceptions.RayActorError
-STORE = 80 * 2**20  # bytes of shared memory per node
-REAL = 180.0  # seconds for a real process to make progress: a slow start on a busy machine is not a loss
 
 
 class Handle:
@@ -103,7 +95,6 @@ class FakeRay:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnwise.cluster.workers.import_ray", FakeRay)
-    monkeypatch.setattr(RolloutWorker, "pace", Pace(every=0.0005, few=1))  # what is played travels at once
 
 
 class Dies:
@@ -139,7 +130,7 @@ def trained(
     engine.refresh()
 
     def begin(plan: Any, first: int, n: int | None) -> Prefetcher:
-        return Prefetcher(made, Settings(own, plan, GROUPS, staleness, Spec(training=True), first, n))
+        return Prefetcher(made, on_demand, plan, staleness, Spec(training=True), first, n)
 
     on_demand = LocalSource(own, GROUPS, lambda: RemoteCollector(access), lambda: engine)
     source = ClusterSource(on_demand, lambda: engine, begin if staleness else None)
@@ -283,43 +274,12 @@ def test_engines_load_their_own_next_tasks_while_they_have_nothing_else_to_do(fa
 
 
 @pytest.mark.parametrize("engine", [0, 1])
-@pytest.mark.parametrize("turn", [1, 2, 5, 9, 14, 15, 20, 27, 33, 40])
+@pytest.mark.parametrize("turn", [1, 5, 14, 20, 40])
 def test_an_engine_that_dies_at_any_turn_changes_nothing(fake: None, engine: int, turn: int) -> None:
     dies = Dies(engine, turn)
     found, workers = trained(dies.start)
     assert dies.struck and workers.counts["lost_engines"] == 1
     assert found.batches == alone().batches and len(found.learned) == len(set(found.learned)) == 3 * GROUPS * SIZE
-
-
-@pytest.mark.parametrize("env", [Corridor, Race])
-def test_what_is_played_travels_meanwhile_and_what_a_lost_engine_has_sent_does_not_count(
-    fake: None, monkeypatch: pytest.MonkeyPatch, env: Any
-) -> None:
-    """An engine plays on after a chunk was taken. The first one dies then."""
-    handles: list[Handle] = []
-    taken: list[int] = []
-    take = ChunkReceiver.take
-
-    def note(arrival: ChunkReceiver, chunk: Chunk) -> None:
-        taken.append(len(handles))
-        take(arrival, chunk)
-
-    def strike(parts: LightParts) -> None:
-        until = time.monotonic() + 30.0
-        while parts.turns == 5 and len(handles) not in taken and time.monotonic() < until:
-            time.sleep(0.001)
-        if parts.turns == 5 and len(handles) == 1:
-            handles[0].die()
-
-    def start(number: int) -> Handle:
-        handles.append(Handle(lambda hooks: LightParts(hooks, strikes=strike, env=env), number))
-        return handles[-1]
-
-    monkeypatch.setattr(ChunkReceiver, "take", note)
-    found, workers = trained(start, engines=1)
-    assert workers.counts["lost_engines"] == 1 and {1, 2} <= set(taken)
-    undisturbed = alone(env=env)
-    assert found.batches == undisturbed.batches and found.weight == undisturbed.weight
 
 
 def test_an_engine_that_always_dies_costs_its_share_and_not_the_run(fake: None) -> None:
@@ -402,7 +362,7 @@ def test_ahead_of_the_learner_all_engines_have_work_even_if_one_gets_its_weights
     assert {(batch, engine) for batch in range(4) for engine in (0, 1)} == set(given)
 
 
-@pytest.mark.parametrize("turn", [1, 7, 20, 33, 50])
+@pytest.mark.parametrize("turn", [1, 20, 50])
 @pytest.mark.parametrize("staleness", [1, 3])
 def test_ahead_of_the_learner_a_lost_engine_costs_nothing_but_time(fake: None, turn: int, staleness: int) -> None:
     dies = Dies(None, turn)
@@ -438,9 +398,8 @@ def test_a_checkpoint_keeps_what_was_learned_from_and_not_what_was_collected_ahe
     access = Access(workers)
     engine = RemoteEngine(access, Sender(learner))
     engine.refresh()
-    settings = Settings(own, plan, GROUPS, 3, Spec(training=True), 0, 8)
     on_demand = LocalSource(own, GROUPS, RemoteCollector, lambda: engine)  # type: ignore[arg-type]
-    source = ClusterSource(on_demand, lambda: engine, lambda *_: Prefetcher(workers, settings))
+    source = ClusterSource(on_demand, lambda: engine, lambda *_: Prefetcher(workers, on_demand, plan, 3, Spec(training=True), 0, 8))
     marks = []
     for number, _ in enumerate(source.batches(plan, n=8)):
         marks.append((source.mark(plan).used, own.used))
@@ -459,81 +418,3 @@ def test_a_game_with_two_seats_is_played_whole_whatever_is_lost(fake: None) -> N
     found, _ = trained(dies.start, staleness=2, batches=4)
     games = range(4 * GROUPS * SIZE)
     assert dies.struck and sorted(map(int, found.learned)) == sorted([*games, *(number + PLAYER_OFFSET for number in games)])
-
-
-# -- real processes ----------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """A head without room, and two nodes on this machine."""
-    from ray.cluster_utils import Cluster
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in PATIENT.items():
-            patch.setenv(name, value)
-        patch.setenv("PYTHONPATH", os.pathsep.join([*TEST_PATHS, os.environ.get("PYTHONPATH", "")]))
-        head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE}
-        made = tried(lambda: Cluster(initialize_head=True, head_node_args=head))
-        tried(lambda: made.add_node(num_cpus=2, object_store_memory=STORE))
-        ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
-        yield made
-        ray.shutdown()
-        made.shutdown()
-
-
-def starts_actor(fate: Fate | None, workers: int = 0) -> Callable[[int], Any]:
-    def start(number: int) -> Any:
-        actor = ray.remote(RolloutWorker).options(num_cpus=1, max_restarts=0, max_concurrency=16)
-        return actor.remote(Make(number, fate, workers), number)
-
-    return start
-
-
-@pytest.mark.parametrize(("what", "turn"), [("engine", 1), ("engine", 17), ("worker", 2), ("worker", 13)])
-def test_a_killed_process_changes_nothing(cluster: Any, tmp_path: Path, what: str, turn: int) -> None:
-    fate = Fate(what, turn, 0, str(tmp_path / "struck"))
-    found, workers = trained(starts_actor(fate, workers=int(what == "worker")), deadline=REAL)
-    assert (tmp_path / "struck").exists() and found.batches == alone().batches
-    assert workers.counts["lost_engines"] == float(what == "engine")
-
-
-class Sits:
-    """Takes a core."""
-
-    def here(self) -> str:
-        return str(ray.get_runtime_context().get_node_id())
-
-
-def test_a_process_whose_place_was_taken_starts_on_another_node(cluster: Any) -> None:
-    """Ray itself would wait for the place, as long as its node lives."""
-    more = tried(lambda: cluster.add_node(num_cpus=1, object_store_memory=STORE))
-    full = next(node for node in nodes() if node.id == more.node_id)
-    sits = ray.remote(Sits).options(num_cpus=1, scheduling_strategy=prefers(full))
-    first = sits.remote()
-    assert ray.get(first.here.remote(), timeout=120) == full.id, "the preferred one, if it has room"
-    second = sits.remote()
-    assert ray.get(second.here.remote(), timeout=120) != full.id
-    ray.kill(first)
-    ray.kill(second)
-    cluster.remove_node(more)
-
-
-def test_a_lost_node_changes_nothing(cluster: Any, tmp_path: Path) -> None:
-    more = tried(lambda: cluster.add_node(num_cpus=2, resources={"doomed": 2}, object_store_memory=STORE))
-    mark = tmp_path / "struck"
-    fate = Fate("node", 9, 0, str(mark))
-
-    def doomed(number: int) -> Any:
-        where = {} if mark.exists() else {"resources": {"doomed": 1}}
-        actor = ray.remote(RolloutWorker).options(num_cpus=1, max_restarts=0, max_concurrency=16, **where)
-        return actor.remote(Make(number, fate), number)
-
-    def strike() -> None:
-        while not mark.exists():
-            time.sleep(0.02)
-        cluster.remove_node(more, allow_graceful=False)
-
-    threading.Thread(target=strike, daemon=True).start()
-    found, workers = trained(doomed, deadline=REAL)
-    assert workers.counts["lost_engines"] >= 1 and found.batches == alone().batches

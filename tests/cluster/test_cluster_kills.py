@@ -1,8 +1,8 @@
-"""Kills by SIGKILL, at ten moments for each kind of process: the driver, engines, processes of environments, nodes. Every run ends, nothing
-is counted twice, and what is learned is bitwise what an undisturbed run learns.
+"""Kills by SIGKILL, at many moments for each kind of process: driver, engines, processes of environments, nodes. Every run ends, nothing is
+counted twice, and what is learned is bitwise what an undisturbed run learns.
 
-The engines here have no model and start in a second, so that ten deaths fit into a test; `test_cluster_gang.py` kills learner ranks at ten
-moments, and `make test-cluster` does the same to whole runs with a model.
+The engines here have no model and start in a second, so that ten deaths fit into a test; `test_cluster_ranks.py` kills learner ranks, and
+`make test-cluster` kills all of them, ten times each, in whole runs with a model.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from cluster_light import Sender as Sends
 from conftest import ROOT, TEST_PATHS
 
 from turnwise.cluster.collecting import RemoteCollector
+from turnwise.cluster.placement import nodes, prefers
 from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
 from turnwise.cluster.workers import RolloutWorkers
 from turnwise.collect.source import LocalSource
@@ -31,12 +32,11 @@ from turnwise.runs.folder import Run
 
 ray = pytest.importorskip("ray")
 NOTICES = {"RAY_health_check_period_ms": "300", "RAY_health_check_failure_threshold": "2"}  # how soon Ray knows that a node is dead
-BATCHES = 11  # one for each strike, and one to notice the last
 PLAYING = ("has learned", "has work", "first turn", "turn", "attempt ends", "work is done", "takes weights", "has weights", "learns")
 MOMENTS = {
     "engine": ("starts", *PLAYING),
     "worker": ("reset", "was reset", "step", "stepped", "last step", "turn", "attempt ends", "work is done", "learns", "takes weights"),
-    "node": ("started", *PLAYING),
+    "node": ("started", "turn", "takes weights", "learns"),
 }
 
 
@@ -92,14 +92,31 @@ def trained(learner: DoomedLearner) -> tuple[DoomedLearner, RolloutWorkers]:
     engine.refresh()
     source = ClusterSource(LocalSource(places(), GROUPS, lambda: RemoteCollector(access), lambda: engine), lambda: engine)
     try:
-        run(source, engine, learner, BATCHES)
+        run(source, engine, learner, len(learner.doom.strikes) + 1)  # one batch to notice the last strike
         return learner, workers
     finally:
         access.close()
 
 
+class Sits:
+    """Takes a core."""
+
+    def here(self) -> str:
+        return str(ray.get_runtime_context().get_node_id())
+
+
+def test_a_process_whose_node_has_no_room_starts_on_another_node(add: Callable[[], None]) -> None:
+    """Ray itself would wait for room, as long as the node lives."""
+    full = next(node for node in nodes() if node.cpus)
+    taken = [ray.remote(Sits).options(num_cpus=1, scheduling_strategy=prefers(full)).remote() for _ in range(full.cpus + 1)]
+    *preferred, elsewhere = [ray.get(one.here.remote(), timeout=120) for one in taken]
+    assert preferred == [full.id] * full.cpus and elsewhere != full.id
+    for one in taken:
+        ray.kill(one)
+
+
 @pytest.mark.parametrize("kind", MOMENTS)
-def test_ten_kills_at_ten_moments_change_nothing(add: Callable[[], None], tmp_path: Path, kind: str) -> None:
+def test_kills_at_many_moments_change_nothing(add: Callable[[], None], tmp_path: Path, kind: str) -> None:
     doom = Doom(kind, MOMENTS[kind], tmp_path)
     learner, replaced = DoomedLearner(doom), set[int]()
 
@@ -110,9 +127,8 @@ def test_ten_kills_at_ten_moments_change_nothing(add: Callable[[], None], tmp_pa
 
     learner.mend = replace_nodes
     found, workers = trained(learner)
-    assert len(set(MOMENTS[kind])) == len(MOMENTS[kind]) == 10
-    assert doom.struck == list(range(10)), "every strike was carried out, in its batch"
-    assert len(found.learned) == len(set(found.learned)) == BATCHES * GROUPS * SIZE, "nothing is lost and nothing counts twice"
-    undisturbed = alone(BATCHES)
+    kills, undisturbed = len(MOMENTS[kind]), alone(len(MOMENTS[kind]) + 1)
+    assert doom.struck == list(range(kills)), "every strike was carried out, in its batch"
+    assert len(found.learned) == len(set(found.learned)) == (kills + 1) * GROUPS * SIZE, "nothing is lost and nothing counts twice"
     assert found.batches == undisturbed.batches and found.weight == undisturbed.weight
-    assert (workers.counts["lost_engines"] == 0) if kind == "worker" else (workers.counts["lost_engines"] >= 10)
+    assert (workers.counts["lost_engines"] == 0) if kind == "worker" else (workers.counts["lost_engines"] >= kills)

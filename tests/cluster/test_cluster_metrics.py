@@ -45,7 +45,7 @@ def test_ages_do_not_depend_on_the_order_of_turns(rows: list[tuple[int, int]], c
 
 def test_equal_policies_use_every_sample() -> None:
     assert ratio_metrics(np.zeros(5)) == {"ratio_q01": 1.0, "ratio_q50": 1.0, "ratio_q99": 1.0, "effective_share": 1.0}
-    assert ratio_metrics(np.zeros(0)) == {} == ratio_metrics([1.0, np.nan], mask=[False, True])
+    assert ratio_metrics(np.zeros(0)) == {} == ratio_metrics([np.nan])
 
 
 def test_one_huge_weight_is_one_sample() -> None:
@@ -67,10 +67,10 @@ def test_idle_time_is_what_no_work_covers(work: list[tuple[int, int]]) -> None:
 
 
 def test_idle_shares_have_the_names_of_their_parts() -> None:
-    assert idle_metrics({"learner": ([0.0], [5.0]), "engines": ([], [])}, 0.0, 10.0) == {"idle": {"learner": 0.5, "engines": 1.0}}
+    assert idle_metrics({"learner": ([0.0], [5.0]), "engines": ([], [])}, 0.0, 10.0, {}) == {"learner": 0.5, "engines": 1.0}
     assert idle_share([], [], 3.0, 3.0) == 0.0
     worked = {"environments_0": 4.0, "rank_0": 0.0, "rank_1": 11.0}  # the last one has worked before, and says so now
-    assert idle_metrics({}, 0.0, 10.0, worked) == {"idle": {"environments_0": 0.6, "rank_0": 1.0, "rank_1": 0.0}}
+    assert idle_metrics({}, 0.0, 10.0, worked) == {"environments_0": 0.6, "rank_0": 1.0, "rank_1": 0.0}
 
 
 def test_drops_are_those_since_the_last_reading() -> None:
@@ -106,7 +106,7 @@ def test_every_name_is_in_the_page_of_metrics() -> None:
         age_metrics([0, 1])
         | ratio_metrics([0.0])
         | drop_metrics({}, counts)
-        | idle_metrics(dict.fromkeys(("learner", "engine_0"), ([], [])), 0.0, 1.0, {"environments_0": 0.0, "rank_0": 0.0})
+        | {"idle": idle_metrics(dict.fromkeys(("learner", "engine_0"), ([], [])), 0.0, 1.0, {"environments_0": 0.0, "rank_0": 0.0})}
     )
     told |= seconds_metrics({}, dict.fromkeys(SECONDS, 1.0), 0.5)
     logged = set(numbers("cluster", told))

@@ -23,7 +23,7 @@ from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.engines.base import Response
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.pool import Pool
-from turnwise.methods.planning import Dynamic, Places, Plain, gathered
+from turnwise.methods.planning import Dynamic, Places, gathered
 
 
 def test_every_attempt_is_played_to_its_end_in_the_order_asked_for_and_nothing_is_generated_in_vain() -> None:
@@ -192,13 +192,6 @@ def test_dynamic_sampling_replaces_groups_without_signal() -> None:
     again = Places(numbered(50), 0, 2)
     hopeless = gathered(Dynamic(refills=4), again, 3, attempts({place: [0.0, 0.0] for place in range(100)}))
     assert hopeless.trajectories == [] and again.used == 15 and hopeless.counts["refills"] == 4
-
-
-def test_attempts_that_ended_by_a_fault_are_not_learned_from() -> None:
-    plan = Places(numbered(6), seed=2, group_size=1)
-    with Pool(partial(Corridor, "raise"), 3) as pool:
-        found = gathered(Plain(), plan, 6, Collector(pool, policy(WordEngine(bias=0)), max_turns=30).run)
-    assert 0 < len(found.trajectories) < 6
 
 
 def test_reward_terms_are_added_and_logged_by_name() -> None:

@@ -227,21 +227,6 @@ def test_the_reward_at_the_end_decides_about_success_and_without_one_the_sum(end
     assert trajectory.success is success
 
 
-@pytest.mark.parametrize(
-    ("said", "wanted"),
-    [
-        (None, (0.0, None)),
-        (True, (1.0, True)),
-        (0.5, (0.5, None)),
-        ({"reward": 0.5, "success": True}, (0.5, True)),
-        (Outcome(0.5), (0.5, None)),
-    ],
-)
-def test_results_are_read(said: Any, wanted: tuple[float, bool | None]) -> None:
-    found = read_worth(said, "t")
-    assert (found.reward, found.success) == wanted
-
-
 COMMAND = """
 import json, os, sys, urllib.request
 def post(path, body):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from turnwise.cluster.work import Outcome
 from turnwise.data.batch import Batch
-from turnwise.data.message import Decoder, Encoder, Message
+from turnwise.data.message import Message
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.data.schema import TRAJECTORY, TURN, from_record
 from turnwise.data.tasks import Task
@@ -89,34 +89,12 @@ def test_of_a_growing_dialogue_only_what_is_new_travels() -> None:
     assert all(len({id(turn.prompt_ids.whole) for turn in one.turns}) == 1 for one in arrived), "a dialogue is one list"  # type: ignore[attr-defined]
 
 
-def test_a_trajectory_that_was_changed_travels_again_if_it_is_forgotten() -> None:
-    changed, other = dialogue(0, turns=3), dialogue(1, turns=2)
-    encoder, decoder = Encoder(), Decoder()
-    assert decoder.decode(encoder.encode([], [changed, other])) == []
-    for turn in changed.turns:
-        turn.info = {"seat": 1}
-    encoder.forget(changed)
-    encoder.forget(dialogue(2, turns=1))  # one that was not sent
-    last = encoder.encode([changed, other])
-    assert decoder.decode(last) == [changed, other] and len(last.lengths) == 3
-
-
 def test_turns_that_attempts_share_and_attempts_that_come_twice_are_one_object_again() -> None:
     parent, branch = family()
     first, second, again = sent([parent, branch, parent])
     assert (first, second) == (parent, branch)
     assert first is again
     assert first.turns[1] is second.turns[1] and first.turns[2] is not second.turns[2]
-
-
-def test_several_messages_of_one_encoder_bring_what_one_would_bring() -> None:
-    (parent, branch), other = family(), dialogue(2, turns=2)
-    encoder, decoder = Encoder(), Decoder()
-    messages = [pickle.loads(pickle.dumps(encoder.encode(complete))) for complete in ([other, parent], [branch], [parent, branch, other])]
-    (_, first), (second,), last = (decoder.decode(message) for message in messages)
-    assert last == [parent, branch, other] and last[0] is first and last[1] is second
-    assert second.turns[1] is first.turns[1]
-    assert not messages[2].lengths and len(messages[1].lengths) == 1  # what was sent does not travel again
 
 
 def test_an_outcome_brings_its_trajectories_and_the_faults_of_the_same_ones() -> None:

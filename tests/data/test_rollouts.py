@@ -243,17 +243,3 @@ def test_another_schema_version_is_refused(tmp_path: Path, version: int, word: s
             np.save(file, header)
     with pytest.raises(TurnwiseError, match=f"{word} schema.*version {version}"):
         Rollouts.load(path)
-
-
-def test_a_failed_save_leaves_the_old_file_and_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    r = Rollouts.from_columns(**columns())
-    path = r.save(tmp_path / "r.npz")
-    before = path.read_bytes()
-
-    def full_disk(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(np, "savez_compressed", full_disk)
-    with pytest.raises(OSError, match="No space"):
-        r.save(path)
-    assert path.read_bytes() == before and len(list(tmp_path.iterdir())) == 1

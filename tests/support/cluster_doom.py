@@ -18,7 +18,6 @@ from typing import Any
 from cluster_light import Learner, LightParts
 from toy_env import Corridor
 
-from turnwise.cluster.chunks import Pace
 from turnwise.cluster.work import Outcome, Work
 from turnwise.cluster.worker import RolloutWorker
 from turnwise.collect.hooks import Hooks
@@ -109,9 +108,7 @@ class Parts(LightParts):
 
 
 class DoomedWorker(RolloutWorker):
-    """The actor of an engine, which comes to moments. What it has played travels at once."""
-
-    pace = Pace(every=0.001, few=1)
+    """The actor of an engine, which comes to moments."""
 
     def __init__(self, doom: Doom, number: int):
         self.doom = doom

@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from cluster_light import GROUPS, Learner, Make, Sender, places
+from cluster_light import GROUPS, Learner, LightParts, Sender, places
 from conftest import ROOT
 
 from turnwise.cluster.collecting import RemoteCollector, RemoteCollectors
@@ -79,7 +79,7 @@ class Driver:
         import ray
 
         def start(number: int) -> Any:
-            return ray.remote(RolloutWorker).options(num_cpus=1, max_restarts=0, max_concurrency=16).remote(Make(number), number)
+            return ray.remote(RolloutWorker).options(num_cpus=1, max_restarts=0, max_concurrency=16).remote(LightParts, number)
 
         workers = RolloutWorkers(start, 1, deadline=180.0)  # a slow start on a busy machine is not a loss
         self.at("started engines")

@@ -6,12 +6,8 @@ one that was not, and it can be seen which weights a group was played with.
 
 from __future__ import annotations
 
-import os
-import signal
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from toy_env import Corridor
@@ -74,28 +70,6 @@ def read(ids: Sequence[int], observation: Observation) -> tuple[str, Parsed]:
     return WORDS[ids[0]], Parsed(WORDS[ids[0]])
 
 
-@dataclass(frozen=True)
-class Fate:
-    """What happens at which turn of which engine, once: `mark` is a file that says that it has happened. "engine" and "worker" are killed
-    at once; for "node", the mark tells the test to do it."""
-
-    what: str
-    turn: int
-    engine: int
-    mark: str
-
-    def strike(self, parts: LightParts) -> None:
-        if Path(self.mark).exists():
-            return
-        Path(self.mark).touch()
-        if self.what == "engine":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self.what == "worker":
-            os.kill(parts.pids[0], signal.SIGKILL)
-        if self.what == "node":
-            time.sleep(STRIKES)
-
-
 @dataclass
 class LightParts:
     """`strikes` is called at every turn, when `turns` counts them and `group` is that of the attempt."""
@@ -147,20 +121,6 @@ class LightParts:
 
     def close(self) -> None:
         self.pool.close()
-
-
-@dataclass(frozen=True)
-class Make:
-    """Makes the parts of an engine with this fate, in its process."""
-
-    number: int
-    fate: Fate | None = None
-    workers: int = 0
-
-    def __call__(self, hooks: Hooks) -> LightParts:
-        fate = self.fate if self.fate is not None and self.fate.engine == self.number else None
-        strikes = None if fate is None else lambda parts: fate.strike(parts) if parts.turns == fate.turn else None
-        return LightParts(hooks, self.workers, strikes)
 
 
 def places() -> Places:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
+from turnwise.cluster.source import Access
 from turnwise.cluster.work import Call, Outcome, Spec, Work, lost
-from turnwise.cluster.workers import WorkerHooks
 from turnwise.collect.games import in_order
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory, Turn
@@ -26,25 +26,15 @@ from turnwise.util.errors import Stopped, TurnwiseError
 _sessions = count()
 
 
-class Engines(Protocol):
-    """What does the work of sessions: the rollout workers, or an object that has access to them."""
-
-    size: int
-    hooks: WorkerHooks
-
-    def run(self, works: Sequence[Work], homes: Sequence[int]) -> Sequence[Outcome | None]: ...
-
-
 @dataclass
 class RemoteCollector:
     """`run` returns the trajectories of all starts, in order. `counts` and `policy.counts` are sums over all shares."""
 
-    workers: Engines
+    workers: Access
     spec: Spec = field(default_factory=Spec)
     max_turns: int = 0
     on_start: Callable[[int], None] = lambda count: None
     on_fault: Callable[[Trajectory, EnvResult], None] = lambda trajectory, result: None
-    snapshots: bool = False
 
     def __post_init__(self) -> None:
         name = next(_sessions)
@@ -120,7 +110,7 @@ class RemoteCollectors:
     """Makes the collectors of a run on a cluster. `workers` is called when something is played for the first time: by then the workers
     have weights. What a plan asks of the policy belongs to the session of the collector in use; while batches overlap there is none."""
 
-    workers: Callable[[], Engines]
+    workers: Callable[[], Access]
     max_turns: int
     overlapping: bool = False
     on_start: Callable[[int], None] = lambda count: None

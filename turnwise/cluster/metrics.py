@@ -49,15 +49,14 @@ def age_metrics(ages: ArrayLike) -> dict[str, Any]:
     return {"age": float(values.mean()), "age_max": float(values.max()), "ages": shares}
 
 
-def ratio_metrics(log_ratio: ArrayLike, mask: ArrayLike | None = None) -> dict[str, float]:
+def ratio_metrics(log_ratio: ArrayLike) -> dict[str, float]:
     """Of the ratios between the policy that learns and the one that sampled, one per token: quantiles, and the effective sample share."""
     values = np.asarray(log_ratio, np.float64)
-    values = values[np.asarray(mask, bool)] if mask is not None else values
     values = values[np.isfinite(values)]
     if not values.size:
         return {}
-    found = np.exp(np.quantile(values, list(QUANTILES.values())))
-    return dict(zip(QUANTILES, found.tolist(), strict=True)) | {"effective_share": effective_share(values)}
+    quantiles = np.exp(np.quantile(values, list(QUANTILES.values())))
+    return dict(zip(QUANTILES, quantiles.tolist(), strict=True)) | {"effective_share": effective_share(values)}
 
 
 def effective_share(log_weights: ArrayLike) -> float:
@@ -96,10 +95,10 @@ def idle_share(began: ArrayLike, ended: ArrayLike, since: float, until: float) -
 
 
 def idle_metrics(
-    work: Mapping[str, tuple[ArrayLike, ArrayLike]], since: float, until: float, worked: Mapping[str, float] | None = None
-) -> dict[str, dict[str, float]]:
+    work: Mapping[str, tuple[ArrayLike, ArrayLike]], since: float, until: float, worked: Mapping[str, float]
+) -> dict[str, float]:
     """Share of idle time by part: from its intervals of work as (began, ended), or from the seconds that it has `worked`."""
-    total = until - since
-    found = {part: idle_share(began, ended, since, until) for part, (began, ended) in work.items()}
-    rest = {part: min(max(1 - seconds / total, 0.0), 1.0) if total > 0 else 0.0 for part, seconds in (worked or {}).items()}
-    return {"idle": found | rest}
+    total = max(until - since, 1e-9)
+    return {part: idle_share(began, ended, since, until) for part, (began, ended) in work.items()} | {
+        part: min(max(1 - seconds / total, 0.0), 1.0) for part, seconds in worked.items()
+    }

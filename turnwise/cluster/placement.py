@@ -53,13 +53,12 @@ class Demand:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A part on a node. `share` is the part of each GPU that it may take."""
+    """A part on a node, with what it takes there."""
 
     part: str  # "learner 0", "engine 1"
     node: Node
     cpus: float
     gpus: float = 0.0
-    share: float = 1.0
 
 
 @dataclass

@@ -23,7 +23,8 @@ from turnwise.cluster.scheduler import Action, Dispatch, Ended, Group, Lease, Sc
 from turnwise.cluster.work import Outcome, Spec, lost
 from turnwise.cluster.workers import RolloutWorkers, Worker
 from turnwise.collect.games import in_order, planned_group
-from turnwise.collect.source import Brought, Collected, Mark, distinct, mark_of
+from turnwise.collect.hooks import Hooks
+from turnwise.collect.source import Brought, Collected, LocalSource, Mark, distinct, mark_of
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory, sound
 from turnwise.data.tasks import Task
@@ -49,30 +50,25 @@ class Gather:
     brought: Brought | None = None
 
 
-@dataclass
-class Settings:
-    """How a run collects: the attempts, the bound on staleness, the first batch and the number of batches, and the callbacks."""
-
-    slots: Any
-    plan: Any
-    groups: int
-    staleness: int
-    spec: Spec
-    first: int = 0
-    batches: int | None = None
-    check: Callable[[list[Trajectory]], list[Trajectory]] = lambda trajectories: trajectories
-    on_fault: Callable[[Trajectory, Any], None] = lambda trajectory, result: None
-    on_start: Callable[[int], None] = lambda count: None
-    say: Callable[[str], None] = lambda text: None
-
-
 class Prefetcher:
-    """Collects in a thread. `formed` has the batches in order, or the error that ended the thread."""
+    """Collects in a thread what `source` would collect on demand: `batches` batches of a plan, numbered from `first` on. `formed` has them
+    in order, or the error that ended the thread."""
 
-    def __init__(self, workers: RolloutWorkers, settings: Settings, retries: int = 2):
-        self.workers, self.own = workers, settings
-        self.scheduler = Scheduler(settings.groups, settings.staleness, settings.groups, retries)
-        self.scheduler.published(settings.first)
+    def __init__(
+        self,
+        workers: RolloutWorkers,
+        source: LocalSource,
+        plan: Any,
+        staleness: int,
+        spec: Spec,
+        first: int = 0,
+        batches: int | None = None,
+        hooks: Hooks = Hooks(),  # noqa: B008  # frozen
+        retries: int = 2,
+    ):
+        self.workers, self.source, self.plan, self.spec, self.hooks = workers, source, plan, spec, hooks
+        self.scheduler = Scheduler(source.groups, staleness, source.groups, retries)
+        self.scheduler.published(first)
         self.formed: queue.Queue[Collected | BaseException] = queue.Queue()
         self.marks: dict[int, Mark] = {}
         self.drops: dict[int, dict[str, float]] = {}
@@ -82,7 +78,7 @@ class Prefetcher:
         self._leases: dict[Any, tuple[Lease, Worker]] = {}
         self._starts: dict[int, tuple[Gather, list[Start]]] = {}  # by the scheduler's ids
         self._lives: dict[int, int] = {}
-        self._next = settings.first
+        self._next, self._end = first, None if batches is None else first + batches
         self._stopped = False
         self._thread = threading.Thread(target=self._live, name="prefetch", daemon=True)
         self._thread.start()
@@ -139,7 +135,7 @@ class Prefetcher:
 
     @property
     def _more(self) -> bool:
-        return self.own.batches is None or self._next < self.own.first + self.own.batches
+        return self._end is None or self._next < self._end
 
     def _answer(self) -> None:
         """Do the work that the learner's thread has requested."""
@@ -156,16 +152,16 @@ class Prefetcher:
     def _begin(self) -> None:
         """Start gathering the batches that are admitted, one at a time unless the plan allows them to overlap. All engines that new weights
         are on their way to get them first: the first one to have them would take the whole batch, and the others would idle."""
-        overlaps = self.own.plan.overlaps
+        overlaps = self.plan.overlaps
         if any(member.state == "updating" for member in self.workers.members):
             return
         self._follow()
         while self._more and self.scheduler.may_begin(self._next):
             if any(gather.brought is None for gather in self._gathers) and not overlaps:
                 return
-            self.own.slots.begin()
-            rounds = self.own.plan.gather(self.own.slots, self.own.groups)
-            gather = Gather(self._next, rounds, self.scheduler.version, mark_of(self.own.slots, self.own.plan))
+            self.source.slots.begin()
+            rounds = self.plan.gather(self.source.slots, self.source.groups)
+            gather = Gather(self._next, rounds, self.scheduler.version, mark_of(self.source.slots, self.plan))
             self._gathers.append(gather)
             self._next += 1
             self._send(gather, None)
@@ -182,7 +178,7 @@ class Prefetcher:
         gather.tasks |= {start.task.id: start.task for start in gather.starts}
         gather.branches += sum(start.branch is not None for start in gather.starts)
         gather.found = {}
-        self.own.on_start(len(gather.starts))
+        self.hooks.on_start(len(gather.starts))
         groups: dict[int | str, list[Start]] = {}
         for start in gather.starts:
             groups.setdefault(start.group if start.branch is None else start.branch.trajectory.group, []).append(start)
@@ -195,8 +191,8 @@ class Prefetcher:
 
     def _remember(self, gather: Gather, first: bool) -> None:
         """Store the progress of the run with this batch. Batches that overlap take their task slots when they begin."""
-        if first or not self.own.plan.overlaps:
-            gather.mark = mark_of(self.own.slots, self.own.plan)
+        if first or not self.plan.overlaps:
+            gather.mark = mark_of(self.source.slots, self.plan)
 
     # -- engines ----------------------------------------------------------------------------------------------------------------------
 
@@ -219,7 +215,7 @@ class Prefetcher:
             if isinstance(action, Dispatch):
                 member = self.workers.members[int(action.engine)]
                 gather, starts = self._starts[action.lease.group]
-                ref = self.workers.employ(member, member.handle.group.remote(gather.batch, self.own.spec, starts))
+                ref = self.workers.employ(member, member.handle.group.remote(gather.batch, self.spec, starts))
                 self._leases[ref] = action.lease, member
             elif isinstance(action, Ended):
                 self._ended(action)
@@ -248,7 +244,7 @@ class Prefetcher:
         gather.counts["lost_branches"] = gather.counts.get("lost_branches", 0.0) + outcome.lost_branches
         gather.lost = gather.lost or outcome.lost
         for trajectory, result in outcome.faults:
-            self.own.on_fault(trajectory, result)
+            self.hooks.on_fault(trajectory, result)
 
     def _ended(self, end: Ended) -> None:
         """A group has ended: at the formation of its batch, or because it failed."""
@@ -263,7 +259,7 @@ class Prefetcher:
 
     def _advance(self, gather: Gather) -> None:
         if gather.brought is None and not gather.waiting:
-            finished = self.own.check(in_order(gather.starts, gather.found))
+            finished = self.source.check(in_order(gather.starts, gather.found))
             attempts = sound(finished)
             gather.counts["faults"] = gather.counts.get("faults", 0.0) + len(finished) - len(attempts)
             self._send(gather, attempts)
@@ -279,7 +275,7 @@ class Prefetcher:
             if gather.branches:
                 counts |= {"branches": float(gather.branches), "lost_branches": gather.counts.get("lost_branches", 0.0)}
             if gather.lost:
-                self.own.say(f"warning: some of {gather.branches} branches were lost. The first: {gather.lost}")
+                self.source.say(f"warning: some of {gather.branches} branches were lost. The first: {gather.lost}")
             self.drops[gather.batch] = drop_metrics(self._told, self.scheduler.counts)
             self._told, self.marks[gather.batch] = dict(self.scheduler.counts), gather.mark
             self.formed.put(Collected(trajectories, gather.tasks, counts, gather.version))

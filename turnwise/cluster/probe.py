@@ -35,12 +35,12 @@ def asks(packages: Sequence[str]) -> Callable[[], dict[str, str]]:
     return versions
 
 
-def probe(nodes: Iterable[Node], packages: Sequence[str] = PACKAGES) -> dict[str, dict[str, str]]:
+def probe(nodes: Iterable[Node]) -> dict[str, dict[str, str]]:
     """Versions by node and package. A node that does not answer has an entry `error` instead."""
     ray = import_ray()
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    task = ray.remote(asks(packages))
+    task = ray.remote(asks(PACKAGES))
     asked = {
         node.id: task.options(num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)).remote()
         for node in nodes

@@ -189,7 +189,7 @@ class ClusterSource:
                 metrics |= ratio_metrics(batch.column("token.old_logprob") - batch.column("token.logprob"))
         workers = access.workers
         work, played = access.do(lambda: (workers.worked(), workers.environments()))
-        idle: dict[str, Any] = idle_metrics(work, self._since, now, {**played, **self.learner_worked()})["idle"]
+        idle = idle_metrics(work, self._since, now, {**played, **self.learner_worked()})
         waited = self._waited / max(now - self._since, 1e-9)
         self._since = now
         spent, self._spent = self._spent, dict(workers.seconds)

@@ -35,8 +35,8 @@ def import_ray() -> Any:
     return ray
 
 
-def connect(address: str | None = None, cpus: int | None = None) -> bool:
-    """Join the cluster at an address, or start Ray on this machine with this many cores (None: all). Returns whether Ray was started or
+def connect(address: str | None = None) -> bool:
+    """Join the cluster at an address, or start Ray on this machine. Returns whether Ray was started or
     joined here, and should be left at the end; an existing connection is used as it is."""
     ray = import_ray()
     if ray.is_initialized():
@@ -46,7 +46,7 @@ def connect(address: str | None = None, cpus: int | None = None) -> bool:
         try:
             protect_token()
             with own_signals(), on_loopback(ray):
-                ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)  # otherwise Ray joins what runs here already
+                ray.init(address="local", include_dashboard=False, **quiet)  # otherwise Ray joins what runs here already
         except Exception as error:
             raise TurnwiseError(f"Ray could not be started on this machine: {one_line(error)}") from error
         return True
@@ -189,14 +189,10 @@ def _greets(connection: socket.socket) -> bool:
     return len(received) >= 4 and received[3] == SETTINGS
 
 
-def free_port(wanted: int | None = None) -> int:
-    """The wanted port, or any free one; an error if it is in use."""
+def free_port() -> int:
+    """A port that is free on this machine now."""
     with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", wanted or 0))
-        except OSError:
-            raise TurnwiseError(f"cluster.port={wanted} is in use on this machine: give another one, or none for any free port") from None
+        probe.bind(("", 0))
         return int(probe.getsockname()[1])
 
 

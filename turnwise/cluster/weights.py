@@ -255,8 +255,8 @@ class Broadcast:
     learner's side runs in a separate thread and, on a GPU, on a stream of its own, within `seconds`: nothing that the learner computes
     waits for an engine."""
 
-    def __init__(self, named: Named, device: torch.device, seconds: float, port: int | None = None):
-        self._named, self._device, self._seconds, self._port = named, device, seconds, port
+    def __init__(self, named: Named, device: torch.device, seconds: float):
+        self._named, self._device, self._seconds = named, device, seconds
         self._version = -1
         self._kept: list[tuple[str, Tensor]] = []
 
@@ -269,7 +269,7 @@ class Broadcast:
     def send(self, handle: Any) -> Any:
         described = tuple((name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for name, tensor in self._kept)
         host = import_ray().util.get_node_ip_address()
-        port = free_port(self._port)
+        port = free_port()
         mine = Arriving(host, port, 0, 2, self._seconds, described)
         threading.Thread(target=self._serve, args=(mine, self._kept), name="weights", daemon=True).start()
         return handle.publish.remote(self._version, Arriving(host, port, 1, 2, self._seconds, described))
@@ -296,11 +296,11 @@ class Broadcast:
             yield
 
 
-def sender(kind: str, named: Named, device: torch.device, seconds: float, port: int | None = None) -> Sender:
+def sender(kind: str, named: Named, device: torch.device, seconds: float) -> Sender:
     """The sender of a kind."""
     if kind == "ipc":
         return Ipc(named)
-    return Broadcast(named, device, seconds, port) if kind == "broadcast" else Store(named)
+    return Broadcast(named, device, seconds) if kind == "broadcast" else Store(named)
 
 
 def copy_into(parameters: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
-from turnwise.cluster.chunks import ChunkReceiver, ChunkSender, LastChunk, Pace
 from turnwise.collect.branching import begun
 from turnwise.collect.collector import Collector
 from turnwise.data.attempts import Start
+from turnwise.data.message import Message
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.envs.pool import EnvResult, Fault
@@ -46,17 +46,11 @@ class Work:
     spec: Spec
     calls: tuple[Call, ...]
 
-    @property
-    def key(self) -> tuple[str, int]:
-        """Which call it is."""
-        return self.session, len(self.calls)
-
 
 @dataclass
 class Outcome:
     """The result of a call, what the session has counted so far, why its first branch was lost, the faults that were reported, and the
-    seconds that parts of it took. Trajectories travel as a message: those of the result, then those of the faults. If chunks of them went
-    ahead (`sending`), the value arrives as a `LastChunk`, until `join` puts everything together."""
+    seconds that parts of it took. Trajectories travel as one message: those of the result, then those of the faults."""
 
     value: Any
     counts: dict[str, float] = field(default_factory=dict)
@@ -66,27 +60,21 @@ class Outcome:
     faulted: bool = False  # an environment's process has died, which is not the policy's fault: try again
     seconds: dict[str, float] = field(default_factory=dict)
     environments: float = 0.0  # seconds that the actor's environments have played so far, per process
-    sending: ChunkSender | None = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        state, found = dict(self.__dict__) | {"sending": None}, self.value
-        if not isinstance(found, list) or not all(type(one) is Trajectory for one in found):
-            return state
+        if not isinstance(self.value, list) or not all(type(one) is Trajectory for one in self.value):
+            return dict(self.__dict__)
         began = time.perf_counter()
-        state["value"] = (self.sending or ChunkSender(Pace())).last(found, [trajectory for trajectory, _ in self.faults])
-        state["faults"] = [result for _, result in self.faults]
-        return state | {"seconds": {**self.seconds, "pack": time.perf_counter() - began}}
+        message = Message.encode([*self.value, *(trajectory for trajectory, _ in self.faults)])
+        seconds = {**self.seconds, "pack": time.perf_counter() - began}
+        return self.__dict__ | {"value": message, "faults": [result for _, result in self.faults], "seconds": seconds}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if isinstance(self.value, LastChunk) and not self.value.chunks:
-            self.join(ChunkReceiver())
-
-    def join(self, arrival: ChunkReceiver) -> None:
-        """The value, from the chunks that have arrived and the last one."""
-        if isinstance(last := self.value, LastChunk):
-            found = arrival.complete(last)
-            self.value, self.faults = found[: last.count], list(zip(found[last.count :], cast("list[EnvResult]", self.faults), strict=True))
+        if isinstance(self.value, Message):
+            trajectories, results = self.value.decode(), cast("list[EnvResult]", self.faults)
+            count = len(trajectories) - len(results)
+            self.value, self.faults = trajectories[:count], list(zip(trajectories[count:], results, strict=True))
 
 
 class Parts(Protocol):

@@ -17,10 +17,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeVar
 
-from turnwise.cluster.chunks import Chunk, ChunkSender, Pace
 from turnwise.cluster.streaming import GroupJob, Stream
 from turnwise.cluster.work import Call, Outcome, Parts, Spec, Work, died, generated, portable
 from turnwise.collect.hooks import Hooks
@@ -54,11 +52,9 @@ class Session:
         self.faults: list[tuple[Trajectory, EnvResult]] = []
         self._known: dict[int | str, Trajectory] = {}
 
-    def go_on(self, work: Work, last: Callable[[], None] = lambda: None) -> Outcome:
-        """Make the calls that were not made yet; `last` is called before the last of them."""
+    def go_on(self, work: Work) -> Outcome:
+        """Make the calls that were not made yet."""
         for call in work.calls[self.made :]:
-            if self.made == len(work.calls) - 1:
-                last()
             self.value = self._make(call)
             self.made += 1
         faults, self.faults = self.faults, []
@@ -93,8 +89,6 @@ class RolloutWorker:
     """The actor. `make` builds its parts, in the thread that plays; `retries` is how often work is repeated if an environment's process
     dies."""
 
-    pace = Pace()
-
     def __init__(self, make: Callable[[Hooks], Parts], number: int = 0, retries: int = 2):
         self.number, self._retries = number, retries
         self._wake = threading.Condition()
@@ -107,8 +101,6 @@ class RolloutWorker:
         self._first = 0.0  # when the first turn of the work was over
         self._session: Session | None = None
         self._stream: Stream | None = None
-        self._sending: tuple[tuple[str, int], ChunkSender] | None = None  # what is being played, with its key
-        self._played: tuple[str, int] | None = None  # the call that was over last
         self._made: Future[dict[str, Any]] = Future()
         self._player = threading.Thread(target=self._live, args=(make,), name="player", daemon=True)
         self._player.start()
@@ -122,16 +114,6 @@ class RolloutWorker:
     def run(self, work: Work) -> Outcome:
         """Do the work of a session, and wait for it."""
         return self._answer(self._add(_Job(work)))
-
-    def chunk(self, key: tuple[str, int]) -> Chunk | None:
-        """What was played of a call since the last chunk, as soon as it is worth it; None if that takes long, or the call is over."""
-        for _ in range(2):
-            if (now := self._sending) is not None and now[0] == key:
-                return now[1].chunk()
-            if self._played == key:
-                return None
-            time.sleep(self.pace.every)  # it is about to begin
-        return None
 
     def group(self, batch: int, spec: Spec, starts: Sequence[Start]) -> Outcome:
         """Play the attempts of a group among those of others, and wait for them."""
@@ -264,11 +246,7 @@ class RolloutWorker:
     def _timed(self, job: _Job) -> Outcome:
         """Do the work: how long the first turn took, and all of it, since the call came."""
         self._first = 0.0
-        try:
-            outcome = self._perform(job.work)
-        finally:
-            self._played = job.work.key
-            self._sends(None)
+        outcome = self._perform(job.work)
         outcome.seconds = {"play": time.perf_counter() - job.came}
         outcome.environments = self._parts.environments
         if self._first:
@@ -279,18 +257,11 @@ class RolloutWorker:
         for again in range(self._retries + 1):
             if self._session is None or self._session.name != work.session or self._session.made >= len(work.calls):
                 self._session = Session(work, self._parts)
-            outcome = self._session.go_on(work, partial(self._sends, work.key))
-            outcome.sending = None if self._sending is None else self._sending[1]
+            outcome = self._session.go_on(work)
             if self._cancelled or again == self._retries or not any(died(result) for _, result in outcome.faults):
                 return outcome
             self._session = None  # an environment's process has died, which is not the policy's fault: repeat the work
         raise AssertionError
-
-    def _sends(self, key: tuple[str, int] | None) -> None:
-        """A call begins to be played, whose trajectories can travel in chunks; without a key, the last one is over."""
-        if self._sending is not None:
-            self._sending[1].end()
-        self._sending = None if key is None else (key, ChunkSender(self.pace))
 
     def _between(self) -> bool:
         """Called between two steps: groups continue with new weights at once, sessions get them at their end."""
@@ -301,8 +272,6 @@ class RolloutWorker:
     def _turned(self, trajectory: Trajectory) -> None:
         self._turns += 1
         self._first = self._first or time.perf_counter()
-        if self._sending is not None:
-            self._sending[1].turned(trajectory)
 
     def _ends(self, trajectory: Trajectory) -> None:
         self._ended += 1

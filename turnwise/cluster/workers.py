@@ -11,10 +11,8 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
-from turnwise.cluster.chunks import ChunkReceiver, LastChunk
 from turnwise.cluster.start import import_ray, one_line
 from turnwise.cluster.work import Outcome, Work
 from turnwise.data.tasks import Task
@@ -47,15 +45,6 @@ class Worker:
     spans: list[tuple[float, float]] = field(default_factory=list)  # when it had work
     played: float = 0.0  # seconds that its environments have played in this life, as it last reported them
     told: float = 0.0  # those of them that `environments` has returned; below 0: some of a life before are missing
-
-
-@dataclass
-class Running:
-    """Work that a member does, by its number, and what has arrived of it."""
-
-    number: int
-    member: Worker
-    arrival: ChunkReceiver
 
 
 @dataclass
@@ -119,77 +108,51 @@ class RolloutWorkers:
         outcomes: list[Outcome | None] = [None] * len(works)
         began = time.monotonic()
         waiting, tries = deque(range(len(works))), [0] * len(works)
-        running: dict[Any, Running] = {}
+        running: dict[Any, tuple[int, Worker]] = {}
         cancelled = False
         if not self._begun:  # a member that is only slower to start keeps its work
             self.settle()
             self._begun = True
         while waiting or running:
             for ref in self._hand_out(works, homes, waiting, running):
-                self.seconds["wait"] += running[ref].member.began - began
+                self.seconds["wait"] += running[ref][1].began - began
             if self.hooks.cancelled() and not cancelled:
                 cancelled, waiting = True, deque()
-                for one in running.values():
-                    one.member.handle.cancel.remote()
-            chunks = {ref: one.arrival for one in running.values() if (ref := one.arrival.awaited()) is not None}
-            done = self.step([*running, *chunks])
-            for ref in [ref for ref in done if ref in chunks]:
-                self._take(chunks[ref])
-            for ref in [ref for ref in done if ref in running]:
-                one = running[ref]
-                took = time.monotonic() - one.member.began
-                if (outcome := self.result(one.member, ref, one.arrival)) is not None:
+                for _, member in running.values():
+                    member.handle.cancel.remote()
+            for ref in self.step(list(running)):
+                member = running[ref][1]
+                took = time.monotonic() - member.began
+                if (outcome := self.result(member, ref)) is not None:
                     self._note_travel(outcome, took)
-                    outcomes[running.pop(ref).number] = outcome
-            for ref in [ref for ref, one in running.items() if ref not in one.member.refs]:  # its member was lost
-                k = running.pop(ref).number
+                    outcomes[running.pop(ref)[0]] = outcome
+            for ref in [ref for ref, (_, member) in running.items() if ref not in member.refs]:  # its member was lost
+                k, _ = running.pop(ref)
                 tries[k] += 1
                 if tries[k] <= self.retries and not cancelled:
                     self.counts["repeated_work"] += 1
                     waiting.append(k)
         return outcomes
 
-    def _take(self, arrival: ChunkReceiver) -> None:
-        """Take the chunk that was asked for. If it does not come, the work itself says why."""
-        ref, arrival.ref = arrival.ref, None
-        try:
-            chunk = import_ray().get(ref, timeout=self.deadline)
-        except Exception:
-            arrival.ask = lambda: None
-            return
-        if chunk is not None:
-            arrival.take(chunk)
-
-    def _join(self, found: Outcome, arrival: ChunkReceiver) -> bool:
-        """Put an outcome together with what has arrived of it before. False: a chunk is missing."""
-        if isinstance(last := found.value, LastChunk):
-            if arrival.lacks(last) and arrival.ref is not None:
-                self._take(arrival)
-            if arrival.lacks(last):
-                return False
-            found.join(arrival)
-        return True
-
     def _note_travel(self, outcome: Outcome, took: float) -> None:
         """Of the time that work took, what its member has not spent on it."""
         if "play" in outcome.seconds:
             self.seconds["travel"] += max(took - outcome.seconds["play"] - outcome.seconds.get("pack", 0.0), 0.0)
 
-    def _hand_out(self, works: Sequence[Work], homes: Sequence[int], waiting: deque[int], running: dict[Any, Running]) -> list[Any]:
+    def _hand_out(
+        self, works: Sequence[Work], homes: Sequence[int], waiting: deque[int], running: dict[Any, tuple[int, Worker]]
+    ) -> list[Any]:
         """Give members work. Returns its references."""
         refs = []
         for member in self.members:
-            if member.state != "up" or not waiting or any(one.member is member for one in running.values()):
+            if member.state != "up" or not waiting or any(busy is member for _, busy in running.values()):
                 continue
             assigned = [k for k in waiting if homes[k] == member.number]
             orphans = [k for k in waiting if self.members[homes[k]].state in ("starting", "gone")]
             if mine := assigned or orphans:
                 waiting.remove(mine[0])
-                work = works[mine[0]]
-                ref = self.employ(member, member.handle.run.remote(work))
-                plays = work.calls[-1].name == "run"
-                arrival = ChunkReceiver(partial(member.handle.chunk.remote, work.key)) if plays else ChunkReceiver()
-                running[ref] = Running(mine[0], member, arrival)
+                ref = self.employ(member, member.handle.run.remote(works[mine[0]]))
+                running[ref] = mine[0], member
                 refs.append(ref)
         return refs
 
@@ -207,8 +170,8 @@ class RolloutWorkers:
         member.refs.add(ref)
         return ref
 
-    def result(self, member: Worker, ref: Any, arrival: ChunkReceiver | None = None) -> Outcome | None:
-        """The result of finished work, with what has arrived of it before; None if its member is lost."""
+    def result(self, member: Worker, ref: Any) -> Outcome | None:
+        """The result of finished work; None if its member is lost."""
         if ref not in member.refs:
             return None
         member.refs.discard(ref)
@@ -218,12 +181,8 @@ class RolloutWorkers:
         try:
             with rare_searches():
                 outcome: Outcome = import_ray().get(ref, timeout=self.deadline)
-                whole = arrival is None or self._join(outcome, arrival)
         except Exception as error:
             self._failed(error, member)
-            return None
-        if not whole:
-            self.lose(member, "what it has sent did not arrive")
             return None
         member.played = max(member.played, outcome.environments)
         for part, seconds in (outcome.seconds | {"unpack": time.monotonic() - member.since}).items():

@@ -128,15 +128,14 @@ def trajectories_of(
     whole: bool = False,
     outcome: str = "each",
     goal: str = "",
-    side: int = 0,
 ) -> list[Trajectory]:
-    """The trajectories of an attempt, the first conversation first. At least one: an attempt without a call has one without turns. `side`
-    numbers further lines, from `SIDE` on."""
+    """The trajectories of an attempt, the first conversation first. At least one: an attempt without a call has one without turns.
+    Further lines are numbered from `SIDE` on."""
     lines = lines_of(recorder, whole)
     last = max((call.number for line in lines for call in line), default=-1)
     found: list[Trajectory] = []
     for place, line in enumerate(lines or [[]]):
-        own = start.number if place == 0 else SIDE + side + place - 1
+        own = start.number if place == 0 else SIDE + place - 1
         trajectory = Trajectory(start.group, own, start.task.id, [], stop, detail, success, start.env_seed, goal=goal)
         for number, call in enumerate(line):
             ends = number == len(line) - 1

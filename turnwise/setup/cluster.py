@@ -21,7 +21,6 @@ import torch
 from turnwise.cluster.collecting import RemoteCollectors
 from turnwise.cluster.placement import Bundle, crowded, prefers
 from turnwise.cluster.prefetch import Prefetcher
-from turnwise.cluster.prefetch import Settings as PrefetchSettings
 from turnwise.cluster.ranked_learner import RankedLearner, RankLearner
 from turnwise.cluster.ranks import LearnerRanks, Rank
 from turnwise.cluster.settings import Cluster
@@ -105,11 +104,9 @@ def build_cluster_training(config: Config, hooks: Hooks, stack: ExitStack) -> Tr
     on_demand = LocalSource(slots, config.collect.groups, training_collector, engine, checked.faults.check, hooks.say, over)
 
     def prefetcher(plan: Any, first: int, batches: int | None) -> Prefetcher:
-        spec = Spec(training=True, drawing=plan.drawing)
-        settings = PrefetchSettings(slots, plan, config.collect.groups, cluster.staleness, spec, first, batches)
-        settings.check, settings.on_fault = checked.faults.check, checked.faults.on_fault
-        settings.on_start, settings.say = hooks.on_start, hooks.say
-        return Prefetcher(engine().access.workers, settings, cluster.retries)
+        spec, told = Spec(training=True, drawing=plan.drawing), replace(hooks, on_fault=checked.faults.on_fault)
+        workers = engine().access.workers
+        return Prefetcher(workers, on_demand, plan, cluster.staleness, spec, first, batches, told, cluster.retries)
 
     source = ClusterSource(on_demand, engine, prefetcher if cluster.staleness > 0 else None, learner.worked)
     warm_start = WarmStart(config, examples, learner, collectors, engine, hooks)
