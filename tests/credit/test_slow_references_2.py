@@ -9,7 +9,6 @@ from references import (
     a2tgpo,
     igpo,
     infopo,
-    inspo,
     seeupo,
     serl,
     t_star,
@@ -37,8 +36,6 @@ def test_information_gain_advantages():
     assert separate[0] == pytest.approx([0.0, HALF], abs=1e-5)
     assert separate[1] == pytest.approx([0.0, -HALF], abs=1e-5)
     assert igpo.paper_advantages([[0.3, 0.3]], ["a"]) == [[0.0, 0.0]]
-    assert igpo.gains([LN(0.1), LN(0.4)]) == pytest.approx([0.3])
-    assert igpo.gains([LN(0.1), LN(0.4)], "log_prob_diff") == pytest.approx([LN(4)])
     assert igpo.curriculum(0.5) == (0.75, 0.75)
 
 
@@ -101,14 +98,6 @@ def test_reverse_updates_carry_the_clipped_ratio():
     assert seeupo.accumulated(1.0, [LN(1.1)], [0.0]) == pytest.approx(1.1)
     assert seeupo.accumulated(1.1, [LN(9.0)], [0.0]) == pytest.approx(1.2)
     assert seeupo.factors([[0.0], [0.0, LN(1.21)], [LN(0.9)]], [[0.0], [0.0, 0.0], [0.0]]) == pytest.approx([0.99, 0.9, 1.0])
-
-
-def test_population_of_instructions():
-    rewards = {"a": [1.0, 0.0], "b": [0.2], "c": [], "d": [0.9]}
-    assert inspo.means(rewards) == {"a": 0.5, "b": 0.2, "c": 0.0, "d": 0.9}
-    assert inspo.updated(0.5, 2, [2.0, 0.0]) == (pytest.approx(0.75), 4)
-    assert inspo.kept(rewards, 3) == ["a", "c", "d"]
-    assert inspo.kept(rewards, 1) == ["c"]
 
 
 def test_only_rewards_other_than_zero_are_normalised():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from references import archer, eapo, flow_grpo, himac, hiper, ipa, istar, mica, step_hrl, strata, ui_s1, vspo
+from references import eapo, flow_grpo, himac, hiper, ipa, istar, mica, strata, vspo
 
 LN = math.log
 HALF = math.sqrt(0.5)
@@ -56,21 +56,6 @@ def test_blueprints_and_strategies():
     assert a[0] == pytest.approx([0.4 / HALF], abs=1e-5)
 
 
-def test_offline_critics():
-    assert step_hrl.q_target(1.0, False, 2.0) == pytest.approx(2.98)
-    assert step_hrl.q_target(1.0, True, 2.0) == 1.0
-    assert step_hrl.value_loss(2.0, 1.0) == pytest.approx((0.95, 1.9))
-    assert step_hrl.value_loss(0.0, 1.0) == pytest.approx((0.05, -0.1))
-    assert step_hrl.value_loss(0.0, 1.0, low=False) == pytest.approx((0.95, -1.9))
-    assert step_hrl.actor_loss(2.0, 0.5, -1.0) == (1.5, -1.5)
-    assert step_hrl.soft_update(0.0, 1.0) == pytest.approx(0.2)
-    assert archer.q_targets(1.0, False, (1.0, 2.0)) == pytest.approx((1.9, 2.8))
-    assert archer.advantage((1.0, 2.0), (0.5, 0.7)) == 0.5
-    assert archer.critic_loss((1.0, 2.0), (0.0, 0.0), (0.0, 2.0), (2.0, 0.0)) == 5.0
-    assert archer.actor_loss([[-1.0, -2.0], [-1.0]], [2.0, 1.0]) == pytest.approx(3.5)
-    assert archer.actor_loss([[-1.0, -2.0]], [2.0], [[2.0, 1.0]]) == pytest.approx(2.0)
-
-
 def test_chunks():
     assert ipa.chunk_returns([0.0, 0.0, 2.0], 0.5) == [0.5, 1.0, 2.0]
     assert ipa.chunk_ratio([LN(4.0), 0.0], [0.0, 0.0]) == pytest.approx(2.0)
@@ -82,21 +67,6 @@ def test_chunks():
     assert loss == [[2.0], [pytest.approx(-1.0)], [0.0]]
     assert grad == [[-2.0], [pytest.approx(1.0)], [0.0]]
     assert ipa.imitation([LN(0.5)], 2.0) == ([pytest.approx(-1.0)], [pytest.approx(-1.0)])
-
-
-def test_patched_episodes():
-    assert ui_s1.score(1.0, True) == 1.0
-    assert ui_s1.score(1.0, False, kind=True) == pytest.approx(0.55)
-    assert ui_s1.episode([True, False, False, True, False, True]) == (5, [False, True, True, False, False])
-    assert ui_s1.episode([False, False, False], -1) == (3, [True, True, True])
-    assert ui_s1.episode([False, True], 0) == (1, [False])
-    assert ui_s1.step_returns([1.0, 0.1, 1.0], [True, False, True], [0, 0, 0]).tolist() == [1.0, 0.1, 1.0]
-    assert ui_s1.step_returns([1.0, 1.0, 0.1], [True, True, False], [0, 0, 0]).tolist() == [1.5, 1.0, 0.1]
-    a = ui_s1.advantages([1.0, 1.0, 0.0], [1.5, 1.0, 0.0], [0, 0, 0], [0, 1, 0])
-    s = math.sqrt(1 / 3) + 1e-6
-    assert a[:2] == pytest.approx([(1 / 3) / s + 0.75 / (1.5 * HALF), (1 / 3) / s], abs=1e-5)
-    assert ui_s1.keep([0.0, 1.0], [0, 0], [0, 0]).all()
-    assert not ui_s1.keep([1.0, 1.0, 9.0], [0, 0, 0], [0, 0, 1]).any()
 
 
 def test_implicit_process_rewards():
@@ -154,9 +124,3 @@ def test_outcome_for_every_planner_turn():
     assert a[0] == pytest.approx([0.25 / (0.5 + 1e-6)] * 3)
     assert a[1] == pytest.approx([-0.75 / (0.5 + 1e-6)])
     assert flow_grpo.advantages([1.0, 0.0], [3, 1], [0, 0], over="trajectories")[0] == pytest.approx([HALF] * 3, abs=1e-5)
-
-
-def test_targets_follow_slowly():
-    assert archer.v_targets((1.0, 2.0)) == (1.0, 2.0)
-    assert archer.soft_update(0.0, 1.0) == pytest.approx(0.1)
-    assert step_hrl.q_loss(2.0, 1.0) == (1.0, 2.0)
