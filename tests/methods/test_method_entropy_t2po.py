@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from entropy_cases import run_of, turn_of
 from learn_cases import tiny
+from method_cases import QUICK, line_of, start, turn_of
 from references import t2po as slow
 
 import turnwise as tw
@@ -61,8 +61,7 @@ def test_a_turn_is_drawn_again_if_it_does_not_move_the_uncertainty() -> None:
     for _ in range(100):
         before, turn = (turn_of(rng, int(rng.integers(1, 6))) for _ in range(2))
         phi, past = plan.uncertainty(turn), plan.uncertainty(before)
-        for draws in range(4):
-            assert plan.again(before, turn, draws) == slow.draws_again(phi, past, draws, 0.1)
+        assert plan.again(before, turn, 1) == (0 < abs(phi - past) < 0.1) and not plan.again(before, turn, 2)
         assert not plan.again(before, before, 0) and not plan.again(None, turn, 0)
         seen.add(plan.again(before, turn, 0))
     assert seen == {True, False}
@@ -137,11 +136,12 @@ def test_a_rule_is_refused_where_its_reports_are_missing_and_by_a_server() -> No
 
 # -- a run ------------------------------------------------------------------------------------------------------------------------
 
+T2PO = QUICK | {"method.name": "t2po", "collect.groups": 2, "credit.name": "grpo"}
+
 
 def test_turns_of_a_run_are_drawn_again_until_they_move_the_uncertainty_or_tries_are_used_up(tmp_path: Path) -> None:
-    run = run_of("t2po", tmp_path, **{"plan.eta": 0.2, "plan.tries": 1, "collect.groups": 2, "credit.name": "grpo"})
-    [line] = [line for line in run.metrics() if line["iteration"] == 1]
-    batch, plan = stored_batch(run, 1), T2po(eta=0.2)
+    run = start(tmp_path, **T2PO, **{"plan.eta": 0.2, "plan.tries": 1})
+    batch, line, plan = stored_batch(run, 1), line_of(run), T2po(eta=0.2)
     columns = [name.removeprefix("token.") for name in batch.rollouts.names() if name.startswith(("token.entropy", "token.top_logprob"))]
     for k, trajectory in enumerate(batch.trajectories):
         for row, turn in zip(batch.rows(k), trajectory.turns, strict=True):
@@ -157,9 +157,8 @@ def test_turns_of_a_run_are_drawn_again_until_they_move_the_uncertainty_or_tries
 
 def test_what_is_put_behind_a_thought_is_part_of_the_response_and_not_learned_from(tmp_path: Path) -> None:
     thought = {"plan.opening": "", "plan.most": 1, "plan.insert": "+ +", "plan.tries": 0, "engine.max_tokens": 5}
-    run = run_of("t2po", tmp_path, **thought, **{"collect.groups": 2, "credit.name": "grpo"})
-    batch = stored_batch(run, 1)
-    [line] = [line for line in run.metrics() if line["iteration"] == 1]
+    run = start(tmp_path, **T2PO, **thought)
+    batch, line = stored_batch(run, 1), line_of(run)
     inserted = batch.column("token.inserted") == 1
     np.testing.assert_array_equal(batch.column("token.mask"), ~inserted)
     assert line["learner/masked_tokens"] == inserted.sum() and line["collect/generations"] == len(batch) + line["collect/inserted"]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from gradient_cases import GradientOf, assert_same
 from learn_cases import credited, rollouts_of, tiny, trajectories
+from method_tokens import close, one_token, prepared, rows_of
 from references import clip_cov, holder, icepop, kl_cov
 from slow_objectives import gradient, random_tokens
 
@@ -20,32 +21,11 @@ from turnwise.methods.holder import Holder, power_at
 from turnwise.objectives import Loss, Tokens, corrections
 from turnwise.util.errors import TurnwiseError
 
-SEEDS = range(6)
-
-
-def rows(tokens: Tokens, column: Any, span: str = "turn") -> list[list[float]]:
-    """A column as one list per turn or trajectory, tokens that count alone."""
-    ids, kept, values = getattr(tokens, span).tolist(), tokens.kept.tolist(), torch.as_tensor(column).tolist()
-    return [
-        [value for value, own, counts in zip(values, ids, kept, strict=True) if own == one and counts]
-        for one in dict.fromkeys(own for own, counts in zip(ids, kept, strict=True) if counts)
-    ]
-
-
-def prepared(tokens: Tokens, piece: Any) -> Tokens:
-    """Tokens with what an objective or a correction prepares for the mini-batch."""
-    columns = {name: column.detach().numpy() for name, column in tokens.columns().items()}
-    return replace(tokens, extra={name: torch.from_numpy(np.asarray(column)) for name, column in piece.prepare(columns).items()})
+SEEDS = range(3)
 
 
 def places(flags: list[list[float]]) -> set[tuple[int, int]]:
     return {(i, t) for i, row in enumerate(flags) for t, flag in enumerate(row) if flag}
-
-
-def one_token(**columns: float) -> Tokens:
-    number = torch.tensor([0])
-    given = {"logprob": -1.0, "old_logprob": -1.1, "advantage": 0.5, "engine_logprob": -1.1, "weight": 1.0} | columns
-    return Tokens(turn=number, trajectory=number, **{name: torch.tensor([value], dtype=torch.float64) for name, value in given.items()})
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -54,16 +34,12 @@ def test_clip_cov_drops_random_candidates_and_is_the_clip_elsewhere(seed: int) -
     tokens = replace(tokens, advantage=tokens.advantage * 2)
     piece = ClipCov(fraction=fraction, cov_low=0.2, cov_high=3.0, clip_low=0.3, clip_high=0.3)
     ready = prepared(tokens, piece)
-    logprobs, old, advantages = (rows(tokens, x) for x in (tokens.logprob.detach(), tokens.old_logprob, tokens.advantage))
-    chosen = places(rows(ready, ready.extra["cov_dropped"]))
+    logprobs, old, advantages = (rows_of(tokens, x) for x in (tokens.logprob.detach(), tokens.old_logprob, tokens.advantage))
+    chosen = places(rows_of(ready, ready.extra["cov_dropped"]))
     candidates = clip_cov.candidates(old, old, advantages, 0.2, 3.0)
     count = clip_cov.number(sum(map(len, old)), fraction)
     assert chosen <= set(candidates) and len(chosen) == min(count, len(candidates))
-    losses, slopes = clip_cov.losses(logprobs, old, advantages, chosen, 0.3, 0.3)
-    loss = piece(ready.prepared()).loss
-    np.testing.assert_allclose(np.concatenate(rows(ready, loss.detach())), np.concatenate(losses), atol=1e-9)
-    found = torch.autograd.grad(loss[ready.kept].sum(), tokens.logprob)[0]
-    np.testing.assert_allclose(np.concatenate(rows(ready, found)), np.concatenate(slopes), atol=1e-9)
+    close(ready, piece(ready.prepared()).loss, *clip_cov.losses(logprobs, old, advantages, chosen, 0.3, 0.3))
 
 
 def test_clip_cov_draws_differently_in_each_mini_batch_and_alike_after_a_resume() -> None:
@@ -81,16 +57,12 @@ def test_clip_cov_draws_differently_in_each_mini_batch_and_alike_after_a_resume(
 def test_kl_cov_charges_the_tokens_with_the_largest_covariance(seed: int, fraction: float) -> None:
     tokens, piece = random_tokens(seed, "token"), KlCov(fraction=fraction, coefficient=0.7)
     ready = prepared(tokens, piece)
-    logprobs, old, advantages = (rows(tokens, x) for x in (tokens.logprob.detach(), tokens.old_logprob, tokens.advantage))
+    logprobs, old, advantages = (rows_of(tokens, x) for x in (tokens.logprob.detach(), tokens.old_logprob, tokens.advantage))
     chosen = kl_cov.chosen(old, advantages, fraction)
-    assert places(rows(ready, ready.extra["cov_held"])) == chosen
+    assert places(rows_of(ready, ready.extra["cov_held"])) == chosen
     covariances = clip_cov.covariances(old, advantages)
-    np.testing.assert_allclose(np.concatenate(rows(ready, ready.extra["cov"])), np.concatenate(covariances), atol=1e-9)
-    losses, slopes = kl_cov.losses(logprobs, old, advantages, chosen, 0.7)
-    loss = piece(ready.prepared()).loss
-    np.testing.assert_allclose(np.concatenate(rows(ready, loss.detach())), np.concatenate(losses), atol=1e-9)
-    found = torch.autograd.grad(loss[ready.kept].sum(), tokens.logprob)[0]
-    np.testing.assert_allclose(np.concatenate(rows(ready, found)), np.concatenate(slopes), atol=1e-9)
+    np.testing.assert_allclose(np.concatenate(rows_of(ready, ready.extra["cov"])), np.concatenate(covariances), atol=1e-9)
+    close(ready, piece(ready.prepared()).loss, *kl_cov.losses(logprobs, old, advantages, chosen, 0.7))
 
 
 def test_equal_advantages_have_a_covariance_of_exactly_zero() -> None:
@@ -106,8 +78,8 @@ def test_equal_advantages_have_a_covariance_of_exactly_zero() -> None:
 def test_of_equal_covariances_the_earlier_tokens_are_held() -> None:
     tokens = random_tokens(1, gaps=False)
     tokens = replace(tokens, advantage=torch.sign(tokens.advantage), old_logprob=torch.full_like(tokens.old_logprob, -0.3))
-    old, advantages = rows(tokens, tokens.old_logprob), rows(tokens, tokens.advantage)
-    held = places(rows(tokens, prepared(tokens, KlCov(fraction=0.3)).extra["cov_held"]))
+    old, advantages = rows_of(tokens, tokens.old_logprob), rows_of(tokens, tokens.advantage)
+    held = places(rows_of(tokens, prepared(tokens, KlCov(fraction=0.3)).extra["cov_held"]))
     assert held == kl_cov.chosen(old, advantages, 0.3) and len(held) == int(0.3 * len(tokens))
 
 
@@ -130,12 +102,12 @@ def test_holder_is_the_clipped_power_mean(p: float, clip: Any, level: Any) -> No
         tokens = random_tokens(seed, level, per=level)
         piece = Holder(start=p, clip=clip, level=level, clip_low=0.2, clip_high=0.3)
         loss = piece(tokens.prepared()).loss
-        logprobs, old, advantages = (rows(tokens, x, level) for x in (tokens.logprob.detach(), tokens.old_logprob, tokens.advantage))
+        logprobs, old, advantages = (rows_of(tokens, x, level) for x in (tokens.logprob.detach(), tokens.old_logprob, tokens.advantage))
         reference = holder.sequence_losses if clip == "span" else holder.token_losses
         losses, slopes = reference(logprobs, old, [row[0] for row in advantages], p, 0.2, 0.3)
-        np.testing.assert_allclose([row[0] for row in rows(tokens, loss.detach(), level)], losses, atol=1e-9)
+        np.testing.assert_allclose([row[0] for row in rows_of(tokens, loss.detach(), level)], losses, atol=1e-9)
         whole, expected = gradient((tokens.weight * loss).sum(), tokens), np.concatenate(slopes) / len(losses)
-        np.testing.assert_allclose(np.concatenate(rows(tokens, whole, level)), expected, atol=1e-9)
+        np.testing.assert_allclose(np.concatenate(rows_of(tokens, whole, level)), expected, atol=1e-9)
 
 
 def test_the_power_follows_the_schedule_of_the_run_or_of_a_number_of_iterations() -> None:
@@ -164,11 +136,11 @@ def test_the_power_follows_the_schedule_of_the_run_or_of_a_number_of_iterations(
 def test_masks_and_truncated_weights_are_those_of_the_definitions(level: str) -> None:
     for seed in SEEDS:
         tokens = random_tokens(seed)
-        old, roll = (rows(tokens, x, level) for x in (tokens.old_logprob, tokens.engine_logprob))
+        old, roll = (rows_of(tokens, x, level) for x in (tokens.old_logprob, tokens.engine_logprob))
         span = {"level": level, "low": 0.5, "high": 2.0}
 
         def found(name: str, tokens: Tokens = tokens, **options: Any) -> list[list[float]]:
-            return rows(tokens, corrections[name].function(tokens.prepared(), **options).factor, level)
+            return rows_of(tokens, corrections[name].function(tokens.prepared(), **options).factor, level)
 
         check = np.testing.assert_allclose
         check(np.concatenate(found("mask", low=0.5, high=5.0)), np.concatenate(icepop.token_masked(old, roll)), atol=1e-9)
@@ -183,13 +155,13 @@ def test_spans_are_rejected_by_ratio_k2_k3_and_difference(over: str) -> None:
     seen = set()
     for seed in SEEDS:
         tokens = random_tokens(seed)
-        old, roll, turns = (rows(tokens, x, over) for x in (tokens.old_logprob, tokens.engine_logprob, tokens.turn))
+        old, roll, turns = (rows_of(tokens, x, over) for x in (tokens.old_logprob, tokens.engine_logprob, tokens.turn))
 
         def kept(tokens: Tokens = tokens, **options: Any) -> list[list[float]]:
             piece = make(**options)
             ready = prepared(tokens, piece)
             assert torch.equal(piece(ready).factor > 0, ~ready.extra["importance_rejected"])
-            return rows(ready, piece(ready).factor, over)
+            return rows_of(ready, piece(ready).factor, over)
 
         geometric = [row[0] > 0 for row in kept(over=over, ratio_low=0.9, ratio_high=1.1)]
         assert geometric == icepop.geometric_kept(old, roll, 0.9, 1.1)

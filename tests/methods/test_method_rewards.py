@@ -10,28 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
 from context_cases import make, seen, text
-from information_cases import paths, rollouts, start
+from method_cases import BANDIT, OTHER_GAME, QUICK, paths, per_path, resumes_alike, returns_of, rollouts, start, train
 from references import eapo, flow_grpo, istar, mica, vspo
-from safetensors.torch import load_file as load_tensors
 
 import turnwise as tw
 from turnwise.agent.base import Parsed
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Stop
-from turnwise.learn import checkpoint
 from turnwise.methods.istar import OutcomePairs, implicit_reward, pairs
 from turnwise.methods.mica import Potential
 from turnwise.methods.vspo import share_out, staged_reward
+from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
 
-BANDIT: dict[str, Any] = {
-    "env.name": f"{ROOT / 'tests' / 'support' / 'bandit_env.py'}:Bandit",
-    "env.options": {},
-    "env.max_turns": None,
-    "sft": None,
-}
+GAME: dict[str, Any] = {**OTHER_GAME, "env.name": BANDIT, "sft": None}
 
 
 def batch_of(*lengths: tuple[int, ...]) -> Batch:
@@ -45,60 +38,46 @@ def batch_of(*lengths: tuple[int, ...]) -> Batch:
 
 # -- agreement with slow references ----------------------------------------------------------------------------------------------
 
-REFERENCES: dict[str, Any] = {
-    "istar": lambda r, c: istar.advantages(totals(r), split(r, c["turn.implicit_reward"]), groups(r)),
-    "istar:std": lambda r, c: istar.advantages(totals(r), split(r, c["turn.implicit_reward"]), groups(r), weight=0.3, how="std"),
-    "istar:mean": lambda r, c: istar.advantages(totals(r), split(r, c["turn.implicit_reward"]), groups(r), how="mean"),
-    "eapo": lambda r, c: eapo.advantages(totals(r), [len(rows) for rows in paths(r)], groups(r), gamma=0.8),
-    "mica": lambda r, c: mica.advantages([[0.0, *np.cumsum(x)] for x in split(r, c["turn.potential_gain"])], groups(r), gamma=0.9),
-    "mica:depth": lambda r, c: mica.advantages(
-        [[0.0, *np.cumsum(x)] for x in split(r, c["turn.potential_gain"])], groups(r), mix=0.5, gamma=1.0, peers="turn"
+# credit function, its options, and the reference of (returns, groups, lengths, one list of random numbers per trajectory)
+REFERENCES: list[tuple[str, dict[str, Any], Any]] = [
+    ("istar", {}, lambda r, g, n, x: istar.advantages(r, x, g)),
+    ("istar", {"weight": 0.3, "baseline": "mean_std"}, lambda r, g, n, x: istar.advantages(r, x, g, weight=0.3, how="std")),
+    ("istar", {"baseline": "mean"}, lambda r, g, n, x: istar.advantages(r, x, g, how="mean")),
+    ("eapo", {"gamma": 0.8}, lambda r, g, n, x: eapo.advantages(r, n, g, gamma=0.8)),
+    ("mica", {"gamma": 0.9}, lambda r, g, n, x: mica.advantages(potentials(x), g, gamma=0.9)),
+    (
+        "mica",
+        {"mix": 0.5, "gamma": 1.0, "peers": "depth"},
+        lambda r, g, n, x: mica.advantages(potentials(x), g, mix=0.5, gamma=1.0, peers="turn"),
     ),
-    "grpo:step": lambda r, c: flow_grpo.advantages(totals(r), [len(rows) for rows in paths(r)], groups(r)),
-    "grpo:trajectory": lambda r, c: flow_grpo.advantages(totals(r), [len(rows) for rows in paths(r)], groups(r), over="trajectories"),
-}
-OPTIONS: dict[str, dict[str, Any]] = {
-    "istar:std": {"weight": 0.3, "baseline": "mean_std"},
-    "istar:mean": {"baseline": "mean"},
-    "eapo": {"gamma": 0.8},
-    "mica": {"gamma": 0.9},
-    "mica:depth": {"mix": 0.5, "gamma": 1.0, "peers": "depth"},
-    "grpo:step": {"weighting": "step"},
-    "grpo:trajectory": {"weighting": "trajectory"},
-}
+    ("grpo", {"weighting": "step"}, lambda r, g, n, x: flow_grpo.advantages(r, n, g)),
+    ("grpo", {"weighting": "trajectory"}, lambda r, g, n, x: flow_grpo.advantages(r, n, g, over="trajectories")),
+]
 
 
-def split(r: tw.Rollouts, column: Any) -> list[list[float]]:
-    """A column of turns, one list per trajectory."""
-    return [np.asarray(column)[rows].tolist() for rows in paths(r)]
-
-
-def totals(r: tw.Rollouts) -> list[float]:
-    return [float(sum(row)) for row in split(r, r.reward)]
-
-
-def groups(r: tw.Rollouts) -> list[int]:
-    return [int(r.group[rows[0]]) for rows in paths(r)]
+def potentials(gains: list[list[float]]) -> list[list[float]]:
+    return [[0.0, *np.cumsum(row)] for row in gains]
 
 
 @pytest.mark.parametrize("kind", ["random", "constant", "alone"])
-@pytest.mark.parametrize("name", REFERENCES)
-def test_credit_is_that_of_its_formula(name: str, kind: str) -> None:
+@pytest.mark.parametrize(("name", "options", "reference"), REFERENCES)
+def test_credit_is_that_of_its_formula(name: str, options: dict[str, Any], reference: Any, kind: str) -> None:
     for seed in range(4):
         r, rng = rollouts(seed, size=1 if kind == "alone" else 4), np.random.default_rng(seed)
         noise = rng.normal(size=len(r)) if kind != "constant" else np.full(len(r), 0.25)
         if kind == "constant":
             r = replace(r, reward=np.where(np.append(r.trajectory[1:] != r.trajectory[:-1], True), 0.7, 0.0))
         columns = {"turn.implicit_reward": noise, "turn.potential_gain": noise}
-        found = tw.credit.compute(name.partition(":")[0], r.with_columns(columns), **OPTIONS.get(name, {}))
-        np.testing.assert_allclose(found, np.concatenate(REFERENCES[name](r, columns)), atol=1e-6, rtol=1e-6)
+        found = tw.credit.compute(name, r.with_columns(columns), **options)
+        slow = reference(*returns_of(r), [len(rows) for rows in paths(r)], per_path(r, noise))
+        np.testing.assert_allclose(found, np.concatenate(slow), atol=1e-6, rtol=1e-6)
 
 
 def test_the_value_of_a_group_and_the_copies_follow_the_formula() -> None:
     for seed in range(6):
         r = rollouts(seed, groups=7, size=3)
         found = tw.credit.assign("vspo", r)
-        returns = [[x for x, g in zip(totals(r), groups(r), strict=True) if g == group] for group in range(7)]
+        returns = [[x for x, g in zip(*returns_of(r), strict=True) if g == group] for group in range(7)]
         np.testing.assert_allclose(found.columns["group.value"], [vspo.value(x) for x in returns], atol=1e-9)
         copies = np.asarray(found.columns["group.uses"]) - 1
         wanted = np.array(vspo.shares(returns)) * sum(map(vspo.dead, returns))
@@ -149,18 +128,12 @@ def test_the_loss_ranks_successes_above_failures_and_skips_a_batch_without_pairs
 
 
 def test_istar_trains_its_model_and_rewards_turns_by_it_after_a_resume_too(tmp_path: Path) -> None:
-    changes = BANDIT | {"method.name": "istar", "method.lr": 1e-3, "iterations": 2, "method.beta": 0.5}
-    run = start(tmp_path / "a", **changes)
-    first, second = (stored_batch(run, n).column("turn.implicit_reward") for n in (1, 2))
+    changes = GAME | {"method": {"name": "istar", "lr": 1e-3, "beta": 0.5}}
+    whole = train(tmp_path / "whole", **changes)
+    first, second = (stored_batch(Run.open(whole.folder), n).column("turn.implicit_reward") for n in (1, 2))
     assert np.abs(first).max() < 1e-5 < np.abs(second).max()  # a copy at first, another model after its first update
-    lines = {line["iteration"]: line for line in run.metrics()}
-    assert lines[1]["model/prm/pairs"] > 0 and np.isfinite(lines[1]["model/prm/loss"])
-    stopped = start(tmp_path / "b", **(changes | {"iterations": 1}))
-    resumed = tw.train(resume=stopped.folder, iterations=2, quiet=True).folder
-    ends = [checkpoint.latest_good(folder / "checkpoints") for folder in (run.folder, resumed)]
-    for name in ("weights.safetensors", "model_prm.safetensors"):
-        whole, parts = (load_tensors(found.path / name) if found else {} for found in ends)
-        assert whole and all(torch.equal(whole[key], parts[key]) for key in whole)
+    assert whole.metrics[1]["model/prm/pairs"] > 0 and np.isfinite(whole.metrics[1]["model/prm/loss"])
+    resumes_alike(tmp_path / "stopped", whole, 2, **changes)
 
 
 # -- EAPO -------------------------------------------------------------------------------------------------------------------------
@@ -216,7 +189,7 @@ def test_the_outcome_counts_once_all_turns_can_be_parsed_and_the_attempt_ends_by
 
 
 def test_vspo_trains_and_its_copies_are_stored(tmp_path: Path) -> None:
-    batch = stored_batch(start(tmp_path, **BANDIT, **{"method.name": "vspo", "collect.groups": 6, "collect.group_size": 2}), 1)
+    batch = stored_batch(start(tmp_path, **GAME, **{"method.name": "vspo", "collect.groups": 6, "collect.group_size": 2}), 1)
     uses = np.asarray(batch.column("group.uses"))
     returns = [sum(turn.reward for turn in t.turns) for t in batch.trajectories]
     assert uses.sum() > len(uses) or len({*returns}) == 1
@@ -238,12 +211,12 @@ def test_the_gain_in_potential_is_the_reward_of_a_turn(tmp_path: Path) -> None:
     found = Potential(judge=f"{tmp_path / 'judge.py'}:progress")(batch, None)
     np.testing.assert_allclose(found["turn.potential_gain"], [0.5, 0.5, 0.5, 0.5])
     with pytest.raises(tw.TurnwiseError, match=r"needs a judge.*method\.judge="):
-        start(tmp_path / "run", **BANDIT, **{"method.name": "mica"})
+        start(tmp_path / "run", **GAME, **{"method.name": "mica"})
 
 
 def test_mica_trains_with_the_judge_of_the_user(tmp_path: Path) -> None:
     (tmp_path / "judge.py").write_text(JUDGE)
-    run = start(tmp_path / "run", **BANDIT, **{"method.name": "mica", "method.judge": f"{tmp_path / 'judge.py'}:progress"})
+    run = start(tmp_path / "run", **GAME, **{"method.name": "mica", "method.judge": f"{tmp_path / 'judge.py'}:progress"})
     batch = stored_batch(run, 1)
     np.testing.assert_allclose(batch.column("turn.advantage"), tw.credit.compute("mica", batch.rollouts, gamma=0.9), atol=1e-6)
     assert np.ptp(batch.column("turn.potential_gain")) > 0
@@ -253,7 +226,7 @@ def test_mica_trains_with_the_judge_of_the_user(tmp_path: Path) -> None:
 
 
 def test_the_outcome_goes_to_every_turn_by_statistics_over_turns(tmp_path: Path) -> None:
-    batch = stored_batch(start(tmp_path, **{"method.name": "flow_grpo", "method.faithful": True}), 1)
+    batch = stored_batch(start(tmp_path, **QUICK, **{"method.name": "flow_grpo", "method.faithful": True}), 1)
     np.testing.assert_allclose(batch.column("turn.advantage"), tw.credit.compute("grpo", batch.rollouts, weighting="step"), atol=1e-6)
     r = rollouts(3)
     assert not np.allclose(tw.credit.compute("grpo", r, weighting="step"), tw.credit.compute("grpo", r))

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import references.t_star
 import torch
+from method_cases import line_of, make
 from test_method_trees_values import collected, trained
 
 import turnwise as tw
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
-from turnwise.methods import plans, signals
+from turnwise.methods import signals
 from turnwise.objectives.tokens import Tokens
 from turnwise.runs.reading import stored_batch
 
@@ -163,7 +164,7 @@ def test_forks_are_those_of_the_reference() -> None:
 
 
 def test_the_policy_answers_again_at_the_widest_fork_and_the_corrected_turn_takes_the_place_of_the_better_one() -> None:
-    found = collected(plans["t_star"].make({"corrections": 1, "gap": 0.1}, "plan"), groups=3, size=4)
+    found = collected(make("t_star", corrections=1, gap=0.1), groups=3, size=4)
     batch = Batch.of(found.trajectories)
     fork = batch.column("turn.fork")
     assert found.counts["forks"] >= found.counts["corrections"] >= 1
@@ -182,7 +183,7 @@ def test_a_run_with_t_star_merges_steps_and_trains_on_pairs(tmp_path: Path) -> N
     changes: dict[str, Any] = {"method": {"name": "t_star", "gap": 0.1, "weight": 0.5}, "collect.group_size": 4}
     changes |= {"agent.max_prompt_tokens": 400, "model.tiny.max_length": 512}  # the hint is long in letters
     run = trained(tmp_path, "t_star", **changes)
-    batch, [line] = stored_batch(run, 1), [line for line in run.metrics() if line["iteration"] == 1]
+    batch, line = stored_batch(run, 1), line_of(run)
     node = batch.column("turn.node")
     assert len(set(node.tolist())) < len(batch) and line["collect/forks"] >= line["collect/corrections"] >= 1
     assert line["learner/preferred"] > 0 and line["learner/dispreferred"] > 0 and line["collect/lost_branches"] == 0

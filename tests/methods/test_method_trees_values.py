@@ -10,7 +10,8 @@ import pytest
 from branch_env import Kept
 from collect_cases import WordContext, WordEngine, numbered, policy
 from conftest import ROOT
-from test_example_methods_1 import SMALL
+from method_cases import line_of, make
+from method_cases import start as started
 from toy_env import Corridor
 
 import turnwise as tw
@@ -20,19 +21,15 @@ from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.envs.pool import Pool
-from turnwise.methods import plans
 from turnwise.methods.planning import Gathered, Places, Plan, gathered
 from turnwise.methods.vpr import Advised
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
 
-RECIPE = ROOT / "recipes" / "numberline-tiny.toml"
-
 
 def trained(out: Path, credit: str, **changes: Any) -> Run:
     """One iteration on the number line at the smallest size."""
-    settings = {**SMALL, "iterations": 1, "collect.groups": 2, "collect.group_size": 2, "env.max_turns": 5, "credit": {"name": credit}}
-    return Run.open(tw.train(RECIPE, out=str(out), quiet=True, **{**settings, **changes}).folder)
+    return started(out, **{"collect.groups": 2, "collect.group_size": 2, "env.max_turns": 5, "credit": {"name": credit}, **changes})
 
 
 def collected(plan: Plan, groups: int = 2, size: int = 2) -> Gathered:
@@ -65,7 +62,7 @@ def test_a_turn_is_worth_what_it_adds_to_the_value_of_the_state_and_unknown_stat
 def test_vineppo_values_every_state_by_fresh_attempts_from_there_and_learns_from_the_others_alone() -> None:
     seen: list[Start] = []
     made: list[Trajectory] = []
-    plan = plans["vineppo"].make({"branches": 3, "share": "none"}, "plan")
+    plan = make("vineppo", branches=3, share="none")
     with Pool(Kept, 4) as pool:
         collector = Collector(pool, policy(WordEngine(bias=30)), max_turns=6, snapshots=True)
 
@@ -88,7 +85,7 @@ def test_vineppo_values_every_state_by_fresh_attempts_from_there_and_learns_from
 def test_states_that_share_an_estimate_are_valued_once() -> None:
     counts = {}
     for share in ("none", "prompt", "anchor"):
-        found = collected(plans["vineppo"].make({"branches": 2, "share": share}, "plan"))
+        found = collected(make("vineppo", branches=2, share=share))
         counts[share] = found.counts
         by: dict[Any, set[float]] = {}
         for root in found.trajectories:
@@ -100,7 +97,7 @@ def test_states_that_share_an_estimate_are_valued_once() -> None:
 
 
 def test_fresh_attempts_can_be_learned_from_and_states_beyond_the_last_one_are_not_valued() -> None:
-    found = collected(plans["vineppo"].make({"branches": 1, "last": 1, "learn_branches": True}, "plan"))
+    found = collected(make("vineppo", branches=1, last=1, learn_branches=True))
     batch = Batch.of(found.trajectories)
     branches = [k for k, trajectory in enumerate(batch.trajectories) if trajectory.parent is not None]
     assert branches and all(batch.trajectories[k].branch_t <= 1 for k in branches)
@@ -117,7 +114,7 @@ def test_fresh_attempts_can_be_learned_from_and_states_beyond_the_last_one_are_n
 
 def test_a_run_with_vineppo_makes_branches_and_trains_on_their_values(tmp_path: Path) -> None:
     run = trained(tmp_path, "vineppo", plan={"name": "vineppo", "branches": 2})
-    batch, [line] = stored_batch(run, 1), [line for line in run.metrics() if line["iteration"] == 1]
+    batch, line = stored_batch(run, 1), line_of(run)
     assert line["collect/branches"] == 2 * line["collect/valued_states"] > 0 and line["collect/lost_branches"] == 0
     assert len(batch.trajectories) == 4 and np.isfinite(batch.column("turn.mc_value")).all()
     assert batch.column("turn.advantage").any() and line["learner/grad_norm"] > 0
@@ -139,7 +136,7 @@ def test_the_best_candidate_is_played_and_the_others_stay_one_turn_long() -> Non
     def rightwards(turn: Turn, trajectory: Trajectory) -> float:
         return float(turn.action == "right")
 
-    plan = plans["vpr"].make({"candidates": 5, "oracle": "env.expert_action"}, "plan")
+    plan = make("vpr", candidates=5, oracle="env.expert_action")
     plan.oracle = rightwards  # type: ignore[attr-defined]
     found = collected(plan)
     batch = Batch.of(found.trajectories)
@@ -162,7 +159,7 @@ def _places(batch: Batch, rows: Any) -> list[tuple[int, int]]:
 
 def test_an_oracle_of_the_users_own_file_is_asked(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def oracle(turn, trajectory):\n    return -abs(len(turn.response_ids) - 1)\n")
-    plan = plans["vpr"].make({"candidates": 2, "oracle": f"{tmp_path}/mine.py:oracle"}, "plan")
+    plan = make("vpr", candidates=2, oracle=f"{tmp_path}/mine.py:oracle")
     found = collected(plan, groups=1, size=1)
     assert {turn.notes["score"] for trajectory in found.trajectories for turn in trajectory.turns} == {-1.0}
 
@@ -186,7 +183,7 @@ def test_the_experts_advice_stands_next_to_every_transition() -> None:
 
 def test_a_run_with_vpr_commits_what_the_expert_would_do(tmp_path: Path) -> None:
     run = trained(tmp_path, "vpr", plan={"name": "vpr", "candidates": 4})
-    batch, [line] = stored_batch(run, 1), [line for line in run.metrics() if line["iteration"] == 1]
+    batch, line = stored_batch(run, 1), line_of(run)
     score, mask = batch.column("turn.score"), batch.column("turn.mask")
     assert set(score.tolist()) == {0.0, 1.0} and 0 < mask.sum() < len(mask)
     assert line["collect/committed_score"] > score.mean() and line["collect/lost_branches"] == 0
@@ -208,5 +205,5 @@ def test_a_plan_that_branches_by_snapshots_where_there_are_any_runs_where_there_
             lambda: Collector(pool, policy(engine), max_turns=6, snapshots=True),
             lambda: engine,  # type: ignore[arg-type,return-value]
         )
-        batch = source.collect(plans["vpr"].make({"candidates": 2}, "plan"))  # type: ignore[arg-type]
+        batch = source.collect(make("vpr", candidates=2))  # type: ignore[arg-type]
     assert batch.counts["lost_branches"] == 0 < batch.counts["branches"]

@@ -9,9 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from references import loop as slow_loop
 
 import turnwise as tw
 from turnwise.methods.dpepo import weights as diversity
@@ -142,17 +139,6 @@ def test_loop_is_the_authors_functions(case: Any) -> None:
         tokens = Tokens(new, old, advantage, ids, ids, token_weights(ids, ids, "trajectory"))
         options = {"clip_low": 0.1 / 1.1, "clip_high": 0.1}
         assert Loss("clip", options)(tokens)[0].item() == pytest.approx(case["loss"][k], rel=1e-4, abs=1e-5)
-
-
-@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from([0.0, 0.005, 0.01, 1.0])), min_size=1, max_size=12))
-def test_loop_keeps_the_attempts_that_the_reference_keeps(attempts: list[tuple[int, float]]) -> None:
-    both = [(group, value) for group, value in attempts for _ in range(2)]  # at least two of each group
-    both[0] = (both[0][0], both[0][1] + 1.0)  # and one that is kept
-    group, returns = [one[0] for one in both], [one[1] for one in both]
-    slow = slow_loop.advantages(returns, group)
-    found = tw.credit.assign("loop", loop_batch(group, returns))
-    sure = np.abs(np.abs(slow) - 0.01) > 1e-9  # not a matter of rounding
-    assert found.columns["turn.mask"][sure].tolist() == slow_loop.keep(slow)[sure].tolist()
 
 
 def levels() -> list[Any]:

@@ -77,17 +77,11 @@ def test_a_method_on_the_command_line_wins_over_the_file_and_yields_to_other_ove
     config = load(QUICKSTART, ["method.name=pair", "method.norm=none", "learner.lr=0.02"])
     assert config.credit.name == "grpo"
     assert config.credit.options == {"norm": "none"}, "options of gigpo that the file sets are gone"
+    assert load({"objective": {"clip_low": 0.1}}, {"method.name": "pair"}).objective.options == {}, "and those of the former objective"
     assert (config.objective.name, config.objective.aggregation) == ("gspo", "turn")
     assert config.objective.kl == "loss", "a key of the section stays"
     assert config.learner.lr == 0.02
     assert config.name == "quickstart-pair"
-
-
-def test_options_of_an_objective_that_was_replaced_do_not_stay_behind() -> None:
-    config = load({"objective": {"clip_low": 0.1, "kl": "loss"}}, {"method.name": "pair"})
-    assert config.objective.name == "gspo"
-    assert config.objective.options == {}
-    assert config.objective.kl == "loss"
 
 
 def test_an_option_of_the_method_changes_what_follows_from_it_and_no_other_word(tmp_path: Path) -> None:
@@ -136,15 +130,11 @@ def test_the_record_of_a_run_holds_the_settings_and_is_read_as_it_stands(tmp_pat
     assert load(written, {"learner.lr": 0.1}).signal == []
 
 
-def test_an_option_may_change_on_top_of_a_record(tmp_path: Path) -> None:
+def test_another_method_on_top_of_a_record_leaves_nothing_of_the_first_behind(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").touch()
     written = recipe(tmp_path, to_toml(load(QUICKSTART, ["method.name=pair", "learner.epochs=4"])), "config.toml")
     config = load(written, ["method.lr=0.25"])
-    assert (config.learner.lr, config.learner.epochs) == (0.25, 4)
-
-
-def test_another_method_on_top_of_a_record_leaves_nothing_of_the_first_behind(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").touch()
+    assert (config.learner.lr, config.learner.epochs) == (0.25, 4), "an option of the same method may change"
     own = ["learner.epochs=4", "signal=[{name='a.py:first'}, {name='a.py:own'}]"]
     written = recipe(tmp_path, to_toml(load(QUICKSTART, ["method.name=watched", *own])), "config.toml")
     config = load(written, ["method.name=ppo"])
@@ -161,16 +151,9 @@ def test_another_method_on_top_of_a_record_leaves_nothing_of_the_first_behind(tm
 
 def test_a_method_by_name_equals_its_settings_by_hand() -> None:
     by_name = load(None, {"method": "pair"})
-    by_hand = load(
-        None,
-        {
-            "credit.name": "grpo",
-            "credit.norm": "std",
-            "objective.name": "gspo",
-            "objective.aggregation": "turn",
-            "learner.lr": 1e-3,
-        },
-    )
+    parts = {"credit.name": "grpo", "credit.norm": "std", "objective.name": "gspo", "objective.aggregation": "turn", "learner.lr": 1e-3}
+    by_hand = load(None, parts)
+    assert tomllib.loads(to_toml(by_hand))["method"] == "none"
     assert content_hash(by_name) == content_hash(by_hand)
     assert by_name.model_dump(exclude={"method", "name"}) == by_hand.model_dump(exclude={"method", "name"})
 
@@ -214,6 +197,11 @@ def test_the_code_of_a_run_from_elsewhere_is_not_run_for_its_method(tmp_path: Pa
         config.trusted()
     with pytest.raises(tw.TurnwiseError, match="name it as well"):
         load(written, {"method.gamma": 1.0})
+    (tmp_path / "mine.py").write_text("def f():\n    return {'learner.epochs': 2}\n")
+    written = recipe(tmp_path, to_toml(load(None, {"method.name": f"{tmp_path}/mine.py:f"})), "config.toml")
+    (tmp_path / "mine.py").write_text("raise SystemExit('was run')\n")
+    config = load(written, {"learner.lr": 0.1})
+    assert (config.learner.epochs, config.learner.lr) == (2, 0.1), "the record holds what the method brought"
 
 
 def test_python_takes_a_method_by_name_by_section_and_as_a_function(tmp_path: Path) -> None:
@@ -236,27 +224,8 @@ def test_algos_shows_what_a_method_sets_changes_and_costs() -> None:
     assert "Needs of credit grpo: group.peers" in shown
     listed = " ".join(CliRunner().invoke(app, ["algos"]).output.split())
     assert "Two pieces that belong together. Changes: credit, objective." in listed
-
-
-def test_a_word_of_several_kinds_is_shown_in_all(tmp_path: Path) -> None:
-    def grpo() -> dict[str, Any]:
-        """A method with the name of a credit function."""
-        return {"credit.name": "grpo"}
-
-    before = methods._entries.pop("grpo", None) if "grpo" in methods else None
-    methods.register("grpo")(grpo)
-    try:
-        shown = CliRunner().invoke(app, ["algos", "grpo"]).output
-    finally:
-        methods._entries.pop("grpo")
-        if before is not None:
-            methods._entries["grpo"] = before
-    assert "credit: grpo" in shown
-    assert "method: grpo" in shown
-
-
-def test_a_config_without_a_method_says_so(tmp_path: Path) -> None:
-    assert tomllib.loads(to_toml(load(None)))["method"] == "none"
+    both = CliRunner().invoke(app, ["algos", "grpo"]).output
+    assert "credit: grpo" in both and "method: grpo" in both
 
 
 # -- what a method is, and what its authors took -------------------------------------------------------------------------------------
@@ -342,24 +311,14 @@ def test_a_faithful_method_takes_its_authors_values_too(name: str) -> None:
     assert {key for key, value in untouched.items() if value != recipe[key]} <= PARTS.get(name, set())
 
 
-@pytest.mark.parametrize("base", ["quickstart", "alfworld"])
-def test_cppo_that_prunes_nothing_is_grpo(base: str) -> None:
-    path = QUICKSTART.parent / f"{base}.toml"
-    grpo = load(path, {"method.name": "grpo", "name": "same"}).model_dump(exclude={"method"})
-    cppo = load(path, {"method.name": "cppo", "method.prune": 0.0, "method.fill": False, "name": "same"}).model_dump(exclude={"method"})
+def test_cppo_that_prunes_nothing_is_grpo() -> None:
+    grpo = load(QUICKSTART, {"method.name": "grpo", "name": "same"}).model_dump(exclude={"method"})
+    cppo = load(QUICKSTART, {"method.name": "cppo", "method.prune": 0.0, "method.fill": False, "name": "same"}).model_dump(
+        exclude={"method"}
+    )
     assert cppo.pop("schedule") == {"name": "cppo", "prune": 0.0, "within": "group"}
     assert grpo.pop("schedule") == {"name": "shuffled"}
     assert cppo == grpo
-
-
-@pytest.mark.parametrize(
-    ("name", "aggregation"),
-    [(name, "token") for name in ("arpo", "igpo", "epo", "hiper", "ui_s1", "rebel", "dpepo", "resrl", "flow_grpo", "infopo", "vineppo")]
-    + [("starpo_s", "token"), ("gigpo", "token"), ("grpo", "turn"), ("cppo", "turn"), ("loop", "trajectory"), ("archer", "turn_sum")],
-)
-def test_the_aggregation_of_the_authors_waits_for_faithful(name: str, aggregation: str) -> None:
-    assert load(QUICKSTART, {"method.name": name}).objective.aggregation == "trajectory"
-    assert load(QUICKSTART, {"method.name": name, "method.faithful": True}).objective.aggregation == aggregation
 
 
 def test_an_option_of_the_method_counts_as_the_method() -> None:
@@ -449,12 +408,3 @@ def test_algos_shows_what_the_authors_took() -> None:
     [entry] = json.loads(CliRunner().invoke(app, ["algos", "method", "arpo", "--json"]).output)
     assert entry["authors"]["objective.aggregation"] == "token"
     assert "objective.aggregation" not in entry["settings"]
-
-
-def test_the_code_of_a_method_is_not_run_when_its_record_is_read(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("def mine():\n    return {'learner.epochs': 2}\n")
-    (tmp_path / "metrics.jsonl").touch()
-    written = recipe(tmp_path, to_toml(load(None, {"method.name": f"{tmp_path}/mine.py:mine"})), "config.toml")
-    (tmp_path / "mine.py").write_text("raise SystemExit('was run')\n")
-    config = load(written, {"learner.lr": 0.1})
-    assert (config.learner.epochs, config.learner.lr) == (2, 0.1)

@@ -8,17 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 from collect_cases import numbered
-from order_runs import BANDIT, FATED, OTHER_GAME, attempt, gathers, plan_state, resumes_alike, train
+from method_cases import BANDIT, FATED, OTHER_GAME, attempt, expert_of, gathers, make, plan_state, resumes_alike, train
 
-from turnwise import Task, Trajectory, Turn, TurnwiseError
+from turnwise import Trajectory, TurnwiseError
 from turnwise.agent.prompts import Past
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Stop
-from turnwise.data.tasks import TaskSet
 from turnwise.envs.household.tracking import state_block as household
 from turnwise.methods.constant_context import actions
 from turnwise.methods.planning import Places
-from turnwise.methods.registry import plans
 from turnwise.methods.slea import Lesson, Library, lessons, shown
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
@@ -26,27 +24,7 @@ from turnwise.runs.reading import stored_batch
 LONG_PROMPTS = {"agent.max_prompt_tokens": 400, "model.tiny.max_length": 512}
 
 
-def make(name: str, **options: Any) -> Any:
-    return plans[name].make(options, "plan")
-
-
 # -- replay of successes ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_stored_success_replaces_the_first_attempt_of_a_flat_and_poor_group_alone() -> None:
-    places, plan = Places(TaskSet([Task("only")]), 0, 2), make("replay_success", size=2)
-    won = {1: 1.0, 2: 0.5, 4: 1.0}  # by number: groups of two
-    first, _ = gathers(plan, places, 3, lambda start: attempt(start, won.get(start.number, 0.0)))
-    assert first.counts["replaced"] == 0 and first.counts["buffer"] == 2  # of three successes the oldest went; none serves its own batch
-    restored, same = make("replay_success", size=2), Places(places.tasks, 0, 2, used=places.used)
-    restored.load_state(plan.state())
-    for own, used in ((plan, places), (restored, same)):
-        found, _ = gathers(own, used, 2, lambda start: attempt(start, 0.12 if start.number >= 8 else 0.0))
-        by = [[t for t in found.trajectories if t.group == group] for group in (3, 4)]
-        assert [t.id for t in by[0]] == [-1, 7] and [t.id for t in by[1]] == [-2, 9]
-        assert by[0][0].reward in (0.5, 1.0) and list(by[0][0].turns[0].response_ids) in ([2], [4])
-        mixed, _ = gathers(own, used, 1, lambda start: attempt(start, float(start.number % 2)))
-        assert mixed.counts["replaced"] == 0  # a group that has something to compare is left alone
 
 
 def test_a_run_learns_from_stored_successes_where_a_group_failed_also_after_a_stop(tmp_path: Path) -> None:
@@ -66,11 +44,10 @@ def test_a_run_learns_from_stored_successes_where_a_group_failed_also_after_a_st
 # -- ActGuide ---------------------------------------------------------------------------------------------------------------------
 
 
-def expert(tasks: Any) -> list[Trajectory]:
-    return [Trajectory(0, "expert", task.id, [Turn("s", action=f"do {t}") for t in range(6)], success=True) for task in tasks]
+expert = expert_of([f"do {t}" for t in range(6)])
 
 
-@pytest.mark.parametrize("needed", range(8))
+@pytest.mark.parametrize("needed", [0, 3, 6, 7])
 def test_the_smallest_helpful_number_of_actions_is_found_and_shown_to_a_whole_group(needed: int) -> None:
     def play(start: Start) -> Trajectory:
         lines = str(start.hint).count(". do ")
@@ -82,12 +59,8 @@ def test_the_smallest_helpful_number_of_actions_is_found_and_shown_to_a_whole_gr
     assert {str(start.hint).count(". do ") for start in last} == {min(needed, 6)} and len(last) == 3
     assert all(start.group == 0 and start.forget for more in rounds[1:] for start in more)
     assert [t.id for t in found.trajectories] == [*(start.number for start in last), 3, 4, 5]
-    assert (
-        found.counts["hard_groups"] == 1
-        and found.counts["rescued_groups"] == (needed <= 6)
-        and found.counts["shown_actions"] == min(needed, 6)
-    )
-    assert found.counts["probes"] == 2 * (len(rounds) - 2) <= 2 * 3
+    counts = {"hard_groups": 1, "rescued_groups": needed <= 6, "shown_actions": min(needed, 6), "probes": 2 * (len(rounds) - 2)}
+    assert found.counts == counts and counts["probes"] <= 2 * 3
 
 
 def test_unguided_attempts_and_probes_stay_in_the_group_on_request_and_nobody_is_asked_without_need() -> None:
@@ -111,18 +84,6 @@ def test_guided_attempts_of_a_run_are_learned_from_without_their_guidance(tmp_pa
 # -- SLEA -------------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_level_takes_only_what_is_better_and_the_same_twice_is_kept_once() -> None:
-    library = Library({"golden": 2, "warning": 1}, 0.85, 2)
-    assert library.add(Lesson("method", "open the fridge first", 0.5)) and library.add(Lesson("method", "walk to the bed", 0.6))
-    assert not library.add(Lesson("example", "Open the fridge first!", 0.9))  # alike in the same zone: the better score stays
-    assert [entry.score for entry in library.entries] == [0.9, 0.6]
-    assert not library.add(Lesson("method", "sing a song", 0.6)) and library.add(Lesson("method", "count to ten", 0.7))
-    assert [entry.text for entry in library.entries] == ["open the fridge first", "count to ten"]
-    assert library.add(Lesson("mistake", "open the fridge first", 0.1))  # another zone
-    with pytest.raises(TurnwiseError, match="mistake"):
-        library.add(Lesson("mistakes", "", 0.0))
-
-
 def test_lessons_are_found_through_similar_observations_first_and_the_least_used_cluster_goes() -> None:
     library = Library({"golden": 9, "warning": 9}, 0.85, 2)
     library.add(Lesson("method", "general wisdom", 1.0))
@@ -135,6 +96,9 @@ def test_lessons_are_found_through_similar_observations_first_and_the_least_used
     library.add(Lesson("example", "sleep now", 0.2, "A bedroom with two beds and a lamp."))
     library.add(Lesson("example", "wash hands", 0.2, "XXXXXXXXXXXXXXXXXXXXXXXX"))
     assert [cluster.observation[:5] for cluster in library.clusters] == ["You a", "XXXXX"]
+    assert library.add(Lesson("mistake", "general wisdom", 0.1))  # the same text in another zone
+    with pytest.raises(TurnwiseError, match="mistake"):
+        library.add(Lesson("mistakes", "", 0.0))
     text = shown(golden, warning, 30)
     assert text.startswith("What worked before:\n- take") and len(text) <= 30
 
@@ -151,15 +115,7 @@ def test_lessons_by_rule_come_from_the_way_of_a_success_and_the_end_of_a_failure
 
 
 def test_a_run_shows_lessons_once_it_has_some_also_after_a_stop(tmp_path: Path) -> None:
-    own = {
-        **OTHER_GAME,
-        "method.name": "slea",
-        "method.warmup": 1,
-        "method.smallest": 2,
-        "env.name": BANDIT,
-        "env.tasks": 4,
-        **LONG_PROMPTS,
-    }
+    own = {**OTHER_GAME, **LONG_PROMPTS, "method": {"name": "slea", "warmup": 1, "smallest": 2}, "env.name": BANDIT, "env.tasks": 4}
     whole = train(tmp_path / "whole", **own)
     first, second = (stored_batch(Run.open(whole.folder), n, tokens=True) for n in (1, 2))
     lengths = [max(len(turn.prompt_ids) for t in batch.trajectories for turn in t.turns) for batch in (first, second)]

@@ -1,4 +1,4 @@
-"""Methods as files of the user's own, `examples/methods/`: a teacher, updates backwards, a process reward model, past successes."""
+"""Methods as files of one's own (`examples/methods/`): each is short, its recipe is read, and a small run shows what it does."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
+from method_cases import BANDIT, FATED, OTHER_GAME, RECIPE, SMALL, attempt, gathers, ids, last_checkpoint, line_of
 from safetensors.torch import load_file as load_tensors
-from small_runs import UNTAUGHT
+from small_runs import UNTAUGHT, Killed, Kills
 from train_cases import Impatient, without_times
 from transformers import AutoModelForCausalLM
 
@@ -21,28 +22,24 @@ from turnwise import Task, Trajectory, Turn, TurnwiseError
 from turnwise.config.loading import load_file
 from turnwise.data.batch import Batch
 from turnwise.data.tasks import TaskSet
+from turnwise.envs.cards.numberline import NumberLineEnv
 from turnwise.learn import Learner, LearnerSettings, checkpoint, pack
-from turnwise.methods.planning import Gathered, Places
+from turnwise.methods.planning import Places
 from turnwise.recipe.schema import Config
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
 
 METHODS = ROOT / "examples" / "methods"
-NAMES = ("distillation", "backwards", "process_reward", "past_successes")
-SMALL = UNTAUGHT
-BANDIT = f"{ROOT / 'tests' / 'support' / 'bandit_env.py'}:Bandit"  # what a model that babbles says wins or loses
-FATED = f"{ROOT / 'tests' / 'support' / 'fated_env.py'}:Fated"
-OTHER_GAME: dict[str, Any] = {"env.options": {}, "env.max_turns": None}
+
+
+def start(name: str, out: Path, **changes: Any) -> Run:
+    """A run by the recipe of an example after a short warm start."""
+    return Run.open(tw.train(METHODS / f"{name}.toml", out=str(out), quiet=True, **{**SMALL, **changes}).folder)
 
 
 def train(name: str, out: Path, **changes: Any) -> Any:
-    return tw.train(METHODS / f"{name}.toml", **{**SMALL, "out": str(out), "quiet": True, **changes})
-
-
-def kept(folder: Path) -> Any:
-    found = checkpoint.latest_good(folder / "checkpoints")
-    assert found is not None
-    return found
+    """The same with a model that babbles."""
+    return tw.train(METHODS / f"{name}.toml", **{**UNTAUGHT, "out": str(out), "quiet": True, **changes})
 
 
 def batch_of(*lengths: tuple[int, ...]) -> Batch:
@@ -55,10 +52,134 @@ def batch_of(*lengths: tuple[int, ...]) -> Batch:
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_an_example_fits_on_two_screens_and_its_recipe_is_read(name: str) -> None:
-    assert len((METHODS / f"{name}.py").read_text().splitlines()) <= 120
-    assert Config.load(METHODS / f"{name}.toml").name == name.replace("_", "-")
+@pytest.mark.parametrize("path", sorted(METHODS.glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_fits_on_two_screens_and_its_recipe_is_read(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 120
+    assert Config.load(path.with_suffix(".toml")).name == path.stem.replace("_", "-")
+
+
+# -- credit by entropy ------------------------------------------------------------------------------------------------------------
+
+
+def test_tokens_of_one_turn_get_credit_by_the_entropies_that_the_engine_reported(tmp_path: Path) -> None:
+    batch = stored_batch(start("entropy_credit", tmp_path, **{"credit.strength": 1.0, "credit.most": 1e9}), 1)
+    entropy, advantage = batch.column("token.entropy"), batch.column("token.advantage")
+    of_turns = tw.credit.compute("grpo", batch.rollouts)
+    assert np.ptp(entropy) > 0.01 and np.ptp(of_turns) > 0.01
+    expected = np.repeat(of_turns, batch.rollouts.tokens) * entropy / entropy.mean()
+    np.testing.assert_allclose(advantage, expected, rtol=1e-4, atol=1e-6)
+    assert batch.column("token.entropy_scale").mean() == pytest.approx(1, rel=1e-4)
+    rollouts = batch.rollouts.in_order()
+    equal = load_file(METHODS / "entropy_credit.py").entropy_credit(rollouts, strength=0.0)["token.advantage"]
+    np.testing.assert_allclose(equal, np.repeat(tw.credit.compute("grpo", rollouts), rollouts.tokens))
+
+
+# -- a reward for information -----------------------------------------------------------------------------------------------------
+
+
+def test_what_a_turn_finds_out_is_added_to_its_reward(tmp_path: Path) -> None:
+    batch = stored_batch(start("gold_gain", tmp_path, **{"signal.0.weight": 0.5}), 1)
+    known, gain = batch.column("turn.gold_logprob"), batch.column("turn.gain")
+    assert (known < 0).all() and np.abs(gain).max() > 0
+    for k, trajectory in enumerate(batch.trajectories):
+        rows = np.asarray(batch.rows(k))
+        np.testing.assert_allclose(gain[rows], np.clip(np.append(np.diff(known[rows]), 0), -3, 3), atol=1e-5)
+        own = np.array([turn.reward for turn in trajectory.turns])
+        np.testing.assert_allclose(batch.column("turn.reward")[rows], own + 0.5 * gain[rows], atol=1e-5)
+
+
+def test_the_gain_is_where_the_answer_was_found() -> None:
+    """With a model that knows the answer exactly if it is in the prompt."""
+
+    class Knowing:
+        def tokenizer(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+            return {"input_ids": ids(text)}
+
+        def logprobs(self, prompts: Any, continuations: Any) -> list[np.ndarray]:
+            return [np.full(len(c), -0.5 if c[0] in p else -2.5) for p, c in zip(prompts, continuations, strict=True)]
+
+    turns = [tw.Turn("a", prompt_ids=ids(text), response_ids=[1]) for text in ("all", "a: -", "a: - b: 7")]
+    batch = Batch.of([tw.Trajectory(0, 0, "b7", turns)], [tw.Task("b7", data={"answer": "7"})])
+    found = load_file(METHODS / "gold_gain.py").gold_gain(batch, SimpleNamespace(policy=Knowing()), weight=1.0)
+    assert found["turn.gain"].tolist() == [0.0, 2.0, 0.0] and found["turn.reward"].tolist() == [0.0, 2.0, 0.0]
+
+
+def test_tasks_without_an_answer_are_refused_before_the_run_starts(tmp_path: Path) -> None:
+    with pytest.raises(tw.TurnwiseError, match=r"needs task\.answer: the tasks of numberline have no such data"):
+        start("gold_gain", tmp_path, **{"env.name": "numberline"})
+
+
+# -- branching --------------------------------------------------------------------------------------------------------------------
+
+
+def test_branches_start_where_entropy_is_high_and_shared_turns_are_learned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    restored = []
+    restore = NumberLineEnv.restore
+    monkeypatch.setattr(NumberLineEnv, "restore", lambda env, state: restored.append(state) or restore(env, state))
+    run = start("entropy_branching", tmp_path, iterations=1, **{"plan.branches": 2, "collect.group_size": 3})
+    batch = stored_batch(run, 1)
+    parent, branch_t = batch.column("trajectory.parent"), batch.column("trajectory.branch_t")
+    line = line_of(run)
+    assert (parent >= 0).sum() == line["collect/branches"] == len(restored) > 0  # restored: no action is played again
+    assert line["collect/lost_branches"] == 0
+
+    numbers = batch.numbers.tolist()
+    place = {number: k for k, number in enumerate(numbers)}
+    mask, shared = batch.column("turn.mask"), 0
+    chosen: dict[Any, list[float]] = {}
+    for k, (number, trajectory) in enumerate(zip(numbers, batch.trajectories, strict=True)):
+        own = [t >= branch_t[number] for t in range(len(trajectory.turns))]
+        assert mask[list(batch.rows(k))].tolist() == own  # shared turns count in the parent only
+        if parent[number] < 0:
+            assert all(own)
+            continue
+        first, of = int(branch_t[number]), batch.trajectories[place[parent[number]]]
+        assert first >= 1 and parent[numbers[place[parent[number]]]] < 0 and of.group == trajectory.group
+        assert all(list(a.response_ids) == list(b.response_ids) for a, b in zip(trajectory.turns[:first], of.turns[:first], strict=True))
+        shared += sum(len(turn.response_ids) for turn in trajectory.turns[:first])
+        chosen.setdefault(of.group, []).append(_entropy(batch, place[parent[number]], first))
+    assert line["learner/masked_tokens"] == shared > 0
+    for group in {trajectory.group for trajectory in batch.trajectories}:
+        roots = [k for k, trajectory in enumerate(batch.trajectories) if trajectory.parent is None and trajectory.group == group]
+        every = sorted((_entropy(batch, k, t) for k in roots for t in range(1, len(batch.rows(k)))), reverse=True)
+        np.testing.assert_allclose(sorted(chosen.get(group, []), reverse=True), every[:2], rtol=1e-4)
+
+
+def _entropy(batch: Batch, k: int, t: int) -> float:
+    """The mean entropy of a turn's tokens."""
+    row = batch.rows(k)[t]
+    return float(batch.column("token.entropy")[slice(*batch.rollouts.token_offsets[row : row + 2])].mean())
+
+
+# -- a curriculum -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_curriculum_goes_on_after_a_kill_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    whole = train("curriculum", tmp_path / "whole", iterations=3)
+    with pytest.raises(Killed):
+        train("curriculum", tmp_path / "killed", iterations=3, reporter=Kills(2))
+    [folder] = (tmp_path / "killed").iterdir()
+    killed = tw.train(resume=folder, quiet=True)
+    assert without_times(killed.metrics) == without_times(whole.metrics) and whole.metrics[-1]["collect/difficulty"] >= 0
+    one, other = (load_tensors(run.folder / "model" / "model.safetensors") for run in (whole, killed))
+    assert one.keys() == other.keys() and all((one[name] == other[name]).all() for name in one)
+
+
+def test_a_curriculum_draws_by_its_state() -> None:
+    made = load_file(METHODS / "curriculum.py").Curriculum
+    places = Places(tw.tasks("numberline", highest=5), 0, 2)
+    distance = {task.id: str(abs(task.data["target"] - task.data["start"])) for task in places.tasks}
+
+    def drawn(success: dict[str, float]) -> set[str]:
+        plan = made(floor=0.0)
+        plan.load_state({"success": success})
+        assert plan.state() == {"success": success}
+        starts = next(plan.gather(places, 20))
+        return {distance[start.task.id] for start in starts}
+
+    solved = dict.fromkeys(distance.values(), 1.0)
+    assert drawn(solved | {"2": 0.5}) == {"2"}
+    assert drawn(solved | {"3": 0.5, "4": 0.4}) == {"3", "4"}
 
 
 # -- distillation -----------------------------------------------------------------------------------------------------------------
@@ -76,21 +197,19 @@ def test_a_policy_moves_towards_its_teacher_and_the_teacher_stays(tmp_path: Path
     now[packed.index] = student.logprobs(packed)
     assert ((gap - gap.mean()) * (now - batch.column("token.logprob"))).sum() > 0  # what the teacher prefers has become more likely
 
-    found = kept(result.folder)
+    found = last_checkpoint(result.folder)
     assert not found.state["models"]["teacher"]["moved"] and not any(name.startswith(checkpoint.AUXILIARY) for name in found.tensors)
     policy = sum(tensor.numel() for tensor in load_tensors(result.folder / "model" / "model.safetensors").values())
     assert policy < 3 * 192 * 192 * 4  # fewer weights than the attention of its teacher alone
 
 
 def test_a_run_without_the_teacher_is_refused(tmp_path: Path) -> None:
-    own = {"signal": [{"name": f"{METHODS}/distillation.py:teacher"}]}
-    with pytest.raises(TurnwiseError, match=r"teacher needs .*model.?.?teacher.*\[models\.teacher\]"):
-        tw.train(ROOT / "recipes" / "numberline-tiny.toml", **{**SMALL, **own, "out": str(tmp_path), "quiet": True})
-    with pytest.raises(TurnwiseError, match=r"Distil needs token\.teacher_logprob: .*\[\[signal\]\] \(.*teacher"):
-        tw.train(
-            ROOT / "recipes" / "numberline-tiny.toml",
-            **{**SMALL, "objective.name": f"{METHODS}/distillation.py:Distil", "out": str(tmp_path), "quiet": True},
-        )
+    for own, words in (
+        ({"signal": [{"name": f"{METHODS}/distillation.py:teacher"}]}, r"teacher needs .*model.?.?teacher.*\[models\.teacher\]"),
+        ({"objective.name": f"{METHODS}/distillation.py:Distil"}, r"Distil needs token\.teacher_logprob: .*\[\[signal\]\] \(.*teacher"),
+    ):
+        with pytest.raises(TurnwiseError, match=words):
+            tw.train(RECIPE, **{**UNTAUGHT, **own, "out": str(tmp_path), "quiet": True})
 
 
 # -- backwards --------------------------------------------------------------------------------------------------------------------
@@ -116,7 +235,9 @@ def test_a_run_updates_one_turn_after_another_from_the_last_to_the_first(tmp_pat
     result = train("backwards", tmp_path, **{"learner.lr": 1e-2})
     assert [line["learner/steps"] for line in result.metrics[1:]] == [3, 3]
     assert result.metrics[-1]["learner/ratio"] == pytest.approx(1, abs=1e-4)  # old log-probs are those of just before each step
-    assert kept(result.folder).state["learner"]["pieces"]["schedule"]["state"]["largest"] > 1.001  # a step saw what the last one did
+    assert (
+        last_checkpoint(result.folder).state["learner"]["pieces"]["schedule"]["state"]["largest"] > 1.001
+    )  # a step saw what the last one did
 
 
 # -- process reward ---------------------------------------------------------------------------------------------------------------
@@ -165,7 +286,7 @@ def test_a_process_reward_model_learns_beside_the_policy_and_its_rewards_become_
     outcome = tw.credit.compute("grpo", second.rollouts)
     assert np.abs(second.column("turn.advantage") - outcome).max() > 1e-4
 
-    found = kept(result.folder)
+    found = last_checkpoint(result.folder)
     assert {name.partition("/")[0] for name in found.tensors if name.startswith(checkpoint.AUXILIARY)} == {"model_prm", "model_reference"}
     assert found.state["models"]["prm"]["updates"] == 2
 
@@ -173,7 +294,7 @@ def test_a_process_reward_model_learns_beside_the_policy_and_its_rewards_become_
 def test_a_run_is_refused_where_the_loss_of_a_model_lacks_a_column(tmp_path: Path) -> None:
     own = {"models.prm": {"copy_of": "policy", "trained": True, "kind": f"{METHODS}/process_reward.py:ImplicitReward"}}
     with pytest.raises(TurnwiseError, match=r"models\.prm\.kind=.* needs token\.start_logprob: .*\[\[signal\]\] \(process_reward\)"):
-        tw.train(ROOT / "recipes" / "numberline-tiny.toml", **{**SMALL, **own, "out": str(tmp_path), "quiet": True})
+        tw.train(RECIPE, **{**UNTAUGHT, **own, "out": str(tmp_path), "quiet": True})
 
 
 # -- past successes ---------------------------------------------------------------------------------------------------------------
@@ -182,18 +303,9 @@ def test_a_run_is_refused_where_the_loss_of_a_model_lacks_a_column(tmp_path: Pat
 def test_only_a_group_that_failed_as_a_whole_gets_a_past_success_and_a_restored_plan_goes_on_alike() -> None:
     PastSuccesses = load_file(METHODS / "past_successes.py").PastSuccesses
 
-    def batch(plan: Any, places: Places, *outcomes: tuple[bool, ...]) -> Gathered:
-        rounds = plan.gather(places, len(outcomes))
-        starts, won = next(rounds), [one for group in outcomes for one in group]
-        with pytest.raises(StopIteration) as end:
-            rounds.send(
-                [
-                    Trajectory(s.group, s.number, s.task.id, [Turn("a", float(win), response_ids=[s.number], logprobs=[-1.0])], success=win)
-                    for s, win in zip(starts, won, strict=True)
-                ]
-            )
-        found: Gathered = end.value.value
-        return found
+    def batch(plan: Any, places: Places, *outcomes: tuple[bool, ...]) -> Any:
+        won = iter(float(one) for group in outcomes for one in group)
+        return gathers(plan, places, len(outcomes), lambda start: attempt(start, next(won)))[0]
 
     plan, places = PastSuccesses(per_task=1), Places(TaskSet([Task("only")]), 0, 2)
     nothing = batch(plan, places, (False, False), (True, False), (False, True))

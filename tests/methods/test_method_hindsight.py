@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import ROOT
-from information_cases import SMALL, Letters, ids, in_drawers, rollouts, start
-from safetensors.torch import load_file
-from small_runs import Killed, Kills
+from method_cases import FATED, OTHER_GAME, Letters, ids, in_drawers, resumes_alike, rollouts, start, train
+from method_tokens import tokens_of
+from references import serl as slow_serl
 
 import turnwise as tw
 from turnwise.data.batch import Batch
@@ -19,6 +19,7 @@ from turnwise.envs.household.tracking import facts
 from turnwise.methods.rebel import Belief, belief_in, consistency, key_of
 from turnwise.methods.resrl import EXACT, directions, evenly, residual
 from turnwise.methods.serl import hindsight
+from turnwise.objectives import algorithms as objectives
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
 
@@ -28,12 +29,7 @@ from turnwise.runs.reading import stored_batch
 class Teacher(Letters):
     """Remembers what it was asked, and how often it was renewed."""
 
-    def __init__(self) -> None:
-        self.renewed = 0
-
-    @property
-    def tokenizer(self) -> Letters:
-        return self
+    renewed = 0
 
     def follow(self, other: Any) -> None:
         self.renewed += 1
@@ -75,23 +71,30 @@ def test_the_share_of_hindsight_falls_and_the_copy_is_renewed(version: int, shar
     assert teacher.renewed == renewed
 
 
-def test_serl_weighs_tokens_of_actions_and_goes_on_after_a_kill_with_the_same_copy(tmp_path: Path) -> None:
-    changes = {"method.name": "serl", "method.every": 2, "iterations": 2, "collect.groups": 2, "method.horizon": 8}
-    whole = start(tmp_path / "whole", **changes)
-    with pytest.raises(Killed):
-        recipe = ROOT / "recipes" / "numberline-tiny.toml"
-        tw.train(recipe, out=str(tmp_path / "killed"), reporter=Kills(2), **{**SMALL, **changes})
-    [folder] = (tmp_path / "killed").iterdir()
-    killed = Run.open(tw.train(resume=folder, quiet=True).folder)
-    shares = [stored_batch(whole, n).column("turn.hindsight_share")[0] for n in (1, 2)]
-    np.testing.assert_allclose(shares, [0.5, 0.4375])
-    one, other = (stored_batch(run, 2) for run in (whole, killed))
-    np.testing.assert_array_equal(one.column("token.hindsight_logprob"), other.column("token.hindsight_logprob"))
-    assert one.column("token.action").any()
-    lines = [line for line in whole.metrics() if line["iteration"] > 0]
-    assert all(0.8 <= line["learner/hindsight_weight"] <= 1.2 and line["learner/hindsight_gap"] != 0 for line in lines)
-    weights = [load_file(run.model / "model.safetensors") for run in (whole, killed)]
-    assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_objective_of_serl_is_its_reference(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    now, teacher = [(-rng.random(20) * 3).tolist()], (-rng.random(20) * 3)
+    advantage = rng.normal(size=20) * (rng.random(20) > 0.2)  # some are 0
+    action, share = rng.random(20) > 0.4, slow_serl.mixing(20)
+    columns = {"hindsight_logprob": teacher, "action": action, "hindsight_share": np.full(20, share)}
+    loss = objectives["serl"].make({"distil": 0.0}, "objective")(tokens_of(now, now, advantage, **columns)).loss
+    slow = slow_serl.advantages(advantage.tolist(), teacher.tolist(), now[0], action.tolist(), share)
+    np.testing.assert_allclose(-loss.detach(), slow, rtol=1e-6, atol=1e-6)  # the ratio is 1
+    idle = tokens_of(now, now, np.zeros(20), **columns)
+    objectives["serl"].make({"distil": 0.5, "most": 1.5}, "objective")(idle).loss.sum().backward()
+    pull = -0.5 * share * np.exp(teacher - now[0]).clip(max=1.5)  # without credit, only the distillation of actions is left
+    np.testing.assert_allclose(idle.logprob.grad, np.where(action, pull, 0.0), rtol=1e-6, atol=1e-6)
+
+
+def test_serl_weighs_tokens_of_actions_and_goes_on_after_a_stop_with_the_same_copy(tmp_path: Path) -> None:
+    changes = {"method.name": "serl", "method.every": 2, "method.horizon": 8}
+    whole = train(tmp_path / "whole", **changes)
+    batches = [stored_batch(Run.open(whole.folder), n) for n in (1, 2)]
+    np.testing.assert_allclose([batch.column("turn.hindsight_share")[0] for batch in batches], [0.5, 0.4375])
+    assert batches[1].column("token.action").any()
+    assert all(0.8 <= line["learner/hindsight_weight"] <= 1.2 and line["learner/hindsight_gap"] != 0 for line in whole.metrics[1:])
+    resumes_alike(tmp_path / "stopped", whole, 2, **changes)
 
 
 # -- ResRL ------------------------------------------------------------------------------------------------------------------------
@@ -129,13 +132,8 @@ def test_large_subspaces_are_found_by_iteration() -> None:
 
 
 def test_resrl_trains_on_weights_from_hidden_states(tmp_path: Path) -> None:
-    fate = {
-        "env.name": f"{ROOT}/tests/support/fated_env.py:Fated",
-        "env.options": {},
-        "env.own_seeds": True,
-        "env.tasks": 8,
-    }  # by the seed alone
-    run = start(tmp_path, **fate, **{"method.name": "resrl", "method.rank": 4, "sft": None})
+    fate = {**OTHER_GAME, "env.name": FATED, "env.own_seeds": True, "env.tasks": 8, "sft": None}
+    run = start(tmp_path, **fate, **{"method.name": "resrl", "method.rank": 4})
     batch = stored_batch(run, 1)
     weight, known = batch.column("token.residual_weight"), ~np.isnan(batch.column("token.residual"))
     won = np.repeat(batch.rollouts.spread("trajectory.success", "turn"), batch.rollouts.tokens)

@@ -1,0 +1,162 @@
+"""Methods that follow an expert: IPA starts inside its trajectory, UI-S1 acts along it. (The authors' numbers: test_published.py.)"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from collect_cases import numbered
+from method_cases import attempt, expert_of, failed_expert, gathers, line_of, make, paths, plan_state, rollouts, start, train
+from method_tokens import close, one_token, prepared, rows_of
+from references import ipa
+from slow_objectives import random_tokens
+
+import turnwise as tw
+from turnwise import Turn
+from turnwise.data.attempts import Start
+from turnwise.methods.planning import Places
+from turnwise.methods.ui_s1 import score
+from turnwise.objectives import Tokens, algorithms, corrections
+from turnwise.runs.folder import Run
+from turnwise.runs.reading import stored_batch
+
+# -- IPA --------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0])
+def test_the_credit_of_a_turn_is_the_return_discounted_to_it(gamma: float) -> None:
+    for r in (rollouts(1), rollouts(2), rollouts(1, groups=1, size=1), rollouts(1, turns=1)):
+        plain, shifted = tw.credit.compute("ipa", r, gamma=gamma), tw.credit.compute("ipa", r, gamma=gamma, neutral=0.5)
+        for own in paths(r):
+            rewards = r.reward[own].tolist()
+            assert plain[own] == pytest.approx(ipa.chunk_returns(rewards, gamma), abs=1e-6)
+            assert shifted[own] == pytest.approx(ipa.chunk_returns([*rewards[:-1], rewards[-1] - 0.5], gamma), abs=1e-6)
+
+
+def with_returns(tokens: Tokens, seed: int) -> Tokens:
+    won = torch.from_numpy(np.random.default_rng(seed).integers(-1, 2, int(tokens.trajectory.max()) + 1).astype(np.float64))
+    return replace(tokens, extra={"return": won[tokens.trajectory]})
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_successes_have_weight_one_failures_their_bounded_ratio_and_mismatched_turns_none(seed: int) -> None:
+    tokens, most = with_returns(random_tokens(seed), seed), 1.05
+    reject = corrections["reject"].make({"over": "turn", "ratio_high": most}, "importance correction")
+    masked = replace(tokens, extra={**tokens.extra, **prepared(tokens, reject).extra})
+    loss = algorithms["ipa"].make({}, "objective")(masked.prepared()).loss * reject(masked.prepared()).factor
+    logprobs, old, roll = (rows_of(tokens, x) for x in (tokens.logprob.detach(), tokens.old_logprob, tokens.engine_logprob))
+    returns, positive = ([row[0] for row in rows_of(tokens, x)] for x in (tokens.advantage, tokens.extra["return"] > 0))
+    kept = [ipa.kept(a, b, most) for a, b in zip(old, roll, strict=True)]
+    close(tokens, loss, *ipa.losses(logprobs, old, returns, positive, kept))
+
+
+def test_a_token_alone_is_a_turn_and_a_return_at_the_border_is_negative() -> None:
+    tokens = replace(one_token(logprob=-1.0, old_logprob=-0.5), extra={"return": torch.tensor([0.5], dtype=torch.float64)})
+    objective = algorithms["ipa"].make({"above": 0.5}, "objective")
+    assert objective(tokens).metrics["topr_weight"].item() == pytest.approx(np.exp(-0.5))
+    assert algorithms["ipa"].make({}, "objective")(tokens).metrics["topr_weight"].item() == 1.0
+
+
+def test_turns_that_the_expert_played_are_imitated_by_their_probability() -> None:
+    tokens = with_returns(random_tokens(1, gaps=False), 1)
+    given = torch.from_numpy(np.random.default_rng(1).integers(0, 2, int(tokens.turn.max()) + 1).astype(np.float64))[tokens.turn]
+    loss = algorithms["ipa"].make({"imitation": 0.7}, "objective")(replace(tokens, extra={**tokens.extra, "given": given})).loss
+    plain = algorithms["ipa"].make({}, "objective")(tokens).loss
+    slope = torch.autograd.grad(loss.sum(), tokens.logprob, retain_graph=True)[0]
+    for k in range(len(given)):
+        [expected], [steep] = ipa.imitation([float(tokens.logprob[k].detach())], float(tokens.advantage[k]), 0.7)
+        assert loss[k].item() == pytest.approx(expected if given[k] else plain[k].item(), abs=1e-9)
+        assert not given[k] or slope[k].item() == pytest.approx(steep, abs=1e-9)
+
+
+def given(starts: list[Start]) -> list[int]:
+    return [start.branch.t if start.branch is not None else 0 for start in starts]
+
+
+def test_the_start_moves_back_as_the_policy_succeeds_and_that_is_kept() -> None:
+    places, plan = Places(numbered(1), 0, 2, expert=expert_of("++++")), make("ipa_rollback", success=0.5)
+    seen = []
+    for reward in (0.0, 1.0, 1.0, 0.0, 1.0, 1.0):
+        if len(seen) == 3:  # killed and resumed
+            state, plan = plan.state(), make("ipa_rollback", success=0.5)
+            plan.load_state(state)
+        seen.append(given(gathers(plan, places, 1, lambda start, won=reward: attempt(start, won))[1][0]))  # type: ignore[misc]
+    assert seen == [[t, t] for t in (3, 3, 2, 1, 1, 0)]
+
+
+def test_parallel_starts_are_spread_over_the_experts_turns_and_a_failed_expert_is_not_followed() -> None:
+    for expert, expected in ((expert_of("++++"), [0, 1, 2, 3]), (failed_expert, [0, 0, 0, 0])):
+        places = Places(numbered(1), 0, 4, expert=expert)
+        assert given(gathers(make("ipa_rollback", order="parallel"), places, 1, attempt)[1][0]) == expected
+
+
+@pytest.mark.parametrize("imitation", [0.0, 0.5])
+def test_ipa_trains_from_the_experts_last_turns_and_keeps_the_starts(tmp_path: Path, imitation: float) -> None:
+    own = {"name": "ipa", "gamma": 0.95, "starts": "sequential", "neutral": 0.5, "success": 0.0, "imitation": imitation}
+    whole = train(tmp_path, method=own, **{"env.tasks": 2})
+    batch, lines = stored_batch(Run.open(whole.folder), 1), whole.metrics[1:]
+    mask = np.asarray(batch.column("turn.mask")) > 0
+    assert 0 < mask.sum() < len(batch)
+    np.testing.assert_allclose(batch.column("turn.advantage"), tw.credit.compute("ipa", batch.rollouts, gamma=0.95, neutral=0.5), atol=1e-6)
+    assert lines[0]["collect/given_turns"] > lines[1]["collect/given_turns"] and plan_state(whole.folder)["given"]
+    assert all(0 <= line["learner/topr_weight"] <= 1 + 1e-6 and 0 <= line["learner/importance_rejected"] <= 1 for line in lines)
+    if imitation:
+        played = np.asarray(batch.column("turn.given")) > 0
+        assert (played & mask).any() and (played & ~mask).any() and mask[~played].all()  # shared turns are learned from in one attempt
+        assert 0 < lines[0]["learner/given"] < 1
+
+
+# -- UI-S1 ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_eight_equal_attempts_are_filtered_however_much_the_turns_of_an_attempt_differ() -> None:
+    n, size = 5, 8
+    labels = {"group": [0] * n * size, "trajectory": np.repeat(np.arange(size), n), "t": np.tile(np.arange(n), size)}
+    r = tw.Rollouts.from_columns(**labels, reward=[1.0] * n * size, anchor=[0] * n * size)
+    scores, match = np.ones(len(r)), np.ones(len(r))
+    found = tw.credit.assign("ui_s1", r.with_columns({"turn.score": scores, "turn.match": match}))
+    assert np.std(found.columns["turn.later_score"], ddof=1) > 0.3 and not found.columns["turn.mask"].any()
+    scores[0] = 0.0  # the first turn of one attempt: 0.33 deviate from 1.94 by less than 0.4
+    columns = {"turn.score": scores, "turn.match": match}
+    masks = [tw.credit.assign("ui_s1", r.with_columns(columns), least=least).columns["turn.mask"] for least in (0.3, 0.4, 0.0)]
+    assert [bool(mask.all()) for mask in masks] == [True, False, True]
+
+
+def test_turns_without_a_score_are_left_out() -> None:
+    r, rng = rollouts(1), np.random.default_rng(1)
+    scores = rng.random(len(r))
+    scores[3] = np.nan
+    found = tw.credit.assign("ui_s1", r.with_columns({"turn.score": scores, "turn.match": rng.integers(0, 2, len(r))}), least=0.0)
+    assert found.values[3] == 0 and not found.columns["turn.mask"][3] and found.columns["turn.mask"].sum() == len(r) - 1
+
+
+def test_a_turn_is_scored_by_format_kind_and_exact_action() -> None:
+    expert = Turn("s", action="go to Fridge 1")
+    cases = (("go to  fridge 1", True, 1.0), ("go to fridge 2", True, 0.55), ("open fridge 1", True, 0.19), ("go to fridge 1", False, 0.0))
+    for action, valid, expected in cases:
+        assert score(Turn("s", action=action, valid=valid), expert) == pytest.approx(expected)
+
+
+def test_tasks_without_an_expert_and_lost_attempts_are_left_out() -> None:
+    none, _ = gathers(make("ui_s1"), Places(numbered(2), 0, 2, expert=failed_expert), 1, attempt)
+    assert none.trajectories == [] and none.counts["without_expert"] == 2
+    rounds: Any = make("ui_s1").gather(Places(numbered(2), 0, 2, expert=expert_of("+++++")), 1)
+    next(rounds)
+    with pytest.raises(StopIteration) as end:
+        rounds.send([])
+    assert end.value.value.trajectories == []
+
+
+def test_a_run_learns_along_the_experts_trajectories(tmp_path: Path) -> None:
+    run = start(tmp_path, **{"method.name": "ui_s1", "method.least": 0.0, "env.max_turns": 6})
+    batch, line = stored_batch(run, 1), line_of(run)
+    patched = np.asarray(batch.column("turn.patched"))
+    assert patched.sum() == line["collect/patched"] > 0 and line["collect/faults"] == 0 and line.get("collect/lost_branches", 0) == 0
+    wrong, last = np.asarray(batch.column("turn.match")) == 0, {batch.rows(k)[-1] for k in range(len(batch.trajectories))}
+    goes_on = [patched[row] > 0 for row in np.flatnonzero(wrong) if row not in last]
+    assert goes_on and all(goes_on)  # an attempt goes on behind a wrong action only where it was patched
+    np.testing.assert_allclose(batch.column("turn.advantage"), tw.credit.compute("ui_s1", batch.rollouts, least=0.0), atol=1e-5)
