@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from threading import Barrier, Thread
-from typing import Any
-
 import pytest
 import torch
 from learn_cases import credited, tiny, trajectories
@@ -13,70 +9,6 @@ from learn_cases import credited, tiny, trajectories
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings
 from turnwise.learn.ranks.group import Alone, Decisions
 from turnwise.util.errors import TurnwiseError
-
-
-class Together:
-    """Processes as threads: each gives its word and hears everybody's."""
-
-    def __init__(self, size: int):
-        self.words: list[Any] = [None] * size
-        self.barrier = Barrier(size, timeout=20)
-
-    def seat(self, rank: int) -> _Seat:
-        return _Seat(self, rank)
-
-
-class _Seat:
-    def __init__(self, room: Together, rank: int):
-        self.room, self.rank = room, rank
-
-    def _share(self, word: Any, combine: Callable[[Any], Any]) -> Any:
-        self.room.words[self.rank] = word
-        self.room.barrier.wait()
-        found = combine(list(self.room.words))
-        self.room.barrier.wait()
-        return found
-
-    def any(self, flag: bool) -> bool:
-        return bool(self._share(flag, any))
-
-    def smallest(self, number: float) -> float:
-        return float(self._share(number, min))
-
-    def total(self, number: float) -> float:
-        return float(self._share(number, sum))
-
-
-def everybody(ask: Callable[[Decisions, int], Any], size: int = 3) -> list[Any]:
-    room, found = Together(size), [None] * size
-
-    def work(rank: int) -> None:
-        found[rank] = ask(Decisions(room.seat(rank)), rank)
-
-    threads = [Thread(target=work, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    return found
-
-
-def test_if_one_runs_out_of_memory_all_try_again_with_the_smallest_batch() -> None:
-    assert everybody(lambda d, rank: d.retry(rank == 1)) == [True] * 3
-    assert everybody(lambda d, rank: d.retry(False)) == [False] * 3
-    assert everybody(lambda d, rank: d.tokens(1000 - 100 * rank)) == [800] * 3
-
-
-def test_an_update_stops_by_the_kl_of_all_tokens() -> None:
-    kls, tokens = [0.9, 0.0, 0.0], [10, 500, 490]  # one process alone would stop
-    assert everybody(lambda d, rank: d.stop(kls[rank], 0.1, tokens[rank])) == [False] * 3
-    assert everybody(lambda d, rank: d.stop(kls[rank], 0.005, tokens[rank])) == [True] * 3
-    assert everybody(lambda d, rank: d.stop(kls[rank], None, tokens[rank])) == [False] * 3
-
-
-def test_a_loss_that_is_not_finite_anywhere_skips_the_step_everywhere() -> None:
-    assert everybody(lambda d, rank: d.skip(float("nan") if rank == 2 else 1.0, 2.0)) == [True] * 3
-    assert everybody(lambda d, rank: d.skip(1.0, 2.0)) == [False] * 3
 
 
 @pytest.mark.parametrize("number", [0.1, 1 / 3, 2.0**-40])

@@ -14,9 +14,10 @@ from train_cases import TINY, start, without_times
 import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.learn import checkpoint
-from turnwise.learn.auxiliary.loading import Beside, build, dtype_of
+from turnwise.learn.auxiliary.models import Beside, build, dtype_of
 from turnwise.learn.learner import Learner
-from turnwise.learn.tiny import TinySize, build_model, build_tokenizer
+from turnwise.learn.sections import Tiny
+from turnwise.learn.tiny import build_model, build_tokenizer
 from turnwise.recipe.schema import Config
 from turnwise.recipe.writing import to_toml
 from turnwise.runs.reporter import Reporter
@@ -117,7 +118,7 @@ def test_a_trained_model_is_exported_and_read_again(tmp_path: Path, recipe: dict
 
 def test_a_model_with_another_tokenizer_is_rejected_before_the_run_starts_unless_it_reads_texts(tmp_path: Path) -> None:
     tokenizer = build_tokenizer(["other words entirely"], 128)
-    model = build_model(len(tokenizer), TinySize(1, 32, 2, 128), 0, tokenizer)
+    model = build_model(len(tokenizer), Tiny(layers=1, hidden=32, heads=2, max_length=128), 0, tokenizer)
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path / "other")
     with pytest.raises(TurnwiseError, match=r"models.judge: its tokenizer is not the policy's.*it lacks .*models.judge.texts=true"):
@@ -127,7 +128,7 @@ def test_a_model_with_another_tokenizer_is_rejected_before_the_run_starts_unless
 
 def test_the_policys_weights_are_copied_and_neither_moves_the_other() -> None:
     tokenizer = build_tokenizer(["left right"], 128)
-    learner = Learner(build_model(len(tokenizer), TinySize(1, 32, 2, 128), 0, tokenizer))
+    learner = Learner(build_model(len(tokenizer), Tiny(layers=1, hidden=32, heads=2, max_length=128), 0, tokenizer))
     config = Config.load(None, {**TINY, "models.prm.copy_of": "policy", "models.prm.trained": True, "models.prm.lora": {"rank": 2}})
     plain = config.models["prm"].model_copy(update={"lora": None})
     model = build("prm", plain, Beside(learner, tokenizer, 0))

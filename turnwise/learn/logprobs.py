@@ -224,9 +224,9 @@ def _kernels(weight: Tensor, bias: Tensor | None, cap: float | None) -> Any:
     half = weight.dtype in (torch.bfloat16, torch.float16)
     if not (weight.is_cuda and half) or bias is not None or cap is not None or find_spec("triton") is None:
         return None
-    from turnwise.learn.fused import logits
+    from turnwise.learn.fused import kernels
 
-    return logits
+    return kernels
 
 
 def _chunks(total: int, size: int) -> list[slice]:

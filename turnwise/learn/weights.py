@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from turnwise.learn.offload import host_copy
-from turnwise.learn.ranks.tensors import put
+from turnwise.learn.ranks.group import put
 from turnwise.util.errors import TurnwiseError
 
 HALF = (torch.bfloat16, torch.float16)

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -87,9 +87,19 @@ class Ranks:
             with waits.exchange(tensor):
                 dist.all_reduce(tensor, group=self.group)
 
-    def barrier(self) -> None:
-        """Wait for all."""
-        self.together.any(False)
+    def by_first(self, work: Callable[[], T]) -> T:
+        """What the first process answers while the others wait; its error everywhere."""
+        answer: Any = None
+        problem = ""
+        if self.rank == 0:
+            try:
+                answer = work()
+            except Exception as error:
+                problem = str(error) if isinstance(error, TurnwiseError) else f"{type(error).__name__}: {error}"
+        answer, problem = self.gather((answer, problem))[0]
+        if problem:
+            raise TurnwiseError(problem)
+        return answer  # type: ignore[no-any-return]
 
     def reduced(self, number: float, how: Any) -> float:
         """One number from those of all processes."""
@@ -235,3 +245,37 @@ class Decisions:
     def skip(self, *numbers: float) -> bool:
         """Whether an optimiser step is skipped, because a loss or a gradient norm is not finite."""
         return self.together.any(not all(math.isfinite(number) for number in numbers))
+
+
+# Whole tensors from sharded ones, and back. Plain tensors pass unchanged, so callers need not know whether weights are sharded.
+
+
+def is_sharded(tensor: Any) -> bool:
+    """Whether this process holds only a share of the tensor."""
+    return hasattr(tensor, "full_tensor")
+
+
+def whole(tensor: Any) -> Tensor:
+    """The whole tensor. If it is sharded, all processes call this together."""
+    found: Tensor = tensor.full_tensor() if is_sharded(tensor) else tensor
+    return found
+
+
+def placed_like(value: Tensor, own: Any) -> Tensor:
+    """A value that every process has as a whole, cut as `own` is cut; unchanged if `own` is not sharded. Nothing is exchanged."""
+    if not is_sharded(own) or is_sharded(value):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    found: Tensor = distribute_tensor(value.detach().to(own.device), own.device_mesh, own.placements, src_data_rank=None)
+    return found
+
+
+def put(own: Tensor, value: Tensor) -> None:
+    """Copy a value, whole or cut in the same way, into a tensor."""
+    own.data.copy_(placed_like(value, own))
+
+
+def held(tensor: Any) -> int:
+    """The number of elements that this process holds."""
+    return int((tensor.to_local() if is_sharded(tensor) else tensor).numel())
