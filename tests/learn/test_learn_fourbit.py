@@ -172,7 +172,7 @@ def test_a_model_without_inner_linear_layers_is_refused() -> None:
         pack_base(model, "cpu", torch.float32)
 
 
-def test_several_processes_and_further_models_refuse_it() -> None:
+def test_several_processes_and_auxiliary_models_refuse_it() -> None:
     with pytest.raises(TurnwiseError, match="one process"):
         Config.load({"cluster": {"learners": 2}, "model": {"lora": {"base": "4bit"}}})
     with pytest.raises(TurnwiseError, match=r"model\.lora"):

@@ -29,7 +29,7 @@ from turnwise.util.errors import TurnwiseError
 NAMES = [
     "full_weights_with_a_reference", "adapters_with_a_reference", "a_critic_of_turns", "a_critic_of_tokens",
     "one_long_sequence_and_few_short_ones", "whole_trajectories", "activations_computed_twice", "imitation", "in_half_precision",
-    "exported_and_copied", "a_further_model_learns", "one_process_runs_out_of_memory",
+    "exported_and_copied", "an_auxiliary_model_learns", "one_process_runs_out_of_memory",
     "fused_layers", "fused_layers_of_every_family",
 ]  # fmt: skip
 RUN = "import sys; from pathlib import Path; import ranks_cases as r; r.everyone(3, Path(sys.argv[1]), sys.argv[2:])"

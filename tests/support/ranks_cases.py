@@ -233,7 +233,7 @@ def exported_and_copied(ranks: Ranks | None, folder: Path) -> Found:
 
 
 @case
-def a_further_model_learns(ranks: Ranks | None, folder: Path) -> Found:
+def an_auxiliary_model_learns(ranks: Ranks | None, folder: Path) -> Found:
     learner = own_layers(tiny(), SETTINGS, ranks=ranks)
     model = AuxiliaryModel(
         "prm", PackedModel(tiny(3)), None, kind=Causal(), training=Training(ADAM), tokens_per_batch=30,

@@ -32,13 +32,13 @@ from turnwise.learn.device import to_device
 from turnwise.learn.fused import FusedStack, reason_against
 from turnwise.learn.logprobs import Head, token_logprobs
 from turnwise.learn.packing import Packed, starts_of
+from turnwise.learn.weights import HALF
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.rotary import Stretching
 
 T = TypeVar("T")
 NAME = "turnwise_packed"
 MAX_KERNEL_HEAD = 256  # the largest head that the variable-length kernel takes
-HALF = (torch.bfloat16, torch.float16)
 LARGEST_NOISE = 1e-3  # of the largest hidden value: more than that is not rounding
 
 

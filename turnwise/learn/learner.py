@@ -138,7 +138,7 @@ class Learner:
     ):
         self.settings = settings = settings or LearnerSettings()
         self.ranks = ranks if ranks is not None and ranks.sharded else None
-        self.decisions = decisions or (Decisions() if self.ranks is None else Decisions(self.ranks.together))
+        self.decisions = decisions or Decisions(self.ranks)
         self.device = torch.device(device) if device is not None else next(model.parameters()).device
         self._dtype: torch.dtype = getattr(torch, settings.dtype)
         for parameter in model.parameters():
@@ -448,7 +448,7 @@ class Learner:
             temperature=self.settings.temperature,
             entropy=True,
             chunk=self.memory.rows_of_logits(),
-            keep=self.memory.keeps_slopes,
+            keep=self.memory.caches_logit_gradients,
         )
         return logprob_R, entropy_R, None if critic is None else critic.values(hidden_TH, part)
 

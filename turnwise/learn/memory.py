@@ -39,7 +39,7 @@ class Memory:
         """`keep`: everything (true), nothing that can be computed again (false), or what the memory allows (None)."""
         self.policy, self.weights, self.keep = policy, weights, keep
         self.room = float("inf")
-        self.keeps_slopes = False  # whether the next micro-batch keeps the slopes of its log-probs (`logprobs.py`)
+        self.caches_logit_gradients = False  # of the next micro-batch (`logprobs.py`)
         self.piece = CHUNK_ELEMENTS["cuda"]  # numbers of logits that exist at once on a GPU
         self.others: Callable[[], int] = lambda: 0  # bytes that other models on this device will still allocate permanently
 
@@ -67,11 +67,11 @@ class Memory:
     def prepare(self, tokens: int, rows: int = 0) -> None:
         """Tell the model's layers what to keep of the next micro-batch; and the output layer, if log-probs of so many rows have
         gradients, and nothing else that it gives."""
-        self.keeps_slopes = False
+        self.caches_logit_gradients = False
         if self.policy.fused is None:
             return
         self.policy.fused.kept = kept = self.plan(tokens, rows if self.policy.sharded is None else 0)
-        self.keeps_slopes = kept.logit_gradients
+        self.caches_logit_gradients = kept.logit_gradients
 
     def must_recompute(self, tokens: int) -> bool:
         """Whether layers of transformers, which keep all or nothing, should keep nothing of a micro-batch of this many tokens."""

@@ -196,27 +196,13 @@ def export(model: AuxiliaryModel, folder: str | Path, merged: bool = True) -> Pa
     return write_model(model.packed.outer, Path(folder), merged, model.tokenizer, put)
 
 
-SHOWN = 3
-
-
 def difference(own: Any, policy: Any) -> str | None:
     """What differs between a model's tokenizer and the policy's, as text; None if every token has the same id in both."""
     if own is policy:
         return None
     here, there = own.get_vocab(), policy.get_vocab()
-    if here == there:
-        return None
-    moved = sorted((number, token) for token, number in there.items() if token in here and here[token] != number)
-    lacks = sorted((number, token) for token, number in there.items() if token not in here)
-    more = sorted((number, token) for token, number in here.items() if token not in there)
-    words = []
-    if moved:
-        examples = ", ".join(f"{token!r} is {here[token]} there and {number} here" for number, token in moved[:SHOWN])
-        words.append(f"{len(moved)} tokens have other ids ({examples})")
-    for what, found in (("it lacks", lacks), ("it adds", more)):
-        if found:
-            words.append(f"{what} {len(found)} tokens ({', '.join(repr(token) for _, token in found[:SHOWN])})")
-    return "; ".join(words)
+    others = sorted(token for token in {*here, *there} if here.get(token) != there.get(token))
+    return f"{len(others)} tokens have other ids or are unknown to one of them, such as {others[0]!r}" if others else None
 
 
 def check_shared(name: str, own: Any, policy: Any, rows: int) -> None:

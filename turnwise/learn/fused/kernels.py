@@ -432,7 +432,7 @@ def pick(logits: Tensor, target: Tensor, factor: float, logprob: Tensor, normali
 
 
 @triton.jit
-def _slopes(logits, target, normaliser, entropy, pull, push, out, factor, words, HAS_PUSH: tl.constexpr, BLOCK: tl.constexpr):
+def _logit_gradients(logits, target, normaliser, entropy, pull, push, out, factor, words, HAS_PUSH: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < words
@@ -445,7 +445,7 @@ def _slopes(logits, target, normaliser, entropy, pull, push, out, factor, words,
     tl.store(out + row * words + column, (slope * factor).to(out.dtype.element_ty), mask=inside)
 
 
-def slopes(
+def logit_gradients(
     logits: Tensor,
     target: Tensor,
     normaliser: Tensor,
@@ -461,7 +461,7 @@ def slopes(
     if out is None:
         out = torch.empty(logits.shape, dtype=dtype, device=logits.device)
     grid = (rows, triton.cdiv(words, LOGITS_AT_ONCE))
-    _slopes[grid](
+    _logit_gradients[grid](
         logits, target, normaliser, entropy, pull, push, out, factor, words, HAS_PUSH=push is not None, BLOCK=LOGITS_AT_ONCE, num_warps=8
     )
     return out
