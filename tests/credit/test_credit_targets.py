@@ -16,10 +16,10 @@ import turnwise as tw
 from turnwise import credit
 from turnwise.config.options import Registry
 from turnwise.credit.registry import apply
+from turnwise.credit.step import targets_of
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings
-from turnwise.learn.crediting import targets_of
 from turnwise.recipe.schema import Config
 from turnwise.setup.parts import build_credit
 from turnwise.util.errors import TurnwiseError

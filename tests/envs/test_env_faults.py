@@ -18,6 +18,7 @@ import turnwise as tw
 from turnwise.agent import Agent, AgentSettings
 from turnwise.cli.app import app
 from turnwise.collect.faults import FaultWatch
+from turnwise.collect.vocabulary import environment_texts
 from turnwise.collect.warmstart import expert_trajectories
 from turnwise.data.rollouts import Stop, Trajectory
 from turnwise.envs import Observation, Transition
@@ -27,7 +28,7 @@ from turnwise.envs.check import check
 from turnwise.envs.pool import EnvResult, Fault, Pool
 from turnwise.envs.registry import numbered
 from turnwise.envs.scripts import Limits
-from turnwise.learn.tiny import build_tokenizer, environment_texts
+from turnwise.learn.tiny import build_tokenizer
 from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter
 from turnwise.util.errors import Stopped, TurnwiseError

@@ -17,10 +17,10 @@ from train_cases import start
 
 import turnwise as tw
 from turnwise import TurnwiseError
+from turnwise.credit.step import CreditStep
 from turnwise.data.batch import Batch
 from turnwise.data.tokens import read_tokens, write_tokens
 from turnwise.evaluation.replay import agreement, correlation, ranks, replay, replayable
-from turnwise.learn.crediting import CreditStep
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import anchor_at, stored_batch, stored_trajectories
 

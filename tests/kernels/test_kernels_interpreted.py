@@ -67,8 +67,6 @@ def test_kernels_do_what_their_plain_arithmetic_does(dtype: torch.dtype, bound: 
         assert near(kernels.swiglu(both, kind), eager.swiglu(both, kind), bound)
         wanted_pair = eager.swiglu_backward(both.float(), slope.float(), kind)
         assert near(kernels.swiglu_backward(both.clone(), slope.clone(), kind), wanted_pair, bound)
-        found, known = kernels.swiglu_backward(both.clone(), slope.clone(), kind, slope)
-        assert near(found, wanted_pair[0], bound) and known is slope
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])

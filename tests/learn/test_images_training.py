@@ -104,15 +104,6 @@ def test_the_engine_says_what_the_model_itself_would_generate(kind: str) -> None
     assert list(response.token_ids) == wanted
 
 
-def test_the_model_sees_the_picture_and_not_only_its_place() -> None:
-    model, processor = seeing("llava")
-    learner = Learner(copy.deepcopy(model), LearnerSettings(), vision=Vision(processor))
-    packed = pack(attempts(model, Vision(processor), PictureBandit))
-    other = copy.copy(packed)
-    object.__setattr__(other, "images", tuple((picture(square((0, 255, 0))),) for _ in range(len(packed))))
-    assert np.abs(learner.logprobs(packed) - learner.logprobs(other)).max() > 1e-3
-
-
 def test_no_response_holds_a_picture_token_even_of_a_model_that_wants_to_say_it() -> None:
     processor = processor_of("llava")
     model, vision = model_of("llava", processor), Vision(processor)

@@ -19,7 +19,6 @@ from turnwise.engines import fourbit as packing
 from turnwise.engines.base import Sampling
 from turnwise.engines.fourbit import dense, is_packed
 from turnwise.engines.native import NativeEngine, supports
-from turnwise.engines.native.weights import Weights
 from turnwise.learn.learner import Learner
 from turnwise.learn.lora import add_lora, has_packed, pack_base
 from turnwise.learn.packing import pack
@@ -114,15 +113,6 @@ def test_the_native_engine_takes_every_family_in_four_bits(variant: str) -> None
 
 
 @needs_library
-def test_the_engine_keeps_nothing_unpacked() -> None:
-    model = pack_base(base(), "cpu", torch.float32)
-    for layer in Weights(model).layers:
-        for linear in layer.linears:
-            assert len(linear.weight) == sum(linear.sizes)
-            assert all(value.dim() < 2 for value in vars(linear).values() if isinstance(value, torch.Tensor)), "biases alone"
-
-
-@needs_library
 @pytest.mark.parametrize("rows", [1, 7])
 def test_the_librarys_product_and_unpacked_weights_are_the_same(rows: int) -> None:
     model = pack_base(base(), "cpu", torch.float32)
@@ -132,15 +122,6 @@ def test_the_librarys_product_and_unpacked_weights_are_the_same(rows: int) -> No
         packing.unpack(module.weight, out[1])
         assert torch.equal(out[1], whole) and not out[0].any()
         torch.testing.assert_close(packing.times(x, module.weight), x @ whole.t(), rtol=1e-4, atol=1e-5)
-
-
-@needs_library
-def test_codes_that_have_moved_are_noticed() -> None:
-    model = pack_base(base(), "cpu", torch.float32)
-    weights, codes = Weights(model), model.model.layers[1].mlp.up_proj.weight
-    assert not weights.update()
-    codes.data = codes.data.clone()
-    assert weights.update() and not weights.update()
 
 
 @needs_library
@@ -191,9 +172,7 @@ def test_a_model_without_inner_linear_layers_is_refused() -> None:
         pack_base(model, "cpu", torch.float32)
 
 
-def test_several_processes_and_further_models_refuse_it() -> None:
-    with pytest.raises(TurnwiseError, match="4bit"):
-        LearnerSettings().check_sharded(packed=True)
+def test_several_processes_and_auxiliary_models_refuse_it() -> None:
     with pytest.raises(TurnwiseError, match="one process"):
         Config.load({"cluster": {"learners": 2}, "model": {"lora": {"base": "4bit"}}})
     with pytest.raises(TurnwiseError, match=r"model\.lora"):

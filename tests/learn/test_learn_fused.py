@@ -25,7 +25,7 @@ from turnwise.util.errors import TurnwiseError
 
 @pytest.mark.parametrize("kind", ["qwen2", "llama"])
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("kept", [Kept(), Kept(2, 2, 9), Kept(2, 1, 1), Kept(1, 0), Kept(0, 0)])
+@pytest.mark.parametrize("kept", [Kept(), Kept(2, 1), Kept(1, 0), Kept(0, 0)])
 @pytest.mark.parametrize("narrow", [False, True])
 def test_values_and_gradients_are_those_of_the_models_own_layers(kind: str, tied: bool, kept: Kept, narrow: bool) -> None:
     packed = pack(trajectories(3, context="full"))
@@ -54,7 +54,7 @@ def test_every_family_has_the_values_and_gradients_of_its_own_layers(name: str) 
     assert packed.lengths.max() > 2 * WINDOW
     own, fused = PackedModel(family(name), fused=False), PackedModel(family(name), fused=True)
     assert fused.fused is not None and reason_against(fused.causal) is None
-    for kept, places in ((Kept(), None), (Kept(9, 9, 9), packed.source), (Kept(0, 0), packed.source)):
+    for kept, places in ((Kept(), None), (Kept(), packed.source), (Kept(0, 0), packed.source)):
         fused.fused.kept = kept
         (wanted, slopes), (found, found_slopes) = run(own, packed, places), run(fused, packed, places)
         # Relative to the size of hidden states, which differs by family: gemma3's (2.0) own float32 layers are 1.9e-5 off float64.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from gradient_cases import GradientOf, assert_same
-from learn_cases import credited, gradients, plain_logprobs, rollouts_of, tiny, trajectories
+from learn_cases import changed, credited, gradients, plain_logprobs, rollouts_of, tiny, trajectories
 
 from turnwise import credit
 from turnwise.data.rollouts import Rollouts, Trajectory
@@ -90,7 +89,7 @@ def test_neither_gradient_checkpointing_nor_the_order_of_trajectories_changes_th
     values = credit.compute("gigpo", rollouts)
     plain = LearnerSettings(optimiser=OptimiserSettings(lr=0.0))
     wanted = GradientOf(Learner(tiny(), plain))(credited(found, values))
-    assert_same(GradientOf(Learner(tiny(), replace(plain, gradient_checkpointing=True)))(credited(found, values)), wanted)
+    assert_same(GradientOf(Learner(tiny(), changed(plain, gradient_checkpointing=True)))(credited(found, values)), wanted)
     assert_same(GradientOf(Learner(tiny(), plain))(credited(found[::-1])), wanted)
 
 

@@ -18,7 +18,7 @@ from turnwise import credit
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.engines.native import supports
-from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, add_lora, pack, saving
+from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, add_lora, pack
 from turnwise.objectives import Loss
 from turnwise.util.errors import MissingExtra, TurnwiseError
 
@@ -31,10 +31,8 @@ def batch(seed: int = 0, **more: Any) -> tuple[list[Trajectory], Rollouts, Any]:
     return found, rollouts, credit.compute("gigpo", rollouts)
 
 
-@pytest.mark.parametrize("adapters", [False, True])
-def test_a_two_action_bandit_converges_to_the_better_action(adapters: bool) -> None:
-    model = add_lora(tiny(), rank=4) if adapters else tiny()
-    learner = Learner(model, LearnerSettings(optimiser=OptimiserSettings(lr=2e-2 if adapters else 3e-3), minibatches=2))
+def test_a_two_action_bandit_converges_to_the_better_action() -> None:
+    learner = Learner(tiny(), LearnerSettings(optimiser=OptimiserSettings(lr=3e-3), minibatches=2))
     rng, actions = np.random.default_rng(0), (5, 9)
     probe = pack([Trajectory(0, i, turns=[Turn(anchor="x", prompt_ids=[1, 2], response_ids=[action])]) for i, action in enumerate(actions)])
     shares = []
@@ -119,17 +117,6 @@ def test_a_loss_that_is_not_finite_skips_the_step_and_three_in_a_row_end_trainin
     with pytest.raises(TurnwiseError, match="3 optimiser steps in a row"):
         learner.update(credited(found, broken))
     assert all(torch.isfinite(tensor).all() for tensor in weights_of(learner).values())
-
-
-def test_a_gradient_that_is_not_finite_skips_the_step() -> None:
-    found, _rollouts, values = batch(3)
-    learner = Learner(tiny(), LearnerSettings(optimiser=FAST))
-    before = weights_of(learner)
-    hook = learner.model.lm_head.weight.register_hook(lambda gradient: gradient * float("inf"))
-    assert learner.update(credited(found, values))["skipped_steps"] == 1
-    assert equal(weights_of(learner), before)
-    hook.remove()
-    assert learner.update(credited(found, values))["steps"] == 1
 
 
 def test_an_update_ends_when_the_policy_has_moved_too_far() -> None:
@@ -245,21 +232,8 @@ def test_the_critic_learns_a_constant(level: str) -> None:
     learnt = learner.annotate(played).column(f"{level}.value")
     assert np.abs(learnt - 3.0).mean() < 0.5
     assert metrics["value_loss"] < 0.3 and metrics["explained_variance"] == 0
-
-
-@pytest.mark.parametrize(("algorithm", "options", "level"), [("gae", {"level": "turn"}, "turn"), ("gae", {"level": "token"}, "token")])
-def test_ppo_runs_from_values_to_targets(algorithm: str, options: dict[str, Any], level: str) -> None:
-    found, _, _ = batch(11, groups=3, size=4)
-    value = ValueSettings(level=level, lr=2e-2, clip=5.0)  # type: ignore[arg-type]
-    learner = Learner(tiny(), LearnerSettings(optimiser=FAST, value=value, minibatches=2))
-    variances = []
-    for seed in range(15):
-        annotated = learner.annotate(Batch.of(found))
-        given = credit.assign(algorithm, annotated.rollouts, lam=1.0, **options)
-        variances.append(learner.update(credited(annotated, given), seed)["explained_variance"])
-    assert variances[-1] > 0.5 > variances[0]
     with pytest.raises(TurnwiseError, match=f"needs targets for it: the column {level}.target"):
-        learner.update(credited(annotated, credit.compute("grpo", annotated.rollouts)))
+        learner.update(credited(learner.annotate(played), credit.compute("grpo", rollouts)))
     with pytest.raises(TurnwiseError, match=f"{level}.value, which this batch does not have"):
         learner.update(credited(found))
 
@@ -307,13 +281,6 @@ def test_lora_starts_as_the_base_and_the_base_stays_the_reference() -> None:
     assert np.allclose(learner.reference_logprobs(pack(found)), plain, atol=1e-6)
     with pytest.raises(TurnwiseError, match="base model, which cannot follow"):
         learner.reset_reference()
-
-
-def test_lora_weights_stay_float32_over_a_bfloat16_base() -> None:
-    learner = Learner(add_lora(tiny(), rank=4), LearnerSettings(dtype="bfloat16", optimiser=FAST))
-    kinds = {"lora_" in name: parameter.dtype for name, parameter in learner.model.named_parameters()}
-    assert kinds == {True: torch.float32, False: torch.bfloat16}
-    assert learner.update(credited(trajectories(1)))["steps"] == 1
 
 
 def test_lora_with_dropout_draws_from_the_seed() -> None:
@@ -419,19 +386,6 @@ def test_a_saved_model_loads_as_a_plain_hugging_face_folder(tmp_path: Path, adap
     assert not equal(before, weights_of(learner))
 
 
-def test_models_can_be_saved_side_by_side_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    learner, real = Learner(tiny()), saving._swap
-
-    def meanwhile(new: Path, path: Path) -> None:
-        if path.name == "one":
-            learner.save_model(tmp_path / "two")
-        real(new, path)
-
-    monkeypatch.setattr(saving, "_swap", meanwhile)
-    learner.save_model(tmp_path / "one")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"] and (tmp_path / "one" / "config.json").is_file()
-
-
 def test_adapters_can_be_saved_alone(tmp_path: Path) -> None:
     from peft import PeftModel
 
@@ -450,9 +404,9 @@ def test_adapters_can_be_saved_alone(tmp_path: Path) -> None:
     ("settings", "words"),
     [
         ({"aggregation": "tokens"}, "Did you mean 'token'"),
-        ({"epochs": 0}, "epochs is an integer ≥ 1"),
-        ({"tokens_per_batch": 1.5}, "tokens_per_batch is an integer"),
-        ({"temperature": 0.0}, "temperature is a number > 0"),
+        ({"epochs": 0}, "epochs: must be at least 1"),
+        ({"tokens_per_batch": 1.5}, "tokens_per_batch: must be an integer"),
+        ({"temperature": 0.0}, "temperature: must be greater than 0"),
         ({"kl_stop": float("nan")}, "kl_stop"),
         ({"minibatch_unit": "turn", "loss": Loss("gspo", {"level": "trajectory"})}, "whole trajectories"),
         ({"constant": 3.0}, "turn_sum"),

@@ -11,11 +11,12 @@ import torch
 from learn_cases import credited, equal, tiny, trajectories
 from native_models import make
 
+from turnwise.learn.auxiliary.scorer import Reference
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.learner import Learner
 from turnwise.learn.offload import OffloadedModel, host_copy_of
 from turnwise.learn.packing import Packed, pack
-from turnwise.learn.reference import Reference
+from turnwise.learn.parallel import workers_for
 from turnwise.learn.sections import OptimiserSettings
 from turnwise.learn.settings import LearnerSettings
 from turnwise.objectives import Loss
@@ -57,7 +58,7 @@ def test_updates_are_bitwise_those_with_the_reference_on_the_device(dtype: str) 
 
 
 def test_layers_that_take_turns_in_a_place_are_computed_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnwise.learn.learner.at_once", lambda used: 2)
+    monkeypatch.setattr("turnwise.learn.parallel.at_once", lambda used: 2)
     packed, seen = pack(trajectories()), set()
     host, device = (made(place, tokens_per_batch=40) for place in ("host", "device"))
     fetch = host.reference.policy.causal.fetch_layer  # type: ignore[union-attr]
@@ -68,7 +69,7 @@ def test_layers_that_take_turns_in_a_place_are_computed_by_one_thread(monkeypatc
 
     host.reference.policy.causal.fetch_layer = watched  # type: ignore[union-attr]
     assert np.array_equal(host.reference_logprobs(packed), device.reference_logprobs(packed))
-    assert seen == {get_ident()} and device.workers(device.reference.policy) == 2  # type: ignore[union-attr]
+    assert seen == {get_ident()} and workers_for(device.reference.policy, None) == 2  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "llama", "qwen3-moe", "gemma3", "smollm3"])

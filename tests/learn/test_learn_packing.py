@@ -55,13 +55,6 @@ def test_every_response_token_is_predicted_from_exactly_what_the_engine_saw(cont
     assert described(pack(found, rollouts), rollouts) == expected(found)
 
 
-def test_a_dialogue_that_only_grows_is_one_sequence_with_each_token_once() -> None:
-    found = trajectories(1, context="full")
-    packed = pack(found)
-    assert len(packed) == len(found)
-    assert len(packed.ids) == sum(len(x.turns[-1].prompt_ids) + len(x.turns[-1].response_ids) for x in found)
-
-
 @pytest.mark.parametrize("kinds", [(tuple,), (np.array,), (list, np.array), (np.array, list), (list, tuple)])
 @pytest.mark.parametrize("context", ["window", "full"])
 def test_lists_tuples_and_arrays_of_ids_are_packed_alike(context: str, kinds: tuple[Callable[[Any], Any], ...]) -> None:
@@ -88,11 +81,6 @@ def test_a_prompt_that_does_not_continue_starts_a_sequence_of_its_own() -> None:
     assert packed.position.tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3]
     assert packed.turn_source.tolist() == [1, 3, 10, 14]
     assert packed.target.tolist() == [3, 5, 7, 8]
-
-
-def test_trajectories_never_continue_each_other() -> None:
-    packed = pack([Trajectory(0, 0, turns=[turn([1, 2], [3])]), Trajectory(0, 1, turns=[turn([1, 2, 3, 4], [5])])])
-    assert packed.lengths.tolist() == [3, 5]
 
 
 @settings(max_examples=25, deadline=None)

@@ -48,9 +48,8 @@ def updated(monkeypatch: pytest.MonkeyPatch, kind: str, used: set[int]) -> tuple
     forward, metrics = learner._forward, []
 
     def noted(*given: Any) -> Any:
-        if torch.is_grad_enabled() or kind != "critic":  # values are scored by one thread
-            used.add(threading.get_ident())
-            time.sleep(0.002)
+        used.add(threading.get_ident())
+        time.sleep(0.002)
         return forward(*given)
 
     monkeypatch.setattr(learner, "_forward", noted)
@@ -65,9 +64,9 @@ def updated(monkeypatch: pytest.MonkeyPatch, kind: str, used: set[int]) -> tuple
 @pytest.mark.parametrize("kind", ["whole", "lora", "critic"])
 def test_an_update_by_several_threads_is_that_of_one(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     one, several = set[int](), set[int]()
-    monkeypatch.setattr("turnwise.learn.learner.at_once", lambda used: 1)
+    monkeypatch.setattr("turnwise.learn.parallel.at_once", lambda used: 1)
     plain, metrics = updated(monkeypatch, kind, one)
-    monkeypatch.setattr("turnwise.learn.learner.at_once", lambda used: 3)
+    monkeypatch.setattr("turnwise.learn.parallel.at_once", lambda used: 3)
     again, others = updated(monkeypatch, kind, several)
     assert all(torch.equal(plain[name], again[name]) for name in plain) and metrics == others
     assert one == {threading.get_ident()} and len(several) > 1 and threading.get_ident() not in several

@@ -16,7 +16,6 @@ import torch
 from conftest import ROOT
 from filelock import FileLock
 from learn_cases import tiny, trajectories
-from native_models import FAMILIES, make
 
 from turnwise.data.batch import Batch
 from turnwise.learn.forward import PackedModel
@@ -28,9 +27,9 @@ from turnwise.learn.ranks.sharding import dealt, may_fuse, shares
 from turnwise.util.errors import TurnwiseError
 
 NAMES = [
-    "full_weights_with_a_reference", "tied_embeddings", "adapters_with_a_reference", "a_critic_of_turns", "a_critic_of_tokens",
+    "full_weights_with_a_reference", "adapters_with_a_reference", "a_critic_of_turns", "a_critic_of_tokens",
     "one_long_sequence_and_few_short_ones", "whole_trajectories", "activations_computed_twice", "imitation", "in_half_precision",
-    "exported_and_copied", "a_further_model_learns", "one_process_runs_out_of_memory", "experts_windows_and_norms_of_heads",
+    "exported_and_copied", "an_auxiliary_model_learns", "one_process_runs_out_of_memory",
     "fused_layers", "fused_layers_of_every_family",
 ]  # fmt: skip
 RUN = "import sys; from pathlib import Path; import ranks_cases as r; r.everyone(3, Path(sys.argv[1]), sys.argv[2:])"
@@ -145,14 +144,6 @@ def test_a_model_that_fused_layers_do_not_take_is_named_by_one_process_and_train
     assert not recwarn
     with pytest.raises(TurnwiseError, match="adapters"):
         may_fuse(adapted, Ranks(1, 2), torch.float32, True)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_fused_layers_take_sharded_models_of_every_family_on_gpus_in_half_precision(family: str) -> None:
-    policy = PackedModel(make(family), fused=False)
-    assert may_fuse(policy, Ranks(1, 2, device="cuda"), torch.bfloat16)
-    assert not may_fuse(policy, Ranks(1, 2, device="cuda"), torch.float32)
-    assert not may_fuse(policy, Ranks(1, 2), torch.bfloat16)
 
 
 def test_a_rank_outside_the_group_is_an_error() -> None:

@@ -13,8 +13,8 @@ from learn_cases import credited, equal, gradients, tiny, trajectories, weights_
 
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import ragged
-from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, checkpoint, pack
-from turnwise.learn.minibatch import select, sequences_of
+from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, pack
+from turnwise.learn.minibatch import sequences_of
 from turnwise.methods.registry import schedules
 from turnwise.methods.steps import ScheduleView, Step, cut
 from turnwise.objectives import Loss, Tokens, token_weights
@@ -59,7 +59,7 @@ def plain_update(learner: Learner, batch: Batch, seed: int) -> None:
         for part in parts:
             mini = packed.take(part)
             weight = token_weights(mini.turn, mini.trajectory, settings.aggregation)
-            logprob, entropy, _ = learner.forward(learner.policy, mini, None)
+            logprob, entropy, _ = learner.forward(mini)
             places = ragged(packed.token_offsets, part)
             tokens = Tokens(
                 logprob=logprob,
@@ -166,23 +166,6 @@ def test_masks_of_the_batch_leave_tokens_out_of_the_loss_and_its_averages(contex
     assert run.metrics["tokens"] == kept.sum() and run.metrics["masked_tokens"] == (~kept).sum()
 
 
-def test_masked_turns_of_a_window_are_as_if_they_were_not_there() -> None:
-    found = trajectories(7, groups=2)
-    values = np.random.default_rng(0).normal(size=sum(len(x.turns) for x in found))
-    for x in found:
-        x.turns = x.turns[:3]
-    values = values[: sum(len(x.turns) for x in found)]
-    batch = credited(found, values)
-    first = batch.rollouts.t > 0
-    masked = GradientOf(Learner(tiny(), LearnerSettings(optimiser=STILL, aggregation="trajectory_turn", loss=Loss(entropy_coef=0.1))))
-    wanted = masked(batch.with_columns({"turn.mask": first}))
-    for x in found:
-        x.turns = x.turns[1:]
-    short = credited([x for x in found if x.turns], values[first])
-    learner = Learner(tiny(), LearnerSettings(optimiser=STILL, aggregation="trajectory_turn", loss=Loss(entropy_coef=0.1)))
-    assert_same(GradientOf(learner)(short), wanted)
-
-
 def test_a_critic_learns_only_from_values_that_no_mask_leaves_out() -> None:
     learner = Learner(tiny(), LearnerSettings(optimiser=STILL, value=ValueSettings(lr=0.0)))
     batch = learner.annotate(Batch.of(trajectories(8)))
@@ -241,54 +224,6 @@ def test_a_step_can_bring_columns_of_its_own(schedule: Make) -> None:
     assert_same(run.found[0], plain(batch))
     assert_same(run.found[1], plain(credited(batch, own)))
     assert_same(run.found[2], run.found[0])
-
-
-def test_the_current_log_probs_come_in_the_batchs_token_order_masked_ones_too(schedule: Make) -> None:
-    found = trajectories(6, context="full")
-    batch = credited(found)
-    batch = batch.with_columns({"turn.mask": batch.rollouts.t > 0})
-    seen: list[Any] = []
-
-    def look(view: ScheduleView) -> list[Step]:
-        seen.append(view.score())
-        return [Step()]
-
-    learner = Learner(tiny(), LearnerSettings(optimiser=FAST, schedule=schedule(look)))
-    packed = pack(batch.trajectories, batch.rollouts)
-    wanted = np.zeros(len(packed.source))
-    wanted[packed.index] = learner.logprobs(packed)
-    learner.update(batch)
-    np.testing.assert_allclose(seen[0], wanted, atol=1e-5)
-
-
-@pytest.mark.parametrize("refreshes", [False, True])
-def test_a_step_that_is_known_is_made_while_the_one_before_is_computed(
-    schedule: Make, monkeypatch: pytest.MonkeyPatch, refreshes: bool
-) -> None:
-    """A GPU has only been told to compute it; what the host does until its metrics are read costs nothing."""
-    rows = [np.arange(0, 3), np.arange(3, 6), np.arange(6, 8)]
-    name = schedule(lambda view: [Step(rows=own, refresh=("old_logprob",) if refreshes else ()) for own in rows])
-    learner, said = Learner(tiny(), LearnerSettings(optimiser=FAST, schedule=name)), list[str]()
-    taken = learner.optimiser.step
-    monkeypatch.setattr("turnwise.learn.learner.select", lambda *given: said.append("made") or select(*given))
-    monkeypatch.setattr(learner.optimiser, "step", lambda *given: said.append("taken") or taken(*given))
-    found = trajectories(4)
-    learner.update(credited(found, np.random.default_rng(0).normal(size=sum(len(one.turns) for one in found))))
-    assert said == (["made", "taken"] * 3 if refreshes else ["made", "made", "taken", "made", "taken", "taken"])
-
-
-def test_a_generator_hears_how_each_step_went_and_may_end_the_update(schedule: Make) -> None:
-    heard: list[dict[str, float]] = []
-
-    def patient(view: ScheduleView) -> Iterator[Step]:
-        while True:
-            heard.append((yield Step()))
-            if len(heard) == 3:
-                return
-
-    metrics = Learner(tiny(), LearnerSettings(optimiser=FAST, schedule=schedule(patient))).update(credited(trajectories(5)))
-    assert metrics["steps"] == 3 and [one["taken"] for one in heard] == [1, 1, 1]
-    assert all({"loss", "kl_old_k3", "grad_norm", "lr"} <= one.keys() for one in heard)
 
 
 def test_an_update_that_ends_early_closes_the_schedule(schedule: Make) -> None:
@@ -356,17 +291,12 @@ def test_skipping_what_has_no_credit_leaves_the_gradients_of_any_schedule(schedu
         (Step(columns={"turn.advantage": [1.0]}), "one number per turn"),
         (Step(columns={"turn.mood": [1.0]}), "which nothing in this update reads"),
         ("a word", "gave str as a step"),
+        (None, "schedule 'of_this_test' returned NoneType: a list or a generator"),
     ],
 )
 def test_steps_that_cannot_be_taken_say_why(schedule: Make, step: Any, words: str) -> None:
-    learner = Learner(tiny(), LearnerSettings(schedule=schedule(lambda view: [step])))
+    learner = Learner(tiny(), LearnerSettings(schedule=schedule(lambda view: step and [step])))
     with pytest.raises(TurnwiseError, match=words):
-        learner.update(credited(trajectories(5, groups=1)))
-
-
-def test_what_returns_no_steps_is_named(schedule: Make) -> None:
-    learner = Learner(tiny(), LearnerSettings(schedule=schedule(lambda view: None)))
-    with pytest.raises(TurnwiseError, match="schedule 'of_this_test' returned NoneType: a list or a generator"):
         learner.update(credited(trajectories(5, groups=1)))
 
 
@@ -386,45 +316,3 @@ def test_settings_of_the_learner_reach_schedules_that_have_such_options(schedule
         LearnerSettings(schedule=name, schedule_options={"speed": 1})
     with pytest.raises(TurnwiseError, match="Did you mean 'shuffled'"):
         LearnerSettings(schedule="shufled")
-
-
-class Alternating:
-    """Even trajectories and odd ones in turn, and it remembers which were last."""
-
-    def __init__(self, *, size: int = 2) -> None:
-        self.size, self.next, self.losses = size, 0, 0.0
-
-    def __call__(self, view: ScheduleView) -> list[Step]:
-        number = np.arange(len(view.batch.rollouts.trajectory_labels))
-        self.next += 1
-        return [Step(trajectories=number[number % self.size == self.next % self.size])]
-
-    def observe(self, metrics: dict[str, float]) -> None:
-        self.losses += metrics["loss"]
-
-    def state(self) -> dict[str, Any]:
-        return {"next": self.next, "losses": self.losses}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        self.next, self.losses = state["next"], state["losses"]
-
-
-def test_a_schedule_that_remembers_goes_on_after_a_kill(schedule: Make, tmp_path: Any) -> None:
-    settings = LearnerSettings(optimiser=FAST, schedule=schedule(Alternating))
-    batches = [credited(trajectories(seed)) for seed in range(4)]
-    straight = Learner(tiny(), settings)
-    for number, batch in enumerate(batches):
-        straight.update(batch, number)
-    killed = Learner(tiny(), settings)
-    for number in range(3):
-        killed.update(batches[number], number)
-    tensors, numbers = killed.state()
-    checkpoint.save(tmp_path, 3, tensors, {"learner": numbers})
-    found = checkpoint.latest_good(tmp_path)
-    assert found is not None
-    resumed = Learner(tiny(), settings)
-    resumed.load_state(found.tensors, found.state["learner"])
-    resumed.update(batches[3], 3)
-    assert equal(weights_of(straight), weights_of(resumed))
-    assert resumed.schedule.state() == straight.schedule.state() and resumed.schedule.next == 4  # type: ignore[attr-defined]
-    Learner(tiny()).load_state(found.tensors, found.state["learner"])  # another schedule: what this one remembered is not its own

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from learn_cases import credited, equal, tiny, trajectories, weights_of
+from learn_cases import credited, equal, trajectories, weights_of
 from native_models import make
 
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings
 from turnwise.learn.forward import PackedModel
-from turnwise.learn.weights import buffer_of, joined
 from turnwise.planner import small_gpu
 from turnwise.recipe.schema import Config
 
@@ -81,20 +80,6 @@ def fused(model: Any, **optimiser: Any) -> Learner:
     return learner
 
 
-@pytest.mark.parametrize("family", ["qwen2, tied", "qwen3-moe, a dense layer", "gemma3, untied and capped"])
-@pytest.mark.parametrize("place", ["device", "host"])
-def test_every_matrix_has_a_place_of_zeros_and_layers_that_compute_as_one_share_theirs(family: str, place: str) -> None:
-    learner = fused(make(family), optimiser_place=place)
-    learner.reserve()
-    found = learner.weights.gradients()
-    assert {name for name, weight in learner.weights.parameters.items() if weight.dim() > 1} == set(found)
-    assert all(gradient.shape == learner.weights.masters[name].shape and not gradient.any() for name, gradient in found.items())
-    attention = learner.model.model.layers[0].self_attn
-    sums = [buffer_of(layer.weight).sum for layer in (attention.q_proj, attention.k_proj, attention.v_proj)]  # type: ignore[union-attr]
-    whole = joined(sums)
-    assert whole is not None and len(whole) == sum(map(len, sums))  # type: ignore[arg-type]
-
-
 def test_places_do_not_change_what_is_learned_and_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     batch, found = credited(trajectories(5, context="full")), []
     for reserves in (True, False):
@@ -105,17 +90,3 @@ def test_places_do_not_change_what_is_learned_and_are_given_back(monkeypatch: py
         assert not learner.weights.gradients(), "between updates they take no memory"
         found.append(weights_of(learner))
     assert equal(*found)
-
-
-def test_sums_that_are_there_stay() -> None:
-    learner = fused(tiny())
-    learner.reserve()
-    before = {name: gradient.add_(1.0) for name, gradient in learner.weights.gradients().items()}
-    learner.reserve()
-    assert equal(before, learner.weights.gradients()) and all(bool((own == 1).all()) for own in learner.weights.gradients().values())
-
-
-def test_layers_of_transformers_have_no_places() -> None:
-    learner = Learner(tiny(), LearnerSettings())
-    learner.reserve()
-    assert not learner.weights.gradients()

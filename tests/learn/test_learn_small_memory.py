@@ -98,23 +98,6 @@ def test_8_bit_moments_stay_close_to_a_float64_adamw_and_reach_the_same_place() 
     assert near < 1.02 * exact
 
 
-def test_8_bit_moments_take_a_quarter_of_the_memory_and_small_tensors_stay_float32() -> None:
-    parameters = {"weight": nn.Parameter(draw(0, 64, 256)), "norm": nn.Parameter(draw(1, 256)), "small": nn.Parameter(draw(2, 8, 8))}
-    weights = Weights(parameters.items())
-    own = Optimiser(weights, OptimiserSettings(moments="8bit"))
-    wanted = own.bytes_to_come
-    for name, parameter in parameters.items():
-        weights.put_gradient(name, torch.ones_like(parameter))
-    own.step(0.0)
-    state = own.state()[0]
-    assert {name for name, tensor in state.items() if tensor.dtype == torch.uint8} == {"weight/exp_avg_codes", "weight/exp_avg_sq_codes"}
-    assert state["norm/exp_avg"].dtype == state["small/exp_avg_sq"].dtype == torch.float32
-    taken = sum(tensor.numel() * tensor.element_size() for name, tensor in state.items() if not name.endswith("/step"))
-    assert taken == wanted and own.bytes_to_come == 0
-    heavy = sum(tensor.numel() * tensor.element_size() for name, tensor in state.items() if name.startswith("weight/exp"))
-    assert heavy < 2.1 * 64 * 256
-
-
 # -- host memory --------------------------------------------------------------------------------------------------------------------
 
 
@@ -173,13 +156,6 @@ def test_a_step_that_is_not_finite_leaves_masters_in_host_memory_as_they_are() -
     hook.remove()
     assert equal(weights_of(learner), before)
     assert not learner.weights.gradients()
-
-
-def test_an_unknown_kind_or_place_is_an_error_that_suggests_one() -> None:
-    with pytest.raises(TurnwiseError, match="8bit"):
-        OptimiserSettings(moments="8-bit")  # type: ignore[arg-type]
-    with pytest.raises(TurnwiseError, match="host"):
-        OptimiserSettings(optimiser_place="hots")  # type: ignore[arg-type]
 
 
 def test_a_recipe_sets_them_and_a_cluster_of_learners_refuses_them() -> None:

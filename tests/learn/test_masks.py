@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,22 +45,6 @@ def test_own_turns_are_those_that_no_parent_holds_in_any_order_of_rows(tree: tup
     t = np.concatenate([np.arange(length) for length in lengths])
     order = np.random.default_rng(seed).permutation(len(t))
     assert own_turns(trajectory[order], t[order], parents, branches).tolist() == np.array(slow(*tree))[order].tolist()
-
-
-@given(tree=trees())
-def test_every_turn_of_a_tree_is_learned_from_exactly_once(tree: tuple[list[int], list[int], list[int]]) -> None:
-    lengths, parents, branches = tree
-    own = iter(slow(*tree))
-    learned: list[Any] = []
-    for number, length in enumerate(lengths):
-        for t in range(length):
-            home = number
-            while parents[home] != -1 and t < branches[home]:  # whose turn it really is
-                home = parents[home]
-            if next(own):
-                learned.append((home, t))
-    assert sorted(set(learned)) == sorted(learned)
-    assert set(learned) == {(n, t) for n, length in enumerate(lengths) for t in range(length) if parents[n] == -1 or t >= branches[n]}
 
 
 def branched() -> Batch:

@@ -1,4 +1,4 @@
-"""Further models in a run: built from a recipe, trained, saved, resumed exactly, exported."""
+"""Auxiliary models in a run: built from a recipe, trained, saved, resumed exactly, exported."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from train_cases import TINY, start, without_times
 import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.learn import checkpoint
-from turnwise.learn.auxiliary.loading import Beside, build, dtype_of
+from turnwise.learn.auxiliary.models import Beside, build, dtype_of
 from turnwise.learn.learner import Learner
-from turnwise.learn.tiny import TinySize, build_model, build_tokenizer
+from turnwise.learn.sections import Tiny
+from turnwise.learn.tiny import build_model, build_tokenizer
 from turnwise.recipe.schema import Config
 from turnwise.recipe.writing import to_toml
 from turnwise.runs.reporter import Reporter
@@ -77,7 +78,7 @@ class Ending(Reporter):
             raise KeyboardInterrupt
 
 
-def further(folder: Path) -> dict[str, torch.Tensor]:
+def auxiliary_tensors(folder: Path) -> dict[str, torch.Tensor]:
     found = checkpoint.latest_good(folder / "checkpoints")
     assert found is not None
     return {name: tensor for name, tensor in found.tensors.items() if name.startswith(checkpoint.AUXILIARY)}
@@ -87,7 +88,7 @@ def test_a_run_with_models_that_was_killed_and_resumed_gives_the_same_weights(tm
     whole = start(tmp_path / "whole", **recipe, iterations=3, sft={"tasks": 2, "steps": 1, "required": False})
     losses = [line["model/prm/loss"] for line in whole.metrics if line["iteration"] > 0]
     assert len(losses) == 3 and all(np.isfinite(losses)) and "model/critic/loss_value" in whole.metrics[-1]
-    weights = further(whole.folder)
+    weights = auxiliary_tensors(whole.folder)
     assert {name.partition("/")[0] for name in weights} == {"model_prm", "model_critic"}
     state = checkpoint.latest_good(whole.folder / "checkpoints").state["models"]  # type: ignore[union-attr]
     assert state["prm"]["updates"] == 3 and state["prm"]["kind"]["seen"] > 0 and not state["teacher"]["moved"]
@@ -97,14 +98,18 @@ def test_a_run_with_models_that_was_killed_and_resumed_gives_the_same_weights(tm
         tw.train(config, reporter=Ending(2))
     resumed = tw.train(resume=tmp_path / "cut" / "try")
     assert without_times(resumed.metrics) == without_times(whole.metrics)
-    again = further(resumed.folder)
+    again = auxiliary_tensors(resumed.folder)
     assert weights.keys() == again.keys() and all(torch.equal(weights[name], again[name]) for name in weights)
 
 
 def test_a_trained_model_is_exported_and_read_again(tmp_path: Path, recipe: dict[str, Any]) -> None:
     result = start(tmp_path, **recipe, iterations=1)
     folder = tw.api.export(result.folder, tmp_path / "prm", model="prm")  # type: ignore[attr-defined]
-    saved = {name.removeprefix("model_prm/weights/"): weight for name, weight in further(result.folder).items() if "prm/weights" in name}
+    saved = {
+        name.removeprefix("model_prm/weights/"): weight
+        for name, weight in auxiliary_tensors(result.folder).items()
+        if "prm/weights" in name
+    }
     found = load_file(folder / "model.safetensors")
     assert found and all(torch.equal(weight, saved[name]) for name, weight in found.items())
     heads = tw.api.export(result.folder, tmp_path / "critic", model="critic")  # type: ignore[attr-defined]
@@ -117,17 +122,17 @@ def test_a_trained_model_is_exported_and_read_again(tmp_path: Path, recipe: dict
 
 def test_a_model_with_another_tokenizer_is_rejected_before_the_run_starts_unless_it_reads_texts(tmp_path: Path) -> None:
     tokenizer = build_tokenizer(["other words entirely"], 128)
-    model = build_model(len(tokenizer), TinySize(1, 32, 2, 128), 0, tokenizer)
+    model = build_model(len(tokenizer), Tiny(layers=1, hidden=32, heads=2, max_length=128), 0, tokenizer)
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path / "other")
-    with pytest.raises(TurnwiseError, match=r"models.judge: its tokenizer is not the policy's.*it lacks .*models.judge.texts=true"):
+    with pytest.raises(TurnwiseError, match=r"models.judge: its tokenizer is not the policy's.*other ids.*models.judge.texts=true"):
         start(tmp_path, **{"models.judge.path": str(tmp_path / "other")})
     start(tmp_path, **{"models.judge.path": str(tmp_path / "other"), "models.judge.texts": True}, iterations=0, name="texts")
 
 
 def test_the_policys_weights_are_copied_and_neither_moves_the_other() -> None:
     tokenizer = build_tokenizer(["left right"], 128)
-    learner = Learner(build_model(len(tokenizer), TinySize(1, 32, 2, 128), 0, tokenizer))
+    learner = Learner(build_model(len(tokenizer), Tiny(layers=1, hidden=32, heads=2, max_length=128), 0, tokenizer))
     config = Config.load(None, {**TINY, "models.prm.copy_of": "policy", "models.prm.trained": True, "models.prm.lora": {"rank": 2}})
     plain = config.models["prm"].model_copy(update={"lora": None})
     model = build("prm", plain, Beside(learner, tokenizer, 0))
@@ -179,7 +184,7 @@ def test_a_run_is_rejected_if_a_stage_needs_a_model_that_the_recipe_lacks(tmp_pa
     with pytest.raises(TurnwiseError, match=r"distil needs the model 'teacher': add it to the recipe with \[models.teacher\]"):
         start(tmp_path, **{"credit.name": f"{tmp_path / 'mine.py'}:distil"})
     kept = start(tmp_path, **{"credit.name": f"{tmp_path / 'mine.py'}:close"}, iterations=1)
-    assert {name.partition("/")[0] for name in further(kept.folder)} == {"model_reference"}
+    assert {name.partition("/")[0] for name in auxiliary_tensors(kept.folder)} == {"model_reference"}
 
 
 def test_frozen_models_on_a_gpu_use_half_precision() -> None:

@@ -91,6 +91,8 @@ def gradients(model: Any) -> dict[str, torch.Tensor]:
 def with_layers(learner: Learner, fused: bool) -> Learner:
     """The same learner with our layers, or with those of transformers."""
     learner.policy = learner.memory.policy = PackedModel(learner.model, fused=fused)
+    if learner.critic is not None:
+        learner.critic.packed = learner.policy
     assert (learner.policy.fused is not None) == fused
     return learner
 

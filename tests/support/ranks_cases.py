@@ -30,9 +30,8 @@ from turnwise.learn.auxiliary.models import Models
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.learner import Learner
 from turnwise.learn.lora import add_lora
-from turnwise.learn.ranks.group import Ranks, join, waits
+from turnwise.learn.ranks.group import Ranks, join, waits, whole
 from turnwise.learn.ranks.sharding import Sharded
-from turnwise.learn.ranks.tensors import whole
 from turnwise.learn.sections import OptimiserSettings, SftSettings, ValueSettings
 from turnwise.learn.settings import LearnerSettings
 from turnwise.learn.sft import warm_start
@@ -97,26 +96,9 @@ def full_weights_with_a_reference(ranks: Ranks | None, folder: Path) -> Found:
     return found | updated(learner, credited(trajectories(1)))
 
 
-@case
-def tied_embeddings(ranks: Ranks | None, folder: Path) -> Found:
-    learner = own_layers(tiny(kind="llama", tie_word_embeddings=True), SETTINGS, ranks=ranks)
-    found = updated(learner, credited(trajectories(groups=3, context="full")))
-    assert learner.model.lm_head.weight is learner.model.model.embed_tokens.weight
-    return found
-
-
 def small(family: str, **changes: Any) -> Any:
     """Two layers, with weights that make gradients of at most 1 or so: their rounding is part of the bound."""
     return make(family, num_hidden_layers=2, layer_types=None, initializer_range=0.06, **changes)
-
-
-@case
-def experts_windows_and_norms_of_heads(ranks: Ranks | None, folder: Path) -> Found:
-    found: Found = {}
-    for family in ("qwen3-moe", "gemma3", "smollm3"):
-        learner = own_layers(small(family), changed(SETTINGS, epochs=1), ranks=ranks)
-        found |= {f"{family}: {name}": value for name, value in updated(learner, credited(trajectories(2))).items()}
-    return found
 
 
 @case
@@ -251,7 +233,7 @@ def exported_and_copied(ranks: Ranks | None, folder: Path) -> Found:
 
 
 @case
-def a_further_model_learns(ranks: Ranks | None, folder: Path) -> Found:
+def an_auxiliary_model_learns(ranks: Ranks | None, folder: Path) -> Found:
     learner = own_layers(tiny(), SETTINGS, ranks=ranks)
     model = AuxiliaryModel(
         "prm", PackedModel(tiny(3)), None, kind=Causal(), training=Training(ADAM), tokens_per_batch=30,
@@ -333,7 +315,7 @@ def resumes(pair: Ranks | None, trio: Ranks, folder: Path) -> dict[str, Found]:
     learner = own_layers(tiny(), KEPT, ranks=pair)
     learner.update(critic_batch())
     state_of(learner, folder / ("pair" if pair is not None else "single"), pair)
-    trio.barrier()
+    trio.gather(None)
     found = {}
     for start in ("pair", "single"):
         for how, ranks in (("pair" if pair is not None else "single", pair), ("trio", trio)):
@@ -398,7 +380,7 @@ def work(rank: int, size: int, folder: Path, names: Sequence[str]) -> None:
             found[name] = CASES[name](pair, own)
         found |= resumes(pair, trio, folder)
         found |= {"slowed": slowed(pair)} if pair is not None else {}
-        trio.barrier()
+        trio.gather(None)
     except BaseException:
         (folder / f"error {rank}").write_text(traceback.format_exc())
         os._exit(1)

@@ -16,7 +16,6 @@ from turnwise.learn.shapes import ModelShape
 EVERY = 10**6  # layers: all of them
 USABLE = 0.92  # of what is left for activations: an allocator cannot fill every gap
 PAGES = int(0.15e9)  # bytes of the allocator's pages that are in use in part
-PLENTY = 0.6  # of what is left for activations: more is not taken for what saves little
 MOST_TOKENS = 32768  # of a micro-batch: larger products are not faster
 SIZES = (MOST_TOKENS, 24576, 16384, 8192, 4096, 2048)
 FEWEST_TOKENS = 1024
@@ -26,18 +25,16 @@ LOGITS, FEW_LOGITS = 2**28, 2**26  # numbers of a chunk of logits on a GPU
 
 @dataclass(frozen=True)
 class Kept:
-    """Layers, counted from the last, that keep what attention and MLP computed, and the inputs of their products too; and whether the
-    gradients of the sampled tokens' log-probs by the logits are cached."""
+    """Layers, counted from the last, that keep what attention and MLP computed; and whether the gradients of the sampled tokens' log-probs
+    by the logits are cached."""
 
     attention: int = EVERY
     mlp: int = EVERY
-    inputs: int = 0
     logit_gradients: bool = False
 
-    def of(self, left: int) -> tuple[int, int]:
-        """What both halves keep of a layer (`fused/layers.py`); `left` layers are left, it included."""
-        inputs = int(left <= self.inputs)
-        return (left <= self.attention) * (1 + inputs), (left <= self.mlp) * (1 + inputs)
+    def of(self, left: int) -> tuple[bool, bool]:
+        """Whether both halves of a layer (`fused/layers.py`) keep what they computed; `left` layers are left, it included."""
+        return left <= self.attention, left <= self.mlp
 
 
 NOTHING = Kept(0, 0)
@@ -45,20 +42,19 @@ NOTHING = Kept(0, 0)
 
 def what_to_keep(shape: ModelShape, tokens: int, sampled: int, room: float, keep: bool | None = None) -> Kept:
     """What a micro-batch of so many tokens keeps in `room` bytes: first attention, which is small, then logit gradients, which save twice
-    as much time per byte as an MLP does, then the MLPs of as many layers as fit, then the inputs of products if there is far more room than
-    needed. `keep`: the recipe wants all activations (true) or none; logit gradients are then cached only beside all of them. `sampled`: the
-    tokens whose log-probs have gradients; 0 if their logit gradients cannot be cached."""
+    as much time per byte as an MLP does, then the MLPs of as many layers as fit. `keep`: the recipe wants all activations (true) or none;
+    logit gradients are then cached only beside all of them. `sampled`: the tokens whose log-probs have gradients; 0 if their logit
+    gradients cannot be cached."""
     if keep is False:
         return NOTHING
     if sampled:
         left = room - logit_gradient_bytes(shape, sampled)
         attention, mlp = layers_that_fit(shape, tokens, left)
         if attention and (keep is None or mlp == shape.layers):
-            return Kept(logit_gradients=True) if keep else Kept(attention, mlp, _inputs_that_fit(shape, tokens, left, mlp), True)
+            return Kept(logit_gradients=True) if keep else Kept(attention, mlp, logit_gradients=True)
     if keep:
         return Kept()
-    attention, mlp = layers_that_fit(shape, tokens, room)
-    return Kept(attention, mlp, _inputs_that_fit(shape, tokens, room, mlp))
+    return Kept(*layers_that_fit(shape, tokens, room))
 
 
 def micro_batch_tokens(shape: ModelShape, room: float, keep: bool | None = None) -> int:
@@ -77,15 +73,6 @@ def layers_that_fit(shape: ModelShape, tokens: int, room: float) -> tuple[int, i
     return kept
 
 
-def _inputs_that_fit(shape: ModelShape, tokens: int, room: float, mlp: int) -> int:
-    """Layers that keep the inputs of their products: normed states, and what the activation gave. Each saves one pass over them, far less
-    than what else is kept, so only a part of the memory is taken for it, and only if everything else is kept."""
-    if mlp < shape.layers:
-        return 0
-    counts = range(shape.layers, 0, -1)
-    return next((number for number in counts if peak_bytes(shape, tokens, Kept(inputs=number)) <= PLENTY * room), 0)
-
-
 def transformers_layers_recompute(shape: ModelShape, tokens: int, room: float) -> bool:
     """Whether layers of transformers, which keep all or nothing, keep nothing of a micro-batch. A safe estimate: some families keep several
     float32 copies of a norm's input."""
@@ -102,11 +89,9 @@ def kept_bytes(shape: ModelShape, kept: Kept, width: int = 2) -> int:
     attention = width * (2 * shape.queries + 2 * shape.keys) + 4 * shape.heads
     if shape.head_norms:  # heads are kept before their norms too
         attention += width * (shape.queries + 2 * shape.keys)
-    products = [shape.hidden if shape.mixed(number) else 2 * shape.hidden + middle for number, middle in enumerate(shape.middles)]
     residuals = shape.layers * (4 if shape.wrapped else 2) * (width * shape.hidden + 4)
     inside = min(kept.attention, shape.layers) * attention + 2 * width * sum(last(shape.middles, kept.mlp))
-    inputs = width * sum(last(products, kept.inputs)) if kept.inputs else 0
-    return residuals + shape.mixtures * routing_bytes(shape, width) + inside + inputs
+    return residuals + shape.mixtures * routing_bytes(shape, width) + inside
 
 
 def routing_bytes(shape: ModelShape, width: int) -> int:

@@ -22,19 +22,19 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from turnwise.learn.ranks.group import Ranks
-from turnwise.learn.ranks.tensors import is_sharded, placed_like
+from turnwise.learn.ranks.group import Ranks, is_sharded, placed_like
 from turnwise.learn.saving import OLD, PART, begin_folder, complete_folder, sweep, write_folder
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside
 
+T = TypeVar("T")
 VERSION = 1
 PATTERN = re.compile(r"step-(\d{8,})")
 FILE = re.compile(r"[\w-]+\.(safetensors|json)")
@@ -256,7 +256,7 @@ def save_together(
     untouched."""
     check(step, keep, tensors)
     path = Path(folder) / f"step-{step:08d}"
-    temporary = Path(_by_first(ranks, lambda: str(_begin(path)), path))
+    temporary = _by_first(ranks, lambda: _begin(path), path)
     digest: dict[str, Any] = {}
     problem = ""
     try:
@@ -272,7 +272,7 @@ def save_together(
         raise _unwritten(path, problems[0])
     files = {name: entry for _, written in everywhere for name, entry in written.items()}
 
-    def finish() -> str:
+    def finish() -> None:
         try:
             write_manifest(temporary, step, score, state, files, ranks.size)
             complete_folder(temporary, path)
@@ -280,7 +280,6 @@ def save_together(
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         prune(folder, keep)
-        return ""
 
     _by_first(ranks, finish, path)
     return path
@@ -291,18 +290,12 @@ def _begin(path: Path) -> Path:
     return begin_folder(path)
 
 
-def _by_first(ranks: Ranks, work: Callable[[], str], written: Path | None = None) -> str:
-    """What the first rank answers; its error everywhere. `written`: the checkpoint that it writes, if it writes one."""
-    answer, problem = "", ""
-    if ranks.rank == 0:
-        try:
-            answer = work()
-        except Exception as error:
-            problem = str(error) if isinstance(error, TurnwiseError) else f"{type(error).__name__}: {error}"
-    answer, problem = ranks.gather((answer, problem))[0]
-    if problem:
-        raise TurnwiseError(problem) if written is None else _unwritten(written, problem)
-    return answer
+def _by_first(ranks: Ranks, work: Callable[[], T], path: Path) -> T:
+    """What the first rank answers; its error everywhere, as that of the checkpoint that it writes."""
+    try:
+        return ranks.by_first(work)
+    except TurnwiseError as error:
+        raise _unwritten(path, error) from error
 
 
 def _unwritten(path: Path, problem: object) -> TurnwiseError:

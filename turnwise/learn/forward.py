@@ -30,16 +30,15 @@ from transformers import AttentionInterface
 from turnwise.agent.vision import NEVER, Vision
 from turnwise.learn.device import to_device
 from turnwise.learn.fused import FusedStack, reason_against
-from turnwise.learn.fused.stack import EVERYTHING
 from turnwise.learn.logprobs import Head, token_logprobs
 from turnwise.learn.packing import Packed, starts_of
+from turnwise.learn.weights import HALF
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.rotary import Stretching
 
 T = TypeVar("T")
 NAME = "turnwise_packed"
 MAX_KERNEL_HEAD = 256  # the largest head that the variable-length kernel takes
-HALF = (torch.bfloat16, torch.float16)
 LARGEST_NOISE = 1e-3  # of the largest hidden value: more than that is not rounding
 
 
@@ -151,8 +150,8 @@ class PackedModel:
     def _fuse(self, wanted: bool | None) -> None:
         """Use our layers if they are wanted, known, and give what the model's own layers give."""
         weight = self.causal.get_input_embeddings().weight
-        half, full, name = _on_gpu_in_half(weight), self._on_cpu_in_full(), type(self.causal).__name__
-        if not (wanted or (wanted is None and (half or full) and self.packs)):
+        faster, name = _on_gpu_in_half(weight) or self._on_cpu_in_full(), type(self.causal).__name__
+        if not (wanted or (wanted is None and faster and self.packs)):
             return
         if reason := reason_against(self.outer):
             if wanted:
@@ -160,8 +159,6 @@ class PackedModel:
             warnings.warn(not_taken(name, reason), stacklevel=1)  # from one place, so that a copy of the model does not repeat it
             return
         stack = FusedStack(self.causal)
-        if full:
-            stack.kept = EVERYTHING
         gap = self._try_fused(stack)
         if not gap <= (0.1 if weight.dtype in HALF else 1e-3):
             self.refuse_fused(gap)

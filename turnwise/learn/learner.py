@@ -16,8 +16,7 @@ budget cannot change a gradient. An advantage meets the ratio in the objective, 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,15 +34,14 @@ from turnwise.learn.activations import logit_chunk
 from turnwise.learn.auxiliary.critic import NAME as CRITIC
 from turnwise.learn.auxiliary.critic import Critic, build_critic, split_old_state
 from turnwise.learn.auxiliary.model import sum_gradients
-from turnwise.learn.budget import Budget
+from turnwise.learn.auxiliary.scorer import Reference, Scorer, computing
 from turnwise.learn.checkpoint import AUXILIARY
 from turnwise.learn.device import rng_scope, to_device
 from turnwise.learn.forward import PackedModel, VisionModel, has_adapters
 from turnwise.learn.hooks import Begins, Observes, Prepares, Steps, load_states, states_of
 from turnwise.learn.logprobs import token_logprobs
 from turnwise.learn.lora import has_packed
-from turnwise.learn.memory import Memory, lacks_room, peak_memory
-from turnwise.learn.metrics import StepLog
+from turnwise.learn.memory import TOKENS, Budget, Memory, lacks_room, peak_memory
 from turnwise.learn.minibatch import (
     EXTRA,
     REJECTED,
@@ -61,14 +59,12 @@ from turnwise.learn.minibatch import (
     without_rejected,
     worth_reading,
 )
-from turnwise.learn.offload import fetch_of
-from turnwise.learn.optimiser import Optimiser
+from turnwise.learn.optimiser import Optimiser, StepLog
 from turnwise.learn.packing import Packed, microbatches, pack
-from turnwise.learn.parallel import add_gradients
+from turnwise.learn.parallel import add_gradients, workers_for
 from turnwise.learn.ranks.export import plain_model, plain_weights_of, trained_weights_of, write_sharded
 from turnwise.learn.ranks.group import Decisions, Ranks
-from turnwise.learn.ranks.sharding import Sharded, passes, restored
-from turnwise.learn.reference import Reference
+from turnwise.learn.ranks.sharding import Sharded, passes
 from turnwise.learn.saving import fingerprint, write_model
 from turnwise.learn.settings import LearnerSettings
 from turnwise.learn.weights import Weights
@@ -78,10 +74,10 @@ from turnwise.objectives.loss import combine
 from turnwise.objectives.tokens import Tokens, check_split
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
-from turnwise.util.threads import at_once
 
 Column = NDArray[np.float32]
 Outputs = tuple[Tensor, Tensor | None, Tensor | None]  # of a micro-batch: log-probs and entropies, [response tokens], and values
+POLICY, REFERENCE = "policy", "reference"  # as scorers and signals name them
 NORM = "the norm of the gradient"
 ENGINE_GAP = 0.03  # the mean distance from the learner's at which the engine's log-probs may still be the old ones
 ADVICE = " or learner.gradient_checkpointing = true, give the engine less (engine.options.cache_memory), or use adapters"
@@ -142,9 +138,7 @@ class Learner:
     ):
         self.settings = settings = settings or LearnerSettings()
         self.ranks = ranks if ranks is not None and ranks.sharded else None
-        self.decisions = decisions or (Decisions() if self.ranks is None else Decisions(self.ranks.together))
-        if self.ranks is not None:
-            settings.check_sharded(has_packed(model))
+        self.decisions = decisions or Decisions(self.ranks)
         self.device = torch.device(device) if device is not None else next(model.parameters()).device
         self._dtype: torch.dtype = getattr(torch, settings.dtype)
         for parameter in model.parameters():
@@ -164,7 +158,7 @@ class Learner:
         self._frozen = fingerprint(model) if self.ranks is not None else None  # of whole weights
         if self.ranks is not None:
             self._shard(self.ranks)
-        self.critic = build_critic(self.policy, settings, self.ranks, self.decisions) if settings.value is not None else None
+        self.critic: Critic | None = None
         self.optimiser = Optimiser(self.weights, settings.optimiser, self.decisions)
         self.distrusts_engine = False  # whether it was said that the engine's log-probs are too far off
         self.skips = settings.skip_zero_credit is not False and may_skip(settings)
@@ -172,9 +166,9 @@ class Learner:
         twice = settings.gradient_checkpointing
         self.memory = Memory(self.policy, self.weights, None if twice is None else not twice)
         self.memory.piece = logit_chunk(settings.tokens_per_batch)
-        self.budget = Budget(
-            self.memory, settings.tokens_per_batch, "learner.tokens_per_batch", self._zero_grad, self.decisions, advice=ADVICE
-        )
+        self.budget = Budget(self.memory, settings.tokens_per_batch, TOKENS, self._zero_grad, self.decisions, advice=ADVICE)
+        if settings.value is not None:
+            self.critic = build_critic(self.policy, settings, self.ranks, self.decisions, self.budget)
         self.budget.measure(self.optimiser)
         again = self.policy.fused is None and self.memory.must_recompute(self.budget.tokens)
         if again if self.ranks is None else self.decisions.recompute(again):
@@ -224,9 +218,19 @@ class Learner:
 
     # -- scoring ------------------------------------------------------------------------------------------------------------------
 
+    def scorer(self, reference: Reference | None = None, tokenizer: Any = None) -> Scorer:
+        """What scores with the policy's current weights, or with those of a frozen copy. Texts need a tokenizer."""
+        shared: dict[str, Any] = {"temperature": self.settings.temperature, "ranks": self.ranks}
+        if reference is not None:
+            return Scorer(REFERENCE, reference.policy, tokenizer, self.budget, active=reference.active, **shared)
+        return Scorer(POLICY, self.policy, tokenizer, self.budget, masters=self.weights.masters, **shared)
+
     def score(self, packed: Packed) -> Scores:
         """Log-probs and values under the current weights, in the order of `packed`."""
-        return self._score(self.policy, packed, self.critic)
+        if self.critic is None:
+            return Scores(_float32(self.scorer().scores(packed, logprobs=True)["logprob"]), None)
+        scores = self.critic.scores(packed, logprobs=True, heads=True)
+        return Scores(_float32(scores["logprob"]), _float32(scores[CRITIC]))
 
     def logprobs(self, packed: Packed) -> Column:
         """Log-prob of every response token under the current weights, at the sampler's temperature."""
@@ -236,70 +240,7 @@ class Learner:
         """The same under the frozen reference."""
         if self.reference is None:
             raise TurnwiseError("this learner has no reference: set a KL coefficient (loss.kl_coef or kl_reward_coef)")
-        with self.reference.active():
-            return self._score(self.reference.policy, packed, None).logprob
-
-    def _score(self, policy: PackedModel, packed: Packed, critic: Critic | None) -> Scores:
-        def one(part: Packed) -> tuple[Tensor, Tensor | None]:
-            logprob, _, value = self.forward(policy, part, critic, entropy=False)
-            return logprob, value
-
-        def work(tokens: int) -> list[tuple[Tensor, Tensor | None]]:
-            workers = self.workers(policy) if critic is None else 1
-            if workers == 1:
-                return passes(policy, self.ranks, packed, tokens, "score", one, one)
-            parts = microbatches(packed, np.arange(len(packed)), tokens)
-            with ThreadPoolExecutor(workers) as pool:  # a tiny model leaves cores idle
-                return list(pool.map(torch.no_grad()(lambda part: one(packed.take(part))), parts))
-
-        with torch.no_grad(), self._mode(policy, training=False):
-            parts = self.budget(work) if len(packed) else []
-        logprobs, values = zip(*parts, strict=True) if parts else ((), ())
-        scores, offsets = {"logprob": _join(logprobs)}, {"logprob": packed.token_offsets}
-        if critic is not None:
-            scores["value"] = _join(values)
-            offsets["value"] = packed.turn_offsets if self.settings.values_turns else packed.token_offsets
-        scores = restored(self.ranks, packed, scores, offsets)
-        return Scores(scores["logprob"], scores.get("value"))
-
-    def workers(self, policy: PackedModel) -> int:
-        """How many threads compute micro-batches at the same time: a tiny model leaves cores idle. Our own layers draw no random numbers,
-        so their order does not matter. Offloaded layers take turns in a buffer, so only one thread may compute."""
-        alone = self.ranks is None and policy.fused is not None and self.device.type == "cpu" and fetch_of(policy.causal) is None
-        return at_once(torch.get_num_threads()) if alone else 1
-
-    def forward(self, policy: PackedModel, part: Packed, critic: Critic | None, entropy: bool = True) -> Outputs:
-        """Log-probs, entropies and values of a micro-batch. Only positions that predict a response token go through the output layer."""
-        return policy.inside(lambda: self._forward(policy, part, critic, entropy))
-
-    def _forward(self, policy: PackedModel, part: Packed, critic: Critic | None, entropy: bool) -> Outputs:
-        source_R, target_R = (to_device(x, policy.device) for x in (part.source, part.target))  # [response tokens]
-        hidden_TH = policy.hidden(part, source_R if critic is None else None)  # with a critic, of all tokens
-        states_RH = hidden_TH if critic is None else hidden_TH[source_R]
-        logprob_R, entropy_R = token_logprobs(
-            states_RH,
-            policy.head,
-            target_R,
-            temperature=self.settings.temperature,
-            entropy=entropy,
-            chunk=self.memory.rows_of_logits(),
-            keep=self.memory.keeps_slopes,
-        )
-        return logprob_R, entropy_R, None if critic is None else critic.values(hidden_TH, part)
-
-    @contextmanager
-    def _mode(self, policy: PackedModel, training: bool) -> Iterator[None]:
-        """The model in training mode or not, unless our own layers run it, for which both are the same."""
-        before = policy.outer.training
-        changes = training != before and policy.fused is None
-        if changes:
-            policy.outer.train(training)
-        try:
-            with policy.attention():
-                yield
-        finally:
-            if changes:
-                policy.outer.train(before)
+        return _float32(self.scorer(self.reference).scores(packed, logprobs=True)["logprob"])
 
     # -- before credit ------------------------------------------------------------------------------------------------------------
 
@@ -390,7 +331,7 @@ class Learner:
         disturbed."""
         rank = 0 if self.ranks is None else self.ranks.rank
         other = derive(seed, "rank", rank) if rank else seed  # other sequences, so other random numbers
-        with rng_scope(other % 2**63, self.device), self._mode(self.policy, training=True):
+        with rng_scope(other % 2**63, self.device), computing(self.policy, training=True):
             yield
 
     def _step(self, state: UpdateState, step: Step) -> dict[str, float] | None:
@@ -476,7 +417,7 @@ class Learner:
             return self._backward(batch, minibatch, part)
 
         self.reserve()
-        workers = self.workers(self.policy)
+        workers = workers_for(self.policy, self.ranks)
         if workers == 1:
             return passes(self.policy, self.ranks, packed, tokens, "update", work, self._idle, whole)
         parts = [packed.take(part) for part in microbatches(packed, np.arange(len(packed)), tokens, whole)]
@@ -491,15 +432,35 @@ class Learner:
         loss.backward()
         return metrics
 
+    def forward(self, part: Packed) -> Outputs:
+        """Log-probs, entropies and values of a micro-batch. Only positions that predict a response token go through the output layer."""
+        return self.policy.inside(lambda: self._forward(part))
+
+    def _forward(self, part: Packed) -> Outputs:
+        policy, critic = self.policy, self.critic
+        source_R, target_R = (to_device(x, policy.device) for x in (part.source, part.target))  # [response tokens]
+        hidden_TH = policy.hidden(part, source_R if critic is None else None)  # with a critic, of all tokens
+        states_RH = hidden_TH if critic is None else hidden_TH[source_R]
+        logprob_R, entropy_R = token_logprobs(
+            states_RH,
+            policy.head,
+            target_R,
+            temperature=self.settings.temperature,
+            entropy=True,
+            chunk=self.memory.rows_of_logits(),
+            keep=self.memory.caches_logit_gradients,
+        )
+        return logprob_R, entropy_R, None if critic is None else critic.values(hidden_TH, part)
+
     def _idle(self, part: Packed) -> None:
         """A pass whose gradients are 0."""
-        logprob, _, value = self.forward(self.policy, part, self.critic)
+        logprob, _, value = self.forward(part)
         outputs = [output for output in (logprob, value) if output is not None]
         torch.autograd.backward(outputs, [torch.zeros_like(output) for output in outputs])
 
     def _outputs(self, part: Packed) -> Outputs:
         self.memory.prepare(len(part.ids), 0 if "entropy" in self.settings.loss.needs else len(part.source))
-        return self.forward(self.policy, part, self.critic)
+        return self.forward(part)
 
     def _loss(self, batch: Batch, minibatch: MiniBatch, part: Packed, outputs: Outputs) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of one micro-batch, and its metrics. All tensors of `Tokens` have one entry per response token."""
@@ -734,8 +695,8 @@ def in_batch_order(values: Any, index: Any) -> NDArray[np.float64]:
     return column
 
 
-def _join(parts: Sequence[Any]) -> Column:
-    return torch.cat(list(parts)).float().cpu().numpy() if parts else np.zeros(0, np.float32)
+def _float32(column: NDArray[Any]) -> Column:
+    return column.astype(np.float32, copy=False)
 
 
 def _numbers(metrics: Mapping[str, Tensor]) -> dict[str, float]:

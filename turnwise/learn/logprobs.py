@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from turnwise.learn.weights import GradientBuffer, add_product, buffer_of
+from turnwise.learn.weights import HALF, GradientBuffer, add_product, buffer_of, product
 from turnwise.util.errors import TurnwiseError
 
 CHUNK_ELEMENTS = {"cpu": 2**22, "cuda": 2**28}  # logits that exist at once, in numbers; more is not faster
@@ -102,11 +102,11 @@ class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
         cached_RV = weight_VH.new_empty(len(hidden), len(weight_VH)) if keep else None
         for part in _chunks(len(hidden), chunk):
             if kernels is not None:
-                logits_RV = _product(hidden[part].to(weight_VH.dtype), weight_VH.t())
+                logits_RV = product(hidden[part].to(weight_VH.dtype), weight_VH.t())
                 kernels.pick(logits_RV, target[part], scale, logprob[part], normaliser[part], entropies[part])
                 if cached_RV is not None:
                     ones = torch.ones_like(normaliser[part])
-                    kernels.slopes(
+                    kernels.logit_gradients(
                         logits_RV, target[part], normaliser[part], entropies[part], ones, None, scale, weight_VH.dtype, cached_RV[part]
                     )
                 continue
@@ -146,8 +146,8 @@ class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
             part_entropy_grad = None if entropy_grad is None else entropy_grad[part]
             known = normaliser[part], entropies[part], logprob_grad[part], part_entropy_grad
             if kernels is not None:
-                logit_grad_RV = kernels.slopes(
-                    _product(hidden[part].to(weight_VH.dtype), weight_VH.t()), target[part], *known, scale, weight_VH.dtype
+                logit_grad_RV = kernels.logit_gradients(
+                    product(hidden[part].to(weight_VH.dtype), weight_VH.t()), target[part], *known, scale, weight_VH.dtype
                 )
             else:
                 logit_grad_RV = _logit_gradients(_logits(hidden[part], weight_VH, bias, scale, cap), target[part], *known, scale, cap)
@@ -159,7 +159,7 @@ class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
             if buffer is not None:
                 add_product([buffer], [len(weight)], logit_grad_RV, hidden[part].to(weight_VH.dtype))
             if weight_grad is not None:
-                weight_grad += _product(logit_grad_RV.t(), hidden[part].to(weight_VH.dtype))
+                weight_grad += product(logit_grad_RV.t(), hidden[part].to(weight_VH.dtype))
         return (
             hidden_grad,
             None if weight_grad is None else weight_grad.to(weight.dtype),
@@ -185,13 +185,13 @@ def _from_cached(
     """The gradients of hidden states, weight and bias if the log-probs have gradient `logprob_grad`, from what a gradient of 1 would be.
     That of a weight with a buffer is added there."""
     weight_VH, weight_grad = _ready(weight), None
-    hidden_grad = (_product(cached_RV, weight_VH) * logprob_grad[:, None]).to(hidden.dtype) if needs_grad[0] else None
+    hidden_grad = (product(cached_RV, weight_VH) * logprob_grad[:, None]).to(hidden.dtype) if needs_grad[0] else None
     if needs_grad[1]:
         scaled = (hidden * logprob_grad[:, None]).to(weight_VH.dtype)
         if buffer is not None:
             add_product([buffer], [len(weight)], cached_RV, scaled)
         else:
-            weight_grad = _product(cached_RV.t(), scaled).to(weight.dtype)
+            weight_grad = product(cached_RV.t(), scaled).to(weight.dtype)
     bias_grad = (logprob_grad @ cached_RV.to(logprob_grad.dtype)).to(bias.dtype) if needs_grad[2] and bias is not None else None
     return hidden_grad, weight_grad, bias_grad
 
@@ -221,12 +221,11 @@ def _logit_gradients(
 
 def _kernels(weight: Tensor, bias: Tensor | None, cap: float | None) -> Any:
     """Kernels that pass over a chunk of logits once, if this head has them; otherwise None."""
-    half = weight.dtype in (torch.bfloat16, torch.float16)
-    if not (weight.is_cuda and half) or bias is not None or cap is not None or find_spec("triton") is None:
+    if not (weight.is_cuda and weight.dtype in HALF) or bias is not None or cap is not None or find_spec("triton") is None:
         return None
-    from turnwise.learn.fused import logits
+    from turnwise.learn.fused import kernels
 
-    return logits
+    return kernels
 
 
 def _chunks(total: int, size: int) -> list[slice]:
@@ -238,15 +237,8 @@ def _ready(weight: Tensor) -> Tensor:
     return weight if weight.is_cuda or weight.dtype in (torch.float32, torch.float64) else weight.float()
 
 
-def _product(left: Tensor, right: Tensor) -> Tensor:
-    """left · right in at least float32."""
-    if left.is_cuda and left.dtype in (torch.bfloat16, torch.float16):
-        return torch.mm(left, right, out_dtype=torch.float32)
-    return left @ right
-
-
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, scale: float, cap: float | None) -> Tensor:
-    logits_RV = _product(hidden.to(weight.dtype), weight.t())
+    logits_RV = product(hidden.to(weight.dtype), weight.t())
     if bias is not None:
         logits_RV = logits_RV + bias.to(logits_RV.dtype)
     if scale != 1.0:

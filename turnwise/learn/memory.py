@@ -1,4 +1,4 @@
-"""How many tokens are computed at once, and what is kept of them for the backward pass, depending on the free memory.
+"""How many tokens are computed at once, what is kept of them for the backward pass, and what happens if that was too much.
 
 A backward pass needs what the forward pass computed. Kept all of it is fastest and takes most memory; what is not kept is computed
 again. The estimate counts bytes from the model's sizes and compares them with what the GPU has left once gradients and moments are there.
@@ -8,7 +8,9 @@ the batch has a fixed size, and results do not depend on the machine.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 
@@ -16,15 +18,17 @@ from turnwise.engines.native.memory import free_bytes
 from turnwise.learn import activations
 from turnwise.learn.activations import NOTHING, Kept
 from turnwise.learn.forward import PackedModel
-from turnwise.learn.fused.stack import EVERYTHING
 from turnwise.learn.logprobs import CHUNK_ELEMENTS
 from turnwise.learn.lora import has_packed
 from turnwise.learn.optimiser import Optimiser
-from turnwise.learn.ranks.tensors import held
+from turnwise.learn.ranks.group import Decisions, held
 from turnwise.learn.sections import OptimiserSettings
 from turnwise.learn.shapes import NAMES, ModelShape, shape_from
 from turnwise.learn.weights import Weights, buffer_of
+from turnwise.util.errors import TurnwiseError
 
+T = TypeVar("T")
+TOKENS = "learner.tokens_per_batch"  # what a user would lower
 CPU_TOKENS = 8192
 
 
@@ -35,8 +39,7 @@ class Memory:
         """`keep`: everything (true), nothing that can be computed again (false), or what the memory allows (None)."""
         self.policy, self.weights, self.keep = policy, weights, keep
         self.room = float("inf")
-        self.retries = 0  # how often memory ran out, and work was done again with fewer tokens at once
-        self.keeps_slopes = False  # whether the next micro-batch keeps the slopes of its log-probs (`logprobs.py`)
+        self.caches_logit_gradients = False  # of the next micro-batch (`logprobs.py`)
         self.piece = CHUNK_ELEMENTS["cuda"]  # numbers of logits that exist at once on a GPU
         self.others: Callable[[], int] = lambda: 0  # bytes that other models on this device will still allocate permanently
 
@@ -58,17 +61,17 @@ class Memory:
     def plan(self, tokens: int, rows: int = 0) -> Kept:
         """What a micro-batch of this many tokens keeps, of which so many rows may have their logit gradients cached."""
         if self.room == float("inf"):
-            return NOTHING if self.keep is False else EVERYTHING
+            return NOTHING if self.keep is False else Kept()
         return activations.what_to_keep(self._shape, tokens, rows, self.room, self.keep)
 
     def prepare(self, tokens: int, rows: int = 0) -> None:
         """Tell the model's layers what to keep of the next micro-batch; and the output layer, if log-probs of so many rows have
         gradients, and nothing else that it gives."""
-        self.keeps_slopes = False
+        self.caches_logit_gradients = False
         if self.policy.fused is None:
             return
         self.policy.fused.kept = kept = self.plan(tokens, rows if self.policy.sharded is None else 0)
-        self.keeps_slopes = kept.logit_gradients
+        self.caches_logit_gradients = kept.logit_gradients
 
     def must_recompute(self, tokens: int) -> bool:
         """Whether layers of transformers, which keep all or nothing, should keep nothing of a micro-batch of this many tokens."""
@@ -103,6 +106,54 @@ class Memory:
         """How many rows of logits are made at once; None: the usual number of the device."""
         weight = self.policy.head.weight
         return max(1, self.piece // weight.shape[0]) if weight.is_cuda else None
+
+
+class Budget:
+    """`tokens` are computed at once: the number that a recipe asks for (0: what memory allows), and half of it after running out of memory.
+    Calling it with some work does the work, and once more with half the tokens if memory ran out on any rank."""
+
+    def __init__(
+        self, memory: Memory, asked: int, setting: str, undo: Callable[[], None], decisions: Decisions | None = None, advice: str = ""
+    ):
+        """`setting` names what a user would lower, and `advice` what else helps; `undo` clears what a failed pass has left behind."""
+        self.memory, self._undo, self.decisions = memory, undo, decisions or Decisions()
+        self._setting, self._advice = setting, advice
+        self._automatic, self.tokens = asked == 0, asked
+
+    def measure(self, optimiser: Optimiser | None) -> None:
+        """Find out how much memory is free. This decides what a backward pass keeps and, if the recipe does not say it, the tokens."""
+        self.memory.look(optimiser)
+        if self._automatic:
+            self.tokens = self.decisions.tokens(self.memory.tokens())
+
+    def __call__(self, work: Callable[[int], T]) -> T:
+        """The result of `work(tokens)`. After running out of memory, the smaller number stays."""
+        results, problem = self._attempt(work)
+        if not problem:
+            return results[0]
+        tokens, self._automatic, self.tokens = self.tokens, False, max(1, self.tokens // 2)
+        self.memory.room *= 0.75
+        warnings.warn(f"out of memory with {tokens} tokens at once: continuing with {self.tokens} ({self._setting})", stacklevel=2)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        results, problem = self._attempt(work)
+        if problem:
+            raise TurnwiseError(
+                f"out of memory with {self.tokens} tokens at once as well ({problem}). Set {self._setting} lower{self._advice}"
+            )
+        return results[0]
+
+    def _attempt(self, work: Callable[[int], T]) -> tuple[list[T], str]:
+        """The result in a list, or nothing and the reason to repeat it: memory ran out here, or on another rank. The error itself is not
+        kept: its frames hold the tensors that filled the memory."""
+        try:
+            results, problem = [work(self.tokens)], ""
+        except torch.OutOfMemoryError as error:
+            results, problem = [], str(error) or "no memory left"
+        if not self.decisions.retry(bool(problem)):
+            return results, ""
+        self._undo()
+        return [], problem or "on another rank"
 
 
 def lacks_room(policy: PackedModel, weights: Weights, settings: OptimiserSettings) -> bool:

@@ -1,5 +1,5 @@
-"""Loading the model that a recipe names: a Hugging Face folder, or a newly made tiny one. For a vision-language model also the processor
-that turns images into its inputs."""
+"""Loading a model from a Hugging Face folder, and whether it can be trained. For a vision-language model also the processor that turns
+images into its inputs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,8 @@ from turnwise.util.threads import request, threads_for
 
 if TYPE_CHECKING:
     from turnwise.agent.vision import Vision
-    from turnwise.envs.scripts import Limits
-    from turnwise.recipe.schema import Config
 
 INDEX = "model.safetensors.index.json"  # of weights in several files
-WORDS_FROM = 20  # tasks whose texts make the tokenizer that is only used for counting
 
 
 def choose_device(name: str) -> str:
@@ -60,54 +57,6 @@ def computes_bfloat16() -> bool:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     except (AttributeError, RuntimeError):  # a torch without that library
         return True
-
-
-def load(config: Config, folder: str | Path | None = None, limits: Limits | None = None) -> tuple[Any, Any]:
-    """Model (float32, on the CPU) and tokenizer. `folder` replaces the recipe's model, as when a run is resumed. `limits` says how the
-    environment is played for the vocabulary of the tiny model."""
-    path = folder or config.model.path
-    if path is not None:
-        return load_folder(path)
-    from turnwise.learn.tiny import build_tiny_for
-
-    tiny = config.model.tiny
-    return build_tiny_for(
-        config.env.name,
-        options=dict(config.env.options),
-        extra=[config.agent.system, *([config.agent.instructions] if config.agent.instructions else [])],
-        sample=tiny.vocabulary_tasks,
-        layers=tiny.layers,
-        hidden=tiny.hidden,
-        heads=tiny.heads,
-        max_length=tiny.max_length,
-        names=tiny.names,
-        seed=config.seed,
-        limits=limits,
-    )
-
-
-def load_tiny(config: Config, folder: str | Path) -> tuple[Any, Any]:
-    """The tiny model of a recipe as it starts, with the tokenizer in a folder instead of a vocabulary that is collected from the
-    environment."""
-    from turnwise.learn.tiny import TinySize, build_model
-
-    tokenizer, tiny = tokenizer_of(folder), config.model.tiny
-    return build_model(len(tokenizer), TinySize(tiny.layers, tiny.hidden, tiny.heads, tiny.max_length), config.seed, tokenizer), tokenizer
-
-
-def load_tokenizer(config: Config, folder: str | Path | None = None, limits: Limits | None = None) -> Any:
-    """The tokenizer of the recipe's model without its weights; if it names none, one made from the environment's words, about one token
-    per word: good enough for counting."""
-    path = folder or config.model.path
-    if path is not None:
-        return tokenizer_of(path)
-    from turnwise.agent.prompts import load_template
-    from turnwise.learn.tiny import build_tokenizer, environment_texts
-
-    own = config.agent
-    words = environment_texts(config.env.name, n=WORDS_FROM, options=config.env.options, limits=limits)
-    texts = [*words, own.system, own.instructions or "", load_template(own.prompt).source]
-    return build_tokenizer(texts, names=config.model.tiny.names)
 
 
 def tokenizer_of(path: str | Path) -> Any:

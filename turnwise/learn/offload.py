@@ -158,12 +158,6 @@ class OffloadedModel:
         self._arrived: list[Any] = [None] * BUFFERS
         self._stream: Any = None
 
-    @property
-    def bytes_(self) -> int:
-        """The bytes that the device holds while it is active."""
-        largest = max((group.size for group in self.layers), default=0)
-        return int((self.root.size + min(BUFFERS, len(self.layers)) * largest) * self.root.host.element_size())
-
     @contextmanager
     def active(self) -> Iterator[None]:
         """Inside, the model can compute on its device."""

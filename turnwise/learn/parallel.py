@@ -1,4 +1,4 @@
-"""Gradients of micro-batches that are computed at the same time, in threads: the operations of a tiny model are too small to be shared by
+"""Micro-batches that are computed at the same time, in threads: the operations of a tiny model are too small to be shared by
 several cores.
 
 Every bit is as if one thread had computed one after another. A micro-batch stays with one thread from its first operation to its last.
@@ -21,10 +21,22 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from turnwise.learn.forward import PackedModel
+from turnwise.learn.offload import fetch_of
+from turnwise.learn.ranks.group import Ranks
+from turnwise.util.threads import at_once
+
 Part = TypeVar("Part")
 Outputs = TypeVar("Outputs")
 More = TypeVar("More")
 Gradients = Sequence[Tensor | None]
+
+
+def workers_for(policy: PackedModel, ranks: Ranks | None) -> int:
+    """How many threads compute micro-batches at the same time: a tiny model leaves cores idle. Our own layers draw no random numbers, so
+    their order does not matter. Offloaded layers take turns in a buffer, so only one thread may compute."""
+    alone = ranks is None and policy.fused is not None and policy.device.type == "cpu" and fetch_of(policy.causal) is None
+    return at_once(torch.get_num_threads()) if alone else 1
 
 
 def add_gradients(
@@ -47,7 +59,7 @@ def add_gradients(
             passed[number].set()
         return torch.autograd.grad(value, weights, allow_unused=True), more
 
-    found: list[More] = []
+    results: list[More] = []
     kept = [weight.expand_as(weight) for weight in weights]  # see above
     with ThreadPoolExecutor(workers) as pool:
         numbers = iter(range(len(parts)))
@@ -56,9 +68,9 @@ def add_gradients(
             gradients, more = begun.popleft().result()
             begun.extend(pool.submit(one, number) for number in islice(numbers, 1))
             _add(weights, gradients)
-            found.append(more)
+            results.append(more)
     del kept
-    return found
+    return results
 
 
 def _add(weights: Sequence[Tensor], gradients: Gradients) -> None:

@@ -68,19 +68,6 @@ class LearnerSettings(Update):
             return self.old_logprobs
         return "auto" if device == "cuda" and self.dtype != "float32" and not compared else "learner"
 
-    def check_sharded(self, packed: bool = False) -> None:
-        """Raises an error for settings that only one process can have. `packed`: the base of its adapters is stored in 4 bits."""
-        if packed:
-            raise TurnwiseError("model.lora.base = '4bit' is for a learner of one process: set cluster.learners = 1, or base = 'full'")
-        asked: dict[str, str] = {"reference_place": self.reference_place} if self.reference_place == "host" else {}
-        asked |= {"moments": self.optimiser.moments} if self.optimiser.moments != "float32" else {}
-        asked |= {"optimiser_place": self.optimiser.optimiser_place} if self.optimiser.optimiser_place != "device" else {}
-        for name, value in asked.items():
-            raise TurnwiseError(
-                f"learner.{name} = {value!r} is for a learner of one process. Several share this memory among them: leave "
-                f"learner.{name} out, or set cluster.learners = 1"
-            )
-
     @property
     def _schedule_options(self) -> dict[str, Any]:
         """The options of the step schedule; with epochs and mini-batches if it has options of these names."""

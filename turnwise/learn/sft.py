@@ -16,8 +16,7 @@ from torch import Tensor
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.learn.device import to_device
 from turnwise.learn.logprobs import token_logprobs
-from turnwise.learn.metrics import StepLog
-from turnwise.learn.optimiser import Optimiser
+from turnwise.learn.optimiser import Optimiser, StepLog
 from turnwise.learn.packing import Packed, microbatches, pack
 from turnwise.learn.ranks.sharding import passes
 from turnwise.learn.sections import OptimiserSettings, SftSettings

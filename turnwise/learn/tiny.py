@@ -11,19 +11,14 @@ type the Qwen2 tokenizer's way of splitting text, whatever the folder says.) Bot
 
 from __future__ import annotations
 
-import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
-from turnwise.collect.players import ASK_EXPERT, NO_EXPERT, Advised
-from turnwise.data.tasks import Task
-from turnwise.envs.pool import EnvResult
-from turnwise.envs.registry import portable, tasks
-from turnwise.envs.scripts import Limits, Play, Reset, play_all
-from turnwise.util.errors import Stopped, TurnwiseError
+from turnwise.collect.vocabulary import environment_texts
+from turnwise.envs.scripts import Limits
+from turnwise.learn.sections import Tiny
 
 UNKNOWN, PAD, SYSTEM, USER, AGENT, END = "<|unknown|>", "<|pad|>", "<|system|>", "<|user|>", "<|agent|>", "<|end|>"
 SPECIAL = (UNKNOWN, PAD, SYSTEM, USER, AGENT, END)
@@ -41,26 +36,6 @@ CHAT_TEMPLATE = (
 )
 
 
-@dataclass(frozen=True)
-class TinySize:
-    """The sizes of a tiny model. The defaults give about a million parameters with the vocabulary of a household."""
-
-    layers: int = 4
-    hidden: int = 128
-    heads: int = 4
-    max_length: int = 4096
-
-    def __post_init__(self) -> None:
-        for name in ("layers", "hidden", "heads", "max_length"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise TurnwiseError(f"tiny model: {name} must be an integer of at least 1, not {value!r}")
-        if self.hidden % self.heads or self.hidden // self.heads % 2:
-            raise TurnwiseError(
-                f"tiny model: hidden ({self.hidden}) must be an even multiple of heads ({self.heads}), e.g. hidden={self.heads * 32}"
-            )
-
-
 def build_tiny(
     texts: Iterable[str],
     layers: int = 4,
@@ -72,7 +47,7 @@ def build_tiny(
 ) -> tuple[Any, Any]:
     """A model with random weights and its tokenizer. `texts` may be texts or a list of words: every word in them becomes a token.
     The same texts in any order, sizes and seed give the same model and tokenizer."""
-    size = TinySize(layers, hidden, heads, max_length)
+    size = Tiny(layers=layers, hidden=hidden, heads=heads, max_length=max_length)
     tokenizer = build_tokenizer(texts, max_length, names=names)
     return build_model(len(tokenizer), size, seed, tokenizer), tokenizer
 
@@ -124,7 +99,7 @@ def _words(texts: Iterable[str], splitter: Any) -> list[str]:
     return sorted((word for word in counts if word), key=lambda word: (-counts[word], word))
 
 
-def build_model(vocabulary: int, size: TinySize, seed: int, tokenizer: Any) -> Any:
+def build_model(vocabulary: int, size: Tiny, seed: int, tokenizer: Any) -> Any:
     """A Llama with random weights, the same for the same seed; torch's global generator is left as it was."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -157,77 +132,12 @@ def build_tiny_for(
     options: dict[str, Any] | None = None,
     extra: Iterable[str] = (),
     sample: int = 200,
-    layers: int = 4,
-    hidden: int = 128,
-    heads: int = 4,
-    max_length: int = 4096,
-    seed: int = 0,
-    names: bool = False,
     limits: Limits | None = None,
+    **more: Any,
 ) -> tuple[Any, Any]:
-    """A tiny model that knows the words of an environment, and those in `extra` (a prompt template, a system message).
+    """A tiny model that knows the words of an environment, and those in `extra` (a prompt template, a system message). `more`: what
+    `build_tiny` takes.
 
     The words come from `sample` tasks, always the same ones: the vocabulary does not depend on the seed. `limits` says how it is played.
     """
-    texts = chain(environment_texts(env, n=sample, options=options, limits=limits), extra)
-    return build_tiny(texts, layers, hidden, heads, max_length, seed, names)
-
-
-def environment_texts(
-    env: str,
-    n: int = 200,
-    split: str = "train",
-    turns: int = 30,
-    seed: int = 0,
-    options: Mapping[str, Any] | None = None,
-    limits: Limits | None = None,
-) -> Iterator[str]:
-    """The texts of an environment: the observations and admissible actions of random play, and of the expert if there is one, over `n`
-    tasks of a split (all if there are fewer), evenly spread over it. The same on every machine, with any number of workers."""
-    limits, options = limits or Limits(), options or {}
-    found = tasks(env, split, **options)
-    count = min(n, len(found))
-    chosen = (found[place * len(found) // count] for place in range(count))
-    nobody: set[str] = set()  # "expert", once it is known that there is none
-    with limits.pool(Advised(portable(env, options), plan_first=True, required=False), count) as pool:
-        plays = (_play(task, turns, random.Random(f"texts {seed} {task.id}"), nobody) for task in chosen)
-        for texts in play_all(pool, plays, limits.cancelled):
-            yield from texts
-    if limits.cancelled():
-        raise Stopped(
-            "stopped while the words of the tiny model were collected: nothing is kept"
-        )  # a part of them would give another model
-
-
-def _play(task: Task, turns: int, chance: random.Random, nobody: set[str]) -> Play[list[str]]:
-    """The words of one task, played at random and, if there is an expert, by the expert. A failing environment is reported by the run;
-    its words so far still count."""
-    texts: list[str] = []
-    for player in ("chance", "expert"):
-        if player in nobody:
-            break
-        result = yield Reset(task)
-        words = _texts_of(result)
-        for _ in range(turns):
-            if result.over:
-                break
-            actions = result.observation.actions
-            if player == "chance" and not actions:
-                break
-            result = yield ASK_EXPERT if player == "expert" else chance.choice(actions or ())
-            if result.message.startswith(NO_EXPERT):
-                nobody.add("expert")
-                words = []
-            words += _texts_of(result)
-        texts += words
-        if result.fault is not None:
-            break
-    return texts
-
-
-def _texts_of(result: EnvResult) -> list[str]:
-    """The words of an answer: after a step, the action comes first."""
-    if result.transition is None:
-        return []
-    seen, info = result.observation, result.transition.info
-    return [*([str(info["action"])] if "action" in info else []), seen.text, *(seen.actions or ())]
+    return build_tiny(chain(environment_texts(env, n=sample, options=options, limits=limits), extra), **more)

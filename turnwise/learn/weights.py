@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from turnwise.learn.offload import host_copy
-from turnwise.learn.ranks.tensors import put
+from turnwise.learn.ranks.group import put
 from turnwise.util.errors import TurnwiseError
 
 HALF = (torch.bfloat16, torch.float16)
@@ -90,7 +90,7 @@ def add_product(buffers: Sequence[GradientBuffer], sizes: Sequence[int], left_TO
     """Add leftᵀ · right, [outputs, inputs], to the sums of weights that follow one another in it, with `sizes` rows each."""
     total_OI = joined([buffer.sum for buffer in buffers])
     if total_OI is None:
-        share(buffers, sizes, _product(left_TO.t(), right_TI))
+        share(buffers, sizes, product(left_TO.t(), right_TI).float())
     elif left_TO.is_cuda and left_TO.dtype in HALF and adds_in_place(left_TO.dtype):
         torch.addmm(total_OI, left_TO.t(), right_TI, out_dtype=total_OI.dtype, out=total_OI)
     else:
@@ -130,12 +130,9 @@ def joined(sums: Sequence[Tensor | None]) -> Tensor | None:
     return whole if end == whole.data_ptr() + whole.numel() * whole.element_size() else None
 
 
-def _product(left: Tensor, right: Tensor) -> Tensor:
-    """left · right in float32; a GPU does not round it before."""
-    if left.is_cuda and left.dtype in HALF:
-        product: Tensor = torch.mm(left, right, out_dtype=torch.float32)
-        return product
-    return (left @ right).float()
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """left · right. On a GPU, that of half precision is float32, without rounding before."""
+    return torch.mm(left, right, out_dtype=torch.float32) if left.is_cuda and left.dtype in HALF else left @ right
 
 
 @lru_cache

@@ -198,7 +198,7 @@ def least_cache(demand: Demand, rows: int) -> int:
 def _with_room(demand: Demand, memory: int, free: Freedom) -> Demand:
     """What is left goes to activations that are kept, then to the cache."""
     if free.recompute and (left := left_for_activations(demand, memory)) > 0:
-        demand = replace(demand, kept=replace(_kept(replace(demand, responses=0.0), USABLE * left, None), inputs=0))
+        demand = replace(demand, kept=_kept(replace(demand, responses=0.0), USABLE * left, None))
     if not free.cache:
         return demand
     sums = demand.totals

@@ -13,8 +13,10 @@ from typing import Any
 import torch
 
 from turnwise.agent import Agent, AgentSettings
+from turnwise.agent.prompts import load_template
 from turnwise.agent.vision import Vision
 from turnwise.collect.hooks import Hooks
+from turnwise.collect.vocabulary import environment_texts
 from turnwise.config.section import Section
 from turnwise.engines.base import Engine, Sampling
 from turnwise.engines.registry import checked, engine_class, engines
@@ -24,8 +26,8 @@ from turnwise.envs import registry
 from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.registry import as_given
 from turnwise.learn import models as loading
-from turnwise.learn.auxiliary.loading import Beside, build
-from turnwise.learn.auxiliary.models import REFERENCE, Models
+from turnwise.learn import tiny as tiny_models
+from turnwise.learn.auxiliary.models import REFERENCE, Beside, Models, build
 from turnwise.learn.learner import Learner
 from turnwise.learn.local import LocalLearner, Signal
 from turnwise.learn.models import choose_device, warn_of_slow_dtype
@@ -40,6 +42,7 @@ from turnwise.util.control_strings import neutral_deep
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 KEY_VARIABLE = "OPENAI_API_KEY"
+WORDS_FROM = 20  # tasks whose texts make the tokenizer that is only used for counting
 PRECISIONS = ("float32", "bfloat16", "float16")
 
 
@@ -66,21 +69,46 @@ def load_model(config: Config, folder: Path | None = None, words: Path | None = 
     model's tokenizer, if its environment should not be played for it. Of a model on a server, a tokenizer that counts its tokens."""
     hooks = hooks or Hooks()
     if not config.engine.declared.in_process:
-        return LoadedModel(loading.load_tokenizer(config, folder, limits_of(config.env, hooks.cancelled)))
-    path = folder or config.model.path
+        return LoadedModel(counting_tokenizer(config, folder, hooks))
+    path, tiny = folder or config.model.path, config.model.tiny
     if path is not None:
         hooks.on_phase("loading the model")
-        model, tokenizer = loading.load(config, folder)
+        model, tokenizer = loading.load_folder(path)
     elif words is not None:
-        model, tokenizer = loading.load_tiny(config, words)
+        tokenizer = loading.tokenizer_of(words)
+        model = tiny_models.build_model(len(tokenizer), tiny, config.seed, tokenizer)
     else:
         playing = f"playing environment {config.env.name!r} for the vocabulary of the tiny model (model.tiny.vocabulary_tasks)"
         hooks.on_phase(playing)
         with patience(config.env, "still playing", hooks.say):
-            model, tokenizer = loading.load(config, limits=limits_of(config.env, hooks.cancelled))
+            model, tokenizer = tiny_models.build_tiny_for(
+                config.env.name,
+                options=dict(config.env.options),
+                extra=[config.agent.system, *([config.agent.instructions] if config.agent.instructions else [])],
+                sample=tiny.vocabulary_tasks,
+                limits=limits_of(config.env, hooks.cancelled),
+                layers=tiny.layers,
+                hidden=tiny.hidden,
+                heads=tiny.heads,
+                max_length=tiny.max_length,
+                names=tiny.names,
+                seed=config.seed,
+            )
     loading.use_threads(model, config.threads)
     check_served(config, model)
     return LoadedModel(tokenizer, model, loading.load_vision(path))
+
+
+def counting_tokenizer(config: Config, folder: Path | None, hooks: Hooks) -> Any:
+    """The tokenizer of the recipe's model without its weights; if it names none, one made from the environment's words, about one token
+    per word: good enough for counting."""
+    path, agent = folder or config.model.path, config.agent
+    if path is not None:
+        return loading.tokenizer_of(path)
+    limits = limits_of(config.env, hooks.cancelled)
+    words = environment_texts(config.env.name, n=WORDS_FROM, options=config.env.options, limits=limits)
+    texts = [*words, agent.system, agent.instructions or "", load_template(agent.prompt).source]
+    return tiny_models.build_tokenizer(texts, names=config.model.tiny.names)
 
 
 def load_tokenizer(config: Config, hooks: Hooks) -> LoadedModel:

@@ -14,7 +14,7 @@ from turnwise.config.trust import keep_code
 from turnwise.data.rollouts import Stop
 from turnwise.data.tasks import TaskSet
 from turnwise.learn import checkpoint
-from turnwise.learn.auxiliary.loading import export as write_further
+from turnwise.learn.auxiliary.models import export as write_further
 from turnwise.recipe.reading import is_recipe
 from turnwise.recipe.schema import Config
 from turnwise.recipe.writing import content_hash

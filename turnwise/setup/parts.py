@@ -23,6 +23,7 @@ from turnwise.collect.panel import Evaluation, run_panel
 from turnwise.collect.rewards import Rewards
 from turnwise.collect.settings import Eval
 from turnwise.collect.source import Source, sources
+from turnwise.credit.step import CreditStep
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory
@@ -32,7 +33,6 @@ from turnwise.envs import registry
 from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.pool import Pool
 from turnwise.envs.program.env import ProgramEnv
-from turnwise.learn.crediting import CreditStep
 from turnwise.learn.local import Learning, Signal
 from turnwise.methods.planning import Places, Plain, Plan
 from turnwise.methods.registry import plans

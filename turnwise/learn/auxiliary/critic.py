@@ -19,6 +19,7 @@ from turnwise.learn.auxiliary.scorer import ReadAt
 from turnwise.learn.checkpoint import AUXILIARY
 from turnwise.learn.device import to_device
 from turnwise.learn.forward import PackedModel
+from turnwise.learn.memory import Budget
 from turnwise.learn.packing import Packed
 from turnwise.learn.ranks.group import Decisions, Ranks
 from turnwise.learn.sections import ValueSettings
@@ -68,7 +69,7 @@ class Critic(AuxiliaryModel):
         return self.heads_on(states_TH, part)[NAME]
 
 
-def build_critic(policy: PackedModel, settings: LearnerSettings, ranks: Ranks | None, decisions: Decisions) -> Critic:
+def build_critic(policy: PackedModel, settings: LearnerSettings, ranks: Ranks | None, decisions: Decisions, budget: Budget) -> Critic:
     """The critic of a learner: its optimiser has the learner's settings and a learning rate of its own."""
     value, optimiser = settings.value, settings.optimiser
     assert value is not None
@@ -79,10 +80,10 @@ def build_critic(policy: PackedModel, settings: LearnerSettings, ranks: Ranks | 
         kind=ValueHead(value),
         training=Training(optimiser.model_copy(update={"lr": value.lr})),
         temperature=settings.temperature,
-        tokens_per_batch=settings.tokens_per_batch,
         shares=True,
         ranks=ranks,
         decisions=decisions,
+        budget=budget,
     )
 
 

@@ -25,12 +25,11 @@ from torch import Tensor, nn
 
 from turnwise.data.batch import Batch
 from turnwise.learn.auxiliary.predictions import LEVELS, Predictions, Rows, chosen_columns
-from turnwise.learn.auxiliary.scorer import Column, ReadAt, Scorer, Texts, order_of, placed, places_of, plain_weights
-from turnwise.learn.budget import Budget
+from turnwise.learn.auxiliary.scorer import Column, ReadAt, Scorer, Texts, computing, order_of, placed, places_of
 from turnwise.learn.device import rng_scope, to_device
 from turnwise.learn.forward import PackedModel, has_adapters
 from turnwise.learn.hooks import GivesState, TakesState
-from turnwise.learn.memory import Memory
+from turnwise.learn.memory import TOKENS, Budget, Memory
 from turnwise.learn.optimiser import Optimiser, Step
 from turnwise.learn.packing import Packed, microbatches
 from turnwise.learn.ranks.group import Decisions, Ranks
@@ -97,11 +96,10 @@ class KindTraits:
 
 @dataclass(frozen=True)
 class Training:
-    """How an auxiliary model is trained. `epochs` and `minibatches`: passes over a batch and optimiser steps in each, of whole groups."""
+    """How an auxiliary model is trained: its optimiser, and passes over a batch, each of which is one optimiser step."""
 
     optimiser: OptimiserSettings = field(default_factory=OptimiserSettings)
     epochs: int = 1
-    minibatches: int = 1
 
 
 class AuxiliaryModel(Scorer):
@@ -127,7 +125,9 @@ class AuxiliaryModel(Scorer):
         seed: int = 0,
         ranks: Ranks | None = None,
         decisions: Decisions | None = None,
+        budget: Budget | None = None,
     ):
+        """`budget`: the one of another model that computes with the same weights; None: its own."""
         self.kind = kind or Causal()
         self.traits = KindTraits.of(self.kind)
         self.training, self.shares, self.texts, self.seed = training, shares, texts, seed
@@ -137,11 +137,11 @@ class AuxiliaryModel(Scorer):
         self.places, self.heads = self._make_heads(packed, size, f"models.{name}.kind")
         self.weights = self._make_weights(packed, dtype)
         self.optimiser = Optimiser(self.weights, training.optimiser, decisions=decisions) if training is not None else None
-        memory = Memory(packed, self.weights, None)
-        self.budget = Budget(memory, tokens_per_batch, "learner.tokens_per_batch", self.weights.zero_grad, decisions)
-        super().__init__(name, packed, tokenizer, self.budget, temperature=temperature, ranks=ranks)
-        self.budget.measure(self.optimiser)
-        if self.trained and not shares and packed.fused is None and memory.must_recompute(self.budget.tokens):
+        own = budget or Budget(Memory(packed, self.weights, None), tokens_per_batch, TOKENS, self.weights.zero_grad, decisions)
+        super().__init__(name, packed, tokenizer, own, temperature=temperature, masters=self.weights.masters, ranks=ranks)
+        if budget is None:
+            own.measure(self.optimiser)
+        if self.trained and not shares and packed.fused is None and own.memory.must_recompute(own.tokens):
             packed.recompute()
 
     def _make_heads(self, packed: PackedModel, size: int, where: str) -> tuple[dict[str, ReadAt], nn.ModuleDict]:
@@ -174,14 +174,14 @@ class AuxiliaryModel(Scorer):
     def outputs(self, batch: Batch) -> dict[str, Column]:
         """The output of each head, one number per turn or per response token, in the batch's order."""
         packed = self._packed(batch)
-        found = self._score(packed, heads=True)
+        found = self.scores(packed, heads=True)
         return {name: placed(found[name], order_of(packed, place), len(found[name])) for name, place in self.places.items()}
 
     def outputs_of(self, prompts: Texts, continuations: Texts) -> dict[str, Column]:
         """The same for any continuations of any prompts, token ids or texts. Heads that are read per token have all tokens in one array."""
         if not len(prompts) and not len(continuations):
             return {name: np.zeros(0, np.float32) for name in self.places}
-        return self._score(self._pairs(prompts, continuations), heads=True)
+        return self.scores(self._pairs(prompts, continuations), heads=True)
 
     def _packed(self, batch: Batch) -> Packed:
         if self.texts:
@@ -196,12 +196,12 @@ class AuxiliaryModel(Scorer):
             raise TurnwiseError(f"model {self.name!r} reads texts alone (models.{self.name}.texts=true), and was given token ids")
         return super()._ids(prompt, continuation)
 
-    def _score(self, packed: Packed, *, temperature: float | None = None, **wanted: Any) -> dict[str, Column]:
+    def scores(self, packed: Packed, *, temperature: float | None = None, **wanted: Any) -> dict[str, Column]:
         if self.traits.classifier and wanted.get("logprobs"):
             raise TurnwiseError(f"model {self.name!r} is a reward model: it has outputs(batch), and no log-probs")
         if wanted.get("heads") and not self.places:
             raise TurnwiseError(f"model {self.name!r} has no heads: its kind is {type(self.kind).__name__} (models.{self.name}.kind)")
-        return super()._score(packed, temperature=temperature, **wanted)
+        return super().scores(packed, temperature=temperature, **wanted)
 
     def _forward(
         self,
@@ -257,10 +257,9 @@ class AuxiliaryModel(Scorer):
         wanted = {"logprobs": self.traits.logprobs if logprobs is None else logprobs, "heads": bool(self.places)}
         packed, seed = self._packed(batch), derive(self.seed, f"update of model {self.name}", self.updates)
         self.budget.measure(self.optimiser)
-        steps: list[dict[str, float]] = []
-        with self._computing(training=True):
-            for number, sequences in enumerate(self._minibatches(packed, batch, seed)):
-                steps.append(self._step(packed.take(sequences), batch, chosen, given, wanted, derive(seed, number)))
+        with computing(self.packed, training=True):
+            epochs = range(self.training.epochs if len(packed) else 0)
+            steps = [self._step(packed, batch, chosen, given, wanted, derive(seed, epoch)) for epoch in epochs]
         self.updates += 1
         names = dict.fromkeys(name for step in steps for name in step)
         means = {name: float(np.mean([step[name] for step in steps if name in step])) for name in names}
@@ -281,24 +280,6 @@ class AuxiliaryModel(Scorer):
             if name.partition(".")[0] not in LEVELS:
                 raise TurnwiseError(f"model {self.name!r}: column {name!r} says no level; columns are named as turn.reward")
         return {name: np.asarray(arrays[name] if name in arrays else batch.column(name)) for name in names}
-
-    def _minibatches(self, packed: Packed, batch: Batch, seed: int) -> list[NDArray[np.int64]]:
-        """The sequences of each optimiser step: whole groups, in an order fixed by the seed; the batch's own order if there is only one
-        step."""
-        assert self.training is not None
-        if not len(packed):
-            return []
-        if self.training.minibatches == 1:
-            return [np.arange(len(packed))] * self.training.epochs
-        group = np.zeros(len(batch.rollouts.trajectory_labels), np.int64)
-        group[batch.rollouts.trajectory] = batch.rollouts.group
-        owner = group[packed.sequence_trajectory]
-        found = []
-        for epoch in range(self.training.epochs):
-            order = np.random.default_rng((seed % 2**63, epoch)).permutation(np.unique(owner))
-            parts = np.array_split(order, min(self.training.minibatches, len(order)))
-            found += [np.flatnonzero(np.isin(owner, part)) for part in parts]
-        return found
 
     def _step(
         self, part: Packed, batch: Batch, loss: Loss, columns: Mapping[str, NDArray[Any]], wanted: Mapping[str, bool], seed: int
@@ -323,24 +304,9 @@ class AuxiliaryModel(Scorer):
 
     def _gradient(self, batch: Packed, tokens: int, judged: Judge, wanted: Mapping[str, bool], seed: int) -> Judged:
         """Gradients of a mini-batch on the weights; its loss and metrics."""
-        if self.ranks is not None:
-            return self._gradient_of_ranks(self.ranks, batch, tokens, judged, wanted, seed)
-        parts = [batch.take(part) for part in microbatches(batch, np.arange(len(batch)), tokens)]
-        if len(parts) == 1:
-            return _backward(judged(self._predict(parts[0], wanted, derive(seed, 0))), self.name)
-        with torch.no_grad():
-            first = [self._predict(part, wanted, derive(seed, number)) for number, part in enumerate(parts)]
-        leaves = {name: torch.cat([outputs[name] for outputs in first]).requires_grad_() for name in first[0]}
-        value, metrics = _backward(judged(leaves), self.name)
-        gradients = {name: leaf.grad.split([len(out[name]) for out in first]) for name, leaf in leaves.items() if leaf.grad is not None}
-        for number, part in enumerate(parts):
-            outputs = self._predict(part, wanted, derive(seed, number))
-            _pull(outputs, {name: gradient[number] for name, gradient in gradients.items()})
-        return value, metrics
-
-    def _gradient_of_ranks(self, ranks: Ranks, batch: Packed, tokens: int, judged: Judge, wanted: Mapping[str, bool], seed: int) -> Judged:
-        """The same with several ranks, each of which computes its share of the sequences."""
-        decisions = self.budget.decisions
+        ranks, decisions = self.ranks, self.budget.decisions
+        if ranks is None and len(microbatches(batch, np.arange(len(batch)), tokens)) == 1:
+            return _backward(judged(self._predict(batch, wanted, derive(seed, int(batch.turn_row[0])))), self.name)
         tokens_, turns = np.arange(len(batch.source)), np.arange(len(batch.turn_row))
         batch = batch.with_columns(**{INDEX: tokens_}).with_turn_columns(**{INDEX: turns})
 
@@ -364,7 +330,8 @@ class AuxiliaryModel(Scorer):
             _pull(outputs, {name: gradient[index[name]] for name, gradient in gradients.items()})
 
         together(decisions, lambda: passes(self.packed, ranks, batch, tokens, "score", pull, predict))
-        sum_gradients(self.weights, ranks)
+        if ranks is not None:
+            sum_gradients(self.weights, ranks)
         return value, metrics
 
     def _predict(self, part: Packed, wanted: Mapping[str, bool], seed: int) -> dict[str, Tensor]:
@@ -382,7 +349,7 @@ class AuxiliaryModel(Scorer):
 
     @property
     def weights_by_name(self) -> dict[str, Tensor]:
-        return ({} if self.shares else plain_weights(self.packed, self.weights.masters)) | self._head_weights
+        return ({} if self.shares else super().weights_by_name) | self._head_weights
 
     @property
     def _head_weights(self) -> dict[str, Tensor]:

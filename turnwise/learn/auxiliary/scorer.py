@@ -1,43 +1,48 @@
-"""What every model of a run can do: log-probs of any continuation of any prompt, of a batch's responses, and hidden states.
+"""What every model of a run can do: log-probs of any continuation of any prompt, of a batch's responses, and hidden states. The learner
+scores the policy and the reference with it too.
 
-All of it goes through the learner's packed forward pass: sequences follow one another without padding, only the positions that predict a
-wanted token reach the output layer, and a batch that does not fit into memory is tried again with half the tokens at a time. Log-probs
-are at the sampler's temperature unless another one is given, so that they compare with those of the engine and the learner.
+Sequences follow one another without padding, only the positions that predict a wanted token reach the output layer, and a batch that does
+not fit into memory is tried again with half the tokens at a time. Log-probs are at the sampler's temperature unless another one is given,
+so that they compare with those of the engine.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.learn.device import to_device
 from turnwise.learn.forward import PackedModel, has_adapters
 from turnwise.learn.logprobs import token_logprobs
-from turnwise.learn.packing import Packed, pack
+from turnwise.learn.memory import Budget
+from turnwise.learn.offload import OffloadedModel, host_copy_of
+from turnwise.learn.packing import Packed, microbatches, pack
+from turnwise.learn.parallel import workers_for
 from turnwise.learn.ranks.export import plain_weights_of
-from turnwise.learn.ranks.group import Ranks
+from turnwise.learn.ranks.group import Ranks, put
 from turnwise.learn.ranks.sharding import passes
 from turnwise.learn.ranks.sharding import restored as from_shares
+from turnwise.learn.weights import check_names
 from turnwise.util.errors import TurnwiseError
 
-T = TypeVar("T")
 Column = NDArray[Any]
 ReadAt = Literal["turn", "turn_end", "token"]
-Retried = Callable[[Callable[[int], T]], T]
 Texts = Sequence[str] | Sequence[Sequence[int]]
 
 
 class Scorer:
-    """A model that can score. `retried(work)` calls `work(tokens at once)`, and again with half if memory runs out; `active` is open
-    while the model computes. With `ranks`, every process scores a share of the sequences, and all get all results."""
+    """A model that can score. `budget` says how many tokens it computes at once; `active` is open while it computes. `masters` are float32
+    copies of some weights. With `ranks`, every process scores a share of the sequences, and all get all results."""
 
     trained = False
     places: Mapping[str, ReadAt] = {}  # where each head is read, if the model has heads
@@ -47,14 +52,15 @@ class Scorer:
         name: str,
         packed: PackedModel,
         tokenizer: Any,
-        retried: Retried[Any],
+        budget: Budget,
         *,
         temperature: float = 1.0,
         active: Callable[[], AbstractContextManager[None]] = nullcontext,
+        masters: Mapping[str, Tensor] | None = None,
         ranks: Ranks | None = None,
     ):
         self.name, self.packed, self.tokenizer, self.temperature = name, packed, tokenizer, temperature
-        self._retried, self._active, self.ranks = retried, active, ranks
+        self.budget, self._active, self._masters, self.ranks = budget, active, masters, ranks
 
     def logprobs(self, prompts: Texts, continuations: Texts, *, temperature: float | None = None) -> list[Column]:
         """The log-probs of each continuation's tokens after its prompt. Both are token ids, or both texts, which this model's tokenizer
@@ -62,26 +68,24 @@ class Scorer:
         if not len(prompts) and not len(continuations):
             return []
         packed = self._pairs(prompts, continuations)
-        found = self._score(packed, logprobs=True, temperature=temperature)["logprob"]
-        return np.split(found, packed.token_offsets[1:-1])
+        return np.split(self.scores(packed, logprobs=True, temperature=temperature)["logprob"], packed.token_offsets[1:-1])
 
     def score(self, batch: Batch, *, temperature: float | None = None) -> Column:
         """The log-prob of every response token of a batch under this model, in the batch's token order."""
         packed = self._packed(batch)
-        found = self._score(packed, logprobs=True, temperature=temperature)["logprob"]
-        return placed(found, packed.index, len(packed.source))
+        return placed(self.scores(packed, logprobs=True, temperature=temperature)["logprob"], packed.index, len(packed.source))
 
     def hidden(self, batch: Batch, at: ReadAt = "turn", *, layer: int = -1) -> Column:
         """The last hidden state of every turn, [turns, size]: at its last prompt token, or with at="turn_end" at its last token. With
         at="token", one per response token: at the token before it. `layer` -2: what the layer before the last one gave, and so on."""
         packed = self._packed(batch)
-        found = self._score(packed, hidden=at, layer=layer)["hidden"]
-        return placed(found, order_of(packed, at), len(found))
+        states = self.scores(packed, hidden=at, layer=layer)["hidden"]
+        return placed(states, order_of(packed, at), len(states))
 
     @property
     def weights_by_name(self) -> dict[str, Tensor]:
         """The weights as those of a plain model, detached, by name; with adapters: as if they were merged."""
-        return plain_weights(self.packed)
+        return plain_weights(self.packed, self._masters)
 
     # -- inside -------------------------------------------------------------------------------------------------------------------
 
@@ -112,7 +116,7 @@ class Scorer:
         start = list(self.tokenizer(prompt)["input_ids"])
         return start, list(self.tokenizer(continuation, add_special_tokens=False)["input_ids"])
 
-    def _score(self, packed: Packed, *, temperature: float | None = None, **wanted: Any) -> dict[str, Column]:
+    def scores(self, packed: Packed, *, temperature: float | None = None, **wanted: Any) -> dict[str, Column]:
         """The wanted numbers for all tokens or turns of `packed`, in its order."""
         warmth = self.temperature if temperature is None else temperature
 
@@ -120,20 +124,27 @@ class Scorer:
             return self._forward(part, warmth, **wanted)
 
         def work(tokens: int) -> list[dict[str, Tensor]]:
-            return passes(self.packed, self.ranks, packed, tokens, "score", one, one) if len(packed) else [one(packed)]
+            if not len(packed):
+                return [one(packed)]
+            workers = workers_for(self.packed, self.ranks)
+            if workers == 1:
+                return passes(self.packed, self.ranks, packed, tokens, "score", one, one)
+            parts = microbatches(packed, np.arange(len(packed)), tokens)
+            with ThreadPoolExecutor(workers) as pool:
+                return list(pool.map(torch.no_grad()(lambda part: one(packed.take(part))), parts))
 
-        with torch.no_grad(), self._computing(training=False):
-            found = self._retried(work)
-        own = {name: torch.cat([part[name] for part in found]).cpu().numpy() for name in found[0]} if found else {}
-        return own if self.ranks is None or not len(packed) else self.restored(packed, own, wanted)
+        with torch.no_grad(), computing(self.packed, training=False, active=self._active):
+            parts = self.budget(work)
+        share = {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]} if parts else {}
+        return share if self.ranks is None or not len(packed) else self.restored(packed, share, wanted)
 
-    def restored(self, packed: Packed, own: Mapping[str, Column], wanted: Mapping[str, Any]) -> dict[str, Column]:
+    def restored(self, packed: Packed, share: Mapping[str, Column], wanted: Mapping[str, Any]) -> dict[str, Column]:
         """The numbers of all sequences from those of this process's."""
         read: dict[str, ReadAt] = {"logprob": "token"} if wanted.get("logprobs") else {}
         read |= {"hidden": wanted["hidden"]} if wanted.get("hidden") else {}
         read |= self.places if wanted.get("heads") else {}
         offsets = {name: packed.token_offsets if place == "token" else packed.turn_offsets for name, place in read.items()}
-        return from_shares(self.ranks, packed, own, offsets)
+        return from_shares(self.ranks, packed, share, offsets)
 
     def _forward(
         self, part: Packed, temperature: float, *, logprobs: bool = False, hidden: ReadAt | None = None, layer: int = -1
@@ -142,36 +153,112 @@ class Scorer:
         return self.packed.inside(lambda: self._inside(part, temperature, logprobs, hidden, layer))
 
     def _inside(self, part: Packed, temperature: float, logprobs: bool, hidden: ReadAt | None, layer: int) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = {}
+        outputs: dict[str, Tensor] = {}
         if logprobs:
-            found["logprob"] = self._logprobs(self._hidden(part, part.source), part, temperature)
+            outputs["logprob"] = self._logprobs(self._hidden(part, part.source), part, temperature)
         if hidden is not None:
             states = self._hidden(part, layer=layer)[torch.as_tensor(places_of(part, hidden), device=self.packed.device)]
-            found["hidden"] = states.to(torch.promote_types(states.dtype, torch.float32))
-        return found
+            outputs["hidden"] = states.to(torch.promote_types(states.dtype, torch.float32))
+        return outputs
 
     def _logprobs(self, states: Tensor, part: Packed, temperature: float) -> Tensor:
         """Log-probs of the response tokens from the hidden states that predict them."""
-        target = torch.as_tensor(part.target, device=states.device)
-        return token_logprobs(states, self.packed.head, target, temperature=temperature)[0]
+        target, chunk = to_device(part.target, states.device), self.budget.memory.rows_of_logits()
+        return token_logprobs(states, self.packed.head, target, temperature=temperature, chunk=chunk)[0]
 
     def _hidden(self, part: Packed, places: Any = None, layer: int = -1) -> Tensor:
         if not len(part):
             size = self.packed.causal.config.get_text_config().hidden_size
             return torch.zeros(0, size, dtype=self.packed.causal.get_input_embeddings().weight.dtype, device=self.packed.device)
-        chosen = None if places is None else torch.as_tensor(places, device=self.packed.device)
+        chosen = None if places is None else to_device(places, self.packed.device)
         return self.packed.hidden(part, chosen, layer) if layer != -1 else self.packed.hidden(part, chosen)
 
+
+class Reference:
+    """The frozen policy that KL is measured against: a copy of the model, on its device or in host memory, or, with adapters, the model
+    with its adapters switched off. `policy` is the packed model to score with, inside `active()`."""
+
+    def __init__(self, policy: PackedModel, model: nn.Module | None = None, dtype: torch.dtype | None = None, host: bool = False):
+        """`model` is a custom reference; without it, a copy of the current policy. `dtype` is what it computes in; None: as the policy.
+        `host`: its weights are in host memory, and come to the device layer by layer while it scores."""
+        self._adapted = model is None and has_adapters(policy.outer)
+        self._offloaded: OffloadedModel | None = None
+        self.policy = policy
+        if self._adapted:
+            return
+        parameter = next(policy.causal.parameters())
+        dtype = dtype or parameter.dtype
+        if host:
+            frozen = (model.to("cpu") if model is not None else host_copy_of(policy.causal)).requires_grad_(False).eval()
+            self._offloaded = OffloadedModel(frozen, parameter.device, dtype)
+            with self._offloaded.active():
+                self.policy = policy.like(frozen)
+                self._release()
+            return
+        frozen = model if model is not None else copy.deepcopy(policy.causal)
+        frozen = frozen.to(parameter.device).requires_grad_(False).eval()
+        for own in frozen.parameters():
+            own.data = own.data.to(dtype)
+        self.policy = policy.like(frozen)
+
+    @property
+    def shares_model(self) -> bool:
+        """Whether it is the policy without its adapters, and has no weights of its own."""
+        return self._adapted
+
     @contextmanager
-    def _computing(self, training: bool) -> Iterator[None]:
-        outer = self.packed.outer
-        before = outer.training
-        outer.train(training)
-        try:
-            with self._active(), self.packed.attention():
+    def active(self) -> Iterator[None]:
+        """Open while scoring: adapters are off and come back afterwards; weights in host memory come to the device."""
+        if self._adapted:
+            with self.policy.outer.disable_adapter():
                 yield
-        finally:
-            outer.train(before)
+        elif self._offloaded is not None:
+            with self._offloaded.active():
+                try:
+                    yield
+                finally:
+                    self._release()
+        else:
+            yield
+
+    def _release(self) -> None:
+        """Fused layers forget where the weights are: they will be elsewhere the next time, and would be kept in memory until then."""
+        if self.policy.fused is not None:
+            self.policy.fused.release()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The copy's weights; empty if it shares the model's."""
+        return {} if self._adapted else {name: tensor.detach() for name, tensor in self.policy.causal.named_parameters()}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load these weights."""
+        own = self.tensors()
+        check_names("reference", tensors, own)
+        for name, tensor in own.items():
+            put(tensor, tensors[name])
+
+    def follow(self, policy: PackedModel) -> None:
+        """From now on the reference is the current policy (after a warm start, for example)."""
+        if self._adapted:
+            raise TurnwiseError(
+                "with adapters the reference is the base model, which cannot follow: save the model merged and start a new learner from it"
+            )
+        self.load({name: tensor.detach() for name, tensor in policy.causal.named_parameters()})
+
+
+@contextmanager
+def computing(packed: PackedModel, training: bool, active: Callable[[], AbstractContextManager[None]] = nullcontext) -> Iterator[None]:
+    """Inside, a model computes, in training mode or not, unless our own layers run it, for which both are the same."""
+    before = packed.outer.training
+    changes = training != before and packed.fused is None
+    if changes:
+        packed.outer.train(training)
+    try:
+        with active(), packed.attention():
+            yield
+    finally:
+        if changes:
+            packed.outer.train(before)
 
 
 def places_of(part: Packed, at: ReadAt) -> NDArray[np.int64]:
@@ -209,5 +296,5 @@ def plain_weights(packed: PackedModel, exact: Mapping[str, Tensor] | None = None
     if has_adapters(packed.outer):
         model: Any = copy.deepcopy(packed.outer).merge_and_unload()
         return {name: weight.detach() for name, weight in model.named_parameters()}
-    known = exact or {}
-    return {name: known.get(name, weight).detach() for name, weight in packed.causal.named_parameters()}
+    masters = exact or {}
+    return {name: masters.get(name, weight).detach() for name, weight in packed.causal.named_parameters()}

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from turnwise.engines.native.weights import Linear
+from turnwise.learn.weights import product
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +69,13 @@ def factor_gradients(grad: Tensor, x: Tensor, inner_grad: Tensor | None, factors
         return []
     ranks = [len(factor.down) for factor in factors]
     inner = linear(x, _downs(factors, x.dtype)).split(ranks, 1)
-    downs = _exact(inner_grad.t(), x, factors[0].down.dtype).split(ranks)
+    downs = product(inner_grad.t(), x).to(factors[0].down.dtype).split(ranks)
     found = []
     for factor, own, down in zip(factors, inner, downs, strict=True):
-        found += [down, _exact(grad[:, factor.rows].t(), own, factor.up.dtype).mul_(factor.scale)]
+        found += [down, product(grad[:, factor.rows].t(), own).to(factor.up.dtype).mul_(factor.scale)]
     return found
 
 
 def _downs(factors: Sequence[Factor], dtype: torch.dtype) -> Tensor:
     """A of all adapters, one below the other."""
     return torch.cat([factor.down for factor in factors]).to(dtype)
-
-
-def _exact(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
-    """A product in the parameter's precision, without rounding it to that of its arguments if the device can."""
-    if left.is_cuda and dtype == torch.float32 and left.dtype in (torch.bfloat16, torch.float16):
-        product: Tensor = torch.mm(left, right, out_dtype=dtype)
-        return product
-    return (left @ right).to(dtype)

@@ -131,8 +131,8 @@ def gated(x: Tensor, weight: Tensor, kind: str = "silu") -> Tensor:
     return swiglu(linear(x, weight), kind)
 
 
-def swiglu_backward(both: Tensor, grad: Tensor, kind: str = "silu", known: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The gradient of `both`, and what `swiglu` gave: what is `known` of it, or computed again. It may overwrite its arguments."""
+def swiglu_backward(both: Tensor, grad: Tensor, kind: str = "silu") -> tuple[Tensor, Tensor]:
+    """The gradient of `both`, and what `swiglu` gave. It may overwrite its arguments."""
     gate, up = both.chunk(2, -1)
     found = torch.empty_like(both)
     gate_grad, up_grad = found.chunk(2, -1)
@@ -143,7 +143,7 @@ def swiglu_backward(both: Tensor, grad: Tensor, kind: str = "silu", known: Tenso
         torch.ops.aten.silu_backward(gate_grad, gate, grad_input=gate_grad)
     else:
         torch.ops.aten.gelu_backward(gate_grad, gate, approximate="tanh", grad_input=gate_grad)
-    return found, active.mul_(up) if known is None else known
+    return found, active.mul_(up)
 
 
 def _times(normed: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:

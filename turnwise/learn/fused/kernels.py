@@ -9,6 +9,7 @@ more, so a backward pass needs no second copy of the largest activations.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 import triton  # type: ignore[import-not-found, unused-ignore]
@@ -366,7 +367,7 @@ def gated(x: Tensor, weight: Tensor, kind: str = "silu") -> Tensor:
 
 
 @triton.jit
-def _swiglu_backward(both, grad, size, GELU: tl.constexpr, AGAIN: tl.constexpr, BLOCK: tl.constexpr):
+def _swiglu_backward(both, grad, size, GELU: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < size
@@ -383,14 +384,84 @@ def _swiglu_backward(both, grad, size, GELU: tl.constexpr, AGAIN: tl.constexpr, 
     active = (exact * sigmoid).to(gate.dtype).to(tl.float32)
     tl.store(gate_place, (slope * up * sigmoid * (1.0 + steep * (1.0 - sigmoid))).to(gate.dtype), mask=inside)
     tl.store(up_place, (slope * active).to(gate.dtype), mask=inside)
-    if AGAIN:
-        tl.store(place, (active * up).to(gate.dtype), mask=inside)
+    tl.store(place, (active * up).to(gate.dtype), mask=inside)
 
 
-def swiglu_backward(both: Tensor, grad: Tensor, kind: str = "silu", active: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The gradient of `both`, and what `swiglu` gave: `active` if that is known, otherwise it is computed again. They overwrite `both` and
-    `grad`."""
+def swiglu_backward(both: Tensor, grad: Tensor, kind: str = "silu") -> tuple[Tensor, Tensor]:
+    """The gradient of `both`, and what `swiglu` gave. They overwrite `both` and `grad`."""
     rows, double = both.shape
     grid = (rows, triton.cdiv(double // 2, 1024))
-    _swiglu_backward[grid](both, grad, double // 2, GELU=kind != "silu", AGAIN=active is None, BLOCK=1024, num_warps=4)
-    return both, grad if active is None else active
+    _swiglu_backward[grid](both, grad, double // 2, GELU=kind != "silu", BLOCK=1024, num_warps=4)
+    return both, grad
+
+
+# One pass over a chunk of logits: log-probs, and the gradient of the logits.
+
+LOGITS_AT_ONCE = 4096
+
+
+@triton.jit
+def _pick(logits, target, logprob, normaliser, entropy, factor, words, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    lane = tl.arange(0, BLOCK)
+    largest = tl.full([BLOCK], -1e30, tl.float32)
+    total = tl.zeros([BLOCK], tl.float32)
+    weighted = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, words, BLOCK):
+        column = start + lane
+        value = tl.load(logits + row * words + column, mask=column < words, other=-1e30) * factor
+        larger = tl.maximum(largest, value)
+        shrink, part = tl.exp(largest - larger), tl.exp(value - larger)
+        total = total * shrink + part
+        weighted = weighted * shrink + tl.where(part > 0, part * value, 0.0)
+        largest = larger
+    peak = tl.max(largest, 0)
+    shrink = tl.exp(largest - peak)
+    mass = tl.sum(total * shrink, 0)
+    log_sum = peak + tl.log(mass)
+    chosen = tl.load(logits + row * words + tl.load(target + row)) * factor
+    tl.store(normaliser + row, log_sum)
+    tl.store(logprob + row, chosen - log_sum)
+    tl.store(entropy + row, log_sum - tl.sum(weighted * shrink, 0) / mass)
+
+
+def pick(logits: Tensor, target: Tensor, factor: float, logprob: Tensor, normaliser: Tensor, entropy: Tensor) -> None:
+    """For every row of float32 logits, times the factor: log-prob of the target, log of the softmax's denominator, entropy."""
+    rows, words = logits.shape
+    _pick[(rows,)](logits, target, logprob, normaliser, entropy, factor, words, BLOCK=LOGITS_AT_ONCE, num_warps=8)
+
+
+@triton.jit
+def _logit_gradients(logits, target, normaliser, entropy, pull, push, out, factor, words, HAS_PUSH: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < words
+    log_p = tl.load(logits + row * words + column, mask=inside, other=0.0) * factor - tl.load(normaliser + row)
+    strength = tl.load(pull + row)
+    inner = -strength
+    if HAS_PUSH:  # d entropy / d logit = −p (log p + entropy)
+        inner = inner - tl.load(push + row) * (log_p + tl.load(entropy + row))
+    slope = tl.exp(log_p) * inner + tl.where(column == tl.load(target + row), strength, 0.0)
+    tl.store(out + row * words + column, (slope * factor).to(out.dtype.element_ty), mask=inside)
+
+
+def logit_gradients(
+    logits: Tensor,
+    target: Tensor,
+    normaliser: Tensor,
+    entropy: Tensor,
+    pull: Tensor,
+    push: Tensor | None,
+    factor: float,
+    dtype: Any,
+    out: Tensor | None = None,
+) -> Tensor:
+    """The gradient of raw logits if the log-prob of the target has gradient `pull` and the entropy has `push`. `out`: where it is put."""
+    rows, words = logits.shape
+    if out is None:
+        out = torch.empty(logits.shape, dtype=dtype, device=logits.device)
+    grid = (rows, triton.cdiv(words, LOGITS_AT_ONCE))
+    _logit_gradients[grid](
+        logits, target, normaliser, entropy, pull, push, out, factor, words, HAS_PUSH=push is not None, BLOCK=LOGITS_AT_ONCE, num_warps=8
+    )
+    return out

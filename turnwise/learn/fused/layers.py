@@ -1,9 +1,8 @@
 """The two halves of a layer as functions with a custom backward pass.
 
 Each half takes the residual and what the half before it has to add, and gives the new residual and what it has to add itself, so that the
-addition and the norm are one pass. The caller chooses what is kept for the backward pass (`keep`): 0 is the residual alone, 1 is also what
-the half computes inside it, without norms, rotations and activations, which a pass over what is kept gives again, and 2 is also the inputs
-of its products.
+addition and the norm are one pass. The caller chooses what is kept for the backward pass: the residual alone, or also (`keep`) what the
+half computes inside it, without norms, rotations and activations, which a pass over what is kept gives again.
 
 The weights come joined (query, key and value are one product, gate and up are one), as the native engine reads them; the parameters are
 also arguments, because gradients belong to them. A parameter that a family does not have is None. Without joined weights (`ShardedLayer`)
@@ -56,7 +55,7 @@ class AttentionHalf(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, delta: Tensor | None, given: AnyLayer, frame: Frame, keep: int, places: Tensor | None, *weights: Tensor | None
+        ctx: Any, x: Tensor, delta: Tensor | None, given: AnyLayer, frame: Frame, keep: bool, places: Tensor | None, *weights: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         ops, layer, own = operations(x.device), attention_of(given, weights), for_later(given, weights)
         last_factors, factors = factors_of(layer.out), factors_of(layer.qkv)
@@ -67,22 +66,22 @@ class AttentionHalf(torch.autograd.Function):  # type: ignore[misc]
         if rows is None and wide is not None:
             out = out.index_select(0, wide.rows)
         last, added = _after(out, layer.after_attention, frame.eps)
-        inside = (*((normed,) if keep > 1 else ()), *raw, qkv, mixed, *state) if keep else ()
+        inside = (*raw, qkv, mixed, *state) if keep else ()
         ctx.save_for_backward(total, scales, *own, *last, *inside)
-        ctx.rest = given, frame, places, delta is not None, len(own), len(last), len(raw), keep
+        ctx.rest = given, frame, places, delta is not None, len(own), len(last), len(raw)
         ctx.factors, ctx.buffers = (last_factors, factors), buffers_of(weights)
         return total if places is None else total.index_select(0, places), added
 
     @staticmethod
     def backward(ctx: Any, total_grad: Tensor, out_grad: Tensor) -> tuple[Any, ...]:
-        given, frame, places, has_delta, owns, lasts, raws, keep = ctx.rest
+        given, frame, places, has_delta, owns, lasts, raws = ctx.rest
         last_factors, factors = ctx.factors
         total, scales, *kept = ctx.saved_tensors
         layer, kept = attention_of(given, kept[:owns]), kept[owns:]
         last, kept = kept[:lasts], kept[lasts:]
         ops, wanted = operations(total.device), ctx.needs_input_grad[6:]
         out_grad, after = _after_backward(out_grad, last, layer.after_attention)
-        normed = kept.pop(0) if keep > 1 else ops.add_norm(total, None, layer.before_attention, frame.eps)[1]
+        normed = ops.add_norm(total, None, layer.before_attention, frame.eps)[1]
         raw, qkv, mixed, state = (
             (kept[:raws], kept[raws], kept[raws + 1], kept[raws + 2 :]) if kept else _read(normed, layer, frame, factors, places)
         )
@@ -223,7 +222,7 @@ class MlpHalf(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, delta: Tensor, given: AnyLayer, eps: float, kind: str, keep: int, *weights: Tensor | None
+        ctx: Any, x: Tensor, delta: Tensor, given: AnyLayer, eps: float, kind: str, keep: bool, *weights: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         ops, layer, own = operations(x.device), mlp_of(given, weights), for_later(given, weights)
         last_factors, factors = factors_of(layer.down), factors_of(layer.gate_up)
@@ -234,7 +233,7 @@ class MlpHalf(torch.autograd.Function):  # type: ignore[misc]
         else:
             both, active = None, ops.gated(normed, layer.gate_up.weight, kind)
         last, added = _after(multiply(active, layer.down, last_factors), layer.after_mlp, eps)
-        ctx.save_for_backward(total, scales, *own, *last, *(both, normed, active)[: (0, 1, 3)[keep]])
+        ctx.save_for_backward(total, scales, *own, *last, *((both,) if keep else ()))
         ctx.rest = given, eps, kind, len(own), len(last)
         ctx.factors, ctx.buffers = (last_factors, factors), buffers_of(weights)
         return total, added
@@ -248,10 +247,10 @@ class MlpHalf(torch.autograd.Function):  # type: ignore[misc]
         last, kept = kept[:lasts], kept[lasts:]
         ops, wanted, buffers = operations(total.device), ctx.needs_input_grad[6:], ctx.buffers
         out_grad, after = _after_backward(out_grad, last, layer.after_mlp)
-        normed = kept[1] if len(kept) > 1 else ops.add_norm(total, None, layer.before_mlp, eps)[1]
+        normed = ops.add_norm(total, None, layer.before_mlp, eps)[1]
         both = kept[0] if kept else multiply(normed, layer.gate_up, factors)
         active_grad, inner = input_gradient(out_grad, layer.down, last_factors)
-        both_grad, active = ops.swiglu_backward(both, active_grad, kind, kept[2] if len(kept) > 2 else None)
+        both_grad, active = ops.swiglu_backward(both, active_grad, kind)
         more = factor_gradients(out_grad, active, inner, last_factors)
         down = weight_gradients(out_grad, active, [out_grad.shape[1]], wanted[1:2], buffers[1:2])
         del both, kept, active, active_grad

@@ -21,15 +21,13 @@ from torch.nn.functional import embedding
 from turnwise.engines.native import supports
 from turnwise.engines.native.families import base_of, causal_of
 from turnwise.engines.native.weights import OUTSIDE, Layer, Weights
-from turnwise.learn.activations import EVERY, Kept
+from turnwise.learn.activations import Kept
 from turnwise.learn.fused.adapters import parameters
 from turnwise.learn.fused.attention import Frame
 from turnwise.learn.fused.layers import AnyLayer, AttentionHalf, Embedding, ExpertsHalf, LastNorm, MlpHalf
 from turnwise.learn.fused.sharded import ShardedWeights
 from turnwise.learn.offload import fetch_of
 from turnwise.learn.weights import buffer_of, reserve
-
-EVERYTHING = Kept(inputs=EVERY)
 
 
 def reason_against(model: Any, sharded: bool = False) -> str | None:
@@ -60,12 +58,12 @@ class Pass:
     layer: AnyLayer
     frame: Frame
     activation: str
-    kept: tuple[int, int]  # of what attention and MLP computed
+    kept: tuple[bool, bool]  # of what attention and MLP computed
     places: Tensor | None
 
     def __call__(self, module: Any, x: Tensor, delta: Tensor | None, own: Parameters | None = None) -> tuple[Tensor, Tensor]:
         """Both halves with the parameters of the module (`own`, if they have been looked up)."""
-        attention, mlp = self.kept if torch.is_grad_enabled() else (self.kept[0], 0)
+        attention, mlp = self.kept if torch.is_grad_enabled() else (self.kept[0], False)
         half, first, second = parameters_of(module, self.layer) if own is None else own
         x, delta = AttentionHalf.apply(x, delta, self.layer, self.frame, attention, self.places, *first)
         found: tuple[Tensor, Tensor] = half.apply(x, delta, self.layer, self.frame.eps, self.activation, mlp, *second)

@@ -6,7 +6,7 @@ All processes call these functions together, and every weight is whole on one de
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from turnwise.engines.fourbit import dense
 from turnwise.learn.forward import PackedModel, has_adapters
-from turnwise.learn.ranks.group import Ranks
-from turnwise.learn.ranks.tensors import whole
+from turnwise.learn.ranks.group import Ranks, whole
 from turnwise.learn.saving import write_model, write_with
 from turnwise.util.errors import TurnwiseError
 
@@ -94,20 +93,4 @@ def write_sharded(
         def write() -> Path:
             return write_with(lambda temporary: policy.outer.save_pretrained(temporary, state_dict=adapters), folder, tokenizer)
 
-    by_first(ranks, write)
-    return folder
-
-
-def by_first(ranks: Ranks, work: Callable[[], Any]) -> None:
-    """Something that the first process does while the others wait. Its error is raised everywhere."""
-    problem = ""
-    if ranks.rank == 0:
-        try:
-            work()
-        except TurnwiseError as error:
-            problem = str(error)
-        except Exception as error:
-            problem = f"{type(error).__name__}: {error}"
-    problem = ranks.gather(problem)[0]
-    if problem:
-        raise TurnwiseError(problem)
+    return ranks.by_first(write)

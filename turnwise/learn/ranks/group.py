@@ -25,12 +25,12 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -69,11 +69,6 @@ class Ranks:
 
         return DeviceMesh.from_group(self.group or dist.group.WORLD, torch.device(self.device).type)
 
-    @property
-    def together(self) -> Together:
-        """Decisions that all processes take together."""
-        return Together(self)
-
     def gather(self, own: T) -> list[T]:
         """What every process has, in the order of their ranks."""
         found: list[Any] = [None] * self.size
@@ -87,9 +82,19 @@ class Ranks:
             with waits.exchange(tensor):
                 dist.all_reduce(tensor, group=self.group)
 
-    def barrier(self) -> None:
-        """Wait for all."""
-        self.together.any(False)
+    def by_first(self, work: Callable[[], T]) -> T:
+        """What the first process answers while the others wait; its error everywhere."""
+        answer: Any = None
+        problem = ""
+        if self.rank == 0:
+            try:
+                answer = work()
+            except Exception as error:
+                problem = str(error) if isinstance(error, TurnwiseError) else f"{type(error).__name__}: {error}"
+        answer, problem = self.gather((answer, problem))[0]
+        if problem:
+            raise TurnwiseError(problem)
+        return answer  # type: ignore[no-any-return]
 
     def reduced(self, number: float, how: Any) -> float:
         """One number from those of all processes."""
@@ -97,22 +102,6 @@ class Ranks:
         with waits.exchange():
             dist.all_reduce(tensor, how, group=self.group)
         return float(tensor.item())
-
-
-@dataclass(frozen=True)
-class Together:
-    """The `Decide` protocol over a process group."""
-
-    ranks: Ranks
-
-    def any(self, flag: bool) -> bool:
-        return self.ranks.reduced(flag, dist.ReduceOp.MAX) > 0
-
-    def smallest(self, number: float) -> float:
-        return self.ranks.reduced(number, dist.ReduceOp.MIN)
-
-    def total(self, number: float) -> float:
-        return self.ranks.reduced(number, dist.ReduceOp.SUM)
 
 
 def join(rank: int, size: int, address: str, *, device: str = "cpu", timeout: float = TIMEOUT, shards: bool | None = None) -> Ranks:
@@ -175,63 +164,84 @@ class Waits:
 waits = Waits()  # of this process
 
 
-class Decide(Protocol):
-    """How processes communicate. All of them call the same method and get the same answer."""
+@dataclass
+class Decisions:
+    """The learner's decisions, taken together with the other processes if there are any: all of them call the same method and get the same
+    answer. One process decides for itself."""
+
+    ranks: Ranks | None = None
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set anywhere."""
+        return flag if self.ranks is None else self.ranks.reduced(flag, dist.ReduceOp.MAX) > 0
 
     def smallest(self, number: float) -> float:
         """The smallest of all numbers."""
+        return number if self.ranks is None else self.ranks.reduced(number, dist.ReduceOp.MIN)
 
     def total(self, number: float) -> float:
         """The sum of all numbers."""
-
-
-class Alone:
-    """One process: it decides for itself."""
-
-    def any(self, flag: bool) -> bool:
-        return flag
-
-    def smallest(self, number: float) -> float:
-        return number
-
-    def total(self, number: float) -> float:
-        return number
-
-
-@dataclass
-class Decisions:
-    """The learner's decisions, taken together with the other processes."""
-
-    together: Decide = field(default_factory=Alone)
+        return number if self.ranks is None else self.ranks.reduced(number, dist.ReduceOp.SUM)
 
     def retry(self, out_of_memory: bool) -> bool:
         """Whether a step is tried again with fewer tokens at once. Call it after every attempt, whether it succeeded or not."""
-        return self.together.any(out_of_memory)
+        return self.any(out_of_memory)
 
     def tokens(self, room: int) -> int:
         """The tokens that are computed at once."""
-        return int(self.together.smallest(room))
+        return int(self.smallest(room))
 
     def recompute(self, must: bool) -> bool:
         """Whether activations are computed twice instead of being kept."""
-        return self.together.any(must)
+        return self.any(must)
 
     def stop(self, kl: float, limit: float | None, tokens: int = 1) -> bool:
         """Whether the policy has moved so far from the old one that the update ends. `tokens` is what this process's KL is a mean of.
         Without a limit nothing is exchanged."""
         if limit is None:
             return False
-        if type(self.together) is Alone:
+        if self.ranks is None:
             return kl > limit  # exactly this number: a product and a quotient could round it
-        return self.together.total(kl * tokens) / max(self.together.total(tokens), 1) > limit
+        return self.total(kl * tokens) / max(self.total(tokens), 1) > limit
 
     def trust(self, near: bool) -> bool:
         """Whether the engine's log-probs are the old ones."""
-        return not self.together.any(not near)
+        return not self.any(not near)
 
     def skip(self, *numbers: float) -> bool:
         """Whether an optimiser step is skipped, because a loss or a gradient norm is not finite."""
-        return self.together.any(not all(math.isfinite(number) for number in numbers))
+        return self.any(not all(math.isfinite(number) for number in numbers))
+
+
+# Whole tensors from sharded ones, and back. Plain tensors pass unchanged, so callers need not know whether weights are sharded.
+
+
+def is_sharded(tensor: Any) -> bool:
+    """Whether this process holds only a share of the tensor."""
+    return hasattr(tensor, "full_tensor")
+
+
+def whole(tensor: Any) -> Tensor:
+    """The whole tensor. If it is sharded, all processes call this together."""
+    found: Tensor = tensor.full_tensor() if is_sharded(tensor) else tensor
+    return found
+
+
+def placed_like(value: Tensor, own: Any) -> Tensor:
+    """A value that every process has as a whole, cut as `own` is cut; unchanged if `own` is not sharded. Nothing is exchanged."""
+    if not is_sharded(own) or is_sharded(value):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    found: Tensor = distribute_tensor(value.detach().to(own.device), own.device_mesh, own.placements, src_data_rank=None)
+    return found
+
+
+def put(own: Tensor, value: Tensor) -> None:
+    """Copy a value, whole or cut in the same way, into a tensor."""
+    own.data.copy_(placed_like(value, own))
+
+
+def held(tensor: Any) -> int:
+    """The number of elements that this process holds."""
+    return int((tensor.to_local() if is_sharded(tensor) else tensor).numel())

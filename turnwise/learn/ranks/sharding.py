@@ -38,10 +38,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from turnwise.data.rollouts import Ints, ragged
-from turnwise.learn.forward import HALF, PackedModel, has_adapters, not_taken
+from turnwise.learn.forward import PackedModel, has_adapters, not_taken
 from turnwise.learn.fused import reason_against
 from turnwise.learn.packing import Packed, microbatches
-from turnwise.learn.ranks.group import Ranks, waits
+from turnwise.learn.ranks.group import Decisions, Ranks, waits
+from turnwise.learn.weights import HALF
 from turnwise.util.errors import TurnwiseError
 
 T = TypeVar("T")
@@ -96,7 +97,7 @@ class Sharded:
     def _fuse(self, policy: PackedModel, dtype: torch.dtype) -> None:
         """Use our layers, unless they differ from the model's own in any process."""
         gap = policy.try_sharded(dtype)
-        if self.ranks.together.any(not gap <= (0.1 if dtype in HALF else 1e-3)):
+        if Decisions(self.ranks).any(not gap <= (0.1 if dtype in HALF else 1e-3)):
             policy.refuse_fused(gap)
         self.joins = policy.fused is not None
 
