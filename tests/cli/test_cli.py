@@ -24,7 +24,7 @@ from turnwise.cli.app import app
 from turnwise.recipe.reading import shipped_recipes
 from turnwise.recipe.schema import Config
 from turnwise.recipe.writing import to_toml
-from turnwise.report.summary import closing_words, in_words, measured_words
+from turnwise.report.summary import closing_words, measured_words
 from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter
 
@@ -133,19 +133,6 @@ def test_a_summary_never_gives_an_old_figure_as_the_new_one(tmp_path: Path) -> N
     assert "25.0 % before, 75.0 % after (95 % interval 10–90 %)" in closing_words(whole, Run(tmp_path))[0]
     warm = summary_of(metrics[:1], 0, 0, tmp_path)  # a warm start alone: measured once, after it
     assert (warm["success_before"], warm["success_after"]) == (None, 0.25)
-
-
-def test_the_card_of_an_unfinished_run_says_when_it_was_measured(tmp_path: Path) -> None:
-    from turnwise.pages.run_list import RunList
-
-    (tmp_path / "config.toml").write_text("iterations = 10\n")
-    metrics = tmp_path / "metrics.jsonl"
-    metrics.write_text("".join(json.dumps(each) + "\n" for each in (line(0, 0.25), line(1))))
-    card = RunList(tmp_path).cards()[0]
-    assert (card["before"], card["after"], card["iterations"]) == (0.25, None, 1)
-    metrics.write_text("".join(json.dumps(each) + "\n" for each in (line(0, 0.25), line(1), line(2, 0.5), line(3))))
-    card = RunList(tmp_path).cards()[0]
-    assert (card["after"], card["measured"], card["iterations"]) == (0.5, 2, 3)
 
 
 # help and mistakes
@@ -273,17 +260,6 @@ class Told(Reporter):
         self.title = title
 
 
-FEW = f"""{(ROOT / "tests" / "support" / "bandit_env.py").read_text()}
-
-from turnwise import Task, TaskSet
-
-
-class Few(Bandit):
-    def tasks(self, split):
-        return TaskSet([Task(f"{{split}} {{number}}", split) for number in range(8)])
-"""
-
-
 SPLITS = f"""{(ROOT / "tests" / "support" / "bandit_env.py").read_text()}
 
 from pathlib import Path
@@ -325,9 +301,13 @@ def test_an_evaluation_needs_only_the_split_that_it_is_asked_for(tmp_path: Path)
 
 
 def test_an_evaluation_takes_the_panel_of_training_or_says_that_it_does_not(tmp_path: Path) -> None:
-    source = tmp_path / "few.py"
-    source.write_text(FEW)
-    run = start(tmp_path, iterations=1, **{"env.name": f"{source}:Few", "eval.n": 3, "eval.seed": 5})
+    source, data = tmp_path / "splits.py", tmp_path / "data"
+    source.write_text(SPLITS)
+    data.mkdir()
+    for split in ("train", "valid", "test"):
+        (data / split).write_text("8")
+    asked = {"env.name": f"{source}:Splits", "env.options.data": str(data), "eval.n": 3, "eval.seed": 5}
+    run = start(tmp_path, iterations=1, **asked)
     own = Run.open(run.folder).evaluation(1)
 
     def told(**asked: Any) -> tuple[Any, str]:
@@ -353,10 +333,3 @@ def test_the_version_is_known_in_a_source_tree_that_is_not_installed(monkeypatch
     said = CliRunner().invoke(app, ["--version"])
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert said.exit_code == 0 and said.stdout.strip() == f"turnwise {declared}"
-
-
-def test_one_turn_is_not_turns() -> None:
-    turn = {"observation": "a", "action": "b", "valid": True}
-    found = {"task": "t", "success": True, "stop": "done"}
-    assert in_words(found | {"turns": [turn]})[0] == "t: solved in 1 turn"
-    assert in_words(found | {"turns": [turn] * 2})[0] == "t: solved in 2 turns"

@@ -273,15 +273,7 @@ def test_everything_public_is_listed_there_and_explained() -> None:
     subprocess.run([sys.executable, "-c", fresh], check=True)
 
 
-FIRST = [
-    "import turnwise.train",
-    "import turnwise.train as loop",
-    "from turnwise.train import run_iterations",
-    "import turnwise; turnwise.train",
-    "from turnwise import train",
-    "from turnwise.api import train",
-    "import turnwise.cli.train",
-]
+FIRST = ["import turnwise.train", "import turnwise; turnwise.train", "from turnwise.api import train", "import turnwise.cli.train"]
 USES = """
 import inspect, pickle, sys
 import turnwise, turnwise as tw

@@ -85,9 +85,8 @@ MIXED = ("qwen3-moe", "qwen3-moe, a dense layer", "qwen3-moe, every other layer"
 SHAPED += [{"variant": name} for name in ("qwen3", *MIXED)]
 
 
+@pytest.mark.parametrize(("kept", "rank"), [(Kept(), 0), (Kept(9, 1), 8), (Kept(0, 0), 0)])
 @pytest.mark.parametrize("sizes", SHAPED)
-@pytest.mark.parametrize("kept", [Kept(), Kept(9, 1), Kept(0, 0)])
-@pytest.mark.parametrize("rank", [0, 8])
 def test_the_fused_layers_keep_exactly_what_the_formula_says(sizes: dict[str, Any], kept: Kept, rank: int) -> None:
     saved, shape = saved_per_token(rank, kept, **sizes)
     outside = 2 * shape.hidden + 4 + (0 if rank else 8)  # the norm after the last layer, and the token's id if its embedding is trained
@@ -179,25 +178,18 @@ def test_moments_are_rounded_only_if_nothing_exact_fits() -> None:
     assert fit.fits and fit.demand.moments == "8bit" and fit.demand.place == "device"
 
 
-def test_host_memory_is_used_only_if_the_host_has_it() -> None:
-    fit = choose(WINDOW, 20 * GB, Freedom(), host=64 * GB)
-    assert fit.fits and fit.demand.place == "host"
-    assert fit.demand.host_bytes >= 12 * SMALL.parameters
-    assert not choose(WINDOW, 20 * GB, Freedom(), host=8 * GB).fits
-
-
-def test_nothing_that_is_fixed_is_chosen() -> None:
-    fixed = Freedom(cache=False, sleep=False, tokens=False, recompute=False, reference=False, moments=False, place=False)
-    given = replace(WINDOW, cache=4 * GB)
-    fit = choose(given, 24 * GB, fixed)
-    assert not fit.fits and not fit.changed and fit.demand == given
-
-
 def test_adapters_are_chosen_only_if_they_are_asked_for() -> None:
     demand = replace(WINDOW, shape=SHAPES["7b"])
     assert not choose(demand, 24 * GB, Freedom()).fits
     fit = choose(demand, 24 * GB, Freedom(lora=True))
     assert fit.fits and fit.changed[-1] == "lora" and "reference" not in fit.changed
+
+
+def test_host_memory_is_used_only_if_the_host_has_it() -> None:
+    fit = choose(WINDOW, 20 * GB, Freedom(), host=64 * GB)
+    assert fit.fits and fit.demand.place == "host"
+    assert fit.demand.host_bytes >= 12 * SMALL.parameters
+    assert not choose(WINDOW, 20 * GB, Freedom(), host=8 * GB).fits
 
 
 # -- a recipe -----------------------------------------------------------------------------------------------------------------------
@@ -317,11 +309,6 @@ def test_a_limit_that_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch, me
     with pytest.raises(TurnwiseError, match=message), fitted_to_gpu(Config.load(RECIPE, changes), memory, pytest.fail):
         pytest.fail("the run began")
     assert card.part == 1.0
-
-
-def test_train_on_the_command_line_takes_the_limit() -> None:
-    result = CliRunner().invoke(app, ["train", "--memory", "24", "device=cpu"])
-    assert isinstance(result.exception, TurnwiseError) and "on a CPU: leave it out" in str(result.exception)
 
 
 def invoke(*words: str) -> str:
@@ -465,6 +452,10 @@ LLAMA = {
         (json.dumps(MIXTURE | {"mlp_only_layers": [0.5]}), "mlp_only_layers is [0.5]"),
         (json.dumps(MIXTURE | {"decoder_sparse_step": 0}), "decoder_sparse_step is 0"),
         ('{"model_type": "llama", "hidden_size": "x"}', "hidden_size"),
+        (
+            json.dumps({key: LLAMA[key] for key in LLAMA if key != "model_type"} | {"num_experts": 8}),
+            "a mixture of experts of another family",
+        ),
         ('{"model_type": "gpt2", "n_embd": 64}', "model_type 'gpt2', without num_attention_heads"),
     ],
 )
@@ -582,20 +573,6 @@ def test_a_setting_is_not_wrapped_and_one_that_the_recipe_makes_is_named() -> No
     assert found == [str(json.loads(invoke(RECIPE, "--memory", "24", "--json", *FIXED))["settings"]["engine.options.cache_memory"])]
     assert "It fits" in text and "The recipe sets learner.tokens_per_batch=32768" in text
     assert "The recipe sets" not in invoke(RECIPE, "--memory", "141", *FIXED)
-
-
-def test_an_unknown_mixture_of_experts_is_not_taken_for_a_dense_model(tmp_path: Path) -> None:
-    sizes = {
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "vocab_size": 100,
-        "num_experts": 8,
-    }
-    (tmp_path / "config.json").write_text(json.dumps(sizes))
-    result = CliRunner().invoke(app, ["fit", RECIPE, "--model", str(tmp_path)])
-    assert isinstance(result.exception, TurnwiseError) and "mixture of experts" in str(result.exception)
 
 
 # -- parameters, and mixtures of experts with dense layers ----------------------------------------------------------------------------

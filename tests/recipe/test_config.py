@@ -17,6 +17,7 @@ from turnwise import TurnwiseError
 from turnwise.recipe.reading import is_override, parse_override
 from turnwise.recipe.schema import RETIRED, Config, fields
 from turnwise.recipe.writing import content_hash, help_config, to_toml
+from turnwise.setup.arguments import Given
 from turnwise.setup.early import read_source
 from turnwise.setup.evaluated import source_config
 from turnwise.util.errors import unknown_name
@@ -26,11 +27,10 @@ SMALL = ["agent.max_prompt_tokens=500", "engine.max_tokens=100"]
 
 
 def test_overrides_are_toml_values_and_bare_words_are_text() -> None:
-    config = Config.load(
-        None, [*SMALL, "credit.name=grpo", "seed=3", "learner.lr=2e-5", "agent.show_actions=false", "engine.stop=['a', 'b']"]
-    )
+    words = ["credit.name=grpo", "credit.gamma=0.9", "seed=3", "learner.lr=2e-5", "agent.show_actions=false", "engine.stop=['a', 'b']"]
+    config = Config.load(None, [*SMALL, *words, "env.options.size=tiny"])
     assert (config.credit.name, config.seed, config.learner.lr, config.agent.show_actions) == ("grpo", 3, 2e-5, False)
-    assert config.engine.stop == ["a", "b"]
+    assert config.engine.stop == ["a", "b"] and config.credit.options == {"gamma": 0.9} and config.env.options == {"size": "tiny"}
     assert Config.load(None, {"seed": 3, "agent.max_prompt_tokens": 500}).seed == 3
 
 
@@ -51,12 +51,6 @@ def test_the_folder_of_a_run_is_no_override_though_its_name_has_equals_signs(tmp
     assert not is_override("runs/credit.name=grpo-seed=9"), "a run that is not there is a path all the same"
 
 
-def test_options_of_algorithms_and_environments_go_through() -> None:
-    config = Config.load(None, [*SMALL, "credit.gamma=0.9", "objective.clip_high=0.28", "env.options.size=tiny"])
-    assert config.credit.options == {"gamma": 0.9} and config.objective.options == {"clip_high": 0.28}
-    assert config.env.options == {"size": "tiny"}
-
-
 def test_none_unsets_what_may_be_empty() -> None:
     assert Config.load(None, [*SMALL, "learner.clip=none", "env.timeout=none"]).learner.clip is None
     with pytest.raises(TurnwiseError, match=r"learner\.lr"):
@@ -72,8 +66,10 @@ def test_none_unsets_what_may_be_empty() -> None:
         (["credit.gama=0.9"], ["credit", "'gama'", "'gamma'"]),
         (["credit.name=gigop"], ["'gigop'", "'gigpo'"]),
         (["objective.clip_hihg=1"], ["objective", "'clip_hihg'", "'clip_high'"]),
-        (["learner.lr=-1"], ["learner.lr", "greater than 0", "-1"]),
-        (["learner.lr=fast"], ["learner.lr", "number", "'fast'"]),
+        (["learner.lr=-1"], ["learner.lr: must be greater than 0, got -1"]),
+        (["learner.lr=fast"], ["learner.lr: must be a number, got 'fast'"]),
+        (["iterations=2.5"], ["iterations: must be an integer, got 2.5"]),
+        (["model.lora=16"], ["model.lora: must be a table of settings, got 16"]),
         (["learner.schedule=stairs"], ["learner.schedule", "'cosine'", "'stairs'"]),
         (["collect.group_size=1"], ["gigpo", "at least 2"]),
         (["credit.name=gae"], ["needs a critic", "learner.value.level"]),
@@ -135,7 +131,7 @@ def test_a_recipe_that_ships_is_known_by_its_name_from_any_folder(tmp_path: Path
     deep = tmp_path / "deep"
     deep.mkdir()
     assert Config.load(write(deep / "mine.toml", f'extends = "{name}"')) == shipped
-    assert read_source(name, None, {}).config == shipped and source_config(name, None, {})[0] == shipped
+    assert read_source(name, Given(), {}).config == shipped and source_config(name, None, {})[0] == shipped
 
 
 def test_a_file_of_the_user_comes_before_a_recipe_that_ships(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +142,7 @@ def test_a_file_of_the_user_comes_before_a_recipe_that_ships(tmp_path: Path, mon
     (tmp_path / "own-env").mkdir()
     assert Config.load("own-env").name == "own-env"  # a folder is not a recipe
     with pytest.raises(TurnwiseError, match="neither a run"):  # but it may be what is evaluated
-        read_source("own-env", None, {})
+        read_source("own-env", Given(), {})
 
 
 def test_an_unknown_recipe_lists_those_that_ship(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +152,7 @@ def test_an_unknown_recipe_lists_those_that_ship(tmp_path: Path, monkeypatch: py
     with pytest.raises(TurnwiseError, match=r"no recipe .*elsewhere/own-env\.toml") as below:
         Config.load(write(tmp_path / "mine.toml", 'extends = "elsewhere/own-env.toml"'))
     with pytest.raises(TurnwiseError, match="no such folder") as source:
-        read_source("quikstart", None, {})
+        read_source("quikstart", Given(), {})
     for path in RECIPES.glob("*.toml"):
         assert all(path.stem in str(error.value) for error in (told, below, source))
 
@@ -296,16 +292,11 @@ def test_any_option_value_survives_writing(value: Any) -> None:
     [
         ("learner.lr=true", "learner.lr: a number is needed, not true"),
         ("iterations=true", "iterations: an integer is needed, not true"),
-        ("seed=false", "seed: an integer is needed, not false"),
-        ("env.timeout=true", "env.timeout: a number is needed"),
         ("env.max_turns=true", "env.max_turns: an integer is needed"),
-        ("learner.value.lr=true", "learner.value.lr: a number is needed"),
         ("learner.betas=[true, 0.9]", "learner.betas: a number is needed, not true"),
-        ("sft.noise=true", "sft.noise: a number is needed"),
         ('reward=[{name="a", function="x.py:f", weight=true}]', "weight: a number is needed"),
         ("credit.gamma=true", "option gamma takes number"),
         ("collect.shuffle=1", "collect.shuffle: true or false is needed, not 1"),
-        ("collect.shuffle=0.0", "collect.shuffle: true or false is needed"),
         ("learner.gradient_checkpointing=1", "true or false is needed"),
         ('engine.sleep="1"', "true or false is needed"),
         ("credit.once=1", "option once takes true|false"),
@@ -317,17 +308,6 @@ def test_a_switch_is_no_number_and_a_number_no_switch(override: str, words: str)
     with pytest.raises(TurnwiseError) as error:
         Config.load(ROOT / "recipes" / "quickstart.toml", [override])
     assert words in str(error.value)
-
-
-def test_every_number_of_a_recipe_refuses_true_and_every_switch_refuses_one() -> None:
-    from turnwise.config.options import mistaken
-
-    kinds = {dotted: field.annotation for dotted, field, _ in fields()}
-    numbers = [name for name, kind in kinds.items() if kind in (int, float, int | None, float | None)]
-    switches = [name for name, kind in kinds.items() if kind in (bool, bool | None)]
-    assert len(numbers) > 50 and len(switches) > 5
-    assert all(mistaken(True, kinds[name]) and not mistaken(1, kinds[name]) for name in numbers)
-    assert all(mistaken(1, kinds[name]) and not mistaken(True, kinds[name]) for name in switches)
 
 
 def test_kl_in_the_reward_is_k1_unless_told_and_in_the_loss_k3() -> None:
@@ -361,20 +341,6 @@ def test_every_setting_of_the_learners_section_reaches_the_learner() -> None:
     settings = learner_settings(Config.load(None, {"model.tiny.max_length": 4096, "learner": learner}))
     assert (settings.optimiser.lr, settings.optimiser.betas) == (0.5, (0.5, 0.6))
     assert settings.value is not None and (settings.epochs, settings.kl_stop, settings.value.coef) == (3, 0.25, 0.125)
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ("learner.lr=fast", "learner.lr: must be a number, got 'fast'"),
-        ("learner.lr=-1", "learner.lr: must be greater than 0, got -1"),
-        ("iterations=2.5", "iterations: must be an integer, got 2.5"),
-        ("model.lora=16", "model.lora: must be a table of settings, got 16"),
-    ],
-)
-def test_a_wrong_value_is_reported_in_few_words(given: str, words: str) -> None:
-    with pytest.raises(TurnwiseError, match=f"{re.escape(words)}$"):
-        Config.load(None, ["model.tiny.max_length=4096", given])
 
 
 def test_the_suggestion_for_an_unknown_name_is_not_hidden_by_a_long_list() -> None:

@@ -9,8 +9,6 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ from train_cases import BANDIT, TINY, Impatient, start, wait_for, weights, witho
 import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.api import train_config
-from turnwise.collect.hooks import Hooks
 from turnwise.learn import checkpoint, saving
 from turnwise.learn.tiny import build_tiny_for
 from turnwise.recipe.schema import Config
@@ -30,8 +27,6 @@ from turnwise.recipe.writing import to_toml
 from turnwise.runs import folder as runs
 from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter
-from turnwise.setup.build import load_model
-from turnwise.setup.environment import build_pool, build_tasks, smoke_test
 from turnwise.setup.warmstart import WarmStart
 
 WARM: dict[str, Any] = {
@@ -92,12 +87,6 @@ def test_a_run_leaves_everything_that_it_says(tmp_path: Path) -> None:
     AutoTokenizer.from_pretrained(result.folder / "model")
 
 
-def test_a_run_without_checkpoints_leaves_the_model_all_the_same(tmp_path: Path, plain: Any) -> None:
-    result = start(tmp_path, **{"run.checkpoint_every": 0})
-    assert not (result.folder / "checkpoints").exists()
-    assert result.summary["finished"] and weights(result.folder).keys() == weights(plain.folder).keys()
-
-
 def test_the_better_of_two_actions_is_learned(tmp_path: Path) -> None:
     result = start(
         tmp_path,
@@ -123,10 +112,12 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Pat
     assert all((weights(one.folder)[name] == tensor).all() for name, tensor in weights(two.folder).items())
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in tw.credit.algorithms if tw.credit.stands_alone(entry)])
-def test_every_algorithm_trains_with_what_it_needs(tmp_path: Path, name: str) -> None:
-    contexts = ["window", "full"]
-    context = contexts[tw.credit.algorithms.names().index(name) % len(contexts)]
+ALONE = {entry.needed({}): entry.name for entry in tw.credit.algorithms if tw.credit.stands_alone(entry)}
+
+
+@pytest.mark.parametrize("context", ["window", "full"])
+@pytest.mark.parametrize("name", ALONE.values())
+def test_an_algorithm_of_each_set_of_needs_trains_with_what_it_needs(tmp_path: Path, name: str, context: str) -> None:
     changes: dict[str, Any] = {"credit.name": name, "agent.context": context, "iterations": 1, "objective.kl": "loss"}
     for need in tw.credit.algorithms[name].needed({}):
         if need.endswith(".value"):
@@ -149,7 +140,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tw.api.Result:  # type: i
     return tw.train(**LONGER, out=str(tmp_path_factory.mktemp("whole")))
 
 
-@pytest.mark.parametrize("moment", range(4))
+@pytest.mark.parametrize("moment", [1, 3])
 def test_a_run_that_was_killed_and_resumed_equals_one_that_was_not(tmp_path: Path, moment: int, whole: Any) -> None:
     process = Launched({**LONGER, "out": str(tmp_path / "killed")})
     run = tmp_path / "killed" / "try"
@@ -234,12 +225,10 @@ def test_a_corrupt_checkpoint_is_passed_over_with_a_warning(tmp_path: Path, plai
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"credit.nam": "grpo"}, "credit"),
         ({"env.name": "housold"}, "household"),
         ({"model.path": "/nowhere/at/all"}, "/nowhere/at/all: no such folder"),
         ({"eval.split": "valid", "env.split": "valid"}, "both"),
-        ({"sft.tasks": 4}, "expert"),
-        ({"agent.context": "windw"}, "window"),
+        ({"sft.tasks": 4}, r"has no expert for the recipe's warm start.*sft=none"),
         ({"agent.prompt": "thnk"}, "think"),
         ({"engine.name": "native", "engine.options.prefill": 3}, "prefill_tokens"),
         ({"engine.options.autocast": "bfloat"}, "bfloat16"),
@@ -279,23 +268,6 @@ def test_an_environment_that_takes_its_time_at_the_start_is_named(tmp_path: Path
     assert "still playing environment" in said[0] and "does its reset or step return?" in said[0]
 
 
-@pytest.mark.parametrize(("name", "asked"), [(BANDIT, True), ("numberline", False)])
-def test_only_code_of_ones_own_is_asked_whether_it_returns(monkeypatch: pytest.MonkeyPatch, name: str, asked: bool) -> None:
-    said: list[str] = []
-
-    @contextmanager
-    def at_once(seconds: float, say: Any, text: str) -> Iterator[None]:
-        say(text)
-        yield
-
-    monkeypatch.setattr("turnwise.setup.environment.told_after", at_once)
-    config, hooks = Config.load(None, {"env.name": name, "model.tiny.vocabulary_tasks": 2}), Hooks(say=said.append)
-    with build_pool(config) as pool:
-        smoke_test(config.env, pool, build_tasks(config.env), hooks)
-    load_model(config, hooks=hooks)
-    assert sum("does its reset or step return?" in text for text in said) == 2 * asked
-
-
 def test_everything_that_may_take_long_is_a_phase(tmp_path: Path) -> None:
     names: list[str] = []
 
@@ -317,7 +289,7 @@ def test_everything_that_may_take_long_is_a_phase(tmp_path: Path) -> None:
     assert len(names) == len(parts) and all(part in name for part, name in zip(parts, names, strict=True)), names
 
 
-@pytest.mark.parametrize(("dtype", "in_hardware", "warned"), [("bfloat16", False, 1), ("bfloat16", True, 0), ("float32", False, 0)])
+@pytest.mark.parametrize(("dtype", "in_hardware", "warned"), [("bfloat16", False, 1), ("float32", False, 0)])
 def test_a_recipe_whose_numbers_this_processor_must_emulate_says_what_to_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, in_hardware: bool, warned: int
 ) -> None:
@@ -326,12 +298,6 @@ def test_a_recipe_whose_numbers_this_processor_must_emulate_says_what_to_set(
         warnings.simplefilter("always")
         start(tmp_path, **{"model.dtype": dtype, "device": "cpu", "iterations": 1, "eval.n": 1})
     assert sum("set model.dtype=float32" in str(warning.message) for warning in found) == warned
-
-
-def test_a_warm_start_without_an_expert_says_how_to_do_without_and_leaves_no_run(tmp_path: Path) -> None:
-    with pytest.raises(TurnwiseError, match=r"has no expert for the recipe's warm start.*sft=none"):
-        start(tmp_path, **{"sft.tasks": 2})
-    assert not list(tmp_path.iterdir())
 
 
 def test_evaluation_tasks_must_not_be_training_tasks(tmp_path: Path) -> None:
@@ -529,13 +495,10 @@ def test_a_dry_run_shows_the_recipe_and_what_would_happen(tmp_path: Path, here: 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["train", "credit.nam=grpo"], "error: recipe"),
         (["train", "nowhere.toml"], "no recipe"),
-        (["train", "--resume", "."], "is not a run"),
         (["train", "."], "is a folder, not a recipe"),
         (["sft", "recipe.toml"], "no [sft] section"),
         (["eval"], "nothing to evaluate"),
-        (["eval", "--agent", "exprt", "--env", "household"], "Did you mean 'expert'"),
         (["eval", "--agent", "expert", "--env", BANDIT], "no expert"),
         (["eval", "."], "neither a run"),
     ],
@@ -544,11 +507,6 @@ def test_a_mistake_on_the_command_line_is_one_line_and_exit_code_two(tmp_path: P
     (tmp_path / "recipe.toml").write_text("iterations = 3\n[model.tiny]\nlayers = 2\n")
     done = here(*arguments)
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
-
-
-def test_every_key_of_a_recipe_is_explained_on_the_command_line(here: Cli) -> None:
-    done = here("train", "--help-config")
-    assert done.returncode == 0 and "credit.name" in done.stdout and "learner.kl_stop" in done.stdout
 
 
 def test_a_run_needs_nothing_that_only_posix_has(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from turnwise.cli.shared import Overrides, Prompts, Reply, RewardName, Trust
+from turnwise.cli.shared import Overrides, Prompts, Reply, RewardName, Trust, recipe_and_overrides
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.terminal import only_results, say
 
@@ -57,58 +57,33 @@ def evaluate(
     trust: Trust = False,
 ) -> None:
     """Measure success on a fixed panel of tasks."""
-    served = {"engine.name": engine or ("openai" if url else None), "engine.url": url, "engine.model": model}
-    changes = {key: value for key, value in served.items() if value is not None}
-    common = (agent, env, split, n, seed, temperature, repeats, as_json, save, trials, examples)
-    measure(source, overrides or [], changes, *common, prompts, reward, reply)
-
-
-def measure(
-    source: str | None,
-    overrides: list[str],
-    changes: dict[str, Any],
-    agent: str | None,
-    env: str | None,
-    split: str | None,
-    n: str | None,
-    seed: int | None,
-    temperature: float | None,
-    repeats: int | None,
-    as_json: bool,
-    save: str | None = None,
-    trials: int = 3,
-    examples: int = 0,
-    prompts: str | None = None,
-    reward: str | None = None,
-    reply: str | None = None,
-) -> None:
-    """`turnwise eval`."""
-    from turnwise.recipe.reading import is_override, parse_override
+    from turnwise.recipe.reading import parse_override
     from turnwise.report.progress import reporter
+    from turnwise.setup.arguments import Given
     from turnwise.setup.early import look, names_server, read_source
     from turnwise.util.console import Console
 
+    source, texts = recipe_and_overrides(source, overrides)
+    served = {"engine.name": engine or ("openai" if url else None), "engine.url": url, "engine.model": model}
     with only_results():
-        if source is not None and is_override(source):
-            overrides, source = [source, *overrides], None
-        changes = dict(parse_override(text) for text in overrides) | changes
+        changes = dict(parse_override(text) for text in texts) | {key: value for key, value in served.items() if value is not None}
         size = panel_size(n)
-        common: dict[str, Any] = {"env": env, "split": split, "n": size, "seed": seed, "temperature": temperature, "repeats": repeats}
-        common["reporter"] = reporter(Console(stderr=True))  # standard output contains only the result
+        shown = reporter(Console(stderr=True))  # standard output contains only the result
         if prompts is None and (agent in PROMPTED or (agent is None and (source is not None or names_server(changes)))):
-            named = read_source(source, env, changes)
+            named = read_source(source, Given(env), changes)
             if named.run is None:  # a run has its own environment
                 look(named.config)
         if agent in PROMPTED:
             from turnwise.evaluation import baselines
 
-            result = baselines.evaluate(agent, source, trials=trials, examples=examples, **common, **changes)
+            common: dict[str, Any] = {"env": env, "split": split, "n": size, "seed": seed, "temperature": temperature, "repeats": repeats}
+            result = baselines.evaluate(agent, source, trials=trials, examples=examples, reporter=shown, **common, **changes)
         elif agent is not None:
             config = player_config(agent, source, env, changes)
             from turnwise.evaluation.players import evaluate_player
 
             whole = None if size == "all" else size
-            result = evaluate_player(agent, config, split, whole, seed or 0, repeats or 1, common["reporter"])
+            result = evaluate_player(agent, config, split, whole, seed or 0, repeats or 1, shown)
         elif source is None and not names_server(changes):
             raise TurnwiseError(
                 "nothing to evaluate: give a run, a model folder or a recipe (with --agent plain|react|reflexion for prompting only); "
@@ -117,14 +92,13 @@ def measure(
             )
         else:
             from turnwise.runs.reporter import heartbeat
-            from turnwise.setup.arguments import Given
 
-            common["reporter"].phase("loading torch")
-            with heartbeat(common["reporter"]):
+            shown.phase("loading torch")
+            with heartbeat(shown):
                 from turnwise import api
 
             given = Given(env, reward, None, prompts, reply)
-            result = api.evaluate_given(source, given, changes, split, size, seed, temperature, repeats, common["reporter"])
+            result = api.evaluate_given(source, given, changes, split, size, seed, temperature, repeats, shown)
     hand_out(result, save, as_json)
 
 

@@ -6,15 +6,13 @@ from typing import Annotated
 
 import typer
 
-from turnwise.cli.shared import Overrides
+from turnwise.cli.shared import Overrides, Recipe, recipe_and_overrides
 
 CARDS = (12, 16, 24, 40, 48, 80, 141)
 
 
 def fit(
-    recipe: Annotated[
-        str | None, typer.Argument(help="A recipe: a TOML file, or the name of one that comes with Turnwise. Default: the quickstart.")
-    ] = None,
+    recipe: Recipe = None,
     overrides: Overrides = None,
     memory: Annotated[float | None, typer.Option(help="Gigabytes (10^9 bytes) of the GPU. Default: one line for each of several.")] = None,
     model: Annotated[
@@ -27,15 +25,14 @@ def fit(
     from turnwise.planner.fit import GB, check_models, check_options, find, shape_given
     from turnwise.planner.small_gpu import MOST
     from turnwise.planner.tables import overview, print_json, show
-    from turnwise.recipe.reading import is_override, shipped_recipe
+    from turnwise.recipe.reading import shipped_recipe
     from turnwise.recipe.schema import Config
     from turnwise.util.errors import TurnwiseError
 
-    if recipe is not None and is_override(recipe):
-        overrides, recipe = [recipe, *(overrides or [])], None
+    recipe, changes = recipe_and_overrides(recipe, overrides)
     if memory is not None and not 0 < memory <= MOST:
         raise TurnwiseError(f"--memory takes gigabytes above 0 and up to {MOST:,}, not {memory:g}")
-    config = Config.load(recipe or str(shipped_recipe("quickstart")), overrides or [])
+    config = Config.load(recipe or str(shipped_recipe("quickstart")), changes)
     check_options(config)
     check_models(config, model)
     shape = shape_given(model) if model is not None else None

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from turnwise.cli.shared import Overrides, Trust
+from turnwise.cli.shared import Overrides, Trust, recipe_and_overrides
 from turnwise.util.errors import TurnwiseError
 
 
@@ -17,12 +17,11 @@ def sft(
 ) -> None:
     """Run only the supervised warm start of a recipe: learn from the environment's expert."""
     from turnwise.cli.train import start
-    from turnwise.recipe.reading import is_override, shipped_recipe
+    from turnwise.recipe.reading import shipped_recipe
     from turnwise.recipe.schema import Config
 
-    if recipe is not None and is_override(recipe):
-        overrides, recipe = [recipe, *(overrides or [])], None
+    recipe, changes = recipe_and_overrides(recipe, overrides)
     source = recipe or str(shipped_recipe("quickstart"))
-    if Config.load(source, overrides or []).sft is None:
+    if Config.load(source, changes).sft is None:
         raise TurnwiseError(f"recipe {source} has no [sft] section, so there is no warm start to run. Set its size: sft.tasks=256")
-    raise typer.Exit(start(source, [*(overrides or []), "iterations=0"], None, None, False))
+    raise typer.Exit(start(source, [*changes, "iterations=0"], None, None, False))

@@ -28,6 +28,20 @@ Reply = Annotated[
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Overrides of the recipe, for example credit.name=grpo.")]
 
 
+Recipe = Annotated[
+    str | None, typer.Argument(help="A recipe: a TOML file, or the name of one that comes with Turnwise. Default: the quickstart.")
+]
+
+
+def recipe_and_overrides(recipe: str | None, overrides: list[str] | None) -> tuple[str | None, list[str]]:
+    """A recipe and its overrides, of which the first may be in the position of the recipe."""
+    from turnwise.recipe.reading import is_override
+
+    if recipe is not None and is_override(recipe):
+        return None, [recipe, *(overrides or [])]
+    return recipe, list(overrides or [])
+
+
 def ask_about(folder: Any, code: Any) -> bool:
     """Ask the user whether code of a run folder from elsewhere may run. Without a terminal the answer is no."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
+from turnwise.cli.shared import Recipe
+
 
 def sweep(
-    recipe: Annotated[
-        str | None, typer.Argument(help="A recipe: a TOML file, or the name of one that comes with Turnwise. Default: the quickstart.")
-    ] = None,
+    recipe: Recipe = None,
     values: Annotated[
         list[str] | None,
         typer.Argument(

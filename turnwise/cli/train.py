@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnwise.cli.shared import INTERRUPTED, Overrides, Prompts, Reply, RewardName, Trust
+from turnwise.cli.shared import INTERRUPTED, Overrides, Prompts, Recipe, Reply, RewardName, Trust, recipe_and_overrides
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.terminal import command, say
 from turnwise.util.version import VERSION
@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 
 def train(
-    recipe: Annotated[
-        str | None,
-        typer.Argument(help="A recipe: a TOML file, or the name of one that comes with Turnwise. Default: the quickstart."),
-    ] = None,
+    recipe: Recipe = None,
     overrides: Overrides = None,
     env: Annotated[str | None, typer.Option(help="Train on this environment; your own class: path/to/my_env.py:MyEnv.")] = None,
     prompts: Prompts = None,
@@ -59,15 +56,14 @@ def start(
     if not dry_run:
         say(f"turnwise {VERSION}")  # before anything that takes time
     from turnwise.recipe.merging import unread
-    from turnwise.recipe.reading import is_override, parse_override, shipped_recipe
+    from turnwise.recipe.reading import parse_override, shipped_recipe
     from turnwise.runs.folder import CONFIG, Run
     from turnwise.setup.arguments import Given, changes_of, read_config
     from turnwise.setup.early import look
     from turnwise.setup.resume import resumed_config
     from turnwise.util.lock import in_use, is_held
 
-    if recipe is not None and is_override(recipe):  # the first override is in the position of a recipe
-        overrides, recipe = [recipe, *overrides], None
+    recipe, overrides = recipe_and_overrides(recipe, overrides)
     given, typed = Given(env, reward, None, prompts, reply), dict(parse_override(text) for text in overrides)
     if resume is not None and recipe:
         raise TurnwiseError(f"a resumed run keeps its recipe: give either --resume RUN or {recipe}, not both")

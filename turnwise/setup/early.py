@@ -20,41 +20,47 @@ from turnwise.recipe.names import pieces
 from turnwise.recipe.reading import is_recipe, shipped_recipes
 from turnwise.recipe.schema import Config
 from turnwise.runs.folder import CONFIG, Run
+from turnwise.runs.result import Result
 from turnwise.runs.trackers import make_trackers
+from turnwise.setup.arguments import Given, RecipeLike, read_config
 from turnwise.util.errors import MissingExtra, TurnwiseError
 from turnwise.util.hub import at_hand, find_model
 
 
 class Source(NamedTuple):
-    """What is evaluated or watched: its config, and the run that it is."""
+    """What is evaluated or watched: its config, and the run or the model folder that it is."""
 
     config: Config
     run: Run | None = None
+    model: Path | None = None
 
 
-def read_source(source: str | Path | None, env: str | None, overrides: Mapping[str, Any]) -> Source:
+def read_source(source: RecipeLike | Result | None, given: Given, overrides: Mapping[str, Any]) -> Source:
     """A run, a model folder with the defaults, a recipe with the model that it names, or a server. Nothing that it names is run."""
-    changes: dict[str, Any] = dict(overrides) | ({"env.name": env} if env is not None else {})
+    says_environment = given.env is not None or given.prompts is not None or "env.name" in overrides
     if source is None:
-        if not names_server(changes):
+        if not names_server(overrides):
             raise TurnwiseError("nothing to evaluate: give a run, a model folder, a recipe, or a server (engine.name=openai)")
-        if env is None and "env.name" not in changes:
+        if not says_environment:
             raise TurnwiseError("say which environment the server's model should play (env=…)")
-        return Source(Config.load(None, changes))
-    path = Path(source)
+        return Source(read_config(None, given, overrides))
+    if isinstance(source, Mapping | Config):
+        return Source(read_config(source, given, overrides))
+    path = source.folder if isinstance(source, Result) else Path(source)
     if is_recipe(path):
-        return Source(Config.load(path, changes))
+        return Source(read_config(path, given, overrides))
     if (path / CONFIG).is_file():
-        return Source(Config.load(path / CONFIG, changes), run=Run.open(path))
+        run = Run.open(path)
+        return Source(read_config(path / CONFIG, given, overrides), run=run)
     if not (path / "config.json").is_file():
         what = "there is no such folder" if not path.exists() else f"it is neither a run (no {CONFIG}) nor a model folder (no config.json)"
         raise TurnwiseError(
             f"{path}: {what}. What can play: a run's folder, a model's folder, a recipe, or `random` and `expert`. "
             f"Recipes that come with Turnwise: {', '.join(shipped_recipes())}"
         )
-    if env is None:
+    if given.env is None and given.prompts is None:
         raise TurnwiseError(f"{path} is a model: say which environment it should play (env=…)")
-    return Source(Config.load(None, {"model.path": str(path), **changes}))
+    return Source(read_config(None, given, overrides, **{"model.path": str(path)}), model=path)
 
 
 def names_server(overrides: Mapping[str, Any]) -> bool:
@@ -78,7 +84,7 @@ def look_at_player(agent: str, env: str | None, options: Mapping[str, Any]) -> N
     """The same for the player: a run or a model, or `random`, `scripted` and `expert`, which need an environment."""
     changes = {f"env.options.{key}": value for key, value in options.items()}
     if agent not in PLAYERS:
-        source = read_source(agent, env, changes)
+        source = read_source(agent, Given(env), changes)
         if source.run is None:  # a run contains what it names
             look(source.config)
     elif env is not None:

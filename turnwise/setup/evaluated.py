@@ -15,14 +15,13 @@ from turnwise.data.rollouts import Stop
 from turnwise.data.tasks import TaskSet
 from turnwise.learn import checkpoint
 from turnwise.learn.auxiliary.models import export as write_further
-from turnwise.recipe.reading import is_recipe
 from turnwise.recipe.schema import Config
 from turnwise.recipe.writing import content_hash
-from turnwise.runs.folder import CONFIG, Run
+from turnwise.runs.folder import Run
 from turnwise.runs.result import Result
-from turnwise.setup.arguments import Given, RecipeLike, read_config
+from turnwise.setup.arguments import Given, RecipeLike
 from turnwise.setup.build import LoadedModel, build_models, build_policy, load_model
-from turnwise.setup.early import names_server
+from turnwise.setup.early import read_source
 from turnwise.setup.environment import PANEL, panel_of, recipe_panel
 from turnwise.setup.resume import why_no_checkpoint
 from turnwise.util.errors import TurnwiseError
@@ -38,34 +37,13 @@ def source_config(
     trust: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> tuple[Config, Path | None]:
-    """The config and the model folder that `evaluate` means: a run's own, a model folder with the defaults, a recipe with the model that
-    it names, or a server. Code that a run from elsewhere names is imported only if it is trusted."""
-    given = given or Given()
-
-    def resolved(recipe: RecipeLike | None, **more: Any) -> Config:
-        return read_config(recipe, given, overrides, **more)
-
-    if source is None:
-        if not names_server(overrides):
-            raise TurnwiseError("nothing to evaluate: give a run, a model folder, a recipe, or a server (engine.name=openai)")
-        if given.env is None and given.prompts is None and "env.name" not in overrides:
-            raise TurnwiseError("say which environment the server's model should play (env=…)")
-        return resolved(None), None
-    if isinstance(source, Mapping | Config):
-        return resolved(source), None
-    path = source.folder if isinstance(source, Result) else Path(source)
-    if is_recipe(path):
-        return resolved(path).trusted(trust), None
-    if (path / CONFIG).is_file():
-        run = Run.open(path)
-        config = resolved(path / CONFIG).trusted(trust, run.folder)
-        keep_code(path, config.model_dump(mode="json"), say, write=False)
-        return config, model_of(run, config) if config.engine.declared.in_process else None
-    if not (path / "config.json").is_file():
-        raise TurnwiseError(f"{path} is neither a run (no {CONFIG}) nor a model folder (no config.json)")
-    if given.env is None and given.prompts is None:
-        raise TurnwiseError(f"{path} is a model: say which environment it should play (env=…)")
-    return resolved(None, **{"model.path": str(path)}), path
+    """The config and the model folder that `evaluate` means. Code that a run from elsewhere names is imported only if it is trusted."""
+    config, run, model = read_source(source, given or Given(), overrides)
+    config = config.trusted(trust, run.folder if run is not None else None)
+    if run is None:
+        return config, model
+    keep_code(run.folder, config.model_dump(mode="json"), say, write=False)
+    return config, model_of(run, config) if config.engine.declared.in_process else None
 
 
 def model_of(run: Run, config: Config) -> Path:
