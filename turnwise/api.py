@@ -23,8 +23,8 @@ from turnwise.learn.saving import write_folder
 from turnwise.planner.small_gpu import for_this_gpu, keep_choice, limited, prepare_allocator
 from turnwise.recipe.schema import Config, overridden
 from turnwise.recipe.writing import content_hash, to_toml
+from turnwise.report.closing import summarise_run
 from turnwise.report.progress import default_reporter
-from turnwise.report.summary import summarise_run
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.reporter import Reporter, heartbeat
 from turnwise.runs.result import Result
@@ -171,7 +171,7 @@ def _train(config: Config, run: Run, reporter: Reporter) -> Result:
             if finished:
                 training.learner.save_model(run.model)
     metrics = run.metrics()
-    summary = summarise_run(metrics, state, config, run, len(training.evaluate.panel)) | {
+    summary = summarise_run(metrics, state, config, len(training.evaluate.panel)) | {
         "config_hash": content_hash(config),
         "finished": finished,
     }

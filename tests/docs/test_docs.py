@@ -198,11 +198,6 @@ def test_examples_run(page: Path, line: int, code: str, tmp_path: Path, monkeypa
     assert scope.keys() - {"__name__", "__builtins__"}, "an example that is said to run makes something"
 
 
-@pytest.mark.parametrize("page", [ALGORITHMS, ROLLOUTS], ids=name_of)
-def test_pages_about_credit_have_examples_that_run(page: Path) -> None:
-    assert re.search(r"^```python\n# runs$", page.read_text(), re.MULTILINE)
-
-
 def anchors_of(page: Path) -> set[str]:
     """The names that headings get in a link."""
     headings = re.findall(r"^#{1,6} (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)

@@ -23,8 +23,8 @@ from turnwise.pages.packed import PackedLines
 from turnwise.pages.pictures import png
 from turnwise.pages.reasons import signed
 from turnwise.pages.run_list import RunList
-from turnwise.pages.tail import news
 from turnwise.runs.folder import Run
+from turnwise.runs.tail import news
 
 
 @pytest.fixture

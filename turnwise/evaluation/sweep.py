@@ -28,6 +28,7 @@ from turnwise.recipe.schema import Config
 from turnwise.recipe.writing import content_hash, to_toml, toml_value
 from turnwise.runs.folder import CONFIG, SUMMARY
 from turnwise.runs.metrics import METRICS
+from turnwise.runs.tail import news
 from turnwise.setup.early import check_trainable
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
@@ -58,12 +59,16 @@ class Job:
     started: float = 0.0
     seconds: float = 0.0
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    after: int = 0  # what was read of its metrics: see runs/tail.py
+    mark: int = 0
     first_line: tuple[float, int] | None = None  # when this process logged its first line, and of which iteration
 
     def look(self) -> None:
-        """Its progress, from the last lines of its metrics."""
+        """Its progress, from the new lines of its metrics."""
         before = self.iteration, self.success
-        for line in last_lines(self.folder / METRICS):
+        new = news(self.folder / METRICS, self.after, self.mark)
+        self.after, self.mark = new.after, new.mark
+        for line in new.lines:
             self.iteration = int(line.get("iteration", self.iteration))
             if "eval/success" in line:
                 self.success, self.measured = line["eval/success"], self.iteration
@@ -273,27 +278,8 @@ def _read(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def last_lines(path: Path, most: int = 1 << 16) -> list[dict[str, Any]]:
-    """The last complete lines of a file of JSON lines, without reading all of it."""
-    records = []
-    for line in _tail(path, most).split(b"\n")[1 if path.exists() and path.stat().st_size > most else 0 :]:
-        try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue  # the line that is being written, and the empty one at the end
-    return records
-
-
 def last_words(path: Path) -> str:
     """The last message of a process: the line that names its error, without the progress before it."""
-    lines = [line.strip() for line in _tail(path, 1 << 14).decode("utf-8", "replace").splitlines() if line.strip()]
+    text = path.read_bytes()[-(1 << 14) :].decode("utf-8", "replace") if path.exists() else ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:400] if lines else ""
-
-
-def _tail(path: Path, most: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - most))
-            return file.read()
-    except FileNotFoundError:
-        return b""

@@ -27,15 +27,13 @@ from turnwise.data.images import without_marks
 from turnwise.methods.settings import CREDIT
 from turnwise.pages.batch import PARTS, Batch, texts_of
 from turnwise.pages.call_tree import call_tree
-from turnwise.pages.names import readable
 from turnwise.pages.pictures import png, take_screenshots
 from turnwise.pages.reasons import why
-from turnwise.pages.recipe import recipe_of
-from turnwise.pages.run_list import RunList, read_recipe
-from turnwise.pages.settings import chosen, settings_of
-from turnwise.pages.tail import news
+from turnwise.pages.run_list import RunList, read_recipe, readable
+from turnwise.pages.settings import chosen, recipe_of, settings_of
 from turnwise.runs.folder import Run
 from turnwise.runs.metrics import METRICS
+from turnwise.runs.tail import news
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.jsonable import json_value
 

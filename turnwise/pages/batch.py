@@ -22,8 +22,8 @@ from turnwise.credit.gigpo import visit_weights
 from turnwise.credit.segments import episode_returns, segment_count, segment_sum, trajectory_groups
 from turnwise.data.anchors import Ints
 from turnwise.data.rollouts import Floats, Rollouts
-from turnwise.pages.names import readable
 from turnwise.pages.packed import PackedLines
+from turnwise.pages.run_list import readable
 from turnwise.runs.folder import Run
 from turnwise.util.errors import TurnwiseError
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from turnwise.pages.batch import Batch
-from turnwise.pages.names import readable
+from turnwise.pages.run_list import readable
 
 LONGEST_WORDS = 100  # characters of a call that the tree shows
 

@@ -6,9 +6,8 @@ import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
-from turnwise.pages.names import readable
 from turnwise.pages.report import ATTEMPTS, write_report
-from turnwise.pages.run_list import RunList
+from turnwise.pages.run_list import RunList, readable
 from turnwise.pages.server import PORT, Server
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.terminal import say

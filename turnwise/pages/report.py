@@ -15,8 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from turnwise.pages.answers import Answers, as_json
-from turnwise.pages.names import distinct, readable
-from turnwise.pages.run_list import RunList
+from turnwise.pages.run_list import RunList, distinct, readable
 from turnwise.pages.server import PAGE, STYLE, script, static
 from turnwise.pages.settings import settings_of
 from turnwise.util.errors import TurnwiseError

@@ -1,7 +1,7 @@
 """The list of runs, one line each: settings, progress and success.
 
-A run is identified by its path under the folder that is shown. A requested name is only looked up among those found, so no name leads out
-of that folder.
+A run is identified by its path under the folder that is shown, as a text that a browser can show and send back. A requested name is only
+looked up among those found, so no name leads out of that folder.
 """
 
 from __future__ import annotations
@@ -19,15 +19,28 @@ from typing import Any
 
 from turnwise.credit import parts
 from turnwise.methods.settings import CREDIT
-from turnwise.pages.names import distinct, readable
-from turnwise.pages.tail import news
 from turnwise.runs.folder import CONFIG, SUMMARY, Run
 from turnwise.runs.metrics import METRICS
+from turnwise.runs.tail import news
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside
 
 DEEPEST = 4  # folders below the one that is shown in which runs are looked for
 QUIET = 300.0  # seconds without activity after which a run counts as stopped; longer if its iterations are long
+
+
+def readable(name: Any) -> str:
+    """A name as valid Unicode: bytes that are not UTF-8, which file systems allow, and halves of surrogate pairs are escaped."""
+    return str(name).encode("utf-8", "backslashreplace").decode()
+
+
+def distinct(name: str, taken: Any) -> str:
+    """The name or, if it is taken, the name with the first number that makes it unique."""
+    number, found = 1, name
+    while found in taken:
+        number += 1
+        found = f"{name} ({number})"
+    return found
 
 
 @dataclass

@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 from rich.console import Group as Rendered
 
-from turnwise.report.efficiency import Cost, Curve, cost_until, mean_curve
+from turnwise.report.efficiency import Cost, Curve, Track, TypeOfTask, check_metrics, cost_until, mean_curve, tracks, types
 from turnwise.report.groups import Group, also_differ, grouped
 from turnwise.report.tables import wide_console
-from turnwise.report.tracks import Track, TypeOfTask, check_metrics, tracks, types
 from turnwise.runs.records import Record, find, read
 from turnwise.util import statistics
 from turnwise.util.errors import TurnwiseError
