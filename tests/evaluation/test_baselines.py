@@ -14,7 +14,7 @@ from test_eval_server import COUNTER, served
 from train_cases import start
 
 from turnwise import TurnwiseError
-from turnwise.evaluation.baselines import LONGEST_NOTE, evaluate, shortened, with_notes
+from turnwise.evaluation.baselines import evaluate
 
 NOTE = "Next time I add one in every turn."
 
@@ -94,14 +94,6 @@ def test_a_long_attempt_is_cut_to_what_fits_before_it_is_asked_about() -> None:
         evaluate("reflexion", env=COUNTER, n=1, trials=2, **served(server.url, **changes))
         [text] = [said(body) for _, body, _ in server.seen if "Write the note alone." in said(body)]
     assert "as far as it can be shown" in text and "Turn 12:" in text and "Turn 1:" not in text
-
-
-def test_notes_are_short_and_of_the_newest() -> None:
-    assert shortened("<think>hm</think>\n do\n this ") == "do this"
-    assert len(shortened("word " * 1000)) <= LONGEST_NOTE + 2
-    assert with_notes("Rules.", []) == "Rules."
-    text = with_notes("", ["a1", "b2", "c3", "d4"])
-    assert "a1" not in text and text.index("b2") < text.index("d4")
 
 
 @pytest.mark.parametrize("agent", ["plain", "react", "reflexion"])

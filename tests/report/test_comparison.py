@@ -23,7 +23,7 @@ from turnwise import TurnwiseError
 from turnwise.cli.app import app
 from turnwise.recipe.schema import Config
 from turnwise.report.comparison import pair_of
-from turnwise.report.efficiency import cost_until, mean_curve
+from turnwise.report.efficiency import mean_curve
 from turnwise.report.groups import grouped, label_keys
 from turnwise.report.tables import latex, quarters
 from turnwise.runs.records import Panel, Point, Record
@@ -169,16 +169,6 @@ def test_cost_until_a_target_counts_runs_that_never_got_there(tmp_path: Path) ->
         tw.compare(tmp_path, target=60)
 
 
-def test_a_median_is_a_number_only_where_more_than_half_got_there() -> None:
-    def curve(reached: int | None) -> list[Point]:
-        return [Point(i, float(reached is not None and i >= reached), 10.0 * i, 0, 0) for i in range(0, 50, 10)]
-
-    cost = cost_until([curve(10), curve(30), curve(None)], 0.5)
-    assert cost is not None and cost.reached == 2 and cost.median["iteration"] == 30 and math.isinf(cost.most["turns"])
-    half = cost_until([curve(10), curve(None)], 0.5)
-    assert half is not None and math.isinf(half.median["iteration"]) and half.least["iteration"] == 10
-
-
 def test_where_seeds_tie_the_band_is_the_interval_over_tasks_and_never_without_width() -> None:
     tied = [
         [Point(0, 0.5, 0, 0, 0, 0.3, 0.7), Point(1, 0.2, 0, 0, 0, 0.1, 0.4)],
@@ -200,14 +190,6 @@ def test_of_one_run_the_interval_over_tasks_is_that_of_its_evaluation(tmp_path: 
     share = Share.over_tasks((f"task-{i // 10}", success) for i, success in enumerate(won))
     assert group.over_tasks == pytest.approx(share.interval) and share.rate == group.success == 0.625
     assert share.interval[1] - share.interval[0] > 0.5, "four tasks say little, however often they are attempted"
-
-
-def test_tasks_that_all_end_alike_are_no_proof_that_others_do(tmp_path: Path) -> None:
-    for name in ("gigpo", "grpo"):
-        write_run(tmp_path, name, {20: GOOD}, **{"credit.name": name})
-    (pair,) = tw.compare(tmp_path).pairs
-    assert pair.over_tasks is not None and pair.over_tasks.p == 1.0 and pair.over_tasks.interval is not None
-    assert pair.over_tasks.interval[0] < -0.1 and pair.over_tasks.interval[1] > 0.1
 
 
 def test_tests_over_tasks_count_scenarios_where_tasks_are_variants_of_them(tmp_path: Path) -> None:

@@ -16,31 +16,14 @@ from turnwise.report import warnings
 
 COUNTER = f"{ROOT / 'tests' / 'support' / 'counter_env.py'}:Counter"
 TERM = "def brief(turn, transition, trajectory):\n    return -0.1\n"
-NUMBERS = {
-    "env.name": "numberline",
-    "env.tasks": 18,
-    "env.max_turns": 4,
-    "agent.max_prompt_tokens": 400,
-    "model.tiny.max_length": 512,
-}
+ROOMY = {"agent.max_prompt_tokens": 400, "model.tiny.max_length": 512}
+NUMBERS = {**ROOMY, "env.name": "numberline", "env.tasks": 18, "env.max_turns": 4}
 KINDS: dict[str, dict[str, Any]] = {
-    "plain": {
-        "eval.every": 1,
-        "agent.prompt": "think",
-        "agent.context": "window",
-        "agent.max_prompt_tokens": 400,
-        "model.tiny.max_length": 512,
-    },
+    "plain": {**ROOMY, "eval.every": 1, "agent.prompt": "think", "agent.context": "window"},
     "several steps, the engine's log-probs": {"learner.minibatches": 2, "learner.old_logprobs": "auto", "objective.dual_clip": 3.0},
     "credit of 0 is left out": {"learner.skip_zero_credit": True, "credit.omega": 0.0, "collect.groups": 8, "collect.group_size": 2},
     "value head": {"credit.name": "gae", "learner.value.level": "turn", "objective.kl": "reward"},
-    "KL in the loss, stopped early": {
-        "objective.kl": "loss",
-        "learner.kl_stop": 1e-9,
-        "learner.epochs": 2,
-        "learner.minibatches": 2,
-        "learner.lr": 0.01,
-    },
+    "KL in the loss, stopped early": {"objective.kl": "loss", "learner.kl_stop": 1e-9, "learner.epochs": 2, "learner.lr": 0.01},
     "dynamic sampling": {"plan.name": "dynamic", "engine.name": "transformers"},
     "filtered groups": {"plan.name": "filtered", "plan.zero": True},
     "resampled batches": {"plan.name": "gpg", "plan.attempts": 2},
@@ -65,13 +48,12 @@ KINDS: dict[str, dict[str, Any]] = {
             "file": [{"prompt": str(number), "split": "train" if number < 4 else "valid"} for number in range(6)],
         },
         "env.tasks": 4,
-        "agent.max_prompt_tokens": 400,
-        "model.tiny.max_length": 512,
+        **ROOMY,
     },
 }
 LEARNED = {"token.old_logprob", "token.ref_logprob"}  # what the learner itself gives an objective; methods bring the rest
 KINDS |= {
-    f"objective {entry.name}": {"objective.name": entry.name}
+    f"objective {entry.name}": {"objective.name": entry.name, "iterations": 1}
     for entry in objectives.algorithms
     if entry.name != "clip" and set(entry.needs) <= LEARNED
 }

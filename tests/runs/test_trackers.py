@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
 from launching import Launched
 from train_cases import TINY, start, wait_for
 
@@ -20,7 +18,7 @@ import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.recipe.schema import Config
 from turnwise.runs.reporter import Reporter
-from turnwise.runs.trackers import Trackers, known, make_trackers
+from turnwise.runs.trackers import known, make_trackers
 from turnwise.util.errors import MissingExtra
 
 OWN = """
@@ -132,19 +130,6 @@ def test_wrong_trackers_and_options_are_named(tmp_path: Path, notebook: str) -> 
         make_trackers([notebook.replace("Notebook", "Path")])
 
 
-def test_a_tracker_that_cannot_start_says_so_at_once(tmp_path: Path) -> None:
-    class Shut:
-        def open(self, folder: Path, config: Any) -> None:
-            raise ConnectionError("no route")
-
-        def log(self, step: int, metrics: Any) -> None: ...
-
-        def close(self) -> None: ...
-
-    with pytest.raises(TurnwiseError, match="'shut' cannot start: ConnectionError: no route"):
-        Trackers(tmp_path, {"shut": Shut()}).open({})
-
-
 def event_scalars(folder: Path) -> list[tuple[str, int, float]]:
     """Every scalar of every event file, as it was written."""
     pytest.importorskip("tensorboard")
@@ -191,11 +176,3 @@ def trackio_steps(folder: Path) -> list[int]:
     [path] = folder.glob("turnwise*.db")
     with sqlite3.connect(path) as database:
         return sorted(step for (step,) in database.execute("SELECT step FROM metrics"))
-
-
-def test_the_tracker_in_the_page_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    [code] = re.findall(r'^```python\n(""".*?class Pager.*?)^```$', (ROOT / "docs" / "recipes.md").read_text(), re.MULTILINE | re.DOTALL)
-    (tmp_path / "pager.py").write_text(code)
-    name = f"{tmp_path / 'pager.py'}:Pager"
-    result = start(tmp_path, iterations=1, **{"run.trackers": [name], "run.tracker_options": {name: {"line": 0.0}}})
-    assert "try: " in capsys.readouterr().out and result.summary["finished"]

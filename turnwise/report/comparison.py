@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from rich.console import Group as Rendered
 
+from turnwise.report import tables
 from turnwise.report.efficiency import Cost, Curve, Track, TypeOfTask, check_metrics, cost_until, mean_curve, tracks, types
 from turnwise.report.groups import Group, also_differ, grouped
-from turnwise.report.tables import wide_console
 from turnwise.runs.records import Record, find, read
 from turnwise.util import statistics
-from turnwise.util.errors import TurnwiseError
+from turnwise.util.errors import MissingExtra, TurnwiseError
 from turnwise.util.files import write_text_atomically
 from turnwise.util.statistics import Interval
 from turnwise.util.terminal import say
@@ -107,19 +107,13 @@ class Comparison:
 
     def table(self) -> Rendered:
         """For a terminal: give it to rich's `print`."""
-        from turnwise.report import tables
-
         return tables.to_rich(self)
 
     def to_markdown(self) -> str:
-        from turnwise.report import tables
-
         return tables.to_markdown(self)
 
     def to_latex(self) -> str:
         """Plain `tabular` environments, escaped; no package is needed."""
-        from turnwise.report import tables
-
         return tables.to_latex(self)
 
     def to_dict(self) -> dict[str, Any]:
@@ -136,14 +130,11 @@ class Comparison:
 
     def write(self, folder: str | Path) -> list[Path]:
         """comparison.md, .tex and .json, and the picture if matplotlib is installed."""
-        from turnwise.util.errors import MissingExtra
-
-        place = Path(folder)
         texts = {"md": self.to_markdown(), "tex": self.to_latex(), "json": self.to_json()}
-        written = [write_text_atomically(place / f"comparison.{kind}", text) for kind, text in texts.items()]
+        written = [write_text_atomically(Path(folder) / f"comparison.{kind}", text) for kind, text in texts.items()]
         if any(len(group.curve.iterations) > 1 for group in self.groups):
             try:
-                written.append(self.plot(place / "comparison.png"))
+                written.append(self.plot(Path(folder) / "comparison.png"))
             except MissingExtra as error:
                 self.notes.append(f"No picture: {error}")
         return written
@@ -397,7 +388,7 @@ def compare_command(
     written = comparison.write(out) if out is not None else []
     written += [comparison.plot(picture)] if picture is not None else []
     if form == "table":
-        wide_console().print(comparison.table())
+        tables.wide_console().print(comparison.table())
     else:
         say({"markdown": comparison.to_markdown, "latex": comparison.to_latex, "json": comparison.to_json}[form](), end="")
     for path in written:
