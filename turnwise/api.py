@@ -25,9 +25,8 @@ from turnwise.recipe.schema import Config, overridden
 from turnwise.recipe.writing import content_hash, to_toml
 from turnwise.report.closing import summarise_run
 from turnwise.report.progress import default_reporter
-from turnwise.runs.folder import CONFIG, Run
+from turnwise.runs.folder import CONFIG, Result, Run
 from turnwise.runs.reporter import Reporter, heartbeat
-from turnwise.runs.result import Result
 from turnwise.runs.trackers import Trackers, make_trackers
 from turnwise.setup.arguments import CreditLike, EnvLike, Given, PromptsLike, RecipeLike, ReplyFunction, RewardLike, as_recipe
 from turnwise.setup.early import check_trainable

@@ -31,21 +31,7 @@ def served(url: str, **changes: Any) -> dict[str, Any]:
 def test_a_served_model_is_measured_on_a_panel_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: Cli) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     with serving(adds) as server:
-        asked = [
-            "--engine",
-            "openai",
-            "--url",
-            server.url,
-            "--model",
-            "a-model",
-            "--env",
-            COUNTER,
-            "--split",
-            "valid",
-            "--n",
-            "3",
-            "--json",
-        ]
+        asked = ["--engine", "openai", "--url", server.url, "--model", "a-model", "--env", COUNTER, "--n", "3", "--json"]
         done = here("eval", *asked)
         seen = server.seen
     assert done.returncode == 0, done.stderr

@@ -26,7 +26,7 @@ from turnwise.evaluation.sweep_values import points, read_axes
 from turnwise.recipe.reading import read_recipe
 from turnwise.recipe.schema import Config
 from turnwise.recipe.writing import content_hash, to_toml, toml_value
-from turnwise.runs.folder import CONFIG, SUMMARY
+from turnwise.runs.folder import CONFIG, SUMMARY, read_facts
 from turnwise.runs.metrics import METRICS
 from turnwise.runs.tail import news
 from turnwise.setup.early import check_trainable
@@ -143,7 +143,7 @@ def inspect(job: Job) -> None:
             "or give the sweep another one with --out"
         )
     job.look()
-    summary = _read(job.folder / SUMMARY)
+    summary = read_facts(job.folder, SUMMARY)
     job.found = "finished" if summary.get("finished") and summary.get("config_hash") == content_hash(job.config) else "cut off"
     if job.found == "finished":
         job.state = "finished"
@@ -237,7 +237,7 @@ class Sweep:
         assert job.process is not None
         job.exit_code, job.seconds = job.process.returncode, time.monotonic() - job.started
         job.look()
-        if job.exit_code == 0 and _read(job.folder / SUMMARY).get("finished"):
+        if job.exit_code == 0 and read_facts(job.folder, SUMMARY).get("finished"):
             job.state = "finished"
         elif interrupted:
             job.state, job.message = "stopped", "saved; start the sweep again to continue"
@@ -256,26 +256,16 @@ class Sweep:
 
     def write(self) -> None:
         """sweep.json: the arguments and the status of each run. Runs of earlier sweeps in the same folder stay listed."""
-        path = self.folder / SWEEP
         mine = {job.name: job.to_dict() for job in self.jobs}
-        before = [entry for entry in _read(path).get("runs", []) if entry.get("name") not in mine]
+        before = [entry for entry in read_facts(self.folder, SWEEP).get("runs", []) if entry.get("name") not in mine]
         text = json.dumps(self.head | {"runs": [*before, *mine.values()]}, indent=2, default=str)
-        write_text_atomically(path, text + "\n")
+        write_text_atomically(self.folder / SWEEP, text + "\n")
 
     @property
     def exit_code(self) -> int:
         """0: all finished; 1: some failed; 130: interrupted."""
         states = {job.state for job in self.jobs}
         return 130 if states & {"stopped", "waiting"} else 1 if "failed" in states else 0
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """A JSON file of a sweep; empty if it is missing or incomplete."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def last_words(path: Path) -> str:

@@ -6,7 +6,6 @@ looked up among those found, so no name leads out of that folder.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import threading
@@ -19,7 +18,7 @@ from typing import Any
 
 from turnwise.credit import parts
 from turnwise.methods.settings import CREDIT
-from turnwise.runs.folder import CONFIG, SUMMARY, Run
+from turnwise.runs.folder import CONFIG, SUMMARY, Run, read_facts
 from turnwise.runs.metrics import METRICS
 from turnwise.runs.tail import news
 from turnwise.util.errors import TurnwiseError
@@ -116,7 +115,7 @@ class RunList:
 
     def card(self, name: str, folder: Path) -> dict[str, Any]:
         """What a list of runs shows of one: only texts and numbers, whatever the files contain."""
-        summary, recipe = read_summary(folder), read_recipe(folder)
+        summary, recipe = read_facts(folder, SUMMARY), read_recipe(folder)
         with self._lock:
             progress = self._progress.setdefault(name, Progress())
             progress.look(inside(folder, folder / METRICS))
@@ -174,14 +173,6 @@ def read_recipe(folder: Path) -> dict[str, Any]:
 def _parsed(path: Path, changed: int, size: int) -> dict[str, Any]:
     """Reading TOML takes a while, and a list of many runs is asked for again and again."""
     return tomllib.loads(path.read_text(encoding="utf-8"))
-
-
-def read_summary(folder: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(inside(folder, folder / SUMMARY).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, TurnwiseError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _number(value: Any) -> Any:

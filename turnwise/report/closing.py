@@ -12,8 +12,7 @@ from turnwise.collect.panel import Evaluation, Share
 from turnwise.recipe.schema import Config
 from turnwise.report.curves import draw_curve
 from turnwise.report.progress import duration
-from turnwise.runs.folder import CONFIG, Run
-from turnwise.runs.result import Result
+from turnwise.runs.folder import CONFIG, Result, Run
 from turnwise.setup.state import State
 from turnwise.util.console import Console
 from turnwise.util.errors import MissingExtra

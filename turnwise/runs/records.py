@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turnwise.runs.folder import CONFIG, SUMMARY, Run
+from turnwise.runs.folder import CONFIG, SUMMARY, Run, read_facts
 from turnwise.util.errors import TurnwiseError
 
 SWEEP = "sweep.json"
@@ -127,7 +127,6 @@ def _read_run(folder: Path, at: str | int, tracked: Sequence[str]) -> Record | N
     point = _point(curve, at, folder)
     evaluated = run.iterations_of("evals")
     measured = run.evaluation(point.iteration) if evaluated else {}
-    summary = _json(folder / SUMMARY) if (folder / SUMMARY).is_file() else {}
     measurement = _measured(measured, str(config.get("env.name", "")), folder)
     return Record(
         name=folder.name,
@@ -136,7 +135,7 @@ def _read_run(folder: Path, at: str | int, tracked: Sequence[str]) -> Record | N
         seed=int(config.get("seed", 0)),
         success=point.success,
         iteration=point.iteration,
-        finished=bool(summary.get("finished")),
+        finished=bool(read_facts(folder, SUMMARY).get("finished")),
         iterations=config.get("iterations"),
         curve=curve,
         **measurement,

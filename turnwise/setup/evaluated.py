@@ -20,8 +20,7 @@ from turnwise.learn.auxiliary.loading import export as write_further
 from turnwise.recipe.reading import is_recipe
 from turnwise.recipe.schema import Config, overridden
 from turnwise.recipe.writing import content_hash
-from turnwise.runs.folder import CONFIG, Run
-from turnwise.runs.result import Result
+from turnwise.runs.folder import CONFIG, Result, Run
 from turnwise.setup.arguments import Given, RecipeLike, as_recipe
 from turnwise.setup.build import LoadedModel, build_models, build_policy, load_model
 from turnwise.setup.early import names_server
