@@ -35,11 +35,11 @@ def readable(name: Any) -> str:
 
 def distinct(name: str, taken: Any) -> str:
     """The name or, if it is taken, the name with the first number that makes it unique."""
-    number, found = 1, name
-    while found in taken:
+    number, unique = 1, name
+    while unique in taken:
         number += 1
-        found = f"{name} ({number})"
-    return found
+        unique = f"{name} ({number})"
+    return unique
 
 
 @dataclass
@@ -54,11 +54,11 @@ class Progress:
     last: dict[str, Any] = field(default_factory=dict)
 
     def look(self, path: Path) -> None:
-        found = news(path, self.after, self.mark)
-        if found.anew:
+        new = news(path, self.after, self.mark)
+        if new.anew:
             self.iterations, self.seconds, self.first, self.last = 0, 0.0, {}, {}
-        self.after, self.mark = found.after, found.mark
-        for line in found.lines:
+        self.after, self.mark = new.after, new.mark
+        for line in new.lines:
             self.iterations = max(self.iterations, int(_number(line.get("iteration")) or 0))
             self.seconds = _number(line.get("time/iteration")) or 0.0
             if "eval/success" in line:
@@ -83,18 +83,18 @@ class RunList:
         """Every run's folder by its path under the root."""
         if self.single:
             return {self._name or readable(self.root.resolve().name) or "run": self.root}
-        found: dict[str, Path] = {}
+        folders: dict[str, Path] = {}
         for folder, below, files in os.walk(self.root):
             path = Path(folder)
-            place = path.relative_to(self.root)
+            relative = path.relative_to(self.root)
             if CONFIG in files and path != self.root:
-                found[distinct(readable(place.as_posix()), found)] = path
+                folders[distinct(readable(relative.as_posix()), folders)] = path
                 below.clear()
-            elif len(place.parts) >= DEEPEST:
+            elif len(relative.parts) >= DEEPEST:
                 below.clear()
             else:
                 below[:] = sorted(name for name in below if not name.startswith("."))
-        return found
+        return folders
 
     def run(self, name: str) -> Run:
         """The run of that name."""
@@ -105,13 +105,13 @@ class RunList:
 
     def cards(self) -> list[dict[str, Any]]:
         """One card per run. A run that cannot be read, or is deleted in the meantime, is named and does not affect the others."""
-        found = []
+        cards = []
         for name, folder in self.folders().items():
             try:
-                found.append(self.card(name, folder))
+                cards.append(self.card(name, folder))
             except (OSError, ValueError, TypeError) as error:
-                found.append({"run": name, "name": name, "state": "unreadable", "problem": f"{type(error).__name__}: {error}"[:300]})
-        return found
+                cards.append({"run": name, "name": name, "state": "unreadable", "problem": f"{type(error).__name__}: {error}"[:300]})
+        return cards
 
     def card(self, name: str, folder: Path) -> dict[str, Any]:
         """What a list of runs shows of one: only texts and numbers, whatever the files contain."""
@@ -181,8 +181,8 @@ def _number(value: Any) -> Any:
 
 
 def _section(recipe: dict[str, Any], name: str) -> dict[str, Any]:
-    found = recipe.get(name, {})
-    return found if isinstance(found, dict) else {}
+    section = recipe.get(name, {})
+    return section if isinstance(section, dict) else {}
 
 
 def _name(recipe: dict[str, Any], section: str, default: str) -> str:

@@ -28,11 +28,11 @@ def recipe_of(folder: Path) -> dict[str, Any]:
     values = redacted(read_recipe(folder))
     if not values:
         return {"text": text, "differs": [], "problem": f"{CONFIG} is not valid TOML"}
-    known = defaults()
+    usual = defaults()
     differs = []
     for key, value in flatten(values).items():
-        default = shown(known[key]) if key in known else None
-        if shown(value) != default and (key in known or shown(value) not in ("none", "[]")):
+        default = shown(usual[key]) if key in usual else None
+        if shown(value) != default and (key in usual or shown(value) not in ("none", "[]")):
             differs.append([key, shown(value), default])
     return {"text": text, "differs": differs, "problem": ""}
 
@@ -62,7 +62,7 @@ def settings_of(folders: Mapping[str, Path]) -> dict[str, Any]:
         return {"keys": [], "settings": []}
     groups, named = gathered([_record(name, folder) for name, folder in folders.items()])
     keys = sorted({key for group in groups for key in group.differs})
-    told = []
+    settings = []
     for group in groups:
         seen: set[int] = set()
         runs = []
@@ -71,19 +71,19 @@ def settings_of(folders: Mapping[str, Path]) -> dict[str, Any]:
             seen.add(record.seed)
         values = {key: ABSENT if group.differs.get(key) is None else shown(group.differs[key]) for key in keys}
         words = [values[key] if key.endswith(".name") else f"{key}={values[key]}" for key in named if values[key] != ABSENT]
-        told.append({"label": ", ".join(words) or group.label, "runs": runs, "values": [values[key] for key in keys]})
-    return {"keys": keys, "settings": told}
+        settings.append({"label": ", ".join(words) or group.label, "runs": runs, "values": [values[key] for key in keys]})
+    return {"keys": keys, "settings": settings}
 
 
 def chosen(text: str) -> list[str]:
     """The runs that a request names: a list as JSON."""
     try:
-        found = json.loads(text)
+        names = json.loads(text)
     except ValueError:
-        found = None
-    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise TurnwiseError(f"runs takes a JSON list of names, not {text[:80]!r}")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(names))
 
 
 def _record(name: str, folder: Path) -> Record:

@@ -74,7 +74,7 @@ def parameter_count(config: Config) -> int | None:
 
 def what_is_played(config: Config, known: bool) -> list[str]:
     """Tasks, attempts and turns. If the environment is user code, which is not executed for this, only what the recipe says."""
-    own, env = config.collect, config.env
+    collect, env = config.collect, config.env
     held_out = f"{config.eval.n or 'some'} held out ({config.eval.split})"
     tasks = f"tasks: {env.tasks or 'those'} for training ({env.name}, {env.split}), {held_out}; the exact number is known when it runs"
     if known:
@@ -84,11 +84,11 @@ def what_is_played(config: Config, known: bool) -> list[str]:
         tasks = f"tasks: {len(training)} for training ({env.name}, {env.split}), {panel}"
     limit = step_limit(env) if known else env.max_turns
     if limit is None:
-        return [tasks, f"an iteration: {own.groups} tasks × {own.group_size} attempts × the environment's turn limit"]
-    turns = own.groups * own.group_size * limit
+        return [tasks, f"an iteration: {collect.groups} tasks × {collect.group_size} attempts × the environment's turn limit"]
+    turns = collect.groups * collect.group_size * limit
     return [
         tasks,
-        f"an iteration: {own.groups} tasks × {own.group_size} attempts × at most {limit} turns = {turns:,} turns",
+        f"an iteration: {collect.groups} tasks × {collect.group_size} attempts × at most {limit} turns = {turns:,} turns",
         f"  at most {turns * config.engine.max_tokens:,} sampled tokens, in prompts of at most {config.agent.max_prompt_tokens:,}",
         f"{config.iterations} iterations: at most {turns * config.iterations:,} turns",
     ]

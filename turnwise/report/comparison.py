@@ -156,9 +156,9 @@ def compare(
     differently next to each other, without tests between them. `baseline`: test only against the groups whose label contains this.
     `metrics`: names in metrics.jsonl that are shown over training. `by_type`: also success by type of task."""
     paths = find([sources] if isinstance(sources, (str, Path)) else sources)
-    found = [(path, read(path, at, metrics)) for path in paths]
-    records = [record for _, record in found if record is not None]
-    notes = [f"{path} has no evaluation yet and is left out." for path, record in found if record is None]
+    read_records = [(path, read(path, at, metrics)) for path in paths]
+    records = [record for _, record in read_records if record is not None]
+    notes = [f"{path} has no evaluation yet and is left out." for path, record in read_records if record is None]
     if not records:
         raise TurnwiseError("none of these runs has an evaluation yet: there is nothing to compare")
     if target is not None and not 0 < target <= 1:
@@ -203,18 +203,20 @@ def compare(
 def unlike(records: Sequence[Record]) -> list[str]:
     """In what ways the records were measured differently, as text; empty if they were not."""
     unknown = [record.name for record in records if record.panel is None]
-    found = [f"{_some(unknown)}: no evaluation is kept with its tasks, so the panel is unknown"] if unknown else []
-    known = sorted((record for record in records if record.panel is not None), key=lambda record: record.config.get("player") is not None)
-    names = {name for record in known if record.panel and known[0].panel for name in known[0].panel.differences(record.panel)}
+    differences = [f"{_some(unknown)}: no evaluation is kept with its tasks, so the panel is unknown"] if unknown else []
+    measured = sorted(
+        (record for record in records if record.panel is not None), key=lambda record: record.config.get("player") is not None
+    )
+    names = {name for record in measured if record.panel and measured[0].panel for name in measured[0].panel.differences(record.panel)}
     for name in sorted(names):
         by_value: dict[str, list[str]] = {}
-        for record in known:
+        for record in measured:
             by_value.setdefault(str(getattr(record.panel, name)), []).append(record.name)
         words = " and ".join(f"{value} ({_some(members)})" for value, members in sorted(by_value.items()))
-        found.append(f"{'panel hash' if name == 'hash' else name.replace('_', ' ')} is {words}")
-    if not found and len({record.tasks for record in known}) > 1:
-        found.append("the outcomes name different tasks under one panel hash: a file was edited")
-    return found
+        differences.append(f"{'panel hash' if name == 'hash' else name.replace('_', ' ')} is {words}")
+    if not differences and len({record.tasks for record in measured}) > 1:
+        differences.append("the outcomes name different tasks under one panel hash: a file was edited")
+    return differences
 
 
 def _some(names: Sequence[str]) -> str:

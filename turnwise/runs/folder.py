@@ -301,6 +301,14 @@ class Run:
         path = self.file("rollouts", f"{iteration:06d}.images.npz")
         return load_pictures(path) if path.exists() else {}
 
+    def recipe(self) -> dict[str, Any]:
+        """The values of config.toml, unchecked."""
+        path = self.file(CONFIG)
+        try:
+            return tomllib.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:  # not TOML, or not UTF-8
+            raise TurnwiseError(f"{path}: {error}; the file was damaged after it was written") from None
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         with self.writing():
             write_text_atomically(self.folder / SUMMARY, json.dumps(summary, indent=2, allow_nan=False, default=float) + "\n")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,7 +118,7 @@ def read(path: Path, at: str | int = "last", tracked: Sequence[str] = ()) -> Rec
 
 def _read_run(folder: Path, at: str | int, tracked: Sequence[str]) -> Record | None:
     run = Run.open(folder)
-    config = _config(run.file(CONFIG))
+    config = flatten(run.recipe())
     metrics = run.metrics()
     curve = curve_of(metrics)
     if not curve:
@@ -151,7 +150,7 @@ def _read_file(path: Path) -> Record:
     if "config" in measured:
         config = flatten(measured["config"])
     elif path.parent.name == "evals" and (path.parent.parent / CONFIG).is_file():
-        config = _config(Run.open(path.parent.parent).file(CONFIG))
+        config = flatten(Run.open(path.parent.parent).recipe())
     else:
         config = {"file": path.stem}
     if measured.get("player") is not None:
@@ -244,13 +243,6 @@ def _point(curve: Sequence[Point], at: str | int, folder: Path) -> Point:
             return point
     iterations = [point.iteration for point in curve]
     raise TurnwiseError(f"{folder} was not evaluated at {at!r}: give last, best, or one of its iterations {iterations}")
-
-
-def _config(path: Path) -> dict[str, Any]:
-    try:
-        return flatten(tomllib.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:  # not TOML, or not UTF-8
-        raise TurnwiseError(f"{path}: {error}; the file was damaged after it was written") from None
 
 
 def _json(path: Path) -> dict[str, Any]:
