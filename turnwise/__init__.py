@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from turnwise.recipe.schema import Config as Recipe
     from turnwise.report.comparison import compare
     from turnwise.runs.exchange import read_trajectories, write_trajectories
-    from turnwise.runs.result import Result
+    from turnwise.runs.folder import Result
 
 __version__ = VERSION
 
@@ -62,7 +62,7 @@ __all__ = [
 _LATER = {
     "Evaluation": ("turnwise.collect.panel", "Evaluation"),
     "Recipe": ("turnwise.recipe.schema", "Config"),
-    "Result": ("turnwise.runs.result", "Result"),
+    "Result": ("turnwise.runs.folder", "Result"),
     "Rollouts": ("turnwise.data.rollouts", "Rollouts"),
     "Stop": ("turnwise.data.rollouts", "Stop"),
     "Trajectory": ("turnwise.data.rollouts", "Trajectory"),

@@ -21,11 +21,10 @@ from turnwise.learn.saving import write_folder
 from turnwise.planner.small_gpu import fitted_to_gpu, keep_choice
 from turnwise.recipe.schema import Config
 from turnwise.recipe.writing import content_hash, to_toml
+from turnwise.report.closing import summarise_run
 from turnwise.report.progress import default_reporter
-from turnwise.report.summary import summarise_run
-from turnwise.runs.folder import CONFIG, Run
+from turnwise.runs.folder import CONFIG, Result, Run
 from turnwise.runs.reporter import Reporter, heartbeat
-from turnwise.runs.result import Result
 from turnwise.runs.trackers import Trackers, make_trackers
 from turnwise.setup.arguments import CreditLike, EnvLike, Given, PromptsLike, RecipeLike, ReplyFunction, RewardLike, changes_of, read_config
 from turnwise.setup.early import check_trainable
@@ -155,7 +154,7 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
         if finished:
             training.learner.save_model(run.model)
     metrics = run.metrics()
-    summary = summarise_run(metrics, state, config, run, len(training.evaluate.panel)) | {
+    summary = summarise_run(metrics, state, config, len(training.evaluate.panel)) | {
         "config_hash": content_hash(config),
         "finished": finished,
     }

@@ -24,7 +24,7 @@ from turnwise.cli.app import app
 from turnwise.recipe.reading import shipped_recipes
 from turnwise.recipe.schema import Config
 from turnwise.recipe.writing import to_toml
-from turnwise.report.summary import closing_words, measured_words
+from turnwise.report.closing import closing_words, measured_words
 from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter
 
@@ -105,11 +105,11 @@ def test_progress_counts_attempts_and_never_exceeds_its_total(tmp_path: Path) ->
 
 
 def summary_of(metrics: Sequence[dict[str, Any]], iteration: int, planned: int, tmp_path: Path) -> dict[str, Any]:
-    from turnwise.report.summary import summarise_run
+    from turnwise.report.closing import summarise_run
     from turnwise.setup.state import State
 
     config = Config.load(None, TINY | {"iterations": planned})
-    return summarise_run(metrics, State(iteration=iteration, prepared=True), config, Run(tmp_path), 2)
+    return summarise_run(metrics, State(iteration=iteration, prepared=True), config, 2)
 
 
 def line(iteration: int, success: float | None = None) -> dict[str, Any]:

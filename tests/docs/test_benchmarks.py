@@ -11,7 +11,6 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-import fake_vllm
 import pytest
 from conftest import ROOT
 
@@ -84,15 +83,3 @@ def test_an_iteration_has_the_turns_tokens_and_steps_of_its_shape(context: str) 
     assert result["steps"] == turns // shape.turns_a_step and not result["old_from_engine"]  # the default on a CPU
     assert result["engine_gap"]["max"] < 1e-4  # the engine reports what the learner computes
     assert set(result["share_of_floor"]) == {"rollout", "old_logprobs", "reference", "update", "total"}
-
-
-@pytest.mark.parametrize("context", ["window", "full"])
-def test_the_same_rollout_is_played_with_vllm(monkeypatch: pytest.MonkeyPatch, context: str) -> None:
-    from iteration import TINY, Bench, measure_rollout, measure_vllm
-
-    fake_vllm.install(monkeypatch)
-    shape = replace(TINY, context=context, turns=2)
-    bench = Bench(shape, only_rollout=True)
-    turns = shape.groups * shape.members * shape.turns
-    for result in (measure_rollout(bench), measure_vllm(bench)):
-        assert result["turns"] == turns and result["response_tokens"] == turns * shape.response

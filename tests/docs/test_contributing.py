@@ -88,37 +88,3 @@ def test_a_source_and_an_engine_of_ones_own_give_the_same_weights_on_a_cluster(
         changes = {**TINY, "iterations": 2, "out": str(tmp_path), "name": name, "cluster.engines": 1, **flat(settings)}
         there = Run.open(tw.train(quiet=True, **changes).folder)
         assert same(*(load_file(run.model / "model.safetensors") for run in (alone, there)))
-
-
-BREAKS = '''
-from turnwise import Observation, Transition
-
-class Breaks:
-    """Fails in the second turn of every other attempt, after a reward in the first one."""
-    max_turns, played = 2, 0
-
-    def reset(self, task, seed=0):
-        self.turn = 0
-        Breaks.played += 1
-        self.fails = Breaks.played % 2 == 0
-        return Observation("pick", actions=("left", "right"))
-
-    def step(self, action):
-        self.turn += 1
-        if self.turn == 2 and self.fails:
-            raise RuntimeError("the lever came off")
-        return Transition(Observation("again", actions=("left", "right")), 1.0, self.turn == 2, self.turn == 2)
-'''
-
-
-def test_the_plan_of_the_page_learns_nothing_from_attempts_that_a_fault_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It returns all attempts that it gets back, as a plan of one's own would."""
-    code, settings = FILES["my_plan.py"]
-    (tmp_path / "my_plan.py").write_text(code)
-    (tmp_path / "breaks.py").write_text(BREAKS)
-    monkeypatch.chdir(tmp_path)
-    changes = {**TINY, "iterations": 1, "out": str(tmp_path), "name": "try", **flat(settings), "env.name": "breaks.py:Breaks"}
-    run = Run.open(tw.train(quiet=True, **changes).folder)
-    stops = [row["stop"] for row in run.trajectories(1)]
-    assert stops and set(stops) == {"done"}
-    assert run.metrics()[-1]["collect/faults"] == len(stops)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,25 +98,6 @@ def test_the_worked_example_is_right() -> None:
     check_close(cells("credit, c = 1"), tw.credit.compute("gigpo", r, invalid_penalty=1, **options))
 
 
-def test_the_edges_are_right() -> None:
-    one = tw.Rollouts.from_columns(
-        group=[0] * 3, trajectory=[0] * 3, t=range(3), reward=[0, 0, 10], anchor=["a", "b", "c"], valid=[True, False, True]
-    )
-    fail = tw.Rollouts.from_columns(
-        group=[0] * 8, trajectory=np.repeat(range(4), 2), t=[0, 1] * 4, reward=[0] * 8, anchor=list("sasbscsd"), valid=[False] + [True] * 7
-    )
-    rows = tables(section(ALGORITHMS, "Edge cases"))[0]
-    assert [row["name"].strip("`") for row in rows] == [name for name in OVERVIEW if "weighting" in CREDIT[name].options]
-    for row in rows:
-        for case, r, invalid in (("one", one, 1), ("all fail", fail, 0)):
-            for weighting in ("trajectory", "step"):
-                found = tw.credit.compute(row["name"].strip("`"), r, weighting=weighting, invalid_penalty=0.5)
-                check_close([row[f"{case}, {weighting}"]], found[[invalid]])
-
-
-OVERVIEW = [row["name"].split("`")[1] for row in tables(section(ALGORITHMS, "Overview"))[0]]
-
-
 GOOD = {"group": [0, 0, 0], "trajectory": [5, 5, 7], "t": [0, 1, 0], "reward": [0.0, 1.0, 0.0], "anchor": ["hall", "kitchen", "hall"]}
 ERRORS = tables(section(ROLLOUTS, "Errors"))
 
@@ -198,11 +178,6 @@ def test_examples_run(page: Path, line: int, code: str, tmp_path: Path, monkeypa
     assert scope.keys() - {"__name__", "__builtins__"}, "an example that is said to run makes something"
 
 
-@pytest.mark.parametrize("page", [ALGORITHMS, ROLLOUTS], ids=name_of)
-def test_pages_about_credit_have_examples_that_run(page: Path) -> None:
-    assert re.search(r"^```python\n# runs$", page.read_text(), re.MULTILINE)
-
-
 def anchors_of(page: Path) -> set[str]:
     """The names that headings get in a link."""
     headings = re.findall(r"^#{1,6} (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
@@ -273,16 +248,3 @@ def test_prose_is_plain_english(page: Path) -> None:
 def test_lines_of_prose_are_at_most_120_characters_long(page: Path) -> None:
     found = [f"{name_of(page)}:{number}" for number, line in prose_of(page) if len(re.sub(r"\]\([^)]*\)", "]", line)) > 120]
     assert not found, f"wrap these lines: {', '.join(found)}"
-
-
-def test_the_numbers_that_follow_from_a_formula() -> None:
-    """Claims in the text of docs/algorithms.md that are no table."""
-    n, r = (
-        5,
-        tw.Rollouts.from_columns(group=[0] * 5, trajectory=range(5), t=[0] * 5, reward=[0] * 5, anchor=["s"] * 5, valid=[0, 1, 1, 1, 1]),
-    )
-    for penalty in (0.001, 1.0):
-        assert tw.credit.explain(r, invalid_penalty=penalty)["step"][0] == pytest.approx(-(n - 1) / math.sqrt(n), rel=5e-3)
-    pair = tw.Rollouts.from_columns(group=[0, 0], trajectory=[0, 1], t=[0, 0], reward=[0, 1], anchor=["s", "s"])
-    assert tw.credit.compute("hgpo", pair)[1] == pytest.approx(1, abs=1e-5)
-    assert tw.credit.compute("gigpo", pair, episode_weight=0)[1] == pytest.approx(0.7071, abs=1e-4)

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Cli
+from conftest import Cli
 from openai_server import Handler, serving
 from test_eval_server import COUNTER, served
 from train_cases import start
 
 from turnwise import TurnwiseError
-from turnwise.evaluation.baselines import LONGEST_NOTE, evaluate, shortened, with_notes
+from turnwise.evaluation.baselines import evaluate
 
 NOTE = "Next time I add one in every turn."
 
@@ -44,14 +44,6 @@ def test_reflexion_learns_from_its_own_notes_and_says_success_by_trial() -> None
     assert found.success.rate == 1.0 and found.turns == 3.0 and found.panel_size == 3
     assert asked == {"reflection": 3, "turn": 3 * 4 + 3 * 3}  # what is solved is not tried again
     assert all("The counter shows 0." in text and "Your action: wait" in text and "step limit" in text for text in reflections)
-
-
-def test_with_one_trial_reflexion_is_react() -> None:
-    with serving(learns) as server:
-        one = evaluate("reflexion", env=COUNTER, n=2, trials=1, **served(server.url))
-        react = evaluate("react", env=COUNTER, n=2, **served(server.url))
-        assert not any("Write the note alone." in said(body) for _, body, _ in server.seen)
-    assert one.to_dict() == react.to_dict() and "trials" not in react.settings
 
 
 def test_notes_of_one_task_do_not_reach_another() -> None:
@@ -96,25 +88,12 @@ def test_examples_come_from_the_expert_on_training_tasks() -> None:
     assert bare.count("Another task, solved") == 1 and "<action>" not in bare and "go to" in bare
 
 
-def test_an_environment_without_an_expert_has_no_examples() -> None:
-    with pytest.raises(TurnwiseError, match="has no expert"):
-        evaluate("react", env=COUNTER, n=1, examples=1, **served("http://127.0.0.1:9/v1"))
-
-
 def test_a_long_attempt_is_cut_to_what_fits_before_it_is_asked_about() -> None:
     with serving(learns) as server:
         changes = {"agent.max_prompt_tokens": 330, "env.max_turns": 12}
         evaluate("reflexion", env=COUNTER, n=1, trials=2, **served(server.url, **changes))
         [text] = [said(body) for _, body, _ in server.seen if "Write the note alone." in said(body)]
     assert "as far as it can be shown" in text and "Turn 12:" in text and "Turn 1:" not in text
-
-
-def test_notes_are_short_and_of_the_newest() -> None:
-    assert shortened("<think>hm</think>\n do\n this ") == "do this"
-    assert len(shortened("word " * 1000)) <= LONGEST_NOTE + 2
-    assert with_notes("Rules.", []) == "Rules."
-    text = with_notes("", ["a1", "b2", "c3", "d4"])
-    assert "a1" not in text and text.index("b2") < text.index("d4")
 
 
 @pytest.mark.parametrize("agent", ["plain", "react", "reflexion"])
@@ -150,11 +129,3 @@ def test_prompts_that_never_fit_are_an_error_and_no_failure_of_the_model(tmp_pat
     run = start(tmp_path, iterations=0).folder
     with pytest.raises(TurnwiseError, match="2 of 2 attempts were ended by a prompt that did not fit"):
         evaluate("react", run, n=2, **{"agent.max_prompt_tokens": 8})
-
-
-def test_the_page_names_every_agent() -> None:
-    from turnwise.cli.evaluate import PROMPTED
-    from turnwise.evaluation.baselines import AGENTS
-
-    assert tuple(AGENTS) == PROMPTED
-    assert all(f"`{name}`" in (ROOT / "docs" / "baselines.md").read_text() for name in AGENTS)

@@ -13,9 +13,7 @@ from train_cases import start
 
 import turnwise as tw
 from turnwise import TurnwiseError
-from turnwise.recipe.schema import Config
 from turnwise.runs.reporter import Reporter
-from turnwise.setup.environment import panel_of
 
 COUNTER = f"{ROOT / 'tests' / 'support' / 'counter_env.py'}:Counter"
 SECRET = "sk-very-secret"
@@ -33,21 +31,7 @@ def served(url: str, **changes: Any) -> dict[str, Any]:
 def test_a_served_model_is_measured_on_a_panel_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: Cli) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     with serving(adds) as server:
-        asked = [
-            "--engine",
-            "openai",
-            "--url",
-            server.url,
-            "--model",
-            "a-model",
-            "--env",
-            COUNTER,
-            "--split",
-            "valid",
-            "--n",
-            "3",
-            "--json",
-        ]
+        asked = ["--engine", "openai", "--url", server.url, "--model", "a-model", "--env", COUNTER, "--n", "3", "--json"]
         done = here("eval", *asked)
         seen = server.seen
     assert done.returncode == 0, done.stderr
@@ -57,13 +41,6 @@ def test_a_served_model_is_measured_on_a_panel_from_the_command_line(tmp_path: P
     assert path == "/v1/chat/completions" and body["model"] == "a-model" and headers["Authorization"] == f"Bearer {SECRET}"
     assert "The counter shows 0." in body["messages"][-1]["content"] and body["temperature"] == 0.4
     assert SECRET not in done.stdout + done.stderr and not list(tmp_path.iterdir())
-
-
-def test_the_panel_is_the_one_that_a_model_here_would_play(tmp_path: Path) -> None:
-    with serving(adds) as server:
-        found = tw.evaluate(env=COUNTER, split="valid", n=4, **served(server.url))
-    config = Config.load(None, {"env.name": COUNTER, "agent.max_prompt_tokens": 500})
-    assert found.panel_hash == panel_of(config.env, "valid", 4, 0).hash
 
 
 def test_a_recipe_and_a_run_can_be_played_by_a_server(tmp_path: Path) -> None:
@@ -76,14 +53,6 @@ def test_a_recipe_and_a_run_can_be_played_by_a_server(tmp_path: Path) -> None:
         )
         found = tw.evaluate(recipe, n=2)
     assert found.stops == {"step limit": 2}
-
-
-def test_in_full_context_the_server_gets_the_whole_dialogue(tmp_path: Path) -> None:
-    with serving(adds) as server:
-        tw.evaluate(env=COUNTER, n=1, **served(server.url, **{"agent.context": "full"}))
-        last = server.seen[-1][1]["messages"]
-    assert [message["role"] for message in last] == ["user", "assistant", "user", "assistant", "user"]
-    assert last[1]["content"] == "<think>one more</think><action>add one</action>" and "shows 2" in last[-1]["content"]
 
 
 def test_a_tool_call_that_the_server_took_apart_is_read(tmp_path: Path) -> None:
@@ -155,10 +124,3 @@ def test_training_with_a_server_is_refused_before_anything_is_made(tmp_path: Pat
 def test_wrong_settings_of_a_server_are_named(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(TurnwiseError, match=words):
         tw.evaluate(ROOT / "recipes" / "own-env.toml" if "engine.name" not in changes else None, env=COUNTER, n=1, **changes)
-
-
-def test_a_server_needs_to_be_told_what_to_play() -> None:
-    with pytest.raises(TurnwiseError, match="which environment"):
-        tw.evaluate(**served("http://127.0.0.1:9/v1"))
-    with pytest.raises(TurnwiseError, match="nothing to evaluate"):
-        tw.evaluate(env=COUNTER)

@@ -21,11 +21,12 @@ from hypothesis import strategies as st
 from launching import Program
 
 from turnwise import TurnwiseError
-from turnwise.evaluation.sweep import Job, Sweep, Watcher, cores_for, last_lines, plan
+from turnwise.evaluation.sweep import Job, Sweep, Watcher, plan
 from turnwise.evaluation.sweep_values import points, read_axes, split_values
 from turnwise.learn import checkpoint
 from turnwise.recipe.schema import Config
 from turnwise.runs.folder import Run
+from turnwise.runs.tail import news
 from turnwise.util.lock import Lock
 
 BANDIT = f"{ROOT / 'tests' / 'support' / 'bandit_env.py'}:Bandit"
@@ -134,21 +135,6 @@ def test_a_folder_with_another_recipe_stops_the_sweep_and_is_named(recipe: Path,
         plan(recipe, ["seed=2"], tmp_path / "out")
 
 
-def test_threads_are_divided_among_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "8")
-    assert [cores_for(1), cores_for(3), cores_for(100), cores_for(4, 5)] == [8, 2, 1, 5]
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    assert cores_for(1) >= 1
-
-
-def test_progress_is_read_from_the_end_of_a_long_file(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    assert last_lines(path) == []
-    path.write_text("".join(json.dumps({"iteration": i, "pad": "x" * 100}) + "\n" for i in range(2000)) + '{"iteration": 20')
-    found = last_lines(path)
-    assert found[-1]["iteration"] == 1999 and len(found) < 700
-
-
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """The runs of a sweep are copies of a process that has imported torch, and get the same command, streams and variables."""
@@ -219,7 +205,7 @@ def test_ctrl_c_is_handed_on_and_every_run_saves(recipe: Path, tmp_path: Path, h
     runs = [out / f"try-seed={seed}" for seed in (0, 1)]
 
     def interrupt() -> None:
-        wait_for(lambda: all((run / "metrics.jsonl").exists() and len(last_lines(run / "metrics.jsonl")) > 2 for run in runs))
+        wait_for(lambda: all((run / "metrics.jsonl").exists() and len(news(run / "metrics.jsonl").lines) > 2 for run in runs))
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt).start()

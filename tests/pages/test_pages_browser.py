@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from page_browser import open_page, serving, texts
-from page_runs import ATTACK, evaluated, group, log, make_run, turn
+from page_runs import ATTACK, evaluated, log, make_run, turn
 
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Stop, Trajectory
-from turnwise.pages.pictures import png
 from turnwise.pages.report import write_report
 from turnwise.runs.folder import Run
 
@@ -66,19 +63,6 @@ def test_the_values_of_an_axis_are_told_apart(page: Any, runs: Path, url: str) -
     assert len(clipped) > 2 and clipped[0] == "0.00 %"
 
 
-def test_anchor_groups_and_phases_are_drawn(page: Any, url: str) -> None:
-    open_page(page, f"{url}#/run?run=good")
-    chart = page.locator(".chart", has_text="Turns by the size of their anchor group")
-    assert chart.locator("path.area").count() == 2 and "2-3 75 %" in " ".join(chart.inner_text().split())
-    assert page.locator(".chart", has_text="Seconds by phase").locator("path.area").count() == 1
-
-
-def test_the_recipe_shows_what_differs(page: Any, url: str) -> None:
-    open_page(page, f"{url}#/run?run=good")
-    page.wait_for_selector(".recipe tbody tr")
-    assert "iterations 4 150" in texts(page, ".recipe tbody tr")
-
-
 def test_an_attempt_is_found_by_filter_and_its_state_shows_all_actions(page: Any, url: str) -> None:
     open_page(page, f"{url}#/attempts?run=good&part=rollouts&iteration=3")
     page.wait_for_selector(".turn.current")
@@ -97,20 +81,6 @@ def test_an_attempt_is_found_by_filter_and_its_state_shows_all_actions(page: Any
     page.wait_for_selector("text=attempt 1 of 3 ·")
     assert "Step credit +0.33" in page.locator(".side").inner_text()
     assert page.locator(".map .cell.same").count() == 3
-
-
-def test_texts_are_searched(page: Any, url: str) -> None:
-    open_page(page, f"{url}#/attempts?run=good&part=rollouts&iteration=3")
-    page.wait_for_selector(".turn.current")
-    page.keyboard.press("/")
-    page.keyboard.type("take mug")
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".hit")
-    assert page.locator(".hit").count() == 4
-    page.locator(".hit").last.click()
-    page.wait_for_selector(".head >> text=put-<script>")
-    assert "attempt 2 of 3 ·" in page.locator(".head").inner_text()
-    assert page.locator(".turn.current .action").inner_text() == "› take mug"
 
 
 def test_the_keyboard_walks_through_turns_and_attempts(page: Any, url: str) -> None:
@@ -188,22 +158,6 @@ def test_pictures_are_shown(page: Any, url: str) -> None:
     expect(page.locator(".turn img").first).to_have_js_property("naturalWidth", 6)
 
 
-def test_screenshots_that_were_kept_for_people_are_shown(page: Any, url: str, runs: Path) -> None:
-    batch = group(0, "find-mug")
-    for width, name in ((5, "screenshot"), (7, "screenshot_after")):
-        pixels = png(np.full((4, width, 3), 90, np.uint8))
-        shot = f"data:image/png;base64,{base64.b64encode(pixels).decode()}"
-        batch[0].turns[0].info = {"env": {**batch[0].turns[0].info.get("env", {}), name: shot}}
-    make_run(runs, "shots").save_batch(3, Batch.of(batch), keep=None)
-    open_page(page, f"{url}#/attempts?run=shots&part=rollouts&iteration=3&id=0")
-    expect = pytest.importorskip("playwright.sync_api").expect
-    shown = page.locator(".turn img.screenshot")
-    expect(shown).to_have_count(2)
-    for place, width in enumerate((5, 7)):
-        expect(shown.nth(place)).to_have_js_property("naturalWidth", width)
-    assert "base64" not in page.locator("body").inner_text()
-
-
 def test_light_and_dark_by_the_system_and_by_choice(page: Any, url: str) -> None:
     page.emulate_media(color_scheme="dark")
     open_page(page, url)
@@ -256,17 +210,10 @@ def test_the_report_works_from_a_file(page: Any, runs: Path, tmp_path: Path) -> 
     assert "What the group did from this state" in page.locator(".side").inner_text()
 
 
-def test_the_report_of_two_runs_opens_side_by_side(page: Any, runs: Path, tmp_path: Path) -> None:
-    written, _ = write_report(runs / "good", tmp_path / "two.html", [runs / "other"])
-    open_page(page, written.as_uri())
-    page.wait_for_selector(".column .turn")
-    assert texts(page, ".column h3") == ["A: good", "B: other"]
-
-
 ESCAPES = "\x1b[1;31mred\x1b[0m plain \x1b]0;title\x07\x1b[2J\x1b[38;5;9mstill\x1b[m\n10 %\r99 %\x07"
 
 
-def shell_run(runs: Path, *, shows: bool = True) -> Run:
+def shell_run(runs: Path) -> Run:
     """A run whose environment is a terminal: four turns with hostile output, an error, and the end."""
     run = make_run(runs, "shell")
     seen = ["Your task is: go.\n/work$", f"{ESCAPES}\n{ATTACK}\n/work$", "[exit code 1]\n/work/d$"]
@@ -276,8 +223,7 @@ def shell_run(runs: Path, *, shows: bool = True) -> Run:
     for text, command, info in zip(seen, said, infos, strict=True):
         attempt.turns.append(turn(text, command, observation=text, thought="", info={"env": info}))
     run.save_batch(3, Batch.of([attempt]), keep=None)
-    if shows:
-        run.write_environment({"name": "shell", "shows": "terminal"})
+    run.write_environment({"name": "shell", "shows": "terminal"})
     return run
 
 
@@ -294,14 +240,3 @@ def test_a_shell_attempt_looks_like_a_terminal_and_hostile_output_is_text(page: 
     assert texts(page, ".terminal .exit") == ["exit 0", "exit 1", ATTACK]
     assert page.locator(".terminal .output").count() == 2, "the exit code is not printed a second time"
     assert page.locator(".terminal .output").last.inner_text() == "The task is not solved."
-
-
-def test_a_report_shows_a_terminal_too_and_without_the_declaration_there_is_none(page: Any, runs: Path, url: str, tmp_path: Path) -> None:
-    run = shell_run(runs)
-    written, _ = write_report(run.folder, tmp_path / "terminal.html")
-    page.goto(f"{written.as_uri()}#/attempts?run=shell&part=rollouts&iteration=3&id=0")
-    page.wait_for_selector(".terminal")
-    shell_run(runs, shows=False)
-    open_page(page, f"{url}#/attempts?run=shell-2&part=rollouts&iteration=3&id=0")
-    page.wait_for_selector(".turn.current")
-    assert page.locator(".terminal").count() == 0

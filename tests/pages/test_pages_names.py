@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from page_runs import group, make_run, place, turn
-from typer.testing import CliRunner
 
 import turnwise as tw
-from turnwise.cli.app import app
 from turnwise.collect.collector import Collector, Start
 from turnwise.collect.player_policy import PlayerPolicy
 from turnwise.collect.players import RandomPlayer
@@ -89,15 +86,6 @@ def test_collecting_keeps_the_goal_with_the_attempt() -> None:
     assert [trajectory.goal for trajectory in found] == [*firsts.values(), ""]
 
 
-def test_attempts_are_numbered_within_their_group(tmp_path: Path) -> None:
-    make_run(tmp_path)
-    answers = Answers(RunList(tmp_path))
-    rows = answers("batch", place())["rows"]
-    assert list(zip(rows["place"], rows["of"], strict=True)) == [(1, 3), (2, 3), (3, 3)] * 2
-    assert (answers("attempt", place(id=11))["place"], answers("attempt", place(id=11))["of"]) == (2, 3)
-    assert [attempt["place"] for attempt in answers("group", place(group=1))["attempts"]] == [1, 2, 3]
-
-
 @pytest.mark.parametrize("name", ODD_NAMES)
 def test_a_run_of_any_name_is_found_again_by_it(tmp_path: Path, name: str) -> None:
     make_run(tmp_path / "runs", name)
@@ -107,23 +95,6 @@ def test_a_run_of_any_name_is_found_again_by_it(tmp_path: Path, name: str) -> No
     assert answers("run", {"run": shown})["rollouts"] == [3]
     written, _ = write_report(tmp_path / "runs" / name, tmp_path / "report.html")
     assert written.stat().st_size > 0
-
-
-def test_names_that_are_no_utf8_are_shown_found_and_reported(tmp_path: Path) -> None:
-    make_run(tmp_path / "runs", "plain")
-    odd = os.fsdecode(b"caf\xe9")
-    try:
-        make_run(tmp_path / "runs", odd)
-    except tw.TurnwiseError:
-        pytest.skip("this file system takes UTF-8 alone")
-    answers = Answers(RunList(tmp_path / "runs"))
-    names = [card["run"] for card in answers("runs", {})["runs"]]
-    assert sorted(names) == ["caf\\udce9", "plain"]
-    "".join(names).encode()
-    assert answers("run", {"run": "caf\\udce9"})["rollouts"] == [3]
-    told = CliRunner().invoke(app, ["report", str(tmp_path / "runs" / odd), "--compare", str(tmp_path / "runs" / "plain")])
-    assert told.exit_code == 0, told.output
-    assert (tmp_path / "runs" / odd / "report.html").exists()
 
 
 @pytest.mark.parametrize("name", ["²", "٣", "000003x", "3", "...", "000003 (copy).jsonl", "é"])
@@ -151,21 +122,6 @@ def test_one_run_that_cannot_be_read_leaves_the_list_alone(tmp_path: Path) -> No
     (tmp_path / "broken" / "config.toml").write_text('name = "broken"')
     cards = {card["run"]: card for card in Answers(RunList(tmp_path))("runs", {})["runs"]}
     assert cards["fine"]["state"] == "finished" and cards["broken"]["state"] == "unreadable" and cards["broken"]["problem"]
-
-
-@pytest.mark.parametrize("value", ["[]", '"text"', "null", "{}", "1e999", "true", "-1"])
-def test_cards_hold_texts_and_numbers_whatever_the_files_say(tmp_path: Path, value: str) -> None:
-    run = make_run(tmp_path)
-    line = ", ".join(f'"{key}": {value}' for key in ("iteration", "time/iteration", "eval/success", "eval/low"))
-    (run.folder / "metrics.jsonl").write_text(f"{{{line}}}\n")
-    keys = ("name", "algorithm", "environment", "seed", "iterations", "success_before", "success_after", "interval_before", "panel_size")
-    for finished in ("true", "false"):
-        (run.folder / "summary.json").write_text(f'{{"finished": {finished}, ' + ", ".join(f'"{key}": {value}' for key in keys) + "}")
-        (card,) = Answers(RunList(tmp_path))("runs", {})["runs"]
-        assert len(card["before_interval"]) == len(card["after_interval"]) == 2
-        for key in ("seed", "iterations", "before", "after", "tasks", "seconds"):
-            assert card[key] is None or isinstance(card[key], (int, float))
-        assert Answers(RunList(tmp_path))("metrics", {"run": "good"})["lines"] == 1
 
 
 def test_a_small_file_that_unpacks_to_very_much_is_refused_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,9 +153,3 @@ def test_settings_are_runs_that_differ_by_their_seed_alone(tmp_path: Path) -> No
     for wrong in ("", "{", "5", "[1]", '"a"'):
         with pytest.raises(tw.TurnwiseError):
             answers("settings", {"runs": wrong})
-
-
-def test_a_recipe_that_cannot_be_read_is_a_setting_of_its_own(tmp_path: Path) -> None:
-    one, two = make_run(tmp_path, "one"), make_run(tmp_path, "two", more="start = 1979-05-27")
-    (one.folder / "config.toml").write_bytes(b"\xff")
-    assert len(settings_of({"one": one.folder, "two": two.folder})["settings"]) == 2

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import turnwise as tw
 from turnwise.cli.app import app
 from turnwise.pages.report import collect, digest, html, key, write_report
-from turnwise.pages.server import SCRIPTS, Server, static
+from turnwise.pages.server import SCRIPTS, Server, open_server, static
 
 
 @pytest.fixture
@@ -258,7 +258,5 @@ def test_a_report_of_a_folder_of_runs_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_taken_port_is_an_error_that_says_what_to_do(server: Server, tmp_path: Path) -> None:
-    from turnwise.pages.command import open_server
-
     with pytest.raises(tw.TurnwiseError, match="--port"):
         open_server(server.answers.listed, server.server_address[1])

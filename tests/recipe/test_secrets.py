@@ -14,7 +14,7 @@ import pytest
 from turnwise.engines.base import Request, Sampling
 from turnwise.engines.openai import OpenAIEngine
 from turnwise.engines.openai import Server as OpenAIServer
-from turnwise.pages.recipe import recipe_of
+from turnwise.pages.settings import recipe_of
 from turnwise.recipe.schema import Config
 from turnwise.retrieval import make_retriever
 from turnwise.retrieval.remote import Remote

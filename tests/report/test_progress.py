@@ -73,18 +73,6 @@ def test_in_a_terminal_a_panel_says_where_the_run_is(clock: list[float]) -> None
         assert words in text
 
 
-def test_a_resumed_run_counts_only_its_own_iterations(clock: list[float]) -> None:
-    console = Console(file=StringIO(), width=200)
-    shown = LineReporter(console)
-    shown.begin("mine", 10, 4)
-    shown.iteration(4, METRICS)  # was waiting for its evaluation when the run was stopped
-    shown.phase("collecting")
-    clock[0] += 10
-    shown.iteration(5, METRICS)
-    first, second = console.file.getvalue().splitlines()[1:]  # type: ignore[attr-defined]
-    assert first.endswith("? left") and second.endswith("50 s left")
-
-
 @pytest.mark.parametrize("terminal", [False, True])
 def test_what_takes_long_says_so_every_ten_seconds(clock: list[float], terminal: bool) -> None:
     console = Console(file=StringIO(), width=100, force_terminal=terminal)

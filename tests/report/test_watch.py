@@ -67,11 +67,6 @@ def test_tasks_in_a_row_or_attempts_at_one(run: Path) -> None:
     assert {attempt.task for attempt in attempts} == {"5"} and len({tuple(t.action for t in a.turns) for a in attempts}) > 1
 
 
-def test_chance_is_fixed_by_the_seed() -> None:
-    assert told("random", COUNTER, seed=3) == told("random", COUNTER, seed=3)
-    assert told("random", COUNTER, task="5", seed=3)[0] != told("random", COUNTER, task="5", seed=4)[0]
-
-
 def test_what_a_model_writes_is_neither_markup_nor_a_terminal_sequence() -> None:
     from turnwise.envs.base import Observation, Transition
 
@@ -82,15 +77,6 @@ def test_what_a_model_writes_is_neither_markup_nor_a_terminal_sequence() -> None
     text = out.getvalue()
     assert "[bold red]hot[/]" in text and "[link=x]go[/link] :smile:" in text and "[/nothing]" in text
     assert "\x1b[2J" not in text and "\x1b]" not in text
-
-
-def test_an_answer_that_could_not_be_read_is_shown_with_the_reason() -> None:
-    from turnwise.envs.base import Observation, Transition
-
-    out = io.StringIO()
-    turn = Turn(None, 0.0, False, response="I do not know", info={"problem": "no action tag"})
-    Teller(Console(file=out, width=80)).played(turn, Transition(Observation("Still here."), 0.0, False, False))
-    assert "> I do not know   (no action tag)" in out.getvalue() and "reward" not in out.getvalue()
 
 
 def test_the_command_line_watches_in_plain_lines(run: Path, here: Cli) -> None:

@@ -76,6 +76,7 @@ FILES = [
     "rollouts/000002.npz",
     "rollouts/000002.jsonl.gz",
     "rollouts/000002.tokens.npz",
+    "rollouts/000002.tasks.jsonl.gz",
     "evals/000002.json",
     "evals/000002.jsonl.gz",
     "checkpoints/step-00000002/manifest.json",

@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT, Cli
 from hypothesis import given
 from hypothesis import strategies as st
-from train_cases import BANDIT, start
+from train_cases import start
 
 import turnwise as tw
 from turnwise import TurnwiseError
@@ -21,7 +21,6 @@ from turnwise.evaluation.rescore import rescore, rescored_lines
 from turnwise.runs.exchange import export_trajectories
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_trajectories
-from turnwise.util.errors import MissingExtra
 
 COUNTER = f"{ROOT / 'tests' / 'support' / 'counter_env.py'}:Counter"
 
@@ -72,12 +71,6 @@ def test_what_is_written_is_what_is_read(tmp_path_factory: pytest.TempPathFactor
     assert tw.read_trajectories(tw.write_trajectories(path, trajectories, tokens=True)) == trajectories
 
 
-def test_without_tokens_everything_else_is_there() -> None:
-    one = tw.Trajectory("g", "a", "t", [tw.Turn("s", prompt_ids=(1, 2), response_ids=(3,), logprobs=(-0.5,), action="go")])
-    [back] = from_rows(to_rows([one]))
-    assert back.turns[0].action == "go" and back.turns[0].prompt_ids == () and back.turns[0].logprobs == ()
-
-
 def test_a_plans_state_keeps_pictures_and_reports_in_plain_json() -> None:
     one, other = (picture(np.full((3, 2, 3), shade, np.uint8)) for shade in (7, 9))
     turns = [
@@ -91,13 +84,6 @@ def test_a_plans_state_keeps_pictures_and_reports_in_plain_json() -> None:
     assert [list(row["pictures"]) for row in rows] == [[one.name], [other.name]], "each picture once"
     assert back.turns[0].reports == {"entropy": [0.5, 0.25]} and back.turns[0].notes == {"surprise": 2.0}
     assert not back.turns[1].learned
-
-
-def test_anchors_that_are_pictures_stay_apart() -> None:
-    black, white = np.zeros((2, 2, 3), np.uint8), np.full((2, 2, 3), 255, np.uint8)
-    found = from_rows(to_rows([tw.Trajectory(0, n, turns=[tw.Turn(image)]) for n, image in enumerate((black, white, black))]))
-    keys = [trajectory.turns[0].anchor for trajectory in found]
-    assert keys[0] == keys[2] != keys[1]
 
 
 def test_bad_files_are_named(tmp_path: Path) -> None:
@@ -120,26 +106,12 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
         from_rows(rows[1:])
 
 
-def test_empty_lines_of_a_file_that_somebody_edited_are_passed_over(tmp_path: Path) -> None:
-    path = tw.write_trajectories(tmp_path / "x.jsonl", [tw.Trajectory(0, 0, turns=[tw.Turn("a")])])
-    path.write_text("\n" + path.read_text() + "\n  \n")
-    assert len(tw.read_trajectories(path)) == 1
-
-
 def test_a_parquet_table_of_something_else_is_named(tmp_path: Path) -> None:
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     for columns in ({"a": [1, 2]}, {"info": [5]}, {"info": ["no json"]}):
         parquet.write_table(pyarrow.table(columns), tmp_path / "other.parquet")
         with pytest.raises(TurnwiseError, match="'info' is missing"):
             tw.read_trajectories(tmp_path / "other.parquet")
-
-
-def test_parquet_without_its_package_names_the_pip_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtra, match=r"turnwise\[parquet\]"):
-        tw.write_trajectories(tmp_path / "x.parquet", [tw.Trajectory(0, 0)])
 
 
 def test_a_run_exports_what_it_trained_on_with_credit_and_reads_it_back(tmp_path: Path) -> None:
@@ -274,11 +246,3 @@ def test_a_warm_start_learns_from_recorded_trajectories(tmp_path: Path) -> None:
         start(tmp_path, **changes, **{"sft.file": recorded(tmp_path / "y.jsonl", "wait")})
     with pytest.raises(TurnwiseError, match="are not training tasks here"):
         start(tmp_path, **changes, **{"sft.file": recorded(tmp_path / "x.jsonl", "add one"), "env.tasks": 2})
-
-
-def test_a_runs_own_successes_warm_up_another(tmp_path: Path) -> None:
-    folder = start(tmp_path, iterations=1).folder
-    path, _ = export_trajectories(folder, tmp_path / "x.jsonl")
-    wins = sum(trajectory.success for trajectory in tw.read_trajectories(path))
-    result = start(tmp_path, iterations=0, **{"sft.file": str(path), "sft.epochs": 1, "env.name": BANDIT})
-    assert wins and result.metrics[0]["sft/turns"] == 2 * wins

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -12,16 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
 from launching import Launched
 from train_cases import TINY, start, wait_for
 
 import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.recipe.schema import Config
-from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter
-from turnwise.runs.trackers import Trackers, known, make_trackers
+from turnwise.runs.trackers import known, make_trackers
 from turnwise.util.errors import MissingExtra
 
 OWN = """
@@ -112,22 +109,6 @@ def test_a_run_that_was_killed_and_resumed_sends_no_step_twice(tmp_path: Path, n
     assert sorted(step for name, step, _ in event_scalars(result.folder) if name == "iteration") == list(range(9))
 
 
-def test_steps_that_a_tracker_lacks_are_sent_when_it_is_opened_again(tmp_path: Path, notebook: str) -> None:
-    run = Run.create(tmp_path, "try", "")
-    for step in range(3):
-        run.log({"iteration": step, "x": 2.0 * step})
-    first = Trackers(run.folder, make_trackers([notebook]))
-    first.open({"name": "try"}, run.metrics()[:2])
-    first.close()
-    again = Trackers(run.folder, make_trackers([notebook]))
-    again.open({"name": "try"}, run.metrics())
-    again.log({"iteration": 2, "x": 4.0})
-    again.log({"iteration": 3, "x": 6.0})
-    again.close()
-    found = [(line["step"], line["x"]) for line in lines_of(run.folder / "notes.jsonl") if "step" in line]
-    assert found == [(0, 0.0), (1, 2.0), (2, 4.0), (3, 6.0)]
-
-
 @pytest.mark.parametrize("name", known.names())
 def test_a_missing_package_is_named_with_its_pip_line_before_anything_is_made(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -149,19 +130,6 @@ def test_wrong_trackers_and_options_are_named(tmp_path: Path, notebook: str) -> 
         make_trackers([notebook.replace("Notebook", "Path")])
 
 
-def test_a_tracker_that_cannot_start_says_so_at_once(tmp_path: Path) -> None:
-    class Shut:
-        def open(self, folder: Path, config: Any) -> None:
-            raise ConnectionError("no route")
-
-        def log(self, step: int, metrics: Any) -> None: ...
-
-        def close(self) -> None: ...
-
-    with pytest.raises(TurnwiseError, match="'shut' cannot start: ConnectionError: no route"):
-        Trackers(tmp_path, {"shut": Shut()}).open({})
-
-
 def event_scalars(folder: Path) -> list[tuple[str, int, float]]:
     """Every scalar of every event file, as it was written."""
     pytest.importorskip("tensorboard")
@@ -173,14 +141,6 @@ def event_scalars(folder: Path) -> list[tuple[str, int, float]]:
         for event in EventFileLoader(str(path)).Load():
             found += [(value.tag, event.step, float(make_ndarray(value.tensor))) for value in event.summary.value]
     return found
-
-
-def test_tensorboard_has_the_numbers_of_the_metrics_file(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    result = start(tmp_path, **{"run.trackers": ["tensorboard"], "iterations": 2})
-    found = {(name, step): value for name, step, value in event_scalars(result.folder)}
-    expected = {(name, line["iteration"]): value for line in result.metrics for name, value in line.items()}
-    assert found == pytest.approx(expected, rel=1e-5)
 
 
 SERVICES = {"wandb": ("WANDB_MODE", "offline"), "trackio": ("TRACKIO_DIR", "trackio-files")}
@@ -216,11 +176,3 @@ def trackio_steps(folder: Path) -> list[int]:
     [path] = folder.glob("turnwise*.db")
     with sqlite3.connect(path) as database:
         return sorted(step for (step,) in database.execute("SELECT step FROM metrics"))
-
-
-def test_the_tracker_in_the_page_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    [code] = re.findall(r'^```python\n(""".*?class Pager.*?)^```$', (ROOT / "docs" / "recipes.md").read_text(), re.MULTILINE | re.DOTALL)
-    (tmp_path / "pager.py").write_text(code)
-    name = f"{tmp_path / 'pager.py'}:Pager"
-    result = start(tmp_path, iterations=1, **{"run.trackers": [name], "run.tracker_options": {name: {"line": 0.0}}})
-    assert "try: " in capsys.readouterr().out and result.summary["finished"]

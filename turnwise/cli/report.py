@@ -14,6 +14,6 @@ def report(
     attempts: Annotated[int, typer.Option(min=0, help="Number of attempts to include, in whole groups.")] = 200,
 ) -> None:
     """Write the pages of one or more runs as one HTML file that needs no network."""
-    from turnwise.pages.command import report as write
+    from turnwise.pages.report import report_command as write
 
     write(run, out, compare or (), attempts)

@@ -90,8 +90,7 @@ def start(
     shown.phase("loading torch")
     with heartbeat(shown):
         from turnwise import api
-        from turnwise.report.closing import finish
-        from turnwise.report.summary import success_words
+        from turnwise.report.closing import finish, success_words
 
     try:
         result = api.train_given(source, given, typed, resume, shown, memory=memory)

@@ -15,6 +15,6 @@ def view(
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser.")] = True,
 ) -> None:
     """View runs in a browser: curves, every attempt turn by turn, and why each turn was rewarded."""
-    from turnwise.pages.command import view as serve
+    from turnwise.pages.server import view as serve
 
     serve(folder, port, browser)

@@ -26,8 +26,9 @@ from turnwise.evaluation.sweep_values import points, read_axes
 from turnwise.recipe.reading import read_recipe
 from turnwise.recipe.schema import Config
 from turnwise.recipe.writing import content_hash, to_toml, toml_value
-from turnwise.runs.folder import CONFIG, SUMMARY
+from turnwise.runs.folder import CONFIG, SUMMARY, read_facts
 from turnwise.runs.metrics import METRICS
+from turnwise.runs.tail import news
 from turnwise.setup.early import check_trainable, look_at
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
@@ -58,12 +59,16 @@ class Job:
     started: float = 0.0
     seconds: float = 0.0
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    after: int = 0  # what was read of its metrics: see runs/tail.py
+    mark: int = 0
     first_line: tuple[float, int] | None = None  # when this process logged its first line, and of which iteration
 
     def look(self) -> None:
-        """Its progress, from the last lines of its metrics."""
+        """Its progress, from the new lines of its metrics."""
         before = self.iteration, self.success
-        for line in last_lines(self.folder / METRICS):
+        new = news(self.folder / METRICS, self.after, self.mark)
+        self.after, self.mark = new.after, new.mark
+        for line in new.lines:
             self.iteration = int(line.get("iteration", self.iteration))
             if "eval/success" in line:
                 self.success, self.measured = line["eval/success"], self.iteration
@@ -139,7 +144,7 @@ def inspect(job: Job) -> None:
             "or give the sweep another one with --out"
         )
     job.look()
-    summary = _read(job.folder / SUMMARY)
+    summary = read_facts(job.folder, SUMMARY)
     job.found = "finished" if summary.get("finished") and summary.get("config_hash") == content_hash(job.config) else "cut off"
     if job.found == "finished":
         job.state = "finished"
@@ -233,7 +238,7 @@ class Sweep:
         assert job.process is not None
         job.exit_code, job.seconds = job.process.returncode, time.monotonic() - job.started
         job.look()
-        if job.exit_code == 0 and _read(job.folder / SUMMARY).get("finished"):
+        if job.exit_code == 0 and read_facts(job.folder, SUMMARY).get("finished"):
             job.state = "finished"
         elif interrupted:
             job.state, job.message = "stopped", "saved; start the sweep again to continue"
@@ -252,11 +257,10 @@ class Sweep:
 
     def write(self) -> None:
         """sweep.json: the arguments and the status of each run. Runs of earlier sweeps in the same folder stay listed."""
-        path = self.folder / SWEEP
         mine = {job.name: job.to_dict() for job in self.jobs}
-        before = [entry for entry in _read(path).get("runs", []) if entry.get("name") not in mine]
+        before = [entry for entry in read_facts(self.folder, SWEEP).get("runs", []) if entry.get("name") not in mine]
         text = json.dumps(self.head | {"runs": [*before, *mine.values()]}, indent=2, default=str)
-        write_text_atomically(path, text + "\n")
+        write_text_atomically(self.folder / SWEEP, text + "\n")
 
     @property
     def exit_code(self) -> int:
@@ -265,36 +269,8 @@ class Sweep:
         return 130 if states & {"stopped", "waiting"} else 1 if "failed" in states else 0
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """A JSON file of a sweep; empty if it is missing or incomplete."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def last_lines(path: Path, most: int = 1 << 16) -> list[dict[str, Any]]:
-    """The last complete lines of a file of JSON lines, without reading all of it."""
-    records = []
-    for line in _tail(path, most).split(b"\n")[1 if path.exists() and path.stat().st_size > most else 0 :]:
-        try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue  # the line that is being written, and the empty one at the end
-    return records
-
-
 def last_words(path: Path) -> str:
     """The last message of a process: the line that names its error, without the progress before it."""
-    lines = [line.strip() for line in _tail(path, 1 << 14).decode("utf-8", "replace").splitlines() if line.strip()]
+    text = path.read_bytes()[-(1 << 14) :].decode("utf-8", "replace") if path.exists() else ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:400] if lines else ""
-
-
-def _tail(path: Path, most: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - most))
-            return file.read()
-    except FileNotFoundError:
-        return b""

@@ -27,15 +27,13 @@ from turnwise.data.images import without_marks
 from turnwise.methods.settings import CREDIT
 from turnwise.pages.batch import PARTS, Batch, texts_of
 from turnwise.pages.call_tree import call_tree
-from turnwise.pages.names import readable
 from turnwise.pages.pictures import png, take_screenshots
 from turnwise.pages.reasons import why
-from turnwise.pages.recipe import recipe_of
-from turnwise.pages.run_list import RunList, read_recipe
-from turnwise.pages.settings import chosen, settings_of
-from turnwise.pages.tail import news
+from turnwise.pages.run_list import RunList, read_recipe, readable
+from turnwise.pages.settings import chosen, recipe_of, settings_of
 from turnwise.runs.folder import Run
 from turnwise.runs.metrics import METRICS
+from turnwise.runs.tail import news
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.jsonable import json_value
 
@@ -87,18 +85,18 @@ class Answers:
 
     def metrics(self, words: Words) -> Any:
         run = self._run(words)
-        found = news(run.folder / METRICS, _whole(words, "after", 0), _whole(words, "mark", 0))
-        names = list(dict.fromkeys(name for line in found.lines for name in line))
-        columns = {name: [_short(line.get(name)) for line in found.lines] for name in names}
-        told = {"columns": columns, "lines": len(found.lines), "after": found.after, "mark": found.mark, "anew": found.anew}
-        return told | {"damaged": found.damaged, "state": self.listed.card(words["run"], run.folder)["state"]}
+        new = news(run.folder / METRICS, _whole(words, "after", 0), _whole(words, "mark", 0))
+        names = list(dict.fromkeys(name for line in new.lines for name in line))
+        columns = {name: [_short(line.get(name)) for line in new.lines] for name in names}
+        answer = {"columns": columns, "lines": len(new.lines), "after": new.after, "mark": new.mark, "anew": new.anew}
+        return answer | {"damaged": new.damaged, "state": self.listed.card(words["run"], run.folder)["state"]}
 
     def batch(self, words: Words) -> Any:
         batch = self._batch(words)
         rows: dict[str, list[Any]] = {}
         for number, head in enumerate(batch.texts.heads):
-            told = _head(batch, number) | {name: head[name] for name in ("turns", "invalid", "opening")}
-            for key, value in told.items():
+            row = _head(batch, number) | {name: head[name] for name in ("turns", "invalid", "opening")}
+            for key, value in row.items():
                 rows.setdefault(key, []).append(value)
         rows = rows or {key: [] for key in ("id", "group", "task", "goal", "opening", "type", "success", "stop", "turns", "reward")}
         return {"part": batch.part, "iteration": batch.iteration, "rows": rows} | _about(batch)
@@ -106,9 +104,9 @@ class Answers:
     def attempt(self, words: Words) -> Any:
         batch = self._batch(words)
         number = batch.number(_need(words, "id"))
-        found = batch.texts.read(number)
-        rows = batch.rows(readable(found.get("id")))
-        for t, turn in enumerate(found["turns"]):
+        attempt = batch.texts.read(number)
+        rows = batch.rows(readable(attempt.get("id")))
+        for t, turn in enumerate(attempt["turns"]):
             for key in ("observation", "response", "thought", "action"):
                 turn[key] = without_marks(str(turn.get(key, "")), "[picture]")
             if turn["response"] == turn["action"]:
@@ -120,21 +118,21 @@ class Answers:
             row = rows.start + t
             if row < rows.stop:
                 turn |= _numbers(batch, row) | {"why": why(batch, row)}
-        found |= _head(batch, number)
-        found["shows"] = self._run(words).environment().get("shows")
-        if calls := call_tree(batch, found):
-            found["calls"] = calls
-        return found | _about(batch)
+        attempt |= _head(batch, number)
+        attempt["shows"] = self._run(words).environment().get("shows")
+        if calls := call_tree(batch, attempt):
+            attempt["calls"] = calls
+        return attempt | _about(batch)
 
     def group(self, words: Words) -> Any:
         batch = self._batch(words)
         attempts: list[dict[str, Any]] = []
         visits: dict[int, list[list[Any]]] = {}
         for place, number in enumerate(batch.members(_need(words, "group"))):
-            found = batch.texts.read(number)
-            rows = batch.rows(readable(found.get("id")))
+            attempt = batch.texts.read(number)
+            rows = batch.rows(readable(attempt.get("id")))
             turns: list[dict[str, Any]] = []
-            for t, turn in enumerate(found["turns"]):
+            for t, turn in enumerate(attempt["turns"]):
                 numbers = _numbers(batch, rows.start + t) if rows.start + t < rows.stop else {}
                 turns.append(numbers | {"reward": _short(turn.get("reward")), "valid": turn.get("valid", True)})
                 if "state" in numbers:
@@ -181,9 +179,9 @@ class Answers:
         key = (run.folder, part, iteration, stamp.st_mtime_ns, stamp.st_size)
         with self._lock:
             if key not in self._batches:
-                own = read_recipe(run.folder).get("credit", {})
-                options = {name: value for name, value in own.items() if name != "name"}
-                self._batches[key] = Batch(run, part, iteration, str(own.get("name", CREDIT)), options)
+                section = read_recipe(run.folder).get("credit", {})
+                options = {name: value for name, value in section.items() if name != "name"}
+                self._batches[key] = Batch(run, part, iteration, str(section.get("name", CREDIT)), options)
                 while len(self._batches) > KEPT_BATCHES:
                     self._batches.popitem(last=False)
             self._batches.move_to_end(key)
@@ -192,12 +190,12 @@ class Answers:
 
 def _about(batch: Batch) -> dict[str, Any]:
     """How credit was given in a batch."""
-    told = batch.credit
+    credit = batch.credit
     gamma = batch.states.gamma if batch.states is not None else None
-    known = {"algorithm": told.algorithm, "credited": told.total is not None, "split": told.split}
-    scales = {name: _short(scale) for name, scale in told.scales.items()}
-    weights = {name: weight for name, (_, weight) in told.parts.items()} if told.split else {}
-    return known | {"scales": scales, "weights": weights, "problem": told.problem, "gamma": gamma}
+    about = {"algorithm": credit.algorithm, "credited": credit.total is not None, "split": credit.split}
+    scales = {name: _short(scale) for name, scale in credit.scales.items()}
+    weights = {name: weight for name, (_, weight) in credit.parts.items()} if credit.split else {}
+    return about | {"scales": scales, "weights": weights, "problem": credit.problem, "gamma": gamma}
 
 
 def _head(batch: Batch, number: int) -> dict[str, Any]:
@@ -220,25 +218,25 @@ def _head(batch: Batch, number: int) -> dict[str, Any]:
 
 def _numbers(batch: Batch, row: int) -> dict[str, Any]:
     """A turn's credit, its parts, the return from there on, and the state it started from."""
-    found: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
     for name, column in batch.credit.columns.items():
-        found[name] = _short(float(column[row]))
+        numbers[name] = _short(float(column[row]))
     if (states := batch.states) is not None:
         state = int(states.of_turn[row])
-        found |= {"return": _short(float(states.returns[row])), "state": state, "visits": int(states.visits[state])}
-    return found
+        numbers |= {"return": _short(float(states.returns[row])), "state": state, "visits": int(states.visits[state])}
+    return numbers
 
 
 def _states(batch: Batch, visits: Mapping[int, list[list[Any]]]) -> dict[str, Any]:
     """The states that a group came to: its text if the anchor is text, its visits (attempt, turn, action), the mean of their returns."""
     if batch.states is None or batch.columns is None:
         return {}
-    found = {}
-    for state, known in visits.items():
+    states = {}
+    for state, visited in visits.items():
         row = int((batch.states.of_turn == state).argmax())
         text = batch.columns.anchor_table.texts[batch.columns.anchor[row]]
-        found[str(state)] = {"text": text, "visits": known, "mean": _short(float(batch.states.mean[state]))}
-    return found
+        states[str(state)] = {"text": text, "visits": visited, "mean": _short(float(batch.states.mean[state]))}
+    return states
 
 
 def _found(attempt: Mapping[str, Any], wanted: str) -> list[dict[str, Any]]:
@@ -247,11 +245,11 @@ def _found(attempt: Mapping[str, Any], wanted: str) -> list[dict[str, Any]]:
     for t, turn in enumerate(attempt["turns"]):
         for where in SEARCHED:
             text = str(turn.get(where, ""))
-            place = text.casefold().find(wanted)
-            if place >= 0:
-                start = max(0, place - 40)
-                cut = text[start : place + len(wanted) + 60]
-                hits.append({"id": name, "task": attempt.get("task"), "t": t, "where": where, "text": ("…" if start else "") + cut})
+            position = text.casefold().find(wanted)
+            if position >= 0:
+                start = max(0, position - 40)
+                shown = text[start : position + len(wanted) + 60]
+                hits.append({"id": name, "task": attempt.get("task"), "t": t, "where": where, "text": ("…" if start else "") + shown})
                 break
     return hits
 
@@ -263,12 +261,12 @@ def _need(words: Words, name: str) -> str:
 
 
 def _whole(words: Words, name: str, default: int | None = None) -> int:
-    given = words.get(name)
-    if given is None and default is not None:
+    text = words.get(name)
+    if text is None and default is not None:
         return default
-    if given is None or not re.fullmatch(r"[0-9]{1,15}", given):
-        raise TurnwiseError(f"{name} takes an integer, not {given!r}")
-    return int(given)
+    if text is None or not re.fullmatch(r"[0-9]{1,15}", text):
+        raise TurnwiseError(f"{name} takes an integer, not {text!r}")
+    return int(text)
 
 
 def _short(value: Any) -> Any:

@@ -22,8 +22,8 @@ from turnwise.credit.gigpo import visit_weights
 from turnwise.credit.segments import episode_returns, segment_count, segment_sum, trajectory_groups
 from turnwise.data.anchors import Ints
 from turnwise.data.rollouts import Floats, Rollouts
-from turnwise.pages.names import readable
 from turnwise.pages.packed import PackedLines
+from turnwise.pages.run_list import readable
 from turnwise.runs.folder import Run
 from turnwise.util.errors import TurnwiseError
 
@@ -114,11 +114,11 @@ class Batch:
     def ordinals(self) -> list[tuple[int, int]]:
         """By line: the attempt's number among the attempts at its task, from 1, and how many they are."""
         groups = [readable(head.get("group")) for head in self.texts.heads]
-        sizes, seen, found = Counter(groups), Counter[str](), []
+        sizes, seen, ordinals = Counter(groups), Counter[str](), []
         for group in groups:
             seen[group] += 1
-            found.append((seen[group], sizes[group]))
-        return found
+            ordinals.append((seen[group], sizes[group]))
+        return ordinals
 
     def number(self, attempt: str) -> int:
         """Which line holds the attempt of that id."""
@@ -128,10 +128,10 @@ class Batch:
 
     def members(self, group: str) -> list[int]:
         """The lines of a group."""
-        found = [number for number, head in enumerate(self.texts.heads) if readable(head.get("group")) == group]
-        if not found:
+        numbers = [number for number, head in enumerate(self.texts.heads) if readable(head.get("group")) == group]
+        if not numbers:
             raise TurnwiseError(f"iteration {self.iteration} has no group {group!r} among its {self.part}")
-        return found
+        return numbers
 
     @cached_property
     def _rows(self) -> dict[str, slice]:
@@ -152,22 +152,22 @@ class Batch:
         """Credit by the run's own algorithm, or the reason why it is not available here."""
         if self.columns is None:
             return Credit(self._algorithm, self._options, None, self.problem)
-        given, parts = credit.credit_of(self.columns), credit.parts_of(self.columns, self._algorithm, self._options)
+        assigned, parts = credit.credit_of(self.columns), credit.parts_of(self.columns, self._algorithm, self._options)
         options = self._options
-        if given is None and self._foreign:
+        if assigned is None and self._foreign:
             return Credit(self._algorithm, self._options, None, f"{self._algorithm} is code from elsewhere, which this page does not run")
         try:
             if self._algorithm in credit.algorithms:
                 options = credit.algorithms[self._algorithm].bind(self._options, credit.algorithms.kind)
-            if given is None:  # an earlier Turnwise kept no advantages
-                given = credit.assign(self._algorithm, self.columns, **self._options)
+            if assigned is None:  # an earlier Turnwise kept no advantages
+                assigned = credit.assign(self._algorithm, self.columns, **self._options)
                 parts = credit.split(self._algorithm, self.columns, **self._options)
         except TurnwiseError as error:
-            if given is None:
+            if assigned is None:
                 return Credit(self._algorithm, self._options, None, str(error))
         except Exception as error:  # user code may fail in any way
             return Credit(self._algorithm, self._options, None, f"{self._algorithm} failed: {type(error).__name__}: {error}")
-        return Credit(self._algorithm, options, given.by_turn(self.columns), self.problem, parts)
+        return Credit(self._algorithm, options, assigned.by_turn(self.columns), self.problem, parts)
 
     @cached_property
     def states(self) -> States | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from turnwise.pages.batch import Batch
-from turnwise.pages.names import readable
+from turnwise.pages.run_list import readable
 
 LONGEST_WORDS = 100  # characters of a call that the tree shows
 
@@ -18,15 +18,15 @@ LONGEST_WORDS = 100  # characters of a call that the tree shows
 def call_tree(batch: Batch, attempt: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Every call of the attempt in the order of arrival: its number, the call that it continues, where it is shown (id and turn), what was
     asked and what was said. Empty if the attempt is not one of a program."""
-    own = _attempt_of(attempt)
-    if own is None:
+    number_of_attempt = _attempt_of(attempt)
+    if number_of_attempt is None:
         return []
-    found: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
     for number in batch.members(readable(attempt.get("group"))):
         other = batch.texts.read(number)
-        if _attempt_of(other) == own:
-            found += _calls(other)
-    return sorted(found, key=lambda call: int(call["number"]))
+        if _attempt_of(other) == number_of_attempt:
+            calls += _calls(other)
+    return sorted(calls, key=lambda call: int(call["number"]))
 
 
 def _attempt_of(attempt: Mapping[str, Any]) -> Any:

@@ -35,7 +35,7 @@ def take_screenshots(turn: dict[str, Any]) -> list[str]:
     env = turn["info"].get("env") if isinstance(turn.get("info"), dict) else None
     if not isinstance(env, dict):
         return []
-    found = [env.pop(name) for name in PLACES if name in env]
+    addresses = [env.pop(name) for name in PLACES if name in env]
     if not env:
         del turn["info"]["env"]
-    return [one for one in found if isinstance(one, str) and len(one) <= LARGEST and ADDRESS.fullmatch(one)]
+    return [one for one in addresses if isinstance(one, str) and len(one) <= LARGEST and ADDRESS.fullmatch(one)]

@@ -15,12 +15,12 @@ from typing import Any
 from urllib.parse import quote
 
 from turnwise.pages.answers import Answers, as_json
-from turnwise.pages.names import distinct, readable
-from turnwise.pages.run_list import RunList
+from turnwise.pages.run_list import RunList, distinct, readable
 from turnwise.pages.server import PAGE, STYLE, script, static
 from turnwise.pages.settings import settings_of
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
+from turnwise.util.terminal import say
 
 ATTEMPTS = 200
 MOST_PICTURES = 400
@@ -42,15 +42,15 @@ class Collected:
     kept: int = 0
 
     def add(self, name: str, **words: Any) -> Any:
-        place = key(name, words)
-        if place not in self.found:
-            self.found[place] = self.answers[words["run"]](name, {word: str(value) for word, value in words.items()})
-        return self.found[place]
+        address = key(name, words)
+        if address not in self.found:
+            self.found[address] = self.answers[words["run"]](name, {word: str(value) for word, value in words.items()})
+        return self.found[address]
 
     def add_groups(self, run: str, part: str, iteration: int, room: int, wanted: Iterable[str] | None = None) -> list[str]:
         """Whole groups of an iteration, while there is room; returns the tasks that went in."""
-        place = {"run": run, "part": part, "iteration": iteration}
-        rows = self.add("batch", **place)["rows"]
+        batch = {"run": run, "part": part, "iteration": iteration}
+        rows = self.add("batch", **batch)["rows"]
         self.kept += len(rows["id"])
         groups: dict[str, list[int]] = {}
         for number, group in enumerate(rows["group"]):
@@ -60,28 +60,28 @@ class Collected:
             groups.items(),
             key=lambda item: (rows["task"][item[1][0]] not in favourites, len({rows["success"][n] for n in item[1]}) == 1),
         )
-        told = []
+        tasks = []
         for group, members in order:
             if len(members) > room:
                 continue
             room -= len(members)
             self.attempts += len(members)
             if part == "rollouts":
-                self.add("group", group=group, **place)
+                self.add("group", group=group, **batch)
             for number in members:
-                self._add_pictures(place, self.add("attempt", id=rows["id"][number], **place))
-            told.append(rows["task"][members[0]])
-        return told
+                self._add_pictures(batch, self.add("attempt", id=rows["id"][number], **batch))
+            tasks.append(rows["task"][members[0]])
+        return tasks
 
-    def _add_pictures(self, place: Mapping[str, Any], attempt: Mapping[str, Any]) -> None:
-        if place["part"] != "rollouts":
+    def _add_pictures(self, batch: Mapping[str, Any], attempt: Mapping[str, Any]) -> None:
+        if batch["part"] != "rollouts":
             return
         for name in {name for turn in attempt["turns"] for name in turn.get("images", ())}:
-            words = {"run": place["run"], "iteration": place["iteration"], "name": name}
+            words = {"run": batch["run"], "iteration": batch["iteration"], "name": name}
             if key("picture", words) in self.pictures or len(self.pictures) >= MOST_PICTURES:
                 continue
             try:
-                data = self.answers[place["run"]].picture({word: str(value) for word, value in words.items()})
+                data = self.answers[batch["run"]].picture({word: str(value) for word, value in words.items()})
             except TurnwiseError:
                 continue
             self.pictures[key("picture", words)] = "data:image/png;base64," + base64.b64encode(data).decode()
@@ -89,42 +89,44 @@ class Collected:
 
 def collect(runs: Mapping[str, Path], attempts: int = ATTEMPTS) -> Collected:
     """The answers about one run, or about several that are compared."""
-    told = Collected({name: Answers(RunList(folder, name)) for name, folder in runs.items()})
-    cards = [told.add("run", run=name)["card"] for name in runs]
-    told.found["runs?"] = {"folder": "", "runs": cards}
-    told.found["settings?"] = settings_of(runs)
+    collected = Collected({name: Answers(RunList(folder, name)) for name, folder in runs.items()})
+    cards = [collected.add("run", run=name)["card"] for name in runs]
+    collected.found["runs?"] = {"folder": "", "runs": cards}
+    collected.found["settings?"] = settings_of(runs)
     for name in runs:
-        told.add("metrics", run=name)
-        told.add("config", run=name)
-    add_attempts(told, list(runs), attempts)
-    return told
+        collected.add("metrics", run=name)
+        collected.add("config", run=name)
+    add_attempts(collected, list(runs), attempts)
+    return collected
 
 
-def add_attempts(told: Collected, runs: list[str], attempts: int) -> None:
+def add_attempts(collected: Collected, runs: list[str], attempts: int) -> None:
     """Attempts of the last iteration, the last evaluation and the first one, each with its share of the room; then only those iterations
     are named in the file. Another run, and the first evaluation, take the same tasks if possible."""
     wanted, tasks = [], {"rollouts": list[str](), "evals": list[str]()}
     for run in runs:
-        known = told.add("run", run=run)
-        wanted += [(run, part, known[part][-1]) for part in ("rollouts", "evals") if known[part]]
-    wanted += [(run, "evals", evals[0]) for run in runs if len(evals := told.add("run", run=run)["evals"]) > 1]
+        answer = collected.add("run", run=run)
+        wanted += [(run, part, answer[part][-1]) for part in ("rollouts", "evals") if answer[part]]
+    wanted += [(run, "evals", evals[0]) for run in runs if len(evals := collected.add("run", run=run)["evals"]) > 1]
     for run in runs:
-        told.add("run", run=run).update(rollouts=[], evals=[])
+        collected.add("run", run=run).update(rollouts=[], evals=[])
     for number, (run, part, iteration) in enumerate(wanted):
-        room = (attempts - told.attempts) // (len(wanted) - number)
+        room = (attempts - collected.attempts) // (len(wanted) - number)
         if room > 0:
-            tasks[part] += told.add_groups(run, part, iteration, room, tasks[part])
-            told.add("run", run=run)[part].insert(0, iteration)
+            tasks[part] += collected.add_groups(run, part, iteration, room, tasks[part])
+            collected.add("run", run=run)[part].insert(0, iteration)
     for run in runs:
-        told.add("run", run=run)["evals"].sort()
+        collected.add("run", run=run)["evals"].sort()
 
 
-def html(told: Collected, title: str) -> str:
+def html(collected: Collected, title: str) -> str:
     """The file."""
     code, style = script(), static(STYLE)
-    own = f"script-src '{digest(code)}'; style-src '{digest(style)}'"
-    policy = f"default-src 'none'; {own}; img-src data:; base-uri 'none'; form-action 'none'"
-    data = as_json({"title": title, "answers": told.found, "pictures": told.pictures, "attempts": told.attempts, "kept": told.kept})
+    sources = f"script-src '{digest(code)}'; style-src '{digest(style)}'"
+    policy = f"default-src 'none'; {sources}; img-src data:; base-uri 'none'; form-action 'none'"
+    data = as_json(
+        {"title": title, "answers": collected.found, "pictures": collected.pictures, "attempts": collected.attempts, "kept": collected.kept}
+    )
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>'
     body = f'<script type="application/json" id="data">{harmless(data)}</script>\n<script>{code}</script>'
     return static(PAGE).replace("<!-- head -->", head).replace("<!-- data -->", body)
@@ -144,12 +146,22 @@ def write_report(run: Path, out: Path, others: Sequence[Path] = (), attempts: in
     """Write the file; returns its path and what went in."""
     runs: dict[str, Path] = {}
     for folder in (run, *others):
-        if folder.resolve() in {known.resolve() for known in runs.values()}:
+        if folder.resolve() in {taken.resolve() for taken in runs.values()}:
             raise TurnwiseError(f"{folder} is the same run: --compare takes another one")
         if not RunList(folder).single:
             raise TurnwiseError(f"{folder} holds runs and is not a run itself: a report is about one run, or with --compare about several")
-        place = folder.resolve()
-        name = readable(place.name) or "run"
-        runs[name if name not in runs else distinct(f"{readable(place.parent.name)}/{name}", runs)] = folder
-    told = collect(runs, attempts)
-    return write_text_atomically(out, html(told, " and ".join(runs))), told
+        resolved = folder.resolve()
+        name = readable(resolved.name) or "run"
+        runs[name if name not in runs else distinct(f"{readable(resolved.parent.name)}/{name}", runs)] = folder
+    collected = collect(runs, attempts)
+    return write_text_atomically(out, html(collected, " and ".join(runs))), collected
+
+
+def report_command(run: str, out: str | None = None, compare: Sequence[str] = (), attempts: int = ATTEMPTS) -> None:
+    """Write one HTML file about a run, or several, and print what is in it."""
+    folder = Path(run)
+    path = Path(out) if out is not None else folder / "report.html"
+    written, collected = write_report(folder, path, [Path(other) for other in compare], attempts)
+    size = written.stat().st_size / 1e6
+    left = "" if collected.attempts == collected.kept else f" of {collected.kept} (--attempts N embeds more)"
+    say(f"{readable(written)}: {size:.1f} MB, {collected.attempts} attempts{left}. It needs no network; open it in a browser.")

@@ -1,12 +1,11 @@
 """The list of runs, one line each: settings, progress and success.
 
-A run is identified by its path under the folder that is shown. A requested name is only looked up among those found, so no name leads out
-of that folder.
+A run is identified by its path under the folder that is shown, as a text that a browser can show and send back. A requested name is only
+looked up among those found, so no name leads out of that folder.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import threading
@@ -19,15 +18,28 @@ from typing import Any
 
 from turnwise.credit import parts
 from turnwise.methods.settings import CREDIT
-from turnwise.pages.names import distinct, readable
-from turnwise.pages.tail import news
-from turnwise.runs.folder import CONFIG, SUMMARY, Run
+from turnwise.runs.folder import CONFIG, SUMMARY, Run, read_facts
 from turnwise.runs.metrics import METRICS
+from turnwise.runs.tail import news
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside
 
 DEEPEST = 4  # folders below the one that is shown in which runs are looked for
 QUIET = 300.0  # seconds without activity after which a run counts as stopped; longer if its iterations are long
+
+
+def readable(name: Any) -> str:
+    """A name as valid Unicode: bytes that are not UTF-8, which file systems allow, and halves of surrogate pairs are escaped."""
+    return str(name).encode("utf-8", "backslashreplace").decode()
+
+
+def distinct(name: str, taken: Any) -> str:
+    """The name or, if it is taken, the name with the first number that makes it unique."""
+    number, unique = 1, name
+    while unique in taken:
+        number += 1
+        unique = f"{name} ({number})"
+    return unique
 
 
 @dataclass
@@ -42,11 +54,11 @@ class Progress:
     last: dict[str, Any] = field(default_factory=dict)
 
     def look(self, path: Path) -> None:
-        found = news(path, self.after, self.mark)
-        if found.anew:
+        new = news(path, self.after, self.mark)
+        if new.anew:
             self.iterations, self.seconds, self.first, self.last = 0, 0.0, {}, {}
-        self.after, self.mark = found.after, found.mark
-        for line in found.lines:
+        self.after, self.mark = new.after, new.mark
+        for line in new.lines:
             self.iterations = max(self.iterations, int(_number(line.get("iteration")) or 0))
             self.seconds = _number(line.get("time/iteration")) or 0.0
             if "eval/success" in line:
@@ -71,18 +83,18 @@ class RunList:
         """Every run's folder by its path under the root."""
         if self.single:
             return {self._name or readable(self.root.resolve().name) or "run": self.root}
-        found: dict[str, Path] = {}
+        folders: dict[str, Path] = {}
         for folder, below, files in os.walk(self.root):
             path = Path(folder)
-            place = path.relative_to(self.root)
+            relative = path.relative_to(self.root)
             if CONFIG in files and path != self.root:
-                found[distinct(readable(place.as_posix()), found)] = path
+                folders[distinct(readable(relative.as_posix()), folders)] = path
                 below.clear()
-            elif len(place.parts) >= DEEPEST:
+            elif len(relative.parts) >= DEEPEST:
                 below.clear()
             else:
                 below[:] = sorted(name for name in below if not name.startswith("."))
-        return found
+        return folders
 
     def run(self, name: str) -> Run:
         """The run of that name."""
@@ -93,17 +105,17 @@ class RunList:
 
     def cards(self) -> list[dict[str, Any]]:
         """One card per run. A run that cannot be read, or is deleted in the meantime, is named and does not affect the others."""
-        found = []
+        cards = []
         for name, folder in self.folders().items():
             try:
-                found.append(self.card(name, folder))
+                cards.append(self.card(name, folder))
             except (OSError, ValueError, TypeError) as error:
-                found.append({"run": name, "name": name, "state": "unreadable", "problem": f"{type(error).__name__}: {error}"[:300]})
-        return found
+                cards.append({"run": name, "name": name, "state": "unreadable", "problem": f"{type(error).__name__}: {error}"[:300]})
+        return cards
 
     def card(self, name: str, folder: Path) -> dict[str, Any]:
         """What a list of runs shows of one: only texts and numbers, whatever the files contain."""
-        summary, recipe = read_summary(folder), read_recipe(folder)
+        summary, recipe = read_facts(folder, SUMMARY), read_recipe(folder)
         with self._lock:
             progress = self._progress.setdefault(name, Progress())
             progress.look(inside(folder, folder / METRICS))
@@ -163,22 +175,14 @@ def _parsed(path: Path, changed: int, size: int) -> dict[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
-def read_summary(folder: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(inside(folder, folder / SUMMARY).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, TurnwiseError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _number(value: Any) -> Any:
     """The value if it is a number, otherwise None."""
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) else None
 
 
 def _section(recipe: dict[str, Any], name: str) -> dict[str, Any]:
-    found = recipe.get(name, {})
-    return found if isinstance(found, dict) else {}
+    section = recipe.get(name, {})
+    return section if isinstance(section, dict) else {}
 
 
 def _name(recipe: dict[str, Any], section: str, default: str) -> str:

@@ -9,6 +9,7 @@ elsewhere.
 from __future__ import annotations
 
 import re
+import webbrowser
 from email.message import Message
 from functools import cache
 from http import HTTPStatus
@@ -21,6 +22,7 @@ from urllib.parse import parse_qsl
 from turnwise.pages.answers import Answers, as_json
 from turnwise.pages.run_list import RunList
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.terminal import say
 
 ADDRESS = "127.0.0.1"
 PORT = 7878
@@ -152,3 +154,29 @@ class Server(ThreadingMixIn, TCPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that went away is not an error; errors of answers are sent to the page."""
+
+
+def view(folder: str, port: int | None = None, browser: bool = True) -> None:
+    """Serve the pages of the runs below a folder until Ctrl-C."""
+    runs = RunList(folder)
+    server = open_server(runs, port)
+    count = len(runs.folders())
+    say(f"{count} run{'s' if count != 1 else ''} at {server.url}   (Ctrl-C ends)")
+    if browser:
+        webbrowser.open(server.url)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.server_close()
+
+
+def open_server(runs: RunList, port: int | None) -> Server:
+    """On the given port, or on the usual one, or if that is taken on a free one."""
+    for choice in (port,) if port is not None else (PORT, 0):
+        try:
+            return Server(runs, choice)
+        except OSError as error:
+            problem = error
+    raise TurnwiseError(f"cannot listen on port {port}: {problem.strerror}. Take another with --port, or leave it out for a free one")

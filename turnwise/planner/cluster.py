@@ -140,21 +140,21 @@ def splits(question: Question, shape: ModelShape) -> dict[int, list[Layout]]:
     """Number of learners → layouts that differ in the size of their engines alone. 0 stands for colocated ones."""
     fewest, sizes = check(question, shape)
     gpus = question.gpus
-    found = {0: list(colocated(question, shape))}
+    layouts_by_learners = {0: list(colocated(question, shape))}
     for learners in range(fewest, gpus):
         numbers = {size: engines_beside(learners, gpus, size, question.machine.node_gpus) for size in sizes}
-        found[learners] = [
+        layouts_by_learners[learners] = [
             Layout(learners, number, size, engine_groups(question, shape, size)) for size, number in numbers.items() if number
         ]
-    found = {learners: layouts for learners, layouts in found.items() if layouts}
-    if not found:
+    layouts_by_learners = {learners: layouts for learners, layouts in layouts_by_learners.items() if layouts}
+    if not layouts_by_learners:
         nodes = question.machine.node_gpus
         least = next(number for number in range(gpus + 1, 2 * MOST_GPUS) if engines_beside(fewest, number, sizes[0], nodes))
         raise TurnwiseError(
             f"plan: {_gpus(gpus)} hold the learner of {shape.name} (at least {fewest}) or an engine (at least {sizes[0]}), but not both. "
             f"Use at least {least}"
         )
-    return found
+    return layouts_by_learners
 
 
 def make_plan(question: Question, progress: Callable[[str], None] = lambda what: None) -> Plan:
@@ -202,12 +202,12 @@ def settings(result: Result) -> dict[str, str]:
     layout = result.layout
     if layout.gpus == 1:
         return {}
-    found = {"learners": str(layout.learners), "engines": str(layout.engines)}
-    found |= {"placement": "colocated" if layout.colocated else "apart", "staleness": str(result.staleness)}
+    values = {"learners": str(layout.learners), "engines": str(layout.engines)}
+    values |= {"placement": "colocated" if layout.colocated else "apart", "staleness": str(result.staleness)}
     if layout.tensor_parallel == 1:
-        return {f"cluster.{name}": value for name, value in found.items()}
-    found["tensor_parallel"] = str(layout.tensor_parallel)
-    return {f"cluster.{name}": value for name, value in found.items()} | {"engine.name": "vllm"}
+        return {f"cluster.{name}": value for name, value in values.items()}
+    values["tensor_parallel"] = str(layout.tensor_parallel)
+    return {f"cluster.{name}": value for name, value in values.items()} | {"engine.name": "vllm"}
 
 
 def describe(layout: Layout) -> str:

@@ -5,25 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from turnwise.planner.fit import demand_of, shape_for
+from turnwise.planner.memory import totals
 from turnwise.recipe.schema import Config
+from turnwise.setup.early import unread
+from turnwise.setup.environment import build_panel, build_tasks, step_limit
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.hub import folder_of
 
-HELD = (
-    "weights",
-    "adapters",
-    "float32 masters",
-    "reference",
-    "gradients",
-    "optimiser state",
-)  # for training, on a device that is large enough
+HELD = ("weights", "adapters", "float32 masters", "reference", "gradients", "optimiser state")  # on a device that is large enough
 
 
 def forecast(config: Config, said: bool = False) -> Iterator[str]:
     """The size of a run: tasks, attempts, turns, tokens, memory. `said`: of its memory everything was said. If the tasks or the model
     are not here, the rest comes first, as far as the recipe itself says it, and then the error."""
-    from turnwise.setup.early import unread
-    from turnwise.util.errors import TurnwiseError
-    from turnwise.util.hub import folder_of
-
     missing = list[str]()
     lines = [f"not executed, only checked: {', '.join(code)}"] if (code := unread(config)) else []
     try:
@@ -46,10 +41,6 @@ def forecast(config: Config, said: bool = False) -> Iterator[str]:
 
 def model_words(config: Config, said: bool) -> str:
     """The parameters of the model and, if it was not `said` already, what stays in memory of it during an update."""
-    from turnwise.planner.fit import demand_of, shape_for
-    from turnwise.planner.memory import totals
-    from turnwise.util.errors import TurnwiseError
-
     counted = parameter_count(config)
     try:
         shape = shape_for(config)
@@ -83,9 +74,7 @@ def parameter_count(config: Config) -> int | None:
 
 def what_is_played(config: Config, known: bool) -> list[str]:
     """Tasks, attempts and turns. If the environment is user code, which is not executed for this, only what the recipe says."""
-    from turnwise.setup.environment import build_panel, build_tasks, step_limit
-
-    own, env = config.collect, config.env
+    collect, env = config.collect, config.env
     held_out = f"{config.eval.n or 'some'} held out ({config.eval.split})"
     tasks = f"tasks: {env.tasks or 'those'} for training ({env.name}, {env.split}), {held_out}; the exact number is known when it runs"
     if known:
@@ -95,11 +84,11 @@ def what_is_played(config: Config, known: bool) -> list[str]:
         tasks = f"tasks: {len(training)} for training ({env.name}, {env.split}), {panel}"
     limit = step_limit(env) if known else env.max_turns
     if limit is None:
-        return [tasks, f"an iteration: {own.groups} tasks × {own.group_size} attempts × the environment's turn limit"]
-    turns = own.groups * own.group_size * limit
+        return [tasks, f"an iteration: {collect.groups} tasks × {collect.group_size} attempts × the environment's turn limit"]
+    turns = collect.groups * collect.group_size * limit
     return [
         tasks,
-        f"an iteration: {own.groups} tasks × {own.group_size} attempts × at most {limit} turns = {turns:,} turns",
+        f"an iteration: {collect.groups} tasks × {collect.group_size} attempts × at most {limit} turns = {turns:,} turns",
         f"  at most {turns * config.engine.max_tokens:,} sampled tokens, in prompts of at most {config.agent.max_prompt_tokens:,}",
         f"{config.iterations} iterations: at most {turns * config.iterations:,} turns",
     ]

@@ -16,34 +16,34 @@ from turnwise.util.console import Console
 
 def check_command(config: Config) -> int:
     """Show it. Returns the exit code: 1 if the recipe cannot be placed."""
-    found = check_cluster(config)
+    checked = check_cluster(config)
     console = Console()
-    console.print(node_table(found.nodes, found.versions))
-    if found.bundles:
-        console.print(bundle_table(found.bundles))
-    for note in filter(None, (crowded(found.bundles), on_cpus(found, config.device))):
+    console.print(node_table(checked.nodes, checked.versions))
+    if checked.bundles:
+        console.print(bundle_table(checked.bundles))
+    for note in filter(None, (crowded(checked.bundles), on_cpus(checked, config.device))):
         console.print(Text(note), soft_wrap=True)
-    for line in found.problems:
+    for line in checked.problems:
         console.print(Text(line, style="red"), soft_wrap=True)
-    console.print(Text(verdict(found)), soft_wrap=True)
-    return 1 if found.problems else 0
+    console.print(Text(verdict(checked)), soft_wrap=True)
+    return 1 if checked.problems else 0
 
 
-def on_cpus(found: Checked, device: str) -> str:
+def on_cpus(checked: Checked, device: str) -> str:
     """A note if a recipe that may run on GPUs would get none; otherwise ""."""
-    if device == "cpu" or not found.bundles or any(bundle.gpus for bundle in found.bundles):
+    if device == "cpu" or not checked.bundles or any(bundle.gpus for bundle in checked.bundles):
         return ""
-    elsewhere = any(node.gpus for node in found.nodes)
+    elsewhere = any(node.gpus for node in checked.nodes)
     where = ", although other nodes have GPUs: start the command on one of those" if elsewhere else ""
     return f"cluster: this machine has no GPU, so all parts would compute on CPUs{where}"
 
 
-def verdict(found: Checked) -> str:
+def verdict(checked: Checked) -> str:
     """The last line."""
-    if found.problems:
+    if checked.problems:
         return "This recipe cannot run on this cluster as it is."
-    nodes = len({bundle.node.id for bundle in found.bundles})
-    return f"This recipe fits: {len(found.bundles)} parts on {nodes} node{'s' if nodes > 1 else ''}."
+    nodes = len({bundle.node.id for bundle in checked.bundles})
+    return f"This recipe fits: {len(checked.bundles)} parts on {nodes} node{'s' if nodes > 1 else ''}."
 
 
 def node_table(nodes: Sequence[Node], versions: Mapping[str, Mapping[str, str]]) -> Table:

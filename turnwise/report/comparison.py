@@ -18,13 +18,12 @@ from typing import Any
 import numpy as np
 from rich.console import Group as Rendered
 
-from turnwise.report.efficiency import Cost, Curve, cost_until, mean_curve
+from turnwise.report import tables
+from turnwise.report.efficiency import Cost, Curve, Track, TypeOfTask, check_metrics, cost_until, mean_curve, tracks, types
 from turnwise.report.groups import Group, also_differ, grouped
-from turnwise.report.tables import wide_console
-from turnwise.report.tracks import Track, TypeOfTask, check_metrics, tracks, types
 from turnwise.runs.records import Record, find, read
 from turnwise.util import statistics
-from turnwise.util.errors import TurnwiseError
+from turnwise.util.errors import MissingExtra, TurnwiseError
 from turnwise.util.files import write_text_atomically
 from turnwise.util.statistics import Interval
 from turnwise.util.terminal import say
@@ -108,19 +107,13 @@ class Comparison:
 
     def table(self) -> Rendered:
         """For a terminal: give it to rich's `print`."""
-        from turnwise.report import tables
-
         return tables.to_rich(self)
 
     def to_markdown(self) -> str:
-        from turnwise.report import tables
-
         return tables.to_markdown(self)
 
     def to_latex(self) -> str:
         """Plain `tabular` environments, escaped; no package is needed."""
-        from turnwise.report import tables
-
         return tables.to_latex(self)
 
     def to_dict(self) -> dict[str, Any]:
@@ -137,14 +130,11 @@ class Comparison:
 
     def write(self, folder: str | Path) -> list[Path]:
         """comparison.md, .tex and .json, and the picture if matplotlib is installed."""
-        from turnwise.util.errors import MissingExtra
-
-        place = Path(folder)
         texts = {"md": self.to_markdown(), "tex": self.to_latex(), "json": self.to_json()}
-        written = [write_text_atomically(place / f"comparison.{kind}", text) for kind, text in texts.items()]
+        written = [write_text_atomically(Path(folder) / f"comparison.{kind}", text) for kind, text in texts.items()]
         if any(len(group.curve.iterations) > 1 for group in self.groups):
             try:
-                written.append(self.plot(place / "comparison.png"))
+                written.append(self.plot(Path(folder) / "comparison.png"))
             except MissingExtra as error:
                 self.notes.append(f"No picture: {error}")
         return written
@@ -166,9 +156,9 @@ def compare(
     differently next to each other, without tests between them. `baseline`: test only against the groups whose label contains this.
     `metrics`: names in metrics.jsonl that are shown over training. `by_type`: also success by type of task."""
     paths = find([sources] if isinstance(sources, (str, Path)) else sources)
-    found = [(path, read(path, at, metrics)) for path in paths]
-    records = [record for _, record in found if record is not None]
-    notes = [f"{path} has no evaluation yet and is left out." for path, record in found if record is None]
+    read_records = [(path, read(path, at, metrics)) for path in paths]
+    records = [record for _, record in read_records if record is not None]
+    notes = [f"{path} has no evaluation yet and is left out." for path, record in read_records if record is None]
     if not records:
         raise TurnwiseError("none of these runs has an evaluation yet: there is nothing to compare")
     if target is not None and not 0 < target <= 1:
@@ -213,18 +203,20 @@ def compare(
 def unlike(records: Sequence[Record]) -> list[str]:
     """In what ways the records were measured differently, as text; empty if they were not."""
     unknown = [record.name for record in records if record.panel is None]
-    found = [f"{_some(unknown)}: no evaluation is kept with its tasks, so the panel is unknown"] if unknown else []
-    known = sorted((record for record in records if record.panel is not None), key=lambda record: record.config.get("player") is not None)
-    names = {name for record in known if record.panel and known[0].panel for name in known[0].panel.differences(record.panel)}
+    differences = [f"{_some(unknown)}: no evaluation is kept with its tasks, so the panel is unknown"] if unknown else []
+    measured = sorted(
+        (record for record in records if record.panel is not None), key=lambda record: record.config.get("player") is not None
+    )
+    names = {name for record in measured if record.panel and measured[0].panel for name in measured[0].panel.differences(record.panel)}
     for name in sorted(names):
         by_value: dict[str, list[str]] = {}
-        for record in known:
+        for record in measured:
             by_value.setdefault(str(getattr(record.panel, name)), []).append(record.name)
         words = " and ".join(f"{value} ({_some(members)})" for value, members in sorted(by_value.items()))
-        found.append(f"{'panel hash' if name == 'hash' else name.replace('_', ' ')} is {words}")
-    if not found and len({record.tasks for record in known}) > 1:
-        found.append("the outcomes name different tasks under one panel hash: a file was edited")
-    return found
+        differences.append(f"{'panel hash' if name == 'hash' else name.replace('_', ' ')} is {words}")
+    if not differences and len({record.tasks for record in measured}) > 1:
+        differences.append("the outcomes name different tasks under one panel hash: a file was edited")
+    return differences
 
 
 def _some(names: Sequence[str]) -> str:
@@ -398,7 +390,7 @@ def compare_command(
     written = comparison.write(out) if out is not None else []
     written += [comparison.plot(picture)] if picture is not None else []
     if form == "table":
-        wide_console().print(comparison.table())
+        tables.wide_console().print(comparison.table())
     else:
         say({"markdown": comparison.to_markdown, "latex": comparison.to_latex, "json": comparison.to_json}[form](), end="")
     for path in written:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from io import BytesIO
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from turnwise.util.errors import MissingExtra, TurnwiseError
 from turnwise.util.files import write_atomically
 
 if TYPE_CHECKING:
     from turnwise.report.comparison import Comparison
-
-
-from collections.abc import Sequence
-from typing import Any
 
 KINDS = ("png", "svg", "pdf")
 COLOURS = ("#1b6ca8", "#c8553d", "#588b3b", "#8a5aa8", "#b8860b", "#4a8f8f", "#a83279", "#666666")
@@ -66,11 +62,9 @@ def draw(comparison: Comparison, path: Path) -> Path:
         axes.grid(alpha=0.3)
     (top, *below)[-1].set_xlabel("iteration")
     top.xaxis.set_major_locator(MaxNLocator(integer=True))
-    buffer = BytesIO()
     metadata = {"Date": None} if kind == "svg" else {"CreationDate": None} if kind == "pdf" else {}
     with matplotlib.rc_context({"svg.hashsalt": "turnwise"}):  # the same comparison gives the same bytes
-        figure.savefig(buffer, format=kind, dpi=130, metadata=metadata)
-    return write_atomically(path, lambda file: file.write(buffer.getvalue()))
+        return write_atomically(path, lambda file: figure.savefig(file, format=kind, dpi=130, metadata=metadata))
 
 
 def draw_curve(metrics: Sequence[dict[str, Any]], path: Path, title: str) -> Path:
@@ -92,6 +86,4 @@ def draw_curve(metrics: Sequence[dict[str, Any]], path: Path, title: str) -> Pat
     axes.set(xlabel="iteration", ylabel="success rate", ylim=(-0.02, 1.02), title=title)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=120)
-    return write_atomically(path, lambda file: file.write(buffer.getvalue()))
+    return write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=120))

@@ -1,7 +1,9 @@
-"""How fast runs learn: mean curves with bands, and the cost until a success rate was first measured.
+"""What a comparison shows over training: mean curves with bands, the cost until a success rate was first measured, any metric of a run;
+and success by type of task.
 
 A run that never reached it has no number, and leaving it out would flatter the group. It counts as later than every run that did, so the
-median over seeds is finite only if more than half of the runs reached it.
+median over seeds is finite only if more than half of the runs reached it. A track is one metric of `metrics.jsonl` in one group, with the
+least and the most of its runs: Student's band, as in curves of success, could leave the range of a metric (shares below 0, for example).
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from turnwise.report.groups import Group
 from turnwise.runs.records import Point
+from turnwise.util.errors import unknown_name
 from turnwise.util.statistics import Interval, t_interval
 
 MEASURES = ("iteration", "turns", "tokens", "seconds")
@@ -39,6 +43,28 @@ class Cost:
     most: dict[str, float]
 
 
+@dataclass(frozen=True)
+class Track:
+    """`mean` is over seeds, iteration by iteration; `overall` also over iterations. Empty if no run of the group has the metric."""
+
+    metric: str
+    label: str
+    iterations: list[int] = field(default_factory=list)
+    mean: list[float] = field(default_factory=list)
+    low: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
+    overall: float | None = None
+
+
+@dataclass(frozen=True)
+class TypeOfTask:
+    """One type of task: how many the panel has of it, and each group's success, in the order of the groups."""
+
+    name: str
+    tasks: int
+    success: list[float]
+
+
 def mean_curve(curves: Sequence[Sequence[Point]]) -> Curve:
     """Over the iterations that all runs have: if one is missing, a mean of the others would be a mean of survivors."""
     if not curves or not all(curves):
@@ -51,8 +77,8 @@ def mean_curve(curves: Sequence[Sequence[Point]]) -> Curve:
 
 def _band(points: Sequence[Point]) -> Interval:
     """The band at one iteration, inside 0 to 1."""
-    if (found := t_interval([point.success for point in points])) is not None:
-        return max(0.0, found[0]), min(1.0, found[1])
+    if (interval := t_interval([point.success for point in points])) is not None:
+        return max(0.0, interval[0]), min(1.0, interval[1])
     low, high = ([getattr(point, name) for point in points] for name in ("low", "high"))
     if len(points) < 2 or None in low or None in high:
         return math.nan, math.nan
@@ -85,3 +111,32 @@ def cost_until(curves: Sequence[Sequence[Point]], target: float) -> Cost | None:
 def _median(ordered: Sequence[float]) -> float:
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def check_metrics(names: Sequence[str], known: set[str]) -> None:
+    """An error for a metric that none of the runs has."""
+    for name in names:
+        if name not in known:
+            raise unknown_name("metric", name, sorted(known))
+
+
+def tracks(groups: Sequence[Group], names: Sequence[str]) -> list[Track]:
+    """One for each metric and group."""
+    return [_track(group, name) for name in names for group in groups]
+
+
+def _track(group: Group, name: str) -> Track:
+    runs = [record.tracks.get(name, {}) for record in group.records]
+    shared, means = over_seeds(runs)
+    least, most = ([pick(values[iteration] for values in runs) for iteration in shared] for pick in (min, max))
+    return Track(name, group.label, shared, means, least, most, math.fsum(means) / len(means) if means else None)
+
+
+def types(groups: Sequence[Group]) -> list[TypeOfTask]:
+    """Success by type of task, for groups that were measured in the same way; empty if tasks have no types."""
+    first = groups[0].records[0]
+    names = sorted({one for one in first.types if one})
+    if any(record.types != first.types for group in groups for record in group.records):
+        return []
+    rows = {name: [row for row, kind in enumerate(first.types) if kind == name] for name in names}
+    return [TypeOfTask(name, len(rows[name]), [float(group.won[rows[name]].mean()) for group in groups]) for name in names]

@@ -88,13 +88,13 @@ def also_differ(groups: Sequence[Group], named: Sequence[str]) -> dict[str, dict
     options that only one of them has are the methods themselves; an option that a recipe does not set has its default."""
     configs = [group.records[0].config for group in groups]
     keys = {key for config in configs for key in config}
-    found: dict[tuple[str, Any], dict[str, list[str]]] = {}
+    by_meaning: dict[tuple[str, Any], dict[str, list[str]]] = {}
     for group, config in zip(groups, configs, strict=True):
         for key, (value, meaning) in _settings(config, keys).items():
             if _matters(key) and key not in named and not key.startswith(OWN) and not key.endswith(".name"):
-                found.setdefault((key, meaning), {}).setdefault(_word(value), []).append(group.label)
+                by_meaning.setdefault((key, meaning), {}).setdefault(_word(value), []).append(group.label)
     differing: dict[str, dict[str, list[str]]] = {}
-    for (key, _), by_value in sorted(found.items(), key=lambda item: item[0][0]):
+    for (key, _), by_value in sorted(by_meaning.items(), key=lambda item: item[0][0]):
         if len(by_value) > 1:
             differing.setdefault(key, {}).update(by_value)
     return differing
@@ -111,9 +111,9 @@ def _settings(config: Mapping[str, Any], keys: set[str]) -> dict[str, tuple[Any,
         options = {key for key in keys if key.startswith("objective.") and key.split(".")[1] not in Objective.model_fields}
         values |= {key: (config.get(key, "the default"), config["objective.name"]) for key in options}
     if (entry := registry("credit").known(str(config.get("credit.name", "")))) is not None:
-        given = {key.removeprefix("credit."): value for key, value in config.items() if key.startswith("credit.")}
+        options_set = {key.removeprefix("credit."): value for key, value in config.items() if key.startswith("credit.")}
         for name, option in entry.options.items():
-            values[f"credit.{name}"] = (given.get(name, option.usual), meaning(name, entry, given))
+            values[f"credit.{name}"] = (options_set.get(name, option.usual), meaning(name, entry, options_set))
     return values
 
 

@@ -6,7 +6,6 @@ The loop tells a `Reporter` (runs/reporter.py) what happens; those of this file 
 from __future__ import annotations
 
 import io
-import math
 import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -47,6 +46,7 @@ class LineReporter(Reporter):
 
     def __init__(self, console: Console | None = None):
         self.console = console or Console()
+        self._title, self._number = "", 0
         self._iterations, self._done_before = 0, 0
         self._started: float | None = None  # when the first iteration began: earlier time does not predict later iterations
         self._phase, self._count = "", 0
@@ -54,11 +54,16 @@ class LineReporter(Reporter):
         self._phase_began = self._told_at = time.monotonic()
 
     def begin(self, title: str, iterations: int, done: int) -> None:
+        self._title, self._number = title, done
         self._iterations, self._done_before, self._started = iterations, done, None
-        self._say(title)
+        self._open()
+
+    def _open(self) -> None:
+        self._say(self._title)
 
     def phase(self, name: str, total: int | None = None) -> None:
-        self._start_clock(name)
+        if self._started is None and name == "collecting":
+            self._started = time.monotonic()
         self._phase, self._total, self._count, self._phase_began = name, total, 0, time.monotonic()
         if name not in OF_EVERY_ITERATION and not self._shows_phases:
             self._say(f"  {name} …")
@@ -94,10 +99,6 @@ class LineReporter(Reporter):
         words += [f"{metrics.get('time/tokens_per_second', 0):.0f} tokens/s", f"{left} left"]
         self._say("  ".join(words))
 
-    def _start_clock(self, phase: str) -> None:
-        if self._started is None and phase == "collecting":
-            self._started = time.monotonic()
-
     def _left(self, number: int) -> str:
         done = number - self._done_before
         if done < 1 or self._started is None:
@@ -120,19 +121,16 @@ class Panelled(LineReporter):
 
     def __init__(self, console: Console | None = None):
         super().__init__(console)
-        self._title, self._number = "", 0
         self._metrics: dict[str, Any] = {}
         self._success: list[float] = []
         self._held_out: list[float] = []
         self._measured = 0  # the iteration of the last of them
         self._live: Live | None = None
 
-    def begin(self, title: str, iterations: int, done: int) -> None:
-        self._title, self._number = title, done
-        self._iterations, self._done_before, self._started = iterations, done, None
-        if not iterations:  # an evaluation or a warm start alone: its panel disappears, this line stays
-            self._say(title)
-        self._live = Live(console=self.console, refresh_per_second=4, get_renderable=self._render, transient=not iterations)
+    def _open(self) -> None:
+        if not self._iterations:  # an evaluation or a warm start alone: its panel disappears, this line stays
+            self._say(self._title)
+        self._live = Live(console=self.console, refresh_per_second=4, get_renderable=self._render, transient=not self._iterations)
         self._live.start()
 
     @property
@@ -171,52 +169,33 @@ class Panelled(LineReporter):
 
 
 class Notebook(Panelled):
-    """A notebook's cell: one output that is replaced during the run, at most twice per second, and lines for what should stay."""
+    """A notebook's cell: one output that is replaced with every heartbeat, and lines for what should stay."""
 
-    def __init__(self, show: Callable[..., Any], every: float = 0.5):
+    def __init__(self, show: Callable[..., Any]):
         super().__init__(Console(file=io.StringIO(), width=100))
-        self._show, self._every = show, every
+        self._show = show
         self._handle: Any = None
-        self._shown_at = -math.inf
 
-    def begin(self, title: str, iterations: int, done: int) -> None:
-        self._title, self._number = title, done
-        self._iterations, self._done_before, self._started = iterations, done, None
-        self._refresh(now=True)
+    def _open(self) -> None:
+        self._refresh()
 
     @property
     def _shows_phases(self) -> bool:
         return True
 
-    def phase(self, name: str, total: int | None = None) -> None:
-        super().phase(name, total)
-        self._refresh()
-
     def beat(self) -> None:
         if self._handle is not None:
             self._refresh()
 
-    def advance(self, amount: int = 1) -> None:
-        super().advance(amount)
-        self._refresh()
-
-    def iteration(self, number: int, metrics: Mapping[str, Any]) -> None:
-        super().iteration(number, metrics)
-        self._refresh()
-
     def end(self) -> None:
         self._phase = "done" if self._number >= self._iterations else "stopped"
         self._total, self._count = None, 0
-        if self._handle is not None:
-            self._refresh(now=True)
+        self.beat()
 
     def _say(self, text: str) -> None:
         self._show(_Words(printable(text)))
 
-    def _refresh(self, now: bool = False) -> None:
-        if not now and time.monotonic() - self._shown_at < self._every:
-            return
-        self._shown_at = time.monotonic()
+    def _refresh(self) -> None:
         with self.console.capture() as captured:
             self.console.print(self._render())
         words = _Words(captured.get().rstrip())

@@ -14,16 +14,16 @@ from turnwise.util.printable import counted, printable
 SHOWN = ("loss", "grad_norm", "kl_old_k3", "kl_ref_k3", "entropy", "steps", "kl_after", "weights_moved")
 
 
-def show(console: Console, found: Mapping[str, Any]) -> None:
+def show(console: Console, result: Mapping[str, Any]) -> None:
     """Everything that `turnwise.evaluation.replay.replay` found."""
 
     def say(text: str) -> None:
         console.print(Text(text), soft_wrap=True)
 
-    say(f"Iteration {found['iteration']} of {found['run']}: {counted(found['turns'], 'turn')}.")
-    for each in found["credits"]:
+    say(f"Iteration {result['iteration']} of {result['run']}: {counted(result['turns'], 'turn')}.")
+    for each in result["credits"]:
         say(f"  {each['name']}: mean |credit| {each['size']:.3f}, {each['zero_share']:.0%} of turns 0, {each['positive_share']:.0%} above")
-    for pair in found["comparisons"]:
+    for pair in result["comparisons"]:
         say(f"\n{pair['other']} against {pair['one']}:")
         say(f"  correlation {_number(pair['pearson'])}, of ranks {_number(pair['spearman'])}")
         say(
@@ -32,14 +32,14 @@ def show(console: Console, found: Mapping[str, Any]) -> None:
         )
         if pair["differ_most"]:
             console.print(_turns(pair))
-    if "updates" in found:
-        console.print(_updates(found))
-        for pair in found["update_comparisons"]:
+    if "updates" in result:
+        console.print(_updates(result))
+        for pair in result["update_comparisons"]:
             say(
                 f"{pair['other']} against {pair['one']}: cosine of the first gradients {_number(pair['gradient_cosine'])}, "
                 f"of the changes of weights {_number(pair['weights_cosine'])}"
             )
-        check = found["reproduces"]
+        check = result["reproduces"]
         how = "exactly" if check["exact"] else f"up to a relative difference of {check['largest_gap']:.1e} ({check['at']})"
         say(f"As trained, the update gives the {check['metrics']} numbers that the run logged, {how}.")
 
@@ -61,14 +61,14 @@ def _turns(pair: Mapping[str, Any]) -> Table:
     return table
 
 
-def _updates(found: Mapping[str, Any]) -> Table:
+def _updates(result: Mapping[str, Any]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), title="\nthe update from the same weights on the same tokens", title_justify="left")
     table.add_column("")
-    for each in found["updates"]:
+    for each in result["updates"]:
         table.add_column(Text(each["name"]))
     for name in SHOWN:
-        if any(name in each for each in found["updates"]):
-            table.add_row(name, *(_number(each.get(name)) for each in found["updates"]))
+        if any(name in each for each in result["updates"]):
+            table.add_row(name, *(_number(each.get(name)) for each in result["updates"]))
     return table
 
 

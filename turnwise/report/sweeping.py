@@ -1,14 +1,11 @@
-"""The display of a sweep: one line per run, live in a terminal; elsewhere a line when something changes; and `turnwise sweep`."""
+"""The display of a sweep, a line whenever something changes; and `turnwise sweep`."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from turnwise.evaluation.sweep import LOG, SWEEP, Job, Sweep, Watcher, plan
@@ -19,28 +16,24 @@ from turnwise.util.console import Console
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.terminal import command
 
-STYLES = {"waiting": "dim", "running": "cyan", "finished": "green", "failed": "red", "stopped": "yellow"}
-
 
 class Lines(Watcher):
-    """Plain lines, for logs and pipes: starts, evaluations, ends."""
+    """One line for every start, evaluation and end of a run."""
 
     def __init__(self, console: Console):
         self.console = console
-        self._seen: dict[str, float | None] = {}
-        self._count = 0
+        self._shown: dict[str, float | None] = {}
 
     def begin(self, jobs: Sequence[Job]) -> None:
-        self._count = len(jobs)
-        self._seen = {job.name: job.success for job in jobs}
+        self._shown = {job.name: job.success for job in jobs}
         for job in jobs:
             if job.state == "finished":
                 self.note(f"{job.name}: finished before, success {_percent(job.success)}; skipped")
 
     def look(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
-            if job.state == "running" and job.success != self._seen.get(job.name):
-                self._seen[job.name] = job.success
+            if job.state == "running" and job.success != self._shown.get(job.name):
+                self._shown[job.name] = job.success
                 self.note(f"{job.name}: {_progress(job)}")
 
     def changed(self, job: Job) -> None:
@@ -50,41 +43,6 @@ class Lines(Watcher):
 
     def note(self, text: str) -> None:
         self.console.print(Text(text), soft_wrap=True)
-
-
-class Board(Lines):
-    """A live table, one line per run. In a low terminal only running and failed runs are shown, and the others are counted."""
-
-    def begin(self, jobs: Sequence[Job]) -> None:
-        self._jobs, self._started = jobs, time.monotonic()
-        self._live = Live(console=self.console, refresh_per_second=2, get_renderable=self._render, transient=False)
-        self._live.start()
-
-    def look(self, jobs: Sequence[Job]) -> None: ...
-
-    def changed(self, job: Job) -> None:
-        if job.state == "failed":
-            self.note(f"{job.name} failed: {job.message}")
-
-    def _render(self) -> Table:
-        table = Table(box=None, padding=(0, 2, 0, 0), caption=self._footer(), caption_justify="left")
-        for title in ("run", "state", "iteration", "success", "time"):
-            table.add_column(title, justify="left" if title in ("run", "state") else "right", no_wrap=True)
-        room = max(self.console.height - 6, 5)
-        shown = list(self._jobs) if len(self._jobs) <= room else [job for job in self._jobs if job.state in ("running", "failed")][:room]
-        for job in shown:
-            left = f"{duration(job.left)} left" if job.left is not None else duration(job.seconds) if job.seconds else ""
-            name = Text(job.name, style=STYLES[job.state])
-            table.add_row(name, job.state, f"{job.iteration}/{job.config.iterations}", _measured(job), left)
-        return table
-
-    def _footer(self) -> str:
-        counts = Counter(job.state for job in self._jobs)
-        words = ", ".join(f"{count} {state}" for state, count in counts.items())
-        return f"{words}; {duration(time.monotonic() - self._started)}"
-
-    def end(self) -> None:
-        self._live.stop()
 
 
 def _percent(share: float | None) -> str:
@@ -115,7 +73,7 @@ def sweep_command(
     if dry_run:
         show_plan(console, folder, planned)
         return 0
-    sweep = Sweep(folder, planned, jobs, threads, Board(console) if console.is_terminal else Lines(console))
+    sweep = Sweep(folder, planned, jobs, threads, Lines(console))
     sweep.head |= {"recipe": path, "given": given}
     sweep.run()
     close(console, sweep, target)

@@ -42,20 +42,20 @@ class TextTable:
 
 def tables_of(comparison: Comparison) -> list[TextTable]:
     """Groups, pairs (seeds, tasks), the cost of the target, and what else the groups differ in."""
-    found = [_groups(comparison)]
+    tables = [_groups(comparison)]
     if any(pair.over_seeds for pair in comparison.pairs):
-        found.append(_over_seeds(comparison.pairs))
+        tables.append(_over_seeds(comparison.pairs))
     if any(pair.over_tasks for pair in comparison.pairs):
-        found.append(_over_tasks(comparison.pairs))
+        tables.append(_over_tasks(comparison.pairs))
     if comparison.types:
-        found.append(_types(comparison))
+        tables.append(_types(comparison))
     if comparison.target is not None:
-        found.append(_costs(comparison))
+        tables.append(_costs(comparison))
     if comparison.tracks:
-        found.append(_tracks(comparison))
+        tables.append(_tracks(comparison))
     if comparison.also_differ:
-        found.append(_also_differ(comparison))
-    return found
+        tables.append(_also_differ(comparison))
+    return tables
 
 
 def _heading(comparison: Comparison) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from turnwise.runs.folder import Run
@@ -48,13 +48,6 @@ HOPELESS = 0.05  # success in training below which there is almost nothing to re
 WORTH_LOSING = 0.3  # best success below which a loss is mostly noise
 LOST_POINTS = 0.15  # held-out success lost since the best evaluation, if the intervals do not even touch
 
-NEEDED = (
-    "iteration", "collect/success", "collect/trajectories", "collect/turns", "collect/truncated", "collect/generations", "collect/faults",
-    "collect/invalid", "credit/zero_share", "credit/singleton_share", "credit/one_trajectory_share", "learner/entropy",
-    "learner/kl_ref_k3", "learner/kl_old_k3", "learner/engine_gap", "learner/engine_kl_k3", "learner/steps", "learner/skipped_steps",
-    "eval/success", "eval/low", "eval/high", "cluster/age", "cluster/effective_share",
-)  # fmt: skip
-
 
 def column(lines: Lines, name: str) -> list[float]:
     """The values of a metric, for the iterations in which it was logged."""
@@ -63,8 +56,8 @@ def column(lines: Lines, name: str) -> list[float]:
 
 def newest(lines: Lines, count: int) -> Lines:
     """The last `count` iterations; empty if there are not that many yet."""
-    found = [line for line in lines[-count:] if line["iteration"] > 0]
-    return found if len(found) == count else []
+    last = [line for line in lines[-count:] if line["iteration"] > 0]
+    return last if len(last) == count else []
 
 
 def recent(lines: Lines, name: str, count: int = RECENT) -> float | None:
@@ -93,8 +86,8 @@ def takes(credit: str, option: str) -> bool:
     """Whether an algorithm is known to have an option."""
     from turnwise.credit import algorithms
 
-    known = algorithms.known(credit)
-    return known is not None and option in known.options
+    entry = algorithms.known(credit)
+    return entry is not None and option in entry.options
 
 
 def entropy_collapse(lines: Lines, credit: str) -> str | None:
@@ -330,34 +323,25 @@ RULES: Mapping[str, Rule] = {
 
 def troubles(lines: Lines, credit: str) -> dict[str, str]:
     """The text of every rule that finds trouble in these lines, by the rule's name. `credit` names the algorithm."""
-    found = {name: rule(lines, credit) for name, rule in RULES.items()} if lines else {}
-    return {name: text for name, text in found.items() if text is not None}
-
-
-def spaced(found: Mapping[str, str], iteration: int, said: Mapping[str, int]) -> dict[str, str]:
-    """Those that were not shown within the last `EVERY` iterations."""
-    return {name: text for name, text in found.items() if iteration - said.get(name, -EVERY) >= EVERY}
+    texts = {name: rule(lines, credit) for name, rule in RULES.items()} if lines else {}
+    return {name: text for name, text in texts.items() if text is not None}
 
 
 class Watch:
-    """Looks at a run after every iteration. Only the numbers that rules need are kept in memory."""
+    """Looks at a run after every iteration."""
 
     def __init__(self, run: Run):
         self._run = run
-        self._lines = [narrow(line) for line in run.metrics() if line["iteration"] > 0]  # the loop does not show it the warm start's
-        self._said = {str(record.get("name")): int(record["iteration"]) for record in run.warnings()}
+        self._lines: list[Line] = [line for line in run.metrics() if line["iteration"] > 0]  # the loop does not show it the warm start's
+        self._last = {str(record.get("name")): int(record["iteration"]) for record in run.warnings()}
 
     def __call__(self, metrics: Line, credit: str, say: Callable[[str], None]) -> None:
         """Report what is wrong, if anything is, and write it into the run's folder. `metrics` is the newest line."""
         iteration = int(metrics["iteration"])
         if not self._lines or self._lines[-1]["iteration"] < iteration:
-            self._lines.append(narrow(metrics))
-        for name, text in spaced(troubles(self._lines, credit), iteration, self._said).items():
-            self._run.warn({"iteration": iteration, "name": name, "text": text})
-            self._said[name] = iteration
-            say(f"warning: {text}")
-
-
-def narrow(line: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a line that rules use."""
-    return {name: float(line[name]) for name in NEEDED if name in line}
+            self._lines.append(metrics)
+        for name, text in troubles(self._lines, credit).items():
+            if iteration - self._last.get(name, -EVERY) >= EVERY:
+                self._run.warn({"iteration": iteration, "name": name, "text": text})
+                self._last[name] = iteration
+                say(f"warning: {text}")

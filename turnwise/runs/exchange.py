@@ -8,14 +8,13 @@ are written as JSON literals and its column `escaped` is true. Images are named 
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.schema import IMAGES, INFO, LABEL, NUMBERS, TEXT, TOKEN_IDS, TRAJECTORY, TURN, Row, from_rows, to_rows
-from turnwise.runs.folder import Run
+from turnwise.runs.folder import CONFIG, Run
 from turnwise.util.errors import MissingExtra, TurnwiseError
 from turnwise.util.files import write_atomically, write_text_atomically
 from turnwise.util.unpack import check_parquet
@@ -155,17 +154,14 @@ def credit_columns(run: Run, iteration: int, trust: bool = False) -> dict[str, A
     from turnwise import credit
     from turnwise.config import trust as trusting
     from turnwise.config.references import is_reference
-    from turnwise.runs.folder import CONFIG
     from turnwise.runs.reading import stored_batch
 
-    path = run.folder / CONFIG
-    try:
-        recipe = tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # not TOML, or not UTF-8
-        raise TurnwiseError(f"{path}: {error}; the file was damaged after it was written") from None
+    recipe = run.recipe()
     section = recipe.get("credit")
     if not isinstance(section, dict) or "name" not in section:
-        raise TurnwiseError(f"{path} does not say by which credit.name the run was trained; the file was damaged after it was written")
+        raise TurnwiseError(
+            f"{run.folder / CONFIG} does not say by which credit.name the run was trained; the file was damaged after it was written"
+        )
     options = {str(key): value for key, value in section.items() if key != "name"}
     rollouts, name = stored_batch(run, iteration).rollouts, str(section["name"])
     stored = credit.credit_of(rollouts)

@@ -22,6 +22,7 @@ import tomllib
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,16 @@ if TYPE_CHECKING:
 
 CONFIG, SUMMARY = "config.toml", "summary.json"
 ENVIRONMENT = "environment.json"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a training run leaves, as `tw.train` returns it: its folder, its summary, and whether it was interrupted before the end."""
+
+    folder: Path
+    summary: Mapping[str, Any]
+    interrupted: bool = False
+    metrics: list[dict[str, Any]] = field(default_factory=list, repr=False)
 
 
 class Run:
@@ -302,6 +313,14 @@ class Run:
         path = self.file("rollouts", f"{iteration:06d}.images.npz")
         return load_pictures(path) if path.exists() else {}
 
+    def recipe(self) -> dict[str, Any]:
+        """The values of config.toml, unchecked."""
+        path = self.file(CONFIG)
+        try:
+            return tomllib.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:  # not TOML, or not UTF-8
+            raise TurnwiseError(f"{path}: {error}; the file was damaged after it was written") from None
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         with self.writing():
             write_text_atomically(self.folder / SUMMARY, json.dumps(summary, indent=2, allow_nan=False, default=float) + "\n")
@@ -312,12 +331,16 @@ class Run:
 
     def environment(self) -> dict[str, Any]:
         """What the run's environment says about how to show its attempts; empty if it says nothing that can be read."""
-        try:
-            with inside(self.folder, self.folder / ENVIRONMENT).open("rb") as file:
-                facts = json.loads(file.read(1 << 16))
-        except (OSError, ValueError, RecursionError, TurnwiseError):
-            return {}
-        return facts if isinstance(facts, dict) else {}
+        return read_facts(self.folder, ENVIRONMENT)
+
+
+def read_facts(folder: Path, name: str) -> dict[str, Any]:
+    """A JSON file of a folder; empty if it is missing or cannot be read."""
+    try:
+        facts = json.loads(inside(folder, folder / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError, TurnwiseError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def _read_lines(path: Path) -> list[Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turnwise.runs.folder import CONFIG, SUMMARY, Run
+from turnwise.runs.folder import CONFIG, SUMMARY, Run, read_facts
 from turnwise.util.errors import TurnwiseError
 
 SWEEP = "sweep.json"
@@ -119,7 +118,7 @@ def read(path: Path, at: str | int = "last", tracked: Sequence[str] = ()) -> Rec
 
 def _read_run(folder: Path, at: str | int, tracked: Sequence[str]) -> Record | None:
     run = Run.open(folder)
-    config = _config(run.file(CONFIG))
+    config = flatten(run.recipe())
     metrics = run.metrics()
     curve = curve_of(metrics)
     if not curve:
@@ -127,7 +126,6 @@ def _read_run(folder: Path, at: str | int, tracked: Sequence[str]) -> Record | N
     point = _point(curve, at, folder)
     evaluated = run.iterations_of("evals")
     measured = run.evaluation(point.iteration) if evaluated else {}
-    summary = _json(folder / SUMMARY) if (folder / SUMMARY).is_file() else {}
     measurement = _measured(measured, str(config.get("env.name", "")), folder)
     return Record(
         name=folder.name,
@@ -136,7 +134,7 @@ def _read_run(folder: Path, at: str | int, tracked: Sequence[str]) -> Record | N
         seed=int(config.get("seed", 0)),
         success=point.success,
         iteration=point.iteration,
-        finished=bool(summary.get("finished")),
+        finished=bool(read_facts(folder, SUMMARY).get("finished")),
         iterations=config.get("iterations"),
         curve=curve,
         **measurement,
@@ -152,7 +150,7 @@ def _read_file(path: Path) -> Record:
     if "config" in measured:
         config = flatten(measured["config"])
     elif path.parent.name == "evals" and (path.parent.parent / CONFIG).is_file():
-        config = _config(Run.open(path.parent.parent).file(CONFIG))
+        config = flatten(Run.open(path.parent.parent).recipe())
     else:
         config = {"file": path.stem}
     if measured.get("player") is not None:
@@ -245,13 +243,6 @@ def _point(curve: Sequence[Point], at: str | int, folder: Path) -> Point:
             return point
     iterations = [point.iteration for point in curve]
     raise TurnwiseError(f"{folder} was not evaluated at {at!r}: give last, best, or one of its iterations {iterations}")
-
-
-def _config(path: Path) -> dict[str, Any]:
-    try:
-        return flatten(tomllib.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:  # not TOML, or not UTF-8
-        raise TurnwiseError(f"{path}: {error}; the file was damaged after it was written") from None
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -17,8 +17,7 @@ from turnwise.learn import checkpoint
 from turnwise.learn.auxiliary.models import export as write_further
 from turnwise.recipe.schema import Config
 from turnwise.recipe.writing import content_hash
-from turnwise.runs.folder import Run
-from turnwise.runs.result import Result
+from turnwise.runs.folder import Result, Run
 from turnwise.setup.arguments import Given, RecipeLike
 from turnwise.setup.build import LoadedModel, build_models, build_policy, load_model
 from turnwise.setup.early import read_source

@@ -39,17 +39,17 @@ def news(path: Path, after: int = 0, mark: int = 0) -> News:
         file.seek(start)
         data = file.read()
         end = data.rfind(b"\n") + 1
-        found, damaged = [], 0
+        records, damaged = [], 0
         for line in data[:end].splitlines():
             try:
                 record = json.loads(line)
             except (json.JSONDecodeError, UnicodeDecodeError):
                 record = None
             if isinstance(record, dict):
-                found.append(record)
+                records.append(record)
             else:
                 damaged += 1
-        return News(found, start + end, _mark(file, start + end), anew, damaged)
+        return News(records, start + end, _mark(file, start + end), anew, damaged)
 
 
 def _mark(file: Any, place: int) -> int:
