@@ -19,8 +19,7 @@ from turnwise.methods.registry import model_kinds
 from turnwise.recipe.names import pieces
 from turnwise.recipe.reading import is_recipe, shipped_recipes
 from turnwise.recipe.schema import Config
-from turnwise.runs.folder import CONFIG, Run
-from turnwise.runs.result import Result
+from turnwise.runs.folder import CONFIG, Result, Run
 from turnwise.runs.trackers import make_trackers
 from turnwise.setup.arguments import Given, RecipeLike, read_config
 from turnwise.util.errors import MissingExtra, TurnwiseError
