@@ -40,7 +40,7 @@ from turnwise.engines.native import NativeEngine
 from turnwise.envs.check import check
 from turnwise.envs.pool import Pool
 from turnwise.envs.program.client import Outcome
-from turnwise.envs.program.env import ProgramEnv, split_of
+from turnwise.envs.program.env import ProgramEnv, content_place
 from turnwise.envs.program.running import filled, read_result
 from turnwise.learn.learner import Learner
 from turnwise.learn.packing import pack
@@ -475,7 +475,7 @@ def test_tasks_come_from_a_file_or_are_numbered(tmp_path: Path) -> None:
     env = ProgramEnv(command=["x"], file=str(path))
     assert [task.id for task in env.tasks("train")] == ["1", "2", "3", "5"] and env.tasks("test")[0].data == {"question": 3}
     assert len(ProgramEnv(command=["x"]).tasks("valid", 3)) == 3
-    assert {split_of({"id": "1", "question": number}) for number in range(60)} == {"train", "valid", "test"}
+    assert {content_place({"id": "1", "question": number}) for number in range(60)} == set(range(10))
     with pytest.raises(TurnwiseError, match="plays by itself"):
         env.step("look")
 

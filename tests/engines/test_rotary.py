@@ -5,15 +5,13 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from search_data import write_encoder
 from test_engines_transformers import chance, followed, small_model
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaModel
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.engines.base import Finish, Request, Sampling
@@ -22,7 +20,6 @@ from turnwise.engines.transformers import TransformersEngine
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.logprobs import token_logprobs
 from turnwise.learn.packing import pack
-from turnwise.retrieval.encoder import Encoder
 from turnwise.util.rotary import Stretching
 
 LIMIT = 16  # tokens up to which the frequencies are the trained ones
@@ -176,16 +173,3 @@ def _last(model: Any, ids: list[int]) -> torch.Tensor:
 @pytest.mark.parametrize("name", ["phi3, longrope", "llama, dynamic"])
 def test_the_native_engine_leaves_such_models_to_the_other_one(name: str) -> None:
     assert supports(stretching_model(name)) is not None
-
-
-def test_a_text_has_the_same_vector_beside_a_longer_one(tmp_path: Path) -> None:
-    folder = write_encoder(tmp_path / "encoder", ("Transformer", "Pooling"))
-    torch.manual_seed(0)
-    config = LlamaConfig(vocab_size=1000, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4)
-    config.max_position_embeddings, config.rope_parameters, config.pad_token_id = LIMIT, DYNAMIC, 0
-    encoder = Encoder(str(folder), max_length=64)
-    encoder._model, texts = LlamaModel(config).eval(), ["one two", "three four five " * 30]
-    encoder._stretching = Stretching(encoder._model)
-    together = encoder.encode(texts)
-    np.testing.assert_allclose(together[:1], encoder.encode(texts[:1]), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(together[1:], encoder.encode(texts[1:]), rtol=1e-4, atol=1e-5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -34,11 +33,6 @@ def test_task_ids_are_sorted_and_name_split_task_and_trial(env: AlfworldEnv) -> 
     assert all(len(name.split("/")) == 3 and name.startswith("valid_seen/") for name in ids)
     assert {task.data["task_type"] for task in tasks} == set(TASK_TYPES)
     assert all(task.id.split("/")[1].startswith(task.data["task_type"]) for task in tasks)
-
-
-def test_trials_of_one_task_are_a_cluster(env: AlfworldEnv) -> None:
-    task = env.tasks("train")[0]
-    assert task.cluster == task.id.rpartition("/")[0] and Task.from_json(task.to_json()) == task
 
 
 def test_splits_share_no_game(env: AlfworldEnv) -> None:
@@ -78,11 +72,9 @@ def test_white_space_around_a_command_is_ignored(env: AlfworldEnv, task: Task, c
     assert env.step(command).observation.text.startswith("You are in the middle of a room.")
 
 
-SENSELESS = ["", " ", "LOOK", "Look", "look.", "look around", "look\x00", "look\u200b", "go  to desk 1", "Go to desk 1", "go to desk 99"]
-SENSELESS += ["restart", "quit", "undo", "save", "take alarmclock 2 from desk 1", "{r}", "\ud800", "ｌｏｏｋ", "look;look", "open drawer 1"]
-
-
-@pytest.mark.parametrize("command", SENSELESS)
+@pytest.mark.parametrize(
+    "command", ["", "LOOK", "look.", "look\x00", "look\u200b", "go  to desk 1", "go to desk 99", "{r}", "\ud800", "ｌｏｏｋ", "undo"]
+)
 def test_a_command_that_does_not_fit_changes_nothing(env: AlfworldEnv, task: Task, command: str) -> None:
     first = env.reset(task)
     before = env.play.state.key()
@@ -91,7 +83,7 @@ def test_a_command_that_does_not_fit_changes_nothing(env: AlfworldEnv, task: Tas
     assert move.observation.actions == first.actions and env.play.state.key() == before
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.lists(st.one_of(st.text(max_size=40), st.text(st.characters(categories=["Cs", "Zs", "Cc"]), max_size=3)), max_size=5), st.data())
 def test_no_text_ever_raises_or_changes_the_state_unless_it_fits(texts: list[str], data: st.DataObject) -> None:
     env = AlfworldEnv(shared_folder("alfworld"))
@@ -105,17 +97,6 @@ def test_no_text_ever_raises_or_changes_the_state_unless_it_fits(texts: list[str
             assert move.observation.actions == actions
         if move.done:
             break
-
-
-def test_a_command_that_is_no_text_is_an_error(env: AlfworldEnv, task: Task) -> None:
-    env.reset(task)
-    with pytest.raises(TurnwiseError, match="an action is a text"):
-        env.step(None)  # type: ignore[arg-type]
-
-
-def test_observation_anchor_is_the_text(env: AlfworldEnv, task: Task) -> None:
-    seen = env.reset(task)
-    assert seen.anchor is None and seen.key == seen.text
 
 
 def test_state_anchor_tells_states_apart_that_look_the_same(task: Task) -> None:
@@ -138,15 +119,6 @@ def test_two_games_never_share_a_state_anchor(env: AlfworldEnv) -> None:
     assert len(anchors) == 140
 
 
-def test_unknown_anchor_is_an_error() -> None:
-    with pytest.raises(TurnwiseError, match="Did you mean 'observation'"):
-        AlfworldEnv(shared_folder("alfworld"), anchor="observations")  # type: ignore[arg-type]
-
-
-def test_seed_changes_nothing(env: AlfworldEnv, task: Task) -> None:
-    assert env.reset(task, seed=0) == env.reset(task, seed=123)
-
-
 def test_data_is_found_where_it_usually_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = shared_folder("alfworld")
     monkeypatch.delenv("TURNWISE_DATA", raising=False)
@@ -156,23 +128,3 @@ def test_data_is_found_where_it_usually_is(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("TURNWISE_DATA", str(folder.parent))
     monkeypatch.delenv("ALFWORLD_DATA")
     assert AlfworldEnv().library.folder == folder
-
-
-def test_missing_data_says_what_to_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("TURNWISE_DATA", raising=False)
-    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
-    with pytest.raises(TurnwiseError, match="alfworld-download"):
-        AlfworldEnv()
-    with pytest.raises(TurnwiseError, match="no ALFWorld games there"):
-        AlfworldEnv(tmp_path)
-
-
-def test_registered_by_name() -> None:
-    from turnwise.envs.registry import make, tasks
-
-    folder = str(shared_folder("alfworld"))
-    found = tasks("alfworld", split="valid_seen", data=folder)
-    assert len(found) == 140
-    assert make("alfworld", data=folder).reset(found[3]).actions
-    json.dumps(dict(found[3].data))

@@ -14,14 +14,12 @@ from branching_env import HalfRestorable, Unseeded, Walker
 from test_pool import SLOW, alive, until
 from troubled_env import Troubled
 
-import turnwise as tw
 from turnwise.collect.order import Answers
 from turnwise.data.tasks import Task
 from turnwise.envs import EpisodeOver, Observation
-from turnwise.envs.branch import Arrived, arrive, short
 from turnwise.envs.check import check
-from turnwise.envs.pool import EnvResult, Fault, Pool, Reset, Restore, Snapshot
-from turnwise.envs.scripts import Play, play_all
+from turnwise.envs.pool import Fault, Pool, Reset, Restore, Snapshot
+from turnwise.envs.scripts import Arrived, Play, arrive, play_all, short
 from turnwise.util.errors import TurnwiseError
 
 WALKER = f"{Path(__file__).parents[1] / 'support/branching_env.py'}:Walker"
@@ -56,17 +54,6 @@ def test_a_pool_keeps_a_state_and_starts_another_attempt_from_it(workers: int) -
         assert walk(pool, 0, 4) == expected
         with pytest.raises(TurnwiseError, match="result of a snapshot"):
             _ = before.observation
-
-
-def test_answers_to_snapshots_come_with_the_others() -> None:
-    with Pool(WALKER, 2, workers=1) as pool:
-        pool.reset_all([(0, TASK, 1), (1, TASK, 2)])
-        pool.submit(0, Snapshot())
-        pool.submit(1, "walk")
-        found: dict[int, EnvResult] = {}
-        while pool.pending:
-            found |= {result.slot: result for result in pool.results()}
-        assert found[0].state is not None and found[1].observation.text.startswith("place")
 
 
 def test_snapshots_keep_their_place_in_the_order_of_answers() -> None:
@@ -112,20 +99,6 @@ def test_a_snapshot_that_fails_is_a_fault_of_its_slot_alone(workers: int, troubl
             pool.snapshot(0)
         assert kept(pool, 1)
         assert pool.reset(0, TASK, 1).fault is None
-
-
-def test_a_state_that_cannot_be_kept_is_no_fault() -> None:
-    with Pool(WALKER, 1, options={"trouble": "none"}) as pool:
-        pool.reset(0, Task("snapshot"), 1)
-        assert pool.snapshot(0) == EnvResult(0, None)
-        assert pool.step(0, "walk").fault is None
-
-
-def test_a_state_that_an_environment_refuses_is_a_fault_of_its_slot_alone() -> None:
-    with Pool(WALKER, 1) as pool:
-        result = pool.restore(0, TASK, 1, b"odd")
-        assert result.fault is Fault.ERROR and result.message.startswith("not a snapshot of a walk")
-        assert pool.reset(0, TASK).fault is None
 
 
 def test_a_worker_that_hangs_or_dies_over_a_state_costs_that_slot_alone() -> None:
@@ -199,50 +172,26 @@ def test_an_attempt_arrives_by_its_actions_and_by_a_snapshot_at_the_same_place(w
     assert [arrived.result.observation.key for arrived in found] == [ANCHORS[-1], ANCHORS[-1], ANCHORS[0]]
 
 
-def test_an_attempt_goes_on_from_where_it_arrived() -> None:
-    task = tw.tasks("household", size="tiny", n=3)[2]
-    with Pool("household", 2, options={"size": "tiny"}) as pool:
-        pool.reset(0, task)
-        plan = tw.make("household", size="tiny").expert(task)
-        anchors = [pool.reset(0, task).observation.key, *(pool.step(0, action).observation.key for action in plan[:-1])]
-        state = kept(pool, 0)
-
-        def branch(snapshot: bytes | None) -> Play[tuple[bool, EnvResult]]:
-            arrived = yield from arrive(task, 0, plan[:-1], anchors, snapshot)
-            return arrived.ok, (yield plan[-1])
-
-        (one, by_actions), (two, by_state) = play_all(pool, [branch(None), branch(state)])
-        assert one and two and by_actions.transition == by_state.transition
-        assert by_state.transition is not None and by_state.transition.success
-
-
-def test_another_anchor_on_the_way_is_told_with_its_turn_and_both_anchors() -> None:
+def test_what_went_wrong_on_the_way_is_told_with_its_turn() -> None:
     changed = [*ANCHORS[:2], "place -1", *ANCHORS[3:]]
-    (arrived,) = came(Walker, [arrive(TASK, 5, ACTIONS, changed)])
-    assert not arrived.ok
-    assert arrived.message == f"turn 2: the anchor is {short(ANCHORS[2])}, and was {short('place -1')}"
-    assert arrived.result.observation.key == ANCHORS[2]
-
-
-def test_another_anchor_after_a_restore_is_told_too() -> None:
+    ended = [*record(Walker(), TASK, 5, ("walk", "end")), "place 9"]
     walker = Walker()
     record(walker, TASK, 5, ACTIONS[:2])
-    (arrived,) = came(Walker, [arrive(TASK, 5, ACTIONS, ANCHORS, walker.snapshot())])
-    assert not arrived.ok and arrived.message.startswith("turn 4: the anchor is ")
-
-
-def test_an_attempt_that_ends_early_does_not_arrive() -> None:
-    actions = ("walk", "end", "walk")
-    anchors = [*record(Walker(), TASK, 5, actions[:2]), "place 9"]
-    (arrived,) = came(Walker, [arrive(TASK, 5, actions, anchors)])
-    assert not arrived.ok and arrived.message.startswith("turn 2: the attempt has ended here")
-
-
-def test_a_fault_on_the_way_does_not_arrive() -> None:
-    found = came(Walker, [arrive(TASK, 5, ("raise",), ANCHORS[:2]), arrive(Task("damaged"), 5, (), ANCHORS[:1])])
-    assert [arrived.ok for arrived in found] == [False, False]
-    assert found[0].message.startswith("turn 1: environment fault: ZeroDivisionError")
-    assert found[1].message.startswith("turn 0: environment fault: ValueError") and found[1].result.fault is Fault.ERROR
+    plays = [
+        arrive(TASK, 5, ACTIONS, changed),
+        arrive(TASK, 5, ACTIONS, ANCHORS, walker.snapshot()),
+        arrive(TASK, 5, ("walk", "end", "walk"), ended),
+        arrive(TASK, 5, ("raise",), ANCHORS[:2]),
+        arrive(Task("damaged"), 5, (), ANCHORS[:1]),
+    ]
+    arrived = came(Walker, plays)
+    assert not any(way.ok for way in arrived)
+    assert arrived[0].message == f"turn 2: the anchor is {short(ANCHORS[2])}, and was {short('place -1')}"
+    assert arrived[0].result.observation.key == ANCHORS[2]
+    assert arrived[1].message.startswith("turn 4: the anchor is ")
+    assert arrived[2].message.startswith("turn 2: the attempt has ended here")
+    assert arrived[3].message.startswith("turn 1: environment fault: ZeroDivisionError")
+    assert arrived[4].message.startswith("turn 0: environment fault: ValueError") and arrived[4].result.fault is Fault.ERROR
 
 
 def test_chance_that_is_not_the_seeds_is_reported_where_no_snapshot_helps() -> None:

@@ -17,7 +17,7 @@ import turnwise as tw
 from turnwise.data.tasks import Task
 from turnwise.envs import EpisodeOver
 from turnwise.envs.cards.arithmetic import evaluate, solutions, solvable
-from turnwise.envs.cards.blackjack import BlackjackEnv, after, best_action, best_value, dealer_odds, total
+from turnwise.envs.cards.blackjack import BlackjackEnv, after, best_action, best_value, total
 from turnwise.envs.cards.deck import points
 from turnwise.envs.cards.numberline import NumberLineEnv
 from turnwise.envs.cards.points import EZPointsEnv, Points24Env
@@ -201,12 +201,6 @@ def test_the_best_play_is_the_basic_strategy_of_the_books() -> None:
     assert soft[13] == soft[17] == "h" * 10
     assert soft[18] == "ssssssshhh"
     assert soft[19] == soft[20] == "s" * 10
-
-
-def test_the_dealers_odds_add_up() -> None:
-    for shown in range(1, 11):
-        odds = dealer_odds(*after(0, False, shown))
-        assert sum(odds.values()) == pytest.approx(1) and set(odds) <= set(range(17, 23))
 
 
 @given(st.lists(st.sampled_from([suit + rank for suit in "HSDC" for rank in "A23456789TJQK"]), min_size=1, max_size=8))

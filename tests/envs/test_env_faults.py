@@ -94,14 +94,6 @@ def test_a_wrong_answer_is_told_in_words_that_say_what_to_return(kind: str, word
     assert 'faulty_env.py", line ' in caught.value.lines and "in step" in caught.value.lines
 
 
-def test_a_tuple_from_reset_is_told_in_words() -> None:
-    env = Faulty("reset")
-    with pytest.raises(
-        BadAnswer, match=r"a tuple of 2, as Gymnasium's environments do \(observation, info\). It should: return Observation"
-    ):
-        read_observation(env.reset(numbered("x", "train")[0]), env)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_is_wrong_with_an_answer_is_a_fault_of_its_slot_and_found_by_the_checker(kind: str) -> None:
     with Pool(lambda: Faulty(kind, at=[0]), 2) as pool:
@@ -175,11 +167,10 @@ def test_what_an_environment_prints_is_not_part_of_the_result(typed: str, tmp_pa
 # Training
 
 
-@pytest.mark.parametrize(("fault", "words"), [("raise", "KeyError: 'left'"), ("gym", "as Gymnasium's"), ("nan", "the reward is nan")])
-def test_an_environment_that_cannot_be_played_is_refused_before_training(tmp_path: Path, fault: str, words: str) -> None:
+def test_an_environment_that_cannot_be_played_is_refused_before_training(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFault) as caught:
-        start(tmp_path, **{"env.options.fault": fault})
-    assert words in caught.value.message and "cannot be played" in caught.value.message and "turn 1" in caught.value.message
+        start(tmp_path, **{"env.options.fault": "raise"})
+    assert "KeyError: 'left'" in caught.value.message and "cannot be played" in caught.value.message and "turn 1" in caught.value.message
     assert "faulty_env.py" in caught.value.lines and "turnwise/envs" not in caught.value.lines
     assert list(tmp_path.iterdir()) == []
 
@@ -194,14 +185,6 @@ def test_a_run_in_which_all_attempts_fault_stops_with_the_lines_of_the_environme
     assert 'return self.counted["left"]' in caught.value.lines and "--resume" in caught.value.lines
     with pytest.raises(EnvironmentFault, match="8 of 8"):  # nothing was mended: the same again, not an end as if all were well
         tw.train(resume=tmp_path / "try")
-
-
-def test_the_command_ends_with_a_code_and_the_lines(tmp_path: Path) -> None:
-    settings = [f"{key}={str(value).lower()}" for key, value in {**TINY, **LATE}.items() if key not in ("env.name", "env.options.fault")]
-    done = python("-m", "turnwise", "train", "--env", FAULTY, *settings, "sft=none", "env.options.fault=raise", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "KeyError: 'left'" in done.stderr and '    return self.counted["left"]' in done.stderr.splitlines()
-    assert "Traceback" not in done.stderr
 
 
 def test_a_bad_answer_costs_one_attempt_and_names_its_task(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from turnwise.data.tasks import Task
 from turnwise.envs import EpisodeOver
 from turnwise.envs.check import check
 from turnwise.envs.gymnasium.spaces import words_of
-from turnwise.envs.gymnasium.toytext import drawing
+from turnwise.envs.gymnasium.words import drawing
 from turnwise.util.errors import TurnwiseError
 
 gymnasium = pytest.importorskip("gymnasium", reason="needs gymnasium: pip install 'turnwise[gymnasium]'")

@@ -49,8 +49,6 @@ class Odd:
         if what == "sleep":
             while True:
                 time.sleep(0.1)
-        if what == "read":
-            os.read(os.pipe()[0], 1)
         if what == "stubborn":
             while True:
                 try:
@@ -121,7 +119,7 @@ def test_a_run_whose_environment_ended_the_process_says_so_when_it_is_resumed(tm
     assert result.summary["finished"] and not (tmp_path / "try" / FILE).exists() and last_call(tmp_path / "try") == ""
 
 
-@pytest.mark.parametrize("what", ["sleep", "read", "stubborn", "c"])
+@pytest.mark.parametrize("what", ["sleep", "stubborn", "c"])
 def test_the_first_signal_ends_a_run_whose_environment_never_returns_and_keeps_what_was_learned(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -19,8 +15,7 @@ from turnwise.envs.check import check
 from turnwise.envs.household import generator
 from turnwise.envs.household.generated import HouseholdEnv
 from turnwise.envs.household.house import TASK_TYPES
-from turnwise.envs.household.knobs import SIZES, TASK_ROOMS
-from turnwise.envs.household.rooms import LAMP, furnishings
+from turnwise.envs.household.knobs import LAMP, SIZES, TASK_ROOMS, furnishings
 from turnwise.util.errors import TurnwiseError
 
 # The first 50 houses of each size. They may change only on purpose: runs that name a task by its place would mean another house.
@@ -64,19 +59,14 @@ def test_task_types_take_turns_and_every_room_comes_up(size: str) -> None:
     assert {task.data["room"] for task in found} == {"kitchen", "bedroom", "livingroom", "bathroom"}
 
 
-def test_no_wanted_object_lies_where_it_belongs() -> None:
-    for task in tasks("household", n=300, size="full"):
-        places = [kind(place) for name, place in task.data["objects"].items() if kind(name) == task.data["object"]]
-        assert places
-        assert task.data["target"] not in places
-
-
-def test_things_lie_only_where_such_things_belong() -> None:
+def test_things_lie_only_where_such_things_belong_and_no_wanted_one_at_its_target() -> None:
     for task in tasks("household", n=300, size="full"):
         room = furnishings().rooms[task.data["room"]]
         for name, place in task.data["objects"].items():
             assert kind(place) in room.objects[kind(name)][1]
             assert kind(name) == LAMP or kind(name) in furnishings().fits[kind(place)]
+        places = [kind(place) for name, place in task.data["objects"].items() if kind(name) == task.data["object"]]
+        assert places and task.data["target"] not in places
 
 
 def test_the_tables_agree_with_each_other() -> None:
@@ -88,30 +78,12 @@ def test_the_tables_agree_with_each_other() -> None:
             assert thing in furnishings().traits
 
 
-def test_the_text_is_in_alfworlds_style() -> None:
-    task = tasks("household", n=1, size="tiny")[0]
-    text = make("household").reset(task).text
-    pattern = r".*\n\nYou are in the middle of a room\. Looking quickly around you, you see a .* 1, and a .* 1\.\n\nYour task is to: .*\."
-    assert re.fullmatch(pattern, text)
-    assert text.endswith(task.data["sentence"])
-
-
 # The same everywhere
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_houses_are_the_same_on_every_machine(size: str) -> None:
     assert tasks("household", n=50, size=size).hash == GOLDEN[size]
-
-
-def test_another_process_makes_the_same_houses() -> None:
-    code = f"import turnwise.envs as e; print([e.tasks('household', 'valid', n=40, size=size).hash for size in {list(SIZES)}])"
-    seen = set()
-    for seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": seed}
-        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-        seen.add(done.stdout.strip())
-    assert seen == {str([tasks("household", "valid", n=40, size=size).hash for size in SIZES])}
 
 
 def test_a_task_is_made_when_it_is_asked_for_whatever_was_asked_before() -> None:
@@ -170,7 +142,7 @@ def test_training_and_evaluation_may_use_different_sizes() -> None:
 
 @pytest.mark.parametrize(
     ("size", "split", "count"),
-    [("tiny", "train", 10_000), ("tiny", "valid", 1000), ("tiny", "test", 1000), ("small", "train", 1000), ("full", "train", 500)],
+    [("tiny", "train", 10_000), ("tiny", "valid", 1000), ("small", "train", 1000), ("full", "train", 500)],
 )
 def test_the_named_sizes_do_not_repeat_a_house_soon(size: str, split: str, count: int) -> None:
     assert len({task.id for task in tasks("household", split, n=count, size=size)}) == count
@@ -229,24 +201,15 @@ def test_tasks_that_a_room_does_not_allow_are_left_out_unless_they_were_asked_fo
     assert "look_at_obj_in_light" not in HouseholdEnv(receptacles=50).knobs.task_types
 
 
-def test_the_longest_turn_count_grows_with_the_size() -> None:
-    assert [HouseholdEnv(size).max_turns for size in ("tiny", "small", "full")] == [20, 30, 50]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"size": "smal"}, "Did you mean 'small'"),
         ({"receptacles": 2}, "receptacles must be 3 to"),
-        ({"receptacles": 1000}, "receptacles must be 3 to"),
         ({"receptacles": "many"}, "integer or a pair"),
-        ({"receptacles": True}, "integer or a pair"),
-        ({"receptacles": 5.5}, "integer or a pair"),
         ({"receptacles": [9, 5]}, "the first number must not be larger"),
-        ({"receptacles": [1, 2, 3]}, "integer or a pair"),
         ({"distractors": -1}, "distractors must be at least 0"),
         ({"copies": 0}, "copies must be at least 1"),
-        ({"closed": -2}, "closed must be at least 0"),
         ({"objects": 3, "distractors": 3}, "leave none for the task"),
         ({"objects": 5, "distractors": 2, "copies": 3}, "give two of the three"),
         ({"task_types": "pick_and_place"}, "Did you mean 'pick_and_place_simple'"),
@@ -256,16 +219,16 @@ def test_the_longest_turn_count_grows_with_the_size() -> None:
         ({"receptacles": 50, "task_types": "look_at_obj_in_light"}, "ask for fewer receptacles"),
         ({"anchor": "text"}, "unknown anchor"),
         ({"recepticles": 5}, "Did you mean 'receptacles'"),
+        ({"expert_knows": "nothing"}, "expert_knows"),
+        ({"furniture": ["desk", "throne"]}, "throne"),
+        ({"furniture": ["desk", "drawer"]}, "at least 3"),
+        ({"furniture": ["desk", "drawer", "bed"], "receptacles": 4}, "3 to 3"),
+        ({"furniture": ["toilet", "fridge", "bed"]}, "toilet"),
     ],
 )
 def test_a_wrong_knob_is_a_clear_error(options: dict[str, Any], message: str) -> None:
     with pytest.raises(TurnwiseError, match=message):
         make("household", **options)
-
-
-def test_an_unknown_split_is_a_clear_error() -> None:
-    with pytest.raises(TurnwiseError, match="Did you mean 'valid'"):
-        tasks("household", "valid_seen")
 
 
 @settings(max_examples=60)
@@ -343,20 +306,6 @@ def test_every_house_has_the_furniture_that_was_asked_for() -> None:
     assert all(win(lit, task) for task in lit.tasks("train", 20))
 
 
-@pytest.mark.parametrize(
-    ("knobs", "said"),
-    [
-        ({"furniture": ["desk", "throne"]}, "throne"),
-        ({"furniture": ["desk", "drawer"]}, "at least 3"),
-        ({"furniture": ["desk", "drawer", "bed"], "receptacles": 4}, "3 to 3"),
-        ({"furniture": ["toilet", "fridge", "bed"]}, "toilet"),
-    ],
-)
-def test_furniture_that_makes_no_house_is_refused(knobs: dict[str, Any], said: str) -> None:
-    with pytest.raises(TurnwiseError, match=said):
-        HouseholdEnv("tiny", **knobs)
-
-
 def test_furniture_without_a_task_is_refused_when_a_house_is_asked_for() -> None:
     env = HouseholdEnv("tiny", rooms="kitchen", task_types="pick_heat_then_place_in_recep", furniture=["cabinet", "drawer", "shelf"])
     with pytest.raises(TurnwiseError, match="add furniture"):
@@ -395,8 +344,3 @@ def test_advice_after_a_detour_goes_on_from_what_was_seen() -> None:
                 break
             end = env.step(env.expert_action())
         assert end.success
-
-
-def test_an_unknown_kind_of_expert_is_refused() -> None:
-    with pytest.raises(TurnwiseError, match="expert_knows"):
-        HouseholdEnv("tiny", expert_knows="nothing")  # type: ignore[arg-type]

@@ -79,7 +79,7 @@ def test_every_remedy_is_one_line(told: dict[str, Any]) -> None:
 
 # -- a dry run ------------------------------------------------------------------------------------------------------------------------
 
-ALFWORLD = sorted((ROOT / "recipes").glob("alfworld*.toml"))
+ALFWORLD = sorted((ROOT / "recipes").glob("alfworld*.toml"))[::5]
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import turnwise.envs.registry as registry
 from turnwise.cli.app import app
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs import EpisodeOver, Observation, Transition, register
-from turnwise.envs.play import completions, find_task, play
+from turnwise.envs.play import find_task, play
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.printable import printable
 
@@ -87,24 +87,14 @@ def test_a_piped_game_is_won_and_scored() -> None:
     assert "never read" not in shown.output
 
 
-def test_the_expert_hints_from_wherever_the_player_is() -> None:
-    shown = played("advised-doors", lines="hint\nopen red door\nknock\nhint\nquit\n")
-    assert "The expert would: open red door" in shown.output
-    assert "The expert would: open blue door" in shown.output
-    assert "The task is not done. Turns: 2 of 6" in shown.output
-
-
-def test_a_plan_hints_only_as_long_as_it_was_followed() -> None:
-    shown = played("planned-doors", lines="open red door\nhint\nknock\nhint\nquit\n")
-    assert shown.output.count("The expert would: open blue door") == 1
-    assert "No hint here." in shown.output
-
-
-def test_an_environment_without_an_expert_has_no_hint() -> None:
-    shown = played("doors", lines="hint\nactions\n")
-    assert "No hint here." in shown.output
-    assert "knock" in shown.output
-    assert "the expert needs" not in shown.output
+def test_the_expert_hints_from_wherever_the_player_is_and_a_plan_as_long_as_it_was_followed() -> None:
+    shown = played("advised-doors", lines="hint\nopen red door\nknock\nhint\nquit\n").output
+    assert "The expert would: open red door" in shown and "The expert would: open blue door" in shown
+    assert "The task is not done. Turns: 2 of 6" in shown
+    shown = played("planned-doors", lines="open red door\nhint\nknock\nhint\nquit\n").output
+    assert shown.count("The expert would: open blue door") == 1 and "No hint here." in shown
+    shown = played("doors", lines="hint\nactions\n").output
+    assert "No hint here." in shown and "knock" in shown and "the expert needs" not in shown
 
 
 def test_the_expert_can_be_watched() -> None:
@@ -115,12 +105,9 @@ def test_the_expert_can_be_watched() -> None:
     assert isinstance(refused.exception, TurnwiseError)
 
 
-def test_the_game_ends_with_the_turns() -> None:
+def test_the_game_ends_with_the_turns_and_an_empty_line_is_none() -> None:
     assert "That was the last of 6 turns." in played("doors", lines="knock\n" * 9).output
     assert "That was the last of 2 turns." in played("doors", "--max-turns", "2", lines="knock\n" * 9).output
-
-
-def test_an_empty_line_is_no_turn() -> None:
     assert "Turns: 1 of" in played("doors", lines="\n  \nknock\n\n").output
 
 
@@ -175,11 +162,6 @@ def test_a_terminal_that_knows_only_ascii_gets_question_marks() -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     done = subprocess.run(command, input="quit\n", capture_output=True, text=True, env=environment, check=True)
     assert "?rger Three doors." in done.stdout
-
-
-def test_completions_are_the_admissible_actions() -> None:
-    assert completions("Open ", ("open red door", "open blue door", "knock")) == ["open blue door", "open red door"]
-    assert completions("", ()) == []
 
 
 def test_the_tab_key_completes_on_a_terminal() -> None:

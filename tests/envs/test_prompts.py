@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 import turnwise as tw
 from turnwise import TurnwiseError
-from turnwise.agent import Parser
 from turnwise.cli.app import app
 from turnwise.envs import EpisodeOver
 from turnwise.envs.prompts.env import PromptsEnv, worth
@@ -160,12 +159,6 @@ def test_answers_in_the_rows_are_the_expert() -> None:
     assert made(file=[{"prompt": "a", "answer": ["1", "2"]}]).expert(tw.Task("1", data={"answer": ["1", "2"]})) == ["1", "2"]
     for other in ({"prompt": "a"}, {"prompt": "a", "answer": {"tests": 3}}, {"prompt": "a", "answer": True}):
         assert not hasattr(made(file=[other]), "expert")
-
-
-def test_the_whole_response_is_the_action() -> None:
-    parsed = Parser("text")("<think>hm</think>\ndef f():\n    return 1\n")
-    assert (parsed.action, parsed.thought, parsed.valid) == ("def f():\n    return 1", "hm", True)
-    assert not Parser("text")("  \n").valid
 
 
 def test_prompts_train_and_are_measured_from_python(tmp_path: Path) -> None:

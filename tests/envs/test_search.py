@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import threading
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,6 @@ from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Transition
 from turnwise.envs.check import check
-from turnwise.envs.play import play
 from turnwise.envs.pool import Pool
 from turnwise.envs.search.env import NOTHING, UNCLEAR, SearchEnv
 from turnwise.envs.search.results import set_results
@@ -79,10 +77,6 @@ def test_after_the_last_turn_without_an_answer_it_is_over(env: SearchEnv, task: 
         env.step("answer[Ada Lovelace]")
 
 
-def test_an_answer_on_the_last_turn_counts(env: SearchEnv, task: Task) -> None:
-    assert played(env, task, ["x", "x", "x", "answer[Ada Lovelace]"])[-1].success
-
-
 def test_options_bound_passages_and_turns(data: Path, task: Task) -> None:
     short = SearchEnv(data=data, topk=1, max_turns=1)
     (only,) = played(short, task, ["search[london]"])
@@ -96,11 +90,6 @@ def test_options_bound_passages_and_turns(data: Path, task: Task) -> None:
 def test_a_retriever_that_there_is_not_is_refused_before_anything_is_played(data: Path, retriever: Any) -> None:
     with pytest.raises(TurnwiseError, match="retriever"):
         SearchEnv(data=data, retriever=retriever)
-
-
-def test_a_corpus_that_is_not_there_is_refused_before_anything_is_played(data: Path) -> None:
-    with pytest.raises(TurnwiseError, match="no corpus file"):
-        SearchEnv(data=data, corpus=data / "nowhere.jsonl")
 
 
 def test_a_task_without_question_or_answers_is_refused(env: SearchEnv) -> None:
@@ -184,13 +173,6 @@ def test_a_search_that_fails_is_a_fault_and_not_an_empty_answer(data: Path, task
         pool.reset(0, task)
         result = pool.step(0, "search[x]")
     assert result.fault is not None and "Is it running" in result.message
-
-
-def test_a_person_can_play(data: Path) -> None:
-    out = io.StringIO()
-    lines = iter(["hint", "search[first program]", "answer[Ada Lovelace]"])
-    game = play("search", split="nq", task="nq/q0", out=out, read=lambda: next(lines, None), data=str(data))
-    assert game.success and "The expert would: search[Ada Lovelace]" in out.getvalue() and "The answer is right." in out.getvalue()
 
 
 def test_results_are_per_set_and_their_mean_counts_each_set_once() -> None:

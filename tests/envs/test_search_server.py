@@ -105,7 +105,7 @@ def test_other_paths_and_methods_are_refused(port: int) -> None:
     assert connection.getresponse().status == 501
 
 
-@pytest.mark.parametrize("length", [None, "-1", "+5", "1_0", "0x5", "1e3", "99999999999999999999999", "4", "²", "0" * 30 + "5001"])
+@pytest.mark.parametrize("length", [None, "-1", "1_0", "0x5", "99999999999999999999999", "4", "²", "0" * 30 + "5001"])
 def test_a_wrong_length_ends_that_connection_alone(port: int, length: str | None) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=10) as raw:
         head = "POST /retrieve HTTP/1.1\r\nHost: x\r\n" + (f"Content-Length: {length}\r\n" if length else "") + "\r\n"
@@ -116,12 +116,6 @@ def test_a_wrong_length_ends_that_connection_alone(port: int, length: str | None
     assert ask(port, {"queries": ["a"]})[0] == 200
 
 
-def test_a_client_that_says_nothing_is_let_go(port: int) -> None:
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as raw:
-        raw.sendall(b"POST /retrieve HTTP/1.1\r\nContent-Length: 10\r\n\r\n")
-        assert raw.recv(100) == b""
-
-
 def said_to(port: int, head: str, body: bytes = b"") -> bytes:
     """What the server answers to raw bytes, until it ends the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as raw:
@@ -130,13 +124,6 @@ def said_to(port: int, head: str, body: bytes = b"") -> bytes:
         while piece := raw.recv(65536):
             parts.append(piece)
         return b"".join(parts)
-
-
-def test_a_length_with_leading_zeros_passes_no_limit(port: int) -> None:
-    assert said_to(port, f"Content-Length: {'0' * 40}5001\r\n").startswith(b"HTTP/1.1 413")
-    assert said_to(port, f"Content-Length: {'0' * 20}99999999999\r\n").startswith(b"HTTP/1.1 413")
-    body = json.dumps({"queries": []}).encode()
-    assert said_to(port, f"Connection: close\r\nContent-Length: 000{len(body)}\r\n", body).startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.parametrize(
@@ -328,16 +315,20 @@ def test_the_command_serves_a_corpus(tmp_path: Path) -> None:
             process.terminate()
 
 
-@pytest.mark.parametrize("arguments", [["--corpus", "/nowhere.jsonl"], ["--corpus", "x", "--retriever", "{"], ["--data", "/nowhere"]])
-def test_the_command_tells_what_is_wrong(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*arguments, "--port", "0"]) == 2
-    assert capsys.readouterr().err.startswith("error: ")
-
-
-def test_a_port_that_there_is_not_and_a_table_that_is_no_json_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--corpus", "/nowhere.jsonl"], "no such corpus"),
+        (["--data", "/nowhere"], "found none"),
+        (["--corpus", "{corpus}", "--port", "70000"], "port 70000"),
+        (["--corpus", "{corpus}", "--retriever", "{{bad"], "--retriever {bad: not JSON"),
+    ],
+)
+def test_the_command_tells_what_is_wrong(
+    arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path / "cache"))
     corpus = str(write_corpus(tmp_path / "passages.jsonl"))
-    assert main(["--corpus", corpus, "--port", "70000"]) == 2 and "port 70000" in capsys.readouterr().err
-    assert main(["--corpus", corpus, "--retriever", "{bad"]) == 2 and "--retriever {bad: not JSON" in capsys.readouterr().err
+    assert main(["--port", "0", *(word.format(corpus=corpus) for word in arguments)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: ") and words in told

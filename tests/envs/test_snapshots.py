@@ -72,11 +72,6 @@ def games(**options: Any) -> Any:
     return tw.make("alfworld", data=shared_folder("alfworld"), **options)
 
 
-def gym(**options: Any) -> Any:
-    pytest.importorskip("gymnasium", reason="needs gymnasium: pip install 'turnwise[gymnasium]'")
-    return tw.make("gymnasium", **options)
-
-
 CASES: dict[str, Callable[[], Any]] = {
     "household tiny": partial(tw.make, "household", size="tiny"),
     "household full": partial(tw.make, "household", size="full", anchor="state", expert_knows="seen"),
@@ -92,10 +87,6 @@ CASES: dict[str, Callable[[], Any]] = {
     "blackjack pictures": partial(tw.make, "blackjack", observe="both", scale=1),
     "search": partial(questions, anchor="state", topk=2, max_turns=8),
     "prompts": dialogues,
-    "lake": partial(gym, id="FrozenLake-v1", max_turns=12),
-    "cliff": partial(gym, id="CliffWalking-v1", kwargs={"max_episode_steps": 6}, max_turns=20),
-    "taxi": partial(gym, id="Taxi-v4", kwargs={"fickle_passenger": True}),
-    "gym blackjack": partial(gym, id="Blackjack-v1", kwargs={"natural": True}),
 }
 SPLIT = {"alfworld": "valid_seen"}
 
@@ -192,7 +183,6 @@ def test_damaged_and_foreign_snapshots_are_refused_and_harm_nothing(case: str) -
         ("numberline", partial(tw.make, "numberline"), "highest=9, this environment has highest=5"),
         ("webshop", partial(shop), "Use the same options"),
         ("search", partial(questions, anchor="state", max_turns=8), "topk=2, this environment has topk=3"),
-        ("lake", partial(gym, id="FrozenLake-v1", max_turns=12, kwargs={"is_slippery": False}), "Use the same options"),
     ],
 )
 def test_a_snapshot_of_other_options_or_another_environment_is_refused_with_what_differs(

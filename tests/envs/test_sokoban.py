@@ -82,10 +82,6 @@ def test_a_room_that_cannot_be_played_says_why(text: str, why: str) -> None:
         read_room(text)
 
 
-def test_a_short_line_is_filled_up_with_walls() -> None:
-    assert read_room("#####\n#@$.\n#####").text() == "#####\n#@$.#\n#####"
-
-
 @given(knobs, st.sampled_from(["train", "valid", "test"]), st.integers(0, 200))
 @settings(max_examples=80)
 def test_every_generated_room_is_solved_by_the_solver_within_its_depth(knob: Knobs, split: str, index: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -21,12 +22,12 @@ from turnwise.config.loading import load_file
 from turnwise.config.references import code_in
 from turnwise.data.tasks import Task
 from turnwise.envs.check import check
+from turnwise.envs.guard import descendants
 from turnwise.envs.tools.calls import Call, Final, Mistake, read_call
 from turnwise.envs.tools.env import ToolsEnv
 from turnwise.envs.tools.schemas import describe, fitted
 from turnwise.envs.tools.servers import servers
 from turnwise.envs.tools.settings import read_servers
-from turnwise.envs.tools.transport import parents
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_trajectories
 
@@ -104,12 +105,10 @@ def test_schemas_come_from_type_hints_and_docstrings() -> None:
     assert '"single", "double"' in fitted(tool, {"city": "Rome", "kind": "triple"})
     assert "city" in fitted(tool, {"city": "Rome", "cty": "x"})
 
-
-def test_a_type_that_json_cannot_hold_is_an_error_that_names_the_parameter() -> None:
     def read(where: Path) -> str:
         return ""
 
-    with pytest.raises(TurnwiseError, match="parameter 'where'"):
+    with pytest.raises(TurnwiseError, match="parameter 'where'"):  # JSON cannot hold it
         describe(read)
 
 
@@ -196,16 +195,10 @@ def test_a_check_command_scores_answers_and_sees_no_other_variables(monkeypatch:
     monkeypatch.setenv("MY_SECRET", "1")
     monkeypatch.setenv("MY_OTHER", "1")
     code = (
-        "import json, os, sys; task = json.loads(os.environ['TURNWISE_TASK'])\n"
-        "print('MY_SECRET' in os.environ, 'MY_OTHER' in os.environ); print(0.5 if sys.stdin.read() == task['data']['answer'] else 0)"
+        "import json, os, sys; answer = json.loads(os.environ['TURNWISE_TASK'])['data']['answer']\n"
+        "print('MY_SECRET' not in os.environ and 'MY_OTHER' in os.environ and sys.stdin.read() == answer and 0.5)"
     )
-    words = [
-        sys.executable,
-        "-I",
-        "-S",
-        "-c",
-        code.replace("print(0.5", "print('MY_SECRET' not in os.environ and 'MY_OTHER' in os.environ and 0.5"),
-    ]
+    words = [sys.executable, "-I", "-S", "-c", code]
     env = begun(reward=None, check=words, variables=["MY_OTHER"], success_at=0.5)
     answer = env.tasks("train")[0].data["data"]["answer"]
     end = env.step(f"answer[{answer}]")
@@ -268,10 +261,10 @@ def test_a_server_that_hangs_is_given_up_within_the_limit_and_leaves_no_process(
     env = begun(functions=(), servers=ROUGH, tool_timeout=1.0)
     connection = env._connections[env._settings[0]]
     pid = connection._pipe.process.pid  # type: ignore[union-attr]
-    assert pid in parents()
+    assert pid in descendants(os.getpid())
     assert "hang failed: it did not return within 1 s" in said(env, "hang")
     connection.wait(5.0)
-    assert pid not in parents()
+    assert pid not in descendants(os.getpid())
     assert said(env, "count") == "1"
     env.close()
 

@@ -141,14 +141,6 @@ def test_a_search_works_from_every_page_and_brackets_may_stand_inside(env: WebSh
     assert parse("search[garden [green] hose] please") == ("search", "garden [green] hose")
 
 
-def test_search_needs_no_episode(env: WebShopEnv, lamp: Task) -> None:
-    assert env.search("kettles") == ["B000000005", "B000000006"]
-    assert env.search("nothing like this") == []
-    before = env.reset(lamp)
-    env.search("lamp")
-    assert env.step("").observation == before
-
-
 def test_the_attributes_page_is_an_option(folder: Path, lamp: Task) -> None:
     walk = ("search[lamp]", "click[B000000001]", "click[attributes]")
     assert "easy clean, solid brass" in _walk(WebShopEnv(folder, show_attributes=True), lamp, *walk)
@@ -232,11 +224,6 @@ def test_the_scripted_shopper_buys_the_first_result_with_the_named_options(env: 
     env.reset(lamp)
     env.step("search[xyzzy]")
     assert env.scripted_action() == "click[back to search]"
-
-
-def test_goals_of_one_product_are_a_cluster(env: WebShopEnv) -> None:
-    tasks = env.tasks("train")
-    assert all(task.cluster and task.id.startswith(f"{task.cluster}/") for task in tasks) and len({task.cluster for task in tasks}) > 1
 
 
 def test_goals_that_say_the_same_are_held_out_together() -> None:

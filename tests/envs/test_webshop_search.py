@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 from conftest import shared_folder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.envs.webshop.analysis import _WORD, STOP_WORDS, split_words, terms
+from turnwise.envs.webshop.analysis import _WORD, STOP_WORDS, split_words, stem, terms
 from turnwise.envs.webshop.env import WebShopEnv
-from turnwise.envs.webshop.index import LENGTHS, build_index, length_byte
-from turnwise.envs.webshop.stemmer import stem
+from turnwise.envs.webshop.index import LENGTHS, Index, IndexBuilder, length_byte
 
 TEXT = st.text(st.sampled_from("ab éß'’.:_-3,★\u0301\u200d日カ"), max_size=30)
+
+
+def build_index(documents: Iterable[tuple[str, str]]) -> Index:
+    builder = IndexBuilder()
+    for name, text in documents:
+        builder.add(name, text)
+    return builder.build()
 
 
 @pytest.mark.parametrize(
@@ -102,12 +109,6 @@ def test_an_empty_index_and_a_query_without_words_find_nothing() -> None:
     assert build_index([]).search("lamp") == []
     assert build_index([("a", "lamp")]).search("the ... of") == []
     assert build_index([("a", "")]).search("lamp") == []
-
-
-@given(st.text(max_size=60))
-def test_any_text_can_be_searched(query: str) -> None:
-    index = build_index([("a", "a red lamp"), ("b", "日本 ★ lamp")])
-    assert len(index.search(query)) <= 2
 
 
 @pytest.mark.parametrize("piece", ["_", "_\u0301", "a_", "é_", "é'", "★\U000e0020", "\u200d", "カ_", "1."])

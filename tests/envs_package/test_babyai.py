@@ -232,7 +232,7 @@ def test_wrapped_views_are_also_described() -> None:
     gymnasium = pytest.importorskip("gymnasium")
     from minigrid.wrappers import FullyObsWrapper, ImgObsWrapper
 
-    from turnwise.envs.gymnasium.families import recognised
+    from turnwise.envs.gymnasium.words import recognised
 
     bare = gymnasium.make("MiniGrid-Empty-5x5-v0")
     for wrapped, walls in ((FullyObsWrapper(bare), 4), (ImgObsWrapper(bare), 3)):

@@ -46,10 +46,9 @@ def write_data(folder: Path) -> Path:
     return folder
 
 
-def write_encoder(folder: Path, modules: tuple[str, ...] = ("Transformer", "Pooling", "Normalize"), pooling: str = "mean_tokens") -> Path:
+def write_encoder(folder: Path) -> Path:
     """A BERT with random weights and a word for each letter, as sentence-transformers saves its models."""
     import torch
-    from safetensors.torch import save_file
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
@@ -67,19 +66,12 @@ def write_encoder(folder: Path, modules: tuple[str, ...] = ("Transformer", "Pool
     BertModel(BertConfig(vocab_size=len(vocabulary), initializer_range=0.5, **size)).save_pretrained(folder)
     fast.save_pretrained(folder)
     listed = []
-    for place, name in enumerate(modules):
+    for place, name in enumerate(("Transformer", "Pooling", "Normalize")):
         path = "" if name == "Transformer" else f"{place}_{name}"
         listed.append({"idx": place, "name": str(place), "path": path, "type": f"sentence_transformers.models.{name}"})
         (folder / path).mkdir(exist_ok=True)
     (folder / "modules.json").write_text(json.dumps(listed))
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 64, "do_lower_case": False}))
-    if "Pooling" in modules:
-        flags = {f"pooling_mode_{name}": name == pooling for name in ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")}
-        flags |= {f"pooling_mode_{name}": name == pooling for name in ("weightedmean_tokens", "lasttoken")}
-        (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 16, **flags}))
-    if "Dense" in modules:
-        place = folder / f"{modules.index('Dense')}_Dense"
-        config = {"in_features": 16, "out_features": 8, "bias": True, "activation_function": "torch.nn.modules.activation.Tanh"}
-        (place / "config.json").write_text(json.dumps(config))
-        save_file({"linear.weight": torch.randn(8, 16), "linear.bias": torch.randn(8)}, place / "model.safetensors")
+    pooling = {"word_embedding_dimension": 16, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     return folder

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from turnwise.data.attempts import Branch, Start
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.envs.base import Observation, Transition
-from turnwise.envs.branch import Arrived, arrive
 from turnwise.envs.pool import Ask, EnvResult
+from turnwise.envs.scripts import Arrived, arrive
 
 
 @dataclass(slots=True)

@@ -12,7 +12,6 @@ collector cannot play, and report what is wrong with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
@@ -28,16 +27,8 @@ from turnwise.util.seeds import derive
 PANEL, SEED, TURNS = 100, 0, 50
 AGENTS = ("random", "scripted", "expert")
 
-Choose = Callable[[Observation, int], str | None]
-
-
-@dataclass(frozen=True)
-class Score:
-    """An agent's result on a panel."""
-
-    success: float
-    reward: float
-    turns: float
+Score = dict[str, float]
+Choose = Callable[[Observation, int], str | None]  # from an observation and the number of its turn
 
 
 def compare(name: str, n: int = PANEL, **options: Any) -> dict[str, Any]:
@@ -59,7 +50,7 @@ def compare(name: str, n: int = PANEL, **options: Any) -> dict[str, Any]:
         "tasks": len(panel),
         "panel_hash": panel.hash,
         "max_turns": limit,
-        "agents": {agent: None if score is None else _plain(score) for agent, score in scores.items()},
+        "agents": scores,
     }
 
 
@@ -97,65 +88,46 @@ def _modest_expert(name: str, panel: TaskSet, limit: int, options: dict[str, Any
 
 
 def _score(env: Any, agent: str, panel: TaskSet, limit: int) -> Score | None:
-    """None if the environment has no such agent."""
-    played = []
+    """The means of a panel; None if the environment has no such agent."""
+    attempts = []
     for task in panel:
-        attempt = _attempt(env, agent, task, limit)
-        if attempt is None:
+        if (attempt := _attempt(env, agent, task, limit)) is None:
             return None
-        played.append(attempt)
-    won, reward, turns = (sum(values) / len(played) for values in zip(*played, strict=True))
-    return Score(won, reward, turns)
+        attempts.append(attempt)
+    success, reward, turns = (sum(values) / len(attempts) for values in zip(*attempts, strict=True))
+    return {"success": round(success, 4), "reward": round(reward, 4), "turns": round(turns, 2)}
 
 
 def _attempt(env: Any, agent: str, task: Task, limit: int) -> tuple[bool, float, int] | None:
     """Success, reward and turns of one attempt."""
     observation = read_observation(env.reset(task, derive(SEED, "agents", task.id)), env)
-    if (choose := _chooser(env, agent, task, observation)) is None:
+    if (choose := _chooser(Capabilities(env), agent, task, observation)) is None:
         return None
     reward = 0.0
     for turn in range(limit):
         if (action := choose(observation, turn)) is None:
             return False, reward, turn
-        transition = read_transition(env.step(action), env)
+        transition = read_transition(env.step(str(action)), env)
         observation, reward = transition.observation, reward + transition.reward
         if transition.done:
             return transition.success, reward, turn + 1
     return False, reward, limit
 
 
-def _chooser(env: Any, agent: str, task: Task, first: Observation) -> Choose | None:
-    can = Capabilities(env)
+def _chooser(can: Capabilities, agent: str, task: Task, first: Observation) -> Choose | None:
     if agent == "random":
-        if first.actions is None and (random_action := can.random_action) is not None:
-            return lambda seen, turn: str(random_action(derive(SEED, "random agent", task.id, turn)))
-        return None if first.actions is None else lambda seen, turn: _any(seen, task, turn)
-    if agent == "scripted":
-        return _advice(can.scripted_action)
-    if can.expert_action is not None:
-        return _advice(can.expert_action)
-    if can.expert is None:
+
+        def chance(turn: int) -> int:
+            return derive(SEED, "random agent", task.id, turn)
+
+        if first.actions is not None:
+            return lambda seen, turn: seen.actions[chance(turn) % len(seen.actions)] if seen.actions else None
+        random_action = can.random_action
+        return None if random_action is None else lambda seen, turn: random_action(chance(turn))
+    advise = can.scripted_action if agent == "scripted" else can.expert_action
+    if advise is not None:
+        return lambda seen, turn: advise()
+    if agent == "scripted" or can.expert is None:
         return None
-    actions = [str(action) for action in can.expert(task)]
+    actions = can.expert(task)
     return lambda seen, turn: actions[turn] if turn < len(actions) else None
-
-
-def _advice(advise: Callable[[], str | None] | None) -> Choose | None:
-    if advise is None:
-        return None
-
-    def choose(seen: Observation, turn: int) -> str | None:
-        advice = advise()
-        return None if advice is None else str(advice)
-
-    return choose
-
-
-def _any(seen: Observation, task: Task, turn: int) -> str | None:
-    if not seen.actions:
-        return None
-    return seen.actions[derive(SEED, "random agent", task.id, turn) % len(seen.actions)]
-
-
-def _plain(score: Score) -> dict[str, float]:
-    return {"success": round(score.success, 4), "reward": round(score.reward, 4), "turns": round(score.turns, 2)}

@@ -1,13 +1,8 @@
 """The environment protocol, and its three small records.
 
 An environment plays one task at a time. The task fixes the initial state; `seed` drives all randomness after it. Calling `step` before
-`reset` or after the end raises `EpisodeOver`. Optional members, used if present: `close()`, `tasks(split) -> TaskSet`,
-`max_turns`, and `expert(task) -> list of actions` or `expert_action() -> the best action now` (None if the task can no longer be won), and
-`scripted_action() -> the action of a simple rule that sees no more than an agent`, `random_action(number) -> a plausible action, the same
-for the same number` (where actions are not listed), `expert_words() -> what the expert says before its
-action` (a warm start teaches it), and `load_ahead(task)`, which loads what a reset to this task will need: it is
-called in another thread while nothing is played, and changes nothing that anybody sees. An environment with `snapshot` and `restore` is
-`Restorable`: an attempt can start from the middle of another one without playing its actions again.
+`reset` or after the end raises `EpisodeOver`. `capabilities.py` lists the optional members, which are used if present. An environment with
+`snapshot` and `restore` is `Restorable`: an attempt can start from the middle of another one without playing its actions again.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ class Method(Generic[T]):
         self._name = name
 
     def __get__(self, can: Capabilities, owner: type) -> T | None:
-        return can.method(self._name)
+        method: T | None = can.method(self._name)
+        return method
 
 
 class Capabilities:

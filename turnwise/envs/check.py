@@ -6,7 +6,7 @@ regardless of what else is played at the same time.
 
 Branches have rules of their own: a snapshot restores its state in any instance; without snapshots, a replay of the actions does. A
 `restore` that forgets a hidden card or the state of a generator is only noticed in later answers, so every restored episode is played to
-its end.
+its end. `smoke_test` plays a few turns before a long run.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from turnwise.data.anchors import digest
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.answers import BadAnswer, read_observation, read_snapshot, read_transition
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.blame import one_line, own_lines
-from turnwise.envs.branch import Arrived, arrive
+from turnwise.envs.blame import EnvironmentFault, one_line, own_lines
 from turnwise.envs.capabilities import Capabilities
-from turnwise.envs.pool import Pool
+from turnwise.envs.pool import EnvResult, Pool
 from turnwise.envs.registry import NUMBERED_SPLITS, close, resolve, split_sizes, tasks_of, turn_limit
-from turnwise.envs.scripts import Play, play_all
+from turnwise.envs.scripts import Arrived, Play, Reset, arrive, play_all
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.seeds import derive
 
 ODD_ACTIONS = ("", " ", "xyzzy", "LOOK", "\x00", "\U0001f600", "a" * 10_000, "look\nlook", "\ud800", "{'json': [1, 2]}")
 LARGE = 64 * 1024
+SMOKE_TASKS, SMOKE_TURNS = 6, 4
 PAIR = "snapshot() and restore(state) come together"
 SNAPSHOT, RESTORE = "snapshot() of a running episode does not raise", "restore(state) of an own snapshot does not raise"
 SEES, GOES_ON = "restore(state) gives the observation of the snapshot", "after restore(state) the same actions give the same answers"
@@ -403,3 +404,39 @@ def _to_the_last_turn(script: Script) -> Play[Arrived]:
     """By the actions of an episode."""
     anchors = [answer.observation.key for answer in script.answers[: len(script.actions)]]
     return arrive(script.task, script.seed, script.actions[:-1], anchors)
+
+
+def smoke_test(pool: Pool, name: str, task_set: TaskSet, say: Callable[[str], None], cancelled: Callable[[], bool] = lambda: False) -> None:
+    """A quick check before a long run: can the environment be started and played at all? It plays a few turns of two tasks. If both fail,
+    it tries four more, so that a bad task is only reported, and a bad environment is an error."""
+    indices = list(dict.fromkeys(number * len(task_set) // SMOKE_TASKS for number in range(SMOKE_TASKS)))
+    faults: list[tuple[str, EnvResult]] = []
+    for some in (indices[:2], indices[2:]):
+        outcomes = list(play_all(pool, [_play_shortly(task_set[index]) for index in some], cancelled))
+        faults += [fault for fault in outcomes if fault is not None]
+        if None in outcomes or cancelled():
+            break
+    else:
+        where, result = faults[0]
+        raise EnvironmentFault(
+            f"environment {name!r} cannot be played. {where}: {_reason(result)}. More: turnwise envs --check {name}", result.own_lines
+        )
+    for where, result in faults:
+        say(f"warning: {where}: {_reason(result)}")
+
+
+def _play_shortly(task: Task) -> Play[tuple[str, EnvResult] | None]:
+    """A few turns of one task; where and how it failed, or None."""
+    result, where = (yield Reset(task)), f"task {task.id!r}, reset"
+    for turn in range(SMOKE_TURNS):
+        if result.over:
+            break
+        actions = result.observation.actions
+        action = actions[derive(0, "first look", task.id, turn) % len(actions)] if actions else "look"
+        result, where = (yield action), f"task {task.id!r}, turn {turn + 1}, action {action[:40]!r}"
+    return None if result.fault is None else (where, result)
+
+
+def _reason(result: EnvResult) -> str:
+    """A description of a fault, including the time limit."""
+    return result.message or result.traceback or result.stop_reason

@@ -99,9 +99,9 @@ def end_descendants() -> None:
 
 def end_tree(pid: int) -> None:
     """Kill another process and all that it has started."""
-    _signal({pid}, signal.SIGSTOP)
+    send(signal.SIGSTOP, {pid})
     _kill_below(pid)
-    _signal({pid}, signal.SIGKILL)
+    send(signal.SIGKILL, {pid})
 
 
 def end_own_tree() -> None:
@@ -114,12 +114,13 @@ def _kill_below(pid: int) -> None:
     """Kill the descendants of a process. They are stopped first: what does not run starts nothing new."""
     seen: set[int] = set()
     while new := descendants(pid) - seen:
-        _signal(new, signal.SIGSTOP)
+        send(signal.SIGSTOP, new)
         seen |= new
-    _signal(seen, signal.SIGKILL)
+    send(signal.SIGKILL, seen)
 
 
-def _signal(pids: set[int], number: int) -> None:
+def send(number: int, pids: set[int]) -> None:
+    """Send a signal to processes that may be gone."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)

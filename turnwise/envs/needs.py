@@ -7,6 +7,7 @@ environment is loaded, in this process or in a worker: last, so that it never hi
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -101,3 +102,17 @@ def load(package: str, feature: str, extra: str, distribution: str = "turnwise")
         if error.name is None or package.split(".")[0] != error.name.split(".")[0]:
             raise
         raise MissingExtra(feature, extra, distribution) from None
+
+
+def find_folder(what: str, has_data: Callable[[Path], bool], shared: str, cache: str, variable: str, expected: str) -> Path:
+    """The first of the usual folders that has the data of an environment: `$TURNWISE_DATA/<shared>`, the folder that the environment's own
+    variable names, `~/.cache/<cache>`."""
+    named = os.environ.get(variable) if variable else None
+    everything = os.environ.get("TURNWISE_DATA")
+    places = [Path(everything).expanduser() / shared] if everything else []
+    places += [Path(named).expanduser()] if named else []
+    places.append(Path.home() / ".cache" / cache)
+    for place in places:
+        if has_data(place):
+            return place
+    raise TurnwiseError(f"{what} were not found (looked in {', '.join(map(str, places))}). {expected}")

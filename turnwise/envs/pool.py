@@ -23,7 +23,7 @@ from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.playing import playing
 from turnwise.envs.registry import portable
-from turnwise.envs.worker import Answer, Ask, GuardedEnvs, Kept, Request, Reset, Restore, Snapshot
+from turnwise.envs.worker import Answer, Ask, GuardedEnvs, Request, Reset, Restore, SavedState, Snapshot
 from turnwise.envs.workers import WorkerSlots
 from turnwise.util.errors import TurnwiseError
 
@@ -218,7 +218,7 @@ class Pool:
         if isinstance(answer, Transition):
             self._playing[slot] = not answer.done
             return EnvResult(slot, answer)
-        if isinstance(answer, Kept):
+        if isinstance(answer, SavedState):
             return EnvResult(slot, None, state=answer.state)
         self._playing[slot] = False
         return EnvResult(slot, None, Fault.TIMEOUT if timed_out else Fault.ERROR, answer.message, answer.traceback, answer.own_lines)

@@ -15,12 +15,10 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import resource
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing import spawn
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from struct import Struct
@@ -38,16 +36,13 @@ from turnwise.util.errors import TurnwiseError
 PARENT_CHECK_SECONDS = 1.0
 MEGABYTE = 2**20
 BUSY = Struct("<d")  # after every answer: seconds that this process has played since it started
-importing_main = False  # true while the user's script is imported again: a pool made in that time would start workers without end
 
 
 class Setup(NamedTuple):
-    """What a worker is told first. `main` is set where the factory lives in the user's script, which is then imported here too;
-    `memory_mb` limits what a process may allocate."""
+    """What a worker is told first. `memory_mb` limits what a process may allocate."""
 
     parent: int
     factory: bytes
-    main: dict[str, Any] | None
     memory_mb: int | None = None
 
 
@@ -92,13 +87,13 @@ class Failure(NamedTuple):
     own_lines: str = ""
 
 
-class Kept(NamedTuple):
+class SavedState(NamedTuple):
     """A snapshot; `state` is None where the environment has none to give."""
 
     state: bytes | None
 
 
-Answer = Transition | Failure | Kept  # to a reset and a restore too: their transition holds the observation where the agent stands
+Answer = Transition | Failure | SavedState  # to a reset and a restore too: their transition holds the observation where the agent stands
 
 
 def failure(error: BaseException) -> Failure:
@@ -132,7 +127,7 @@ class GuardedEnvs:
         if isinstance(ask, Snapshot):
             env = self._envs[slot]
             snapshot = Capabilities(env).snapshot
-            return Kept(None if snapshot is None else read_snapshot(snapshot(), env))
+            return SavedState(None if snapshot is None else read_snapshot(snapshot(), env))
         if slot not in self._envs:
             self._envs[slot] = self._factory()
         env = self._envs[slot]
@@ -163,7 +158,7 @@ def serve(connection: Connection) -> None:
     """A fresh interpreter: it is told what to play, then plays."""
     setup: Setup = pickle.loads(connection.recv_bytes())
     limit = None if setup.memory_mb is None else setup.memory_mb * MEGABYTE
-    play_requests(connection, setup.parent, lambda: _factory(setup), limit, setup.memory_mb)
+    play_requests(connection, setup.parent, lambda: _factory(setup.factory), limit, setup.memory_mb)
 
 
 def play_requests(
@@ -174,6 +169,8 @@ def play_requests(
     inbox: SimpleQueue[Request | None] = SimpleQueue()
     Thread(target=_read, args=(connection, inbox, parent), daemon=True).start()
     if limit is not None:
+        import resource  # Windows has none, and no workers
+
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     envs = GuardedEnvs(load())
     connection.send_bytes(b"started")
@@ -188,14 +185,9 @@ def play_requests(
     connection.close()
 
 
-def _factory(setup: Setup) -> Callable[[], Any]:
-    global importing_main
+def _factory(packed: bytes) -> Callable[[], Any]:
     try:
-        if setup.main is not None:
-            importing_main = True
-            spawn.prepare(setup.main)
-            importing_main = False
-        return pickle.loads(setup.factory)  # type: ignore[no-any-return]
+        return pickle.loads(packed)  # type: ignore[no-any-return]
     except BaseException as error:
         reason = failure(error)
 

@@ -28,15 +28,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from multiprocessing import spawn
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from turnwise.envs import guard
-from turnwise.envs import worker as child
 from turnwise.envs.base import Transition
-from turnwise.envs.worker import BUSY, MEGABYTE, Answer, Failure, Kept, Request, Reset, Restore, Setup, Snapshot, failure, play_requests
+from turnwise.envs.worker import BUSY, MEGABYTE, Answer, Failure, Request, Reset, Restore, Setup, Snapshot, failure, play_requests
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.terminal import say
 
@@ -224,11 +222,6 @@ class WorkerSlots:
     """The slots of a pool in `count` worker processes: `submit` a request, `gather` answers as they come."""
 
     def __init__(self, factory: Callable[[], Any], count: int, limit: float, memory_mb: int | None = None):
-        if child.importing_main:
-            raise TurnwiseError(
-                "this script makes a pool while a worker imports it. Put what it does under: if __name__ == '__main__':"
-                " or move the environment to a file of its own"
-            )
         self._setup = _setup(factory, memory_mb)
         self._limit = limit
         self._episodes: dict[int, Episode] = {}
@@ -350,31 +343,23 @@ class WorkerSlots:
 def _setup(factory: Callable[[], Any], memory_mb: int | None) -> bytes | Inherited:
     try:
         packed = pickle.dumps(factory)
+        problem = "it is a class of the script itself" if b"__main__" in packed else ""
     except Exception as error:
-        if CAN_FORK:
-            return Inherited(factory, memory_mb)
-        raise TurnwiseError(
-            f"worker processes cannot get this environment: {error}. Give its name ('alfworld', 'path/to/my_env.py:MyEnv')"
-            " or a class or function at the top level of a module, or play in this process (env.workers=0)"
-        ) from None
-    main = None
-    if b"__main__" in packed and CAN_FORK:
+        packed, problem = b"", str(error)
+    if not problem:
+        return pickle.dumps(Setup(os.getpid(), packed, memory_mb))
+    if CAN_FORK:
         return Inherited(factory, memory_mb)
-    if b"__main__" in packed:
-        main = spawn.get_preparation_data("turnwise-worker")
-        main.pop("authkey", None)  # refuses to be pickled, and the worker needs none
-        if not main.keys() & {"init_main_from_path", "init_main_from_name"}:
-            raise TurnwiseError(
-                "worker processes cannot see a class that was typed in: put it into a file and name it my_env.py:MyEnv, "
-                "or play in this process (env.workers=0)"
-            )
-    return pickle.dumps(Setup(os.getpid(), packed, main, memory_mb))
+    raise TurnwiseError(
+        f"worker processes cannot get this environment: {problem}. Give its name ('alfworld', 'path/to/my_env.py:MyEnv')"
+        " or a class or function at the top level of another module, or play in this process (env.workers=0)"
+    )
 
 
 def _unpack(packed: bytes) -> Answer:
     try:
         answer = pickle.loads(packed)
-        if isinstance(answer, Transition | Failure | Kept):
+        if isinstance(answer, Answer):
             return answer
         raise TypeError(f"it is {type(answer).__name__}")
     except Exception as error:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from turnwise.retrieval.base import Hit
 from turnwise.retrieval.bm25 import best
@@ -22,7 +23,7 @@ from turnwise.util.files import write_atomically
 
 SHARD = 50_000  # passages per file
 BLOCK = 16_384  # vectors in memory during a search
-Floats = np.ndarray[Any, np.dtype[np.float32]]
+Floats = NDArray[np.float32]
 
 
 class Dense:
@@ -41,8 +42,6 @@ class Dense:
         max_length: int | None = None,
         device: str = "auto",
     ):
-        from turnwise.retrieval.encoder import Encoder
-
         self.corpus, self._query_prefix, self._passage_prefix, self._batch = corpus, query_prefix, passage_prefix, batch
         self.encoder = Encoder(model, device, max_length)
         self._shards: list[Floats] = []
@@ -108,6 +107,53 @@ def _merge(scores: Floats, places: Any, topk: int) -> tuple[Floats, Any]:
     """The best hits so far. Columns are in the order of the positions within each part, which decides equal scores."""
     kept = np.array([best(row, topk) for row in scores])
     return np.take_along_axis(scores, kept, 1), np.take_along_axis(places, kept, 1)
+
+
+class Encoder:
+    """`model`: a folder or a name on the model hub. `max_length`: in tokens, none: the model's own. `device`: auto takes a GPU if there is
+    one."""
+
+    def __init__(self, model: str, device: str = "auto", max_length: int | None = None):
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError:
+            raise MissingExtra("the dense retriever", "dense") from None
+        self.folder = _folder(model)
+        try:
+            self._model: Any = SentenceTransformer(
+                str(self.folder),
+                device=None if device == "auto" else device,
+                trust_remote_code=False,
+                model_kwargs={"use_safetensors": True, "dtype": "float32"},
+                processor_kwargs={"split_special_tokens": True},  # "[SEP]" in a passage is plain text
+            )
+        except (OSError, ValueError, ImportError, AttributeError) as error:  # the last two: a module that the library does not have
+            raise TurnwiseError(f"encoder {model!r}: {str(error).splitlines()[0]}") from None
+        if max_length is not None:
+            self._model.max_seq_length = max_length
+        self.max_length = self._model.max_seq_length
+        self.width = int(self.encode(["width"]).shape[1])
+
+    def encode(self, texts: Sequence[str], batch: int = 64) -> Floats:
+        """One row per text. Long texts are truncated to `max_length` tokens."""
+        if not texts:
+            return np.empty((0, self.width), np.float32)
+        vectors: Floats = self._model.encode(list(texts), batch_size=batch, show_progress_bar=False).astype(np.float32, copy=False)
+        return vectors
+
+
+def _folder(model: str) -> Path:
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return path
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(model, ignore_patterns=["*.onnx", "*.h5", "*.ot", "*.msgpack", "onnx/*", "openvino/*"]))
+    except Exception as error:  # no network, no such name, no access: the same for the caller
+        raise TurnwiseError(
+            f"encoder {model!r}: neither a local folder nor a model that can be downloaded ({type(error).__name__})"
+        ) from None
 
 
 def _model_key(folder: Path) -> str:

@@ -94,7 +94,6 @@ class Cached:
         if size < 0:
             raise TurnwiseError(f"the number of cached answers must not be negative, got {size}")
         self.retriever, self.size = retriever, size
-        self.hits, self.misses = 0, 0
         self._known: OrderedDict[tuple[str, int], list[Hit]] = OrderedDict()
         self._lock = Lock()
 
@@ -109,16 +108,11 @@ class Cached:
         if missing:
             found |= zip(missing, self.retriever.search(missing, topk), strict=True)
         with self._lock:
-            self.hits += len(queries) - len(missing)
-            self.misses += len(missing)
             for query in missing:
                 self._known[query, topk] = found[query]
             while len(self._known) > self.size:
                 self._known.popitem(last=False)
         return [list(found[query]) for query in queries]
-
-    def __len__(self) -> int:
-        return len(self._known)
 
     def close(self) -> None:
         self.retriever.close()

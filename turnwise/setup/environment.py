@@ -11,8 +11,8 @@ from turnwise.collect.panel import check_disjoint
 from turnwise.collect.rewards import Rewards, find_term
 from turnwise.config.references import is_reference
 from turnwise.data.tasks import TaskSet
+from turnwise.envs import check as checker
 from turnwise.envs import registry
-from turnwise.envs import smoke_test as first_turns
 from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.pool import Pool
 from turnwise.envs.program.env import ProgramEnv
@@ -104,7 +104,7 @@ def smoke_test(env: Env, pool: Pool, tasks: TaskSet, hooks: Hooks) -> None:
     """Play a few turns of two tasks: an environment that cannot be played raises an error here, with the lines of its file."""
     hooks.on_phase(f"playing a few turns of environment {env.name!r}")
     with patience(env, "still waiting for", hooks.say):
-        first_turns.smoke_test(pool, env.name, tasks, hooks.say, hooks.cancelled)
+        checker.smoke_test(pool, env.name, tasks, hooks.say, hooks.cancelled)
 
 
 def patience(env: Env, doing: str, say: Callable[[str], None]) -> AbstractContextManager[None]:

@@ -21,7 +21,7 @@ from turnwise.collect.warmstart import demonstrated, expert_trajectories, has_ex
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import TaskSet
 from turnwise.engines.base import WeightReceiver
-from turnwise.envs.smoke_test import SMOKE_TASKS
+from turnwise.envs.check import SMOKE_TASKS
 from turnwise.learn.local import Learning, Signal
 from turnwise.learn.sections import SftSettings
 from turnwise.methods.planning import Places

@@ -19,12 +19,9 @@ from turnwise.config.kinds import GYM
 from turnwise.config.loading import load_reference
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.gymnasium.families import described_by, prepare, recognised
 from turnwise.envs.gymnasium.spaces import Named, actions_of, has_words, is_picture, too_large, words_of
-from turnwise.envs.gymnasium.toystates import as_json, board, is_small_classic, remember, remembered
-from turnwise.envs.gymnasium.toytext import Words, drawing, words_for
+from turnwise.envs.gymnasium.words import Words, described_by, drawing, prepare, recognised, words_for
 from turnwise.envs.needs import load
-from turnwise.envs.snapshots import pack, restoring, unpack
 from turnwise.envs.third_party import Success, plain_values, turn_limit, well_formed
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
@@ -64,11 +61,7 @@ class GymnasiumEnv:
         self._success = Success(success if success is not None else words.success if words else "reward", self.where)
         own_limit = self._env.spec.max_episode_steps if self._env.spec is not None else None
         self.max_turns = turn_limit(max_turns, self.where) if max_turns is not None else int(own_limit or MAX_TURNS)
-        self._made = f"{id} {sorted((kwargs or {}).items())!r}"
-        if self.show in ("state", "ansi") and is_small_classic(self._env):
-            self.snapshot, self.restore = self._snapshot, self._restore  # for the others it is unknown where their state is
         self._over = "call reset(task) before the first step"
-        self._remark = ""
         self._seen: Any = None
         self._info: Mapping[str, Any] = {}
         self._return, self._turns = 0.0, 0
@@ -145,7 +138,6 @@ class GymnasiumEnv:
 
     def _observe(self, remark: str) -> Observation:
         """The state as text. A remark is shown to the agent but is not part of the anchor: it does not change the state."""
-        self._remark = remark
         picture = self._picture()
         state = "" if picture else self._state()
         text = "\n".join(part for part in (remark, state or "The picture shows the state.") if part)
@@ -182,32 +174,6 @@ class GymnasiumEnv:
         if mask is not None and isinstance(self._actions, Named):
             return self._actions.allowed(mask)
         return self._actions.names
-
-    def _snapshot(self) -> bytes:
-        """The state of one of Gymnasium's small classics, including its generator."""
-        if self._over:
-            raise EpisodeOver(f"{self.where}: {self._over}")
-        state = {"env": remembered(self._env), "seen": as_json(self._seen), "info": as_json(self._info), "remark": self._remark}
-        return pack("gymnasium", {**state, "return": self._return, "turns": self._turns}, self._options())
-
-    def _restore(self, state: bytes) -> Observation:
-        """Continue where a snapshot was taken."""
-        kept = unpack(state, "gymnasium", self._options())
-        with restoring("gymnasium"):
-            self._over = "the snapshot could not be restored: call reset(task) first"  # until it has been
-            self._env.reset(seed=0)
-            remember(self._env, kept["env"])
-            seen, mask = kept["seen"], kept["info"].get("action_mask")
-            self._seen = tuple(seen) if isinstance(seen, list) else seen
-            self._info = kept["info"] if mask is None else {**kept["info"], "action_mask": np.asarray(mask, np.int8)}
-            self._return, self._turns = float(kept["return"]), int(kept["turns"])
-        self._over = ""
-        return self._observe(str(kept["remark"]))
-
-    def _options(self) -> dict[str, Any]:
-        """What an episode depends on in addition to its state."""
-        own = {"show": self.show, "max_turns": self.max_turns, "success": self._success.rule, "goal": self._goal}
-        return {"made": self._made, "actions": self._actions.names, "board": board(self._env), **own}
 
     def close(self) -> None:
         self._over = "it was closed: call reset(task) first"

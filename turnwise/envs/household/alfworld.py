@@ -13,6 +13,7 @@ from turnwise.envs.household.env import Anchor, Sight, WorldEnv
 from turnwise.envs.household.games import GAME, SHARED, TREE, Entry, Library, TreeLibrary
 from turnwise.envs.household.packed import PackedLibrary
 from turnwise.envs.household.world import World
+from turnwise.envs.needs import find_folder
 from turnwise.util.errors import TurnwiseError
 
 CACHED_WORLDS = 64  # about half a megabyte each
@@ -113,12 +114,4 @@ _EXPECTED = (
 
 def find_data() -> Path:
     """The first of the usual folders that has games."""
-    places = [Path.home() / ".cache" / "alfworld"]
-    if own := os.environ.get("ALFWORLD_DATA"):
-        places.insert(0, Path(own).expanduser())
-    if shared := os.environ.get("TURNWISE_DATA"):
-        places.insert(0, Path(shared).expanduser() / "alfworld")
-    for place in places:
-        if _form(place)[0] is not None:
-            return place
-    raise TurnwiseError(f"ALFWorld's games were not found (looked in {', '.join(map(str, places))}). {_EXPECTED}")
+    return find_folder("ALFWorld's games", lambda place: _form(place)[0] is not None, "alfworld", "alfworld", "ALFWORLD_DATA", _EXPECTED)

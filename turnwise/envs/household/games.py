@@ -22,8 +22,10 @@ from typing import Any
 from turnwise.envs.household.grammar import split_task
 from turnwise.envs.household.house import TASK_TYPES
 from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise.util.files import cache_folder, write_atomically
 
 TREE, GAME, SHARED, PACKED = "json_2.1.1", "game.tw-pddl", "shared.json", ".jsonl.xz"
+CACHE = "alfworld"  # the kind of cache folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,23 +147,27 @@ class TreeLibrary(Library):
         return sorted(part.name for part in self.folder.iterdir() if part.is_dir() and next(part.glob(f"*/*/{GAME}"), None))
 
     def _list(self, split: str) -> Iterator[Entry | str]:
-        notes = Notes(f"tree {self.folder / split}")
+        name = sha256(f"tree {self.folder / split}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        path_of_notes = cache_folder(CACHE) / f"{name}.json"
+        before, notes = _read_notes(path_of_notes), dict[str, Any]()
         for path in sorted((self.folder / split).glob(f"*/*/{GAME}")):
             task, trial = path.parent.parent.name, path.parent.name
             if "movable" in task or "Sliced" in task:
                 continue  # the reference also leaves these out
-            about = path.stat()
-            known = notes.get(f"{task}/{trial}", [about.st_size, about.st_mtime_ns])
-            if known is None:
+            stamp = [path.stat().st_size, path.stat().st_mtime_ns]
+            note = before.get(f"{task}/{trial}")
+            if not isinstance(note, list) or len(note) != 2 or note[0] != stamp:
                 try:
-                    known = self._examine(path, task)
+                    note = [stamp, self._examine(path, task)]
                 except (TurnwiseError, ValueError, OSError) as error:
-                    yield f"{path}: {_reason(error)}"
+                    yield f"{path}: {reason(error)}"
                     continue
-                notes.put(f"{task}/{trial}", [about.st_size, about.st_mtime_ns], known)
-            if known[0]:
-                yield Entry(f"{split}/{task}/{trial}", known[0], known[1], str(path))
-        notes.save()
+            notes[f"{task}/{trial}"] = note
+            task_type, digest = note[1]
+            if task_type:
+                yield Entry(f"{split}/{task}/{trial}", task_type, digest, str(path))
+        if notes != before:
+            write_cache(path_of_notes, json.dumps(notes).encode())
 
     def _examine(self, path: Path, task: str) -> list[str]:
         """Task type and digest; an empty type for games that the reference does not play."""
@@ -182,55 +188,30 @@ class TreeLibrary(Library):
         try:
             return game_from(json.loads(path.read_bytes()))
         except (TurnwiseError, ValueError, OSError) as error:
-            raise TurnwiseError(f"{path}: {_reason(error)}") from None
+            raise TurnwiseError(f"{path}: {reason(error)}") from None
 
 
-class Notes:
-    """What was read from files, in one small file of the cache folder. Losing it only costs time."""
-
-    def __init__(self, name: str):
-        self._path = cache_folder() / f"{sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}.json"
-        self._changed = False
-        try:
-            known = json.loads(self._path.read_bytes())
-        except (OSError, ValueError):
-            known = {}
-        self._known: dict[str, Any] = known if isinstance(known, dict) else {}
-
-    def get(self, key: str, stamp: list[int]) -> Any:
-        known = self._known.get(key)
-        return known[1] if isinstance(known, list) and len(known) == 2 and known[0] == stamp else None
-
-    def put(self, key: str, stamp: list[int], value: Any) -> None:
-        self._known[key] = [stamp, value]
-        self._changed = True
-
-    def save(self) -> None:
-        if self._changed:
-            write_cache(self._path, json.dumps(self._known).encode())
-
-
-def cache_folder() -> Path:
-    """`$TURNWISE_CACHE`, or `turnwise` in the user's cache folder; games are below it."""
-    base = os.environ.get("TURNWISE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "turnwise"
-    return Path(base) / "alfworld"
+def _read_notes(path: Path) -> dict[str, Any]:
+    """What was read from the files of a tree before."""
+    try:
+        notes = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return notes if isinstance(notes, dict) else {}
 
 
 def write_cache(path: Path, content: bytes) -> None:
-    """Write a file of the cache atomically. A cache that cannot be written is not an error."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink()
+    """Write a file of the cache atomically. A cache that cannot be written is not an error: losing it only costs time."""
+    with suppress(OSError):
+        write_atomically(path, lambda file: file.write(content))
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception, what: str = "file") -> str:
+    """Why the content of a game cannot be read."""
     if isinstance(error, json.JSONDecodeError):
-        return f"not a whole JSON file: {error.msg} at line {error.lineno}, column {error.colno} (character {error.pos})"
+        return f"not a whole JSON {what}: {error.msg} at line {error.lineno}, column {error.colno} (character {error.pos})"
     if isinstance(error, UnicodeDecodeError):
         return f"not UTF-8 text: byte {error.start}"
+    if isinstance(error, IndexError):
+        return f"it refers to a domain or grammar that {SHARED} does not have"
     return str(error)

@@ -22,8 +22,7 @@ from typing import Any
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.dice import Dice
 from turnwise.envs.household.house import Goal, House, Item, Receptacle
-from turnwise.envs.household.knobs import Knobs, capacity
-from turnwise.envs.household.rooms import LAMP, furnishings
+from turnwise.envs.household.knobs import LAMP, Knobs, capacity, furnishings
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 SPLITS: Mapping[str, range] = {"train": range(4), "valid": range(4, 6), "test": range(6, 8)}  # of eight equal parts of all cores

@@ -18,12 +18,10 @@ or `sinkbasin`, heating at a `microwave`, cooling at a `fridge`, slicing with a 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
-from hashlib import blake2b
 
 from turnwise.envs.household.builtin import DOMAIN, GRAMMAR
 from turnwise.envs.household.pddl import And, Atom, Condition, Exists, Not, Problem
@@ -123,7 +121,7 @@ class Goal:
 class House:
     """A whole house with its goal. `fits` says which kinds of objects each kind of receptacle takes (when the player puts them there).
 
-    `sentence` words the task; by default the goal does. `hash` identifies the content.
+    `sentence` words the task; by default the goal does.
     """
 
     receptacles: Sequence[Receptacle]
@@ -140,15 +138,6 @@ class House:
         sentence = self.sentence or self.goal.sentence()
         problem = Problem(self._things(ids), tuple(dict.fromkeys(self._facts(ids))), self.goal.condition(self._shared))
         return World(problem, DOMAIN, GRAMMAR, names=names, task=f"Your task is to: {sentence}")
-
-    @cached_property
-    def hash(self) -> str:
-        """32 hex digits over everything that the player could notice."""
-        items = [asdict(item) | {"traits": sorted(item.traits), "states": sorted(item.states)} for item in self.objects]
-        fits = {kind: sorted(taken) for kind, taken in self.fits.items()}
-        content = [[asdict(receptacle) for receptacle in self.receptacles], items, fits, asdict(self.goal), self.sentence]
-        text = json.dumps(content, sort_keys=True)
-        return blake2b(text.encode(), digest_size=16).hexdigest()
 
     @cached_property
     def _shared(self) -> frozenset[str]:

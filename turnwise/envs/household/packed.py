@@ -12,22 +12,20 @@ import os
 import tempfile
 import weakref
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
-from turnwise.envs.household.games import PACKED, SHARED, Entry, Game, Library, as_json_bytes, cache_folder, digest_of, write_cache
+from turnwise.envs.household.games import CACHE, PACKED, SHARED, Entry, Game, Library, as_json_bytes, digest_of, reason, write_cache
 from turnwise.envs.household.grammar import split_task
 from turnwise.envs.household.house import TASK_TYPES
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.files import file_beside
-from turnwise.util.unpack import LONGEST_LINE
+from turnwise.util.files import cache_folder, file_beside
+from turnwise.util.unpack import packed_lines
 
 FORMAT = 1  # raise it when the format of the index changes
 TASK_SLOT = "{TASK}"
-CHUNK = 1 << 22
 _PROBLEM, _AFTER = b'"problem": "', b'", "domain":'
 
 
@@ -54,7 +52,7 @@ class PackedLibrary(Library):
     def _list(self, split: str) -> Iterator[Entry | str]:
         source = self.folder / f"{split}{PACKED}"
         stamp = sha256(f"{FORMAT} {split} {self.shared.digest}".encode() + source.read_bytes()).hexdigest()[:32]
-        lines, index = cache_folder() / f"{stamp}.jsonl", cache_folder() / f"{stamp}.json"
+        lines, index = (cache_folder(CACHE) / f"{stamp}.{ending}" for ending in ("jsonl", "json"))
         try:
             rows = json.loads(index.read_bytes())
             self._files[split] = lines.open("rb")
@@ -78,7 +76,7 @@ class PackedLibrary(Library):
                 found = self._recognise(line, split)
             except (TurnwiseError, ValueError, LookupError, TypeError) as error:
                 whole = False
-                yield f"{source}, line {number}: {_reason(error)}"
+                yield f"{source}, line {number}: {reason(error, 'line')}"
                 found = None
             if found:
                 rows.append((*found, number, start, len(line)))
@@ -121,7 +119,7 @@ class PackedLibrary(Library):
             grammar = self.shared.grammars[_number(record, "grammar")].replace(TASK_SLOT, _text(record, "goal"))
             return Game(_text(record, "problem"), self._domain(record), grammar, tuple(map(str, record.get("walkthrough") or ())))
         except (TurnwiseError, ValueError, LookupError, TypeError) as error:
-            raise TurnwiseError(f"{entry.place}: {_reason(error)}") from None
+            raise TurnwiseError(f"{entry.place}: {reason(error, 'line')}") from None
 
 
 def _close_all(files: dict[str, IO[bytes]]) -> None:
@@ -135,7 +133,7 @@ def _read_shared(path: Path) -> Shared:
         data = json.loads(content)
         domains, grammars = [str(text) for text in data["domains"]], [str(text) for text in data["grammars"]]
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise TurnwiseError(f"{path}: the domains and grammars of the packed games cannot be read: {_reason(error)}") from None
+        raise TurnwiseError(f"{path}: the domains and grammars of the packed games cannot be read: {reason(error, 'line')}") from None
     return Shared(domains, grammars, [_template(text) for text in grammars], sha256(content).hexdigest())
 
 
@@ -171,44 +169,14 @@ def _write(output: IO[bytes], line: bytes, lines: Path) -> None:
 
 
 def _lines(source: Path) -> Iterator[bytes | str]:
-    """The stream's lines; a text instead of the line at which the stream breaks off. Unpacking runs in a separate thread."""
-    chunks = _chunks(source)
-    rest = b""
-    with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(next, chunks, None)
-        while (chunk := coming.result()) is not None:
-            coming = pool.submit(next, chunks, None)
-            if isinstance(chunk, str):
-                yield chunk
-                return
-            *whole, rest = (rest + chunk).split(b"\n")
-            if len(rest) > LONGEST_LINE:
-                yield f"a line of more than {LONGEST_LINE:,} bytes; the lines after it are lost"
-                return
-            yield from whole
-    if rest:
-        yield rest
-
-
-def _chunks(source: Path) -> Iterator[bytes | str]:
-    unpacker = lzma.LZMADecompressor()
-    with source.open("rb") as stream:
-        packed = stream.read(CHUNK)
-        while packed:
-            try:
-                while chunk := unpacker.decompress(packed, CHUNK):
-                    packed = b""
-                    yield chunk
-                    if unpacker.eof:
-                        break
-            except (lzma.LZMAError, EOFError) as error:
-                yield f"the xz stream is damaged here ({error}); the lines after it are lost"
-                return
-            packed = (unpacker.unused_data if unpacker.eof else b"") + stream.read(CHUNK)
-            if unpacker.eof and packed.strip(b"\0"):
-                unpacker = lzma.LZMADecompressor()
-    if not unpacker.eof:
+    """The stream's lines; a text instead of the line at which the stream breaks off."""
+    try:
+        for line in packed_lines(source):
+            yield line.removesuffix(b"\n")
+    except EOFError:
         yield "the xz stream ends here before its end (a truncated file?); the lines after it are lost"
+    except (lzma.LZMAError, TurnwiseError) as error:
+        yield f"the xz stream is damaged here ({error}); the lines after it are lost"
 
 
 def _text(record: Any, field: str) -> str:
@@ -223,11 +191,3 @@ def _number(record: dict[str, Any], field: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise TurnwiseError(f"the field {field!r} must be a number from 0")
     return value
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"not a whole JSON line: {error.msg} at column {error.colno}"
-    if isinstance(error, IndexError):
-        return f"it refers to a domain or grammar that {SHARED} does not have"
-    return str(error)

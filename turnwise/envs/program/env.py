@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
 from turnwise.config.kinds import NUMBERS, SCORE, Kind
@@ -18,7 +15,7 @@ from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.program.client import Client
 from turnwise.envs.program.running import CommandAttempt, FunctionAttempt, Running, UrlAttempt
-from turnwise.envs.prompts.prompt_file import SHARES, row_task
+from turnwise.envs.prompts.prompt_file import place_of, read_rows, tasks_of_split
 from turnwise.envs.registry import numbered
 from turnwise.util.errors import TurnwiseError, unknown_name
 
@@ -92,7 +89,7 @@ class ProgramEnv:
         self._command, self._url, self._result, self._cwd = [str(word) for word in command or ()], url, result, cwd
         self.reward = load_reference(reward, SCORE) if isinstance(reward, str) else reward
         self.anchor = anchor if not isinstance(anchor, str) or anchor in ANCHORS else _anchor(anchor)
-        self._rows = None if file is None else read_tasks(file)
+        self._rows = None if file is None else read_rows(file, "tasks")
         self.crash_reward, self.time_limit, self.at_once = crash_reward, time_limit, at_once
         self.max_turns, self.max_tokens = max_calls, max_tokens
         self.outcome, self.lines, self.success_at = outcome, lines, success_at
@@ -101,13 +98,7 @@ class ProgramEnv:
         """The tasks of a split: those rows that say so; of the others about eight tenths are `train`, by their hash."""
         if self._rows is None:
             return numbered("program", split, n)
-        known = tuple(dict.fromkeys([*SHARES, *(str(row["split"]) for row in self._rows if "split" in row)]))
-        if split not in known:
-            raise unknown_name("split of environment 'program':", split, known)
-        rows = [row for row in self._rows if split_of(row) == split]
-        if not rows:
-            raise TurnwiseError(f'none of the {len(self._rows)} tasks is in the split {split!r}: give rows a "split", or more tasks')
-        return TaskSet([row_task(row, split) for row in rows[:n]], f"program/{split}")
+        return tasks_of_split("program", self._rows, split, content_place, n)
 
     def start(self, task: Task, client: Client) -> Running:
         """Begin an attempt."""
@@ -132,44 +123,7 @@ def _anchor(name: str) -> Any:
     return load_reference(name, ANCHOR)
 
 
-def read_tasks(file: str | Sequence[Any]) -> list[dict[str, Any]]:
-    """The rows of a JSONL file, or those that were passed in; each has an id."""
-    if not isinstance(file, str):
-        return _checked([(f"task {number}", row) for number, row in enumerate(file, 1)])
-    path = Path(file).expanduser()
-    if not path.is_file():
-        raise TurnwiseError(f"there is no file of tasks {file} (looked in {Path.cwd()})")
-    stamp = path.stat()
-    return _read(file, str(path.resolve()), stamp.st_mtime_ns, stamp.st_size)
-
-
-@lru_cache(maxsize=8)
-def _read(file: str, path: str, changed: int, size: int) -> list[dict[str, Any]]:
-    found = []
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
-        if line.strip():
-            try:
-                found.append((f"{file}, line {number}", json.loads(line)))
-            except ValueError as error:
-                raise TurnwiseError(f"{file}, line {number}: not JSON ({error}). Each line is one task, as an object") from None
-    return _checked(found)
-
-
-def _checked(given: Sequence[tuple[str, Any]]) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    for number, (where, row) in enumerate(given, 1):
-        if not isinstance(row, Mapping):
-            raise TurnwiseError(f"{where}: a task is an object with what the program needs, not {type(row).__name__}")
-        rows.append({**{str(key): value for key, value in row.items()}, "id": str(row.get("id", number))})
-    if not rows:
-        raise TurnwiseError("program: the file has no tasks")
-    return rows
-
-
-def split_of(row: Mapping[str, Any]) -> str:
-    """The split that a row states, or one that depends only on its content."""
-    if "split" in row:
-        return str(row["split"])
-    content = json.dumps({key: value for key, value in row.items() if key != "id"} or {"id": row["id"]}, sort_keys=True)
-    place = int.from_bytes(blake2b(content.encode(), digest_size=8).digest(), "big") % 10
-    return next(split for split, places in SHARES.items() if place in places)
+def content_place(row: Mapping[str, Any]) -> int:
+    """A number from 0 to 9 that depends only on what a row says."""
+    content = {key: value for key, value in row.items() if key != "id"} or {"id": row["id"]}
+    return place_of(json.dumps(content, sort_keys=True))

@@ -51,7 +51,7 @@ class PromptsEnv:
                 "prompts: max_turns goes with reply, the function that gives the next message; without it a task is one turn"
             )
         self.max_turns, self._success_at = (max_turns or 8) if reply is not None else 1, success_at
-        self._takes_history = _takes_history(self._score)
+        self._takes_history = takes_third(self._score, ("task", "response", "history"), "prompts: a score")
         if not callable(self._score) or not callable(self._reply or self._score):
             raise TurnwiseError("prompts: score and reply are functions, or their names as path/to/file.py:function")
         self._task: Task | None = None
@@ -150,17 +150,17 @@ def shown(value: Any) -> str:
         return type(value).__name__
 
 
-def _takes_history(score: Callable[..., Any]) -> bool:
-    """Whether the function also takes the messages: it has a third parameter."""
+def takes_third(function: Callable[..., Any], parameters: tuple[str, str, str], what: str) -> bool:
+    """Whether a function that scores also takes the last of these parameters: what happened before."""
     try:
-        signature = inspect.signature(score)
+        signature = inspect.signature(function)
     except (TypeError, ValueError):
         return False
-    for arguments in (("task", "response", "history"), ("task", "response")):
+    for given in (parameters, parameters[:2]):
         with suppress(TypeError):
-            signature.bind(*arguments)
-            return len(arguments) == 3
-    raise TurnwiseError(f"prompts: a score function takes (task, response) or (task, response, history), not {signature}")
+            signature.bind(*given)
+            return len(given) == 3
+    raise TurnwiseError(f"{what} function takes ({', '.join(parameters[:2])}) or ({', '.join(parameters)}), not {signature}")
 
 
 def _text(said: Any, task: Task) -> str:

@@ -1,50 +1,53 @@
-"""A file of prompts as tasks: one line of JSON each, an id from its line number, and a split that depends only on the prompt."""
+"""A file of prompts or tasks: one line of JSON each, an id from its line number, and a split that depends only on the content."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from turnwise.data.tasks import Task
+from turnwise.data.tasks import Task, TaskSet
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 SHARES = {"train": range(8), "valid": range(8, 9), "test": range(9, 10)}  # of ten, by the hash of a prompt
 
 
-def read_rows(file: str | Sequence[Any]) -> list[dict[str, Any]]:
-    """The rows of a JSONL file, or those that were passed in: each with `id` and `prompt`, and its other fields."""
+def read_rows(file: str | Sequence[Any], what: str = "prompts") -> list[dict[str, Any]]:
+    """The rows of a JSONL file, or those that were passed in, each with an `id` and its other fields. Rows that are `what="prompts"` have
+    a `prompt`; `"tasks"` of a program may have anything."""
     if not isinstance(file, str):
-        return _checked([_row(given, f"prompt {number}", number) for number, given in enumerate(file, 1)], "the list of prompts")
+        return _checked(
+            [_row(row, f"{what[:-1]} {number}", number, what) for number, row in enumerate(file, 1)], f"the list of {what}", what
+        )
     path = Path(file).expanduser()
     if not path.is_file():
-        raise TurnwiseError(f"there is no file of prompts {file} (looked in {Path.cwd()})")
+        raise TurnwiseError(f"there is no file of {what} {file} (looked in {Path.cwd()})")
     stamp = path.stat()
-    return _read_file(file, str(path.resolve()), stamp.st_mtime_ns, stamp.st_size)
+    return _read_file(file, what, str(path.resolve()), stamp.st_mtime_ns, stamp.st_size)
 
 
 @lru_cache(maxsize=8)
-def _read_file(file: str, path: str, changed: int, size: int) -> list[dict[str, Any]]:
+def _read_file(file: str, what: str, path: str, changed: int, size: int) -> list[dict[str, Any]]:
     """Every attempt has a separate environment; the file is read once for all of them."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise TurnwiseError(f"{file} cannot be read: {error}") from None
     places = [(number, f"{file}, line {number}", line) for number, line in enumerate(lines, 1) if line.strip()]
-    return _checked([_row(_parsed(line, where), where, number) for number, where, line in places], file)
+    return _checked([_row(_parsed(line, where), where, number, what) for number, where, line in places], file, what)
 
 
-def _checked(found: list[dict[str, Any]], where: str) -> list[dict[str, Any]]:
-    if not found:
-        raise TurnwiseError(f'{where} has no prompts: one line of JSON for each is needed, as {{"prompt": "2 + 2 =", "answer": "4"}}')
+def _checked(rows: list[dict[str, Any]], where: str, what: str) -> list[dict[str, Any]]:
+    if not rows:
+        raise TurnwiseError(f'{where} has no {what}: one line of JSON for each is needed, as {{"prompt": "2 + 2 =", "answer": "4"}}')
     seen: dict[str, int] = {}
-    for number, row in enumerate(found, 1):
+    for number, row in enumerate(rows, 1):
         if seen.setdefault(row["id"], number) != number:
             raise TurnwiseError(f"{where}: rows {seen[row['id']]} and {number} have the same id {row['id']!r}")
-    return found
+    return rows
 
 
 def _parsed(line: str, where: str) -> Any:
@@ -54,13 +57,15 @@ def _parsed(line: str, where: str) -> Any:
         raise TurnwiseError(f'{where}: not JSON ({error}). Each line is one row, as {{"prompt": "…", "answer": "…"}}') from None
 
 
-def _row(given: Any, where: str, number: int) -> dict[str, Any]:
-    if isinstance(given, str):
+def _row(given: Any, where: str, number: int, what: str) -> dict[str, Any]:
+    if isinstance(given, str) and what == "prompts":
         given = {"prompt": given}
     if not isinstance(given, Mapping):
-        raise TurnwiseError(f"{where}: a row is an object with a prompt, not {type(given).__name__}")
+        wanted = "a row is an object with a prompt" if what == "prompts" else "a task is an object with what the program needs"
+        raise TurnwiseError(f"{where}: {wanted}, not {type(given).__name__}")
     row = {str(key): value for key, value in given.items()}
-    row["prompt"] = _prompt(row, where)
+    if what == "prompts":
+        row["prompt"] = _prompt(row, where)
     row["id"] = str(row.get("id", number))
     return row
 
@@ -85,6 +90,19 @@ def place_of(prompt: str) -> int:
     return int.from_bytes(blake2b(prompt.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big") % 10
 
 
+def tasks_of_split(
+    name: str, rows: Sequence[Mapping[str, Any]], split: str, place: Callable[[Mapping[str, Any]], int], n: int | None = None
+) -> TaskSet:
+    """The first `n` tasks of a split: the rows that name it, and of those that name none the rows whose place, 0 to 9, belongs to it."""
+    known = tuple(dict.fromkeys([*SHARES, *(str(row["split"]) for row in rows if "split" in row)]))
+    if split not in known:
+        raise unknown_name(f"split of environment {name!r}:", split, known)
+    chosen = [row for row in rows if (str(row["split"]) == split if "split" in row else place(row) in SHARES.get(split, ()))]
+    if not chosen:
+        raise TurnwiseError(f'none of the {len(rows)} tasks is in the split {split!r}: give rows a "split", or more tasks')
+    return TaskSet([_task(row["id"], split, row, ("id", "split")) for row in chosen[:n]], f"{name}/{split}")
+
+
 def split_rows(rows: Sequence[Mapping[str, Any]], held_out: Sequence[Mapping[str, Any]] | None, split: str) -> list[Mapping[str, Any]]:
     """The rows of a split: of one file by the hash of their prompts, or `train` and `valid` as two files have them."""
     known = tuple(SHARES) if held_out is None else ("train", "valid")
@@ -102,15 +120,10 @@ def split_rows(rows: Sequence[Mapping[str, Any]], held_out: Sequence[Mapping[str
 
 def as_task(row: Mapping[str, Any], split: str, apart: bool) -> Task:
     """A row as a task; rows of a second file have separate ids."""
-    data = {key: value for key, value in row.items() if key != "id"}
-    return Task(f"{split}-{row['id']}" if apart and split != "train" else row["id"], split, data, cluster_of(row))
+    return _task(f"{split}-{row['id']}" if apart and split != "train" else row["id"], split, row, ("id",))
 
 
-def row_task(row: Mapping[str, Any], split: str) -> Task:
-    """A row that may name its own split as a task."""
-    return Task(row["id"], split, {key: value for key, value in row.items() if key not in ("id", "split")}, cluster_of(row))
-
-
-def cluster_of(row: Mapping[str, Any]) -> str | None:
-    """What a row is a variant of, if it says so."""
-    return str(row["cluster"]) if isinstance(row.get("cluster"), str | int) else None
+def _task(name: str, split: str, row: Mapping[str, Any], left_out: Sequence[str]) -> Task:
+    """`cluster` of a row says what it is a variant of."""
+    cluster = str(row["cluster"]) if isinstance(row.get("cluster"), str | int) else None
+    return Task(name, split, {key: value for key, value in row.items() if key not in left_out}, cluster)

@@ -7,7 +7,6 @@ that occurs twice. A question that is also in a test set is in neither.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from turnwise.data.tasks import Task, TaskSet
+from turnwise.envs.needs import find_folder
 from turnwise.envs.search.records import Question, form_of, read_questions
 from turnwise.retrieval.bm25 import words_of
 from turnwise.retrieval.cache import file_key
@@ -171,13 +171,7 @@ EXPECTED = (
 
 def find_data() -> Path:
     """The first of the usual folders that has question sets."""
-    places = [Path.home() / ".cache" / "turnwise" / "data" / "qa"]
-    if shared := os.environ.get("TURNWISE_DATA"):
-        places.insert(0, Path(shared).expanduser() / "qa")
-    for place in places:
-        if place.is_dir():
-            return place
-    raise TurnwiseError(f"question sets were not found (looked in {', '.join(map(str, places))}). {EXPECTED}")
+    return find_folder("question sets", Path.is_dir, "qa", "turnwise/data/qa", "", EXPECTED)
 
 
 def find_corpus(folder: Path) -> Path:

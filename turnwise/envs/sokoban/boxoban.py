@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from turnwise.data.tasks import Task, TaskSet
+from turnwise.envs.needs import find_folder
 from turnwise.envs.sokoban.env import Anchor, Observed, SokobanEnv
 from turnwise.envs.sokoban.generator import GOAL
 from turnwise.envs.sokoban.pictures import TILE
@@ -109,12 +110,8 @@ _EXPECTED = (
 
 def find_data() -> Path:
     """The first of the usual folders that has rooms."""
-    places = [Path.home() / ".cache" / "boxoban-levels"]
-    if own := os.environ.get("BOXOBAN_DATA"):
-        places.insert(0, Path(own).expanduser())
-    if shared := os.environ.get("TURNWISE_DATA"):
-        places.insert(0, Path(shared).expanduser() / "sokoban")
-    for place in places:
-        if any(splits(place, level) for level in LEVELS):
-            return place.resolve()
-    raise TurnwiseError(f"Boxoban's rooms were not found (looked in {', '.join(map(str, places))}). {_EXPECTED}")
+
+    def has_rooms(place: Path) -> bool:
+        return any(splits(place, level) for level in LEVELS)
+
+    return find_folder("Boxoban's rooms", has_rooms, "sokoban", "boxoban-levels", "BOXOBAN_DATA", _EXPECTED).resolve()

@@ -3,12 +3,22 @@
 Tools are Python functions (`functions.py`) and MCP servers (`servers.py`). A call that cannot be read, a tool that fails, hangs or says too
 much, and a server that dies are observations with a message; none of them ends the attempt. Snapshots are left out: what a tool changed
 elsewhere cannot be restored.
+
+What an attempt is worth is said by a function of the task, the answer and what was done, or by a command that checks it:
+
+    reward(task, answer)            → a number, a bool, or {"reward": …, "success": …, further numbers}
+    reward(task, answer, state)     → the same; `state` is the dictionary of the attempt: the tools' own entries, and `calls`
+
+A check command gets the task as JSON in `TURNWISE_TASK`, the answer on its standard input and in `TURNWISE_ANSWER`. The last line that it
+prints is the reward if it is a number; otherwise exit code 0 is 1 and any other 0.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
 
@@ -16,17 +26,17 @@ from turnwise.config.kinds import SCORE
 from turnwise.config.loading import load_reference
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.prompts.env import worth
-from turnwise.envs.prompts.prompt_file import SHARES, place_of, read_rows, row_task
+from turnwise.envs.prompts.env import takes_third, worth
+from turnwise.envs.prompts.prompt_file import place_of, read_rows, tasks_of_split
 from turnwise.envs.tools.calls import ANSWER, ANSWER_FORM, FORM, HOW, Call, Final, read_call
 from turnwise.envs.tools.functions import FunctionTool, Hangs, load_functions
 from turnwise.envs.tools.schemas import Tool, fitted
-from turnwise.envs.tools.scoring import Command, takes_three
 from turnwise.envs.tools.servers import Connection, Gone, servers
 from turnwise.envs.tools.settings import ServerSettings, read_servers
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 ANCHORS = ("observation", "calls")
+LONGEST_VARIABLE = 100_000  # characters of an environment variable
 ANSWER_TOOL = Tool(
     ANSWER,
     "Give the final answer. This ends the task.",
@@ -69,7 +79,7 @@ class ToolsEnv:
         self._rows, self._settings = read_rows(file), read_servers(servers)
         score: Any = load_reference(reward, SCORE) if isinstance(reward, str) else reward
         self._score = Command(check, variables, tool_timeout) if check is not None else score
-        self._takes_state = check is None and takes_three(score)
+        self._takes_state = check is None and takes_third(score, ("task", "answer", "state"), "tools: a reward")
         self._functions = {tool.tool.name: tool for tool in load_functions(functions) if tool.function is not score}
         if not self._functions and not self._settings:
             raise TurnwiseError("tools: there are no tools. Give functions (my_tools.py) or servers")
@@ -108,13 +118,7 @@ class ToolsEnv:
 
     def tasks(self, split: str = "train") -> TaskSet:
         """The tasks of a split: those that say so, and of the others about eight tenths are `train`, by the hash of the prompt."""
-        known = tuple(dict.fromkeys([*SHARES, *(str(row["split"]) for row in self._rows if "split" in row)]))
-        if split not in known:
-            raise unknown_name("split of environment 'tools':", split, known)
-        rows = [row for row in self._rows if _is_in(row, split)]
-        if not rows:
-            raise TurnwiseError(f'none of the {len(self._rows)} tasks is in the split {split!r}: give rows a "split", or more tasks')
-        return TaskSet([row_task(row, split) for row in rows], f"tools/{split}")
+        return tasks_of_split("tools", self._rows, split, lambda row: place_of(row["prompt"]))
 
     def reset(self, task: Task, seed: int = 0) -> Observation:
         self._give_back()
@@ -197,10 +201,36 @@ class ToolsEnv:
         self._task = None
 
 
-def _is_in(row: Mapping[str, Any], split: str) -> bool:
-    return bool(row["split"] == split) if "split" in row else place_of(row["prompt"]) in SHARES.get(split, ())
-
-
 def _action(call: Any) -> str:
     """An expert's action as it stands in a row: text, or a call."""
     return call if isinstance(call, str) else json.dumps(call, ensure_ascii=False)
+
+
+class Command:
+    """A program that scores answers. It sees the environment variables that any tool sees, and those that are listed."""
+
+    def __init__(self, words: Sequence[str], variables: Sequence[str] = (), timeout: float | None = 60.0):
+        self.words, self.timeout = list(map(str, words)), timeout
+        self.settings = ServerSettings(command=tuple(self.words), variables=tuple(variables))
+
+    def __call__(self, task: Mapping[str, Any], answer: str) -> float | bool:
+        seen = self.settings.environment() | {"TURNWISE_TASK": json.dumps(task)[:LONGEST_VARIABLE]}
+        seen["TURNWISE_ANSWER"] = answer.replace("\x00", "")[:LONGEST_VARIABLE]
+        words = [word.replace("{task}", str(task["id"])) for word in self.words]
+        try:
+            ended = subprocess.run(
+                words, input=answer, capture_output=True, text=True, errors="replace", env=seen, timeout=self.timeout, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise TurnwiseError(f"the check {words[0]} of task {task['id']} did not end within {self.timeout:g} s") from None
+        except OSError as error:
+            raise TurnwiseError(f"the check {words[0]} cannot be started: {error}") from None
+        return last_number(ended.stdout, ended.returncode == 0)
+
+
+def last_number(printed: str, otherwise: bool) -> float | bool:
+    """The number on the last line that is not empty."""
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    with suppress(ValueError, IndexError):
+        return float(lines[-1])
+    return otherwise

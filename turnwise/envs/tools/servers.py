@@ -106,7 +106,7 @@ class Connection:
         async with contextlib.AsyncExitStack() as stack:
             streams = await stack.enter_async_context(self._transport())
             session = await stack.enter_async_context(ClientSession(streams[0], streams[1], logging_callback=_ignore))
-            begun = _heard(asyncio.ensure_future(self._introduce(session)))
+            begun = _retrieved(asyncio.ensure_future(self._introduce(session)))
             await self._first_of(begun)
             self._session = session
             if not ready.done():
@@ -175,7 +175,7 @@ class Connection:
         session = self._session
         if session is None:
             raise Gone("its server has ended")
-        work = _heard(asyncio.ensure_future(session.call_tool(name, arguments)))
+        work = _retrieved(asyncio.ensure_future(session.call_tool(name, arguments)))
         try:
             return _shown(await asyncio.wait_for(self._first_of(work), seconds))
         except TimeoutError:
@@ -212,7 +212,7 @@ class Connection:
             self._loop.run(asyncio.wait_for(asyncio.shield(self._life), seconds), seconds + 1)
 
 
-def _heard(work: asyncio.Future[T]) -> asyncio.Future[T]:
+def _retrieved(work: asyncio.Future[T]) -> asyncio.Future[T]:
     """The same work; its error is not printed if nobody waits for it any more."""
     work.add_done_callback(lambda done: None if done.cancelled() else (done.exception(), None)[1])
     return work

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import resource
 import signal
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
+from turnwise.envs import guard
 from turnwise.envs.tools.settings import ServerSettings
 
 LONGEST_MESSAGE = 128 * 2**20
@@ -33,7 +32,7 @@ class Pipe:
 
     @contextlib.asynccontextmanager
     async def streams(self) -> AsyncIterator[tuple[Any, Any]]:
-        """Starts the server; yields what it says and what is said to it; ends it."""
+        """Starts the server; yields the stream of its messages and the one of messages to it; ends it."""
         import anyio
         from mcp.shared.message import SessionMessage
 
@@ -46,20 +45,20 @@ class Pipe:
             limit = own.memory_mb * 2**20
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 resource.prlimit(self.process.pid, resource.RLIMIT_DATA, (limit, limit))
-        into, heard = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-        said, outof = anyio.create_memory_object_stream[SessionMessage](0)
-        tasks = [asyncio.ensure_future(self._read(self.process, into)), asyncio.ensure_future(self._write(self.process, outof))]
+        arriving, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        to_server, leaving = anyio.create_memory_object_stream[SessionMessage](0)
+        tasks = [asyncio.ensure_future(self._read(self.process, arriving)), asyncio.ensure_future(self._write(self.process, leaving))]
         try:
-            yield heard, said
+            yield from_server, to_server
         finally:
             await self._end(self.process)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for stream in (into, heard, said, outof):
+            for stream in (arriving, from_server, to_server, leaving):
                 stream.close()
 
-    async def _read(self, process: asyncio.subprocess.Process, into: Any) -> None:
+    async def _read(self, process: asyncio.subprocess.Process, arriving: Any) -> None:
         """Pass on every line as a message; what is not a message is left out."""
         import mcp_types
         from mcp.shared.message import SessionMessage
@@ -67,14 +66,14 @@ class Pipe:
         assert process.stdout is not None
         parts: list[bytes] = []
         length = 0
-        async with into:
+        async with arriving:
             while chunk := await process.stdout.read(CHUNK):
                 *lines, rest = chunk.split(b"\n")
                 for line in lines:
                     whole = b"".join([*parts, line])
                     parts, length = [], 0
                     with contextlib.suppress(ValueError):
-                        await into.send(SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(whole, by_name=False)))
+                        await arriving.send(SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(whole, by_name=False)))
                 length += len(rest)
                 if length > LONGEST_MESSAGE:
                     self.overflowed.set()
@@ -82,57 +81,30 @@ class Pipe:
                 parts.append(rest)
         self.ended.set()
 
-    async def _write(self, process: asyncio.subprocess.Process, outof: Any) -> None:
+    async def _write(self, process: asyncio.subprocess.Process, leaving: Any) -> None:
         assert process.stdin is not None
         with contextlib.suppress(ConnectionError):
-            async for message in outof:
+            async for message in leaving:
                 process.stdin.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
                 await process.stdin.drain()
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
         """Close its input, then ask it to end, then end it with all that it has started."""
-        started = descendants(process.pid)
+        started = guard.descendants(process.pid)
         if process.stdin is not None:
             process.stdin.close()
         for ask in (None, signal.SIGTERM, signal.SIGKILL):
             if ask is not None:
-                started |= descendants(process.pid)
-                end(ask, [process.pid, *started])
+                started |= guard.descendants(process.pid)
+                guard.send(ask, {process.pid, *started})
             until = asyncio.get_running_loop().time() + PATIENCE
             while process.returncode is None and asyncio.get_running_loop().time() < until:
                 await asyncio.sleep(0.01)  # not process.wait(), which also waits for a child that holds the pipe open
             if process.returncode is not None:
                 break
-        end(signal.SIGKILL, [pid for pid in started if pid in parents()])
+        guard.send(signal.SIGKILL, started)
 
     def kill(self) -> None:
         """End it at once, with all that it has started."""
         if self.process is not None and self.process.returncode is None:
-            end(signal.SIGKILL, [*descendants(self.process.pid), self.process.pid])
-
-
-def end(ask: signal.Signals, pids: list[int]) -> None:
-    """Send a signal to processes that may be gone."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, ask)
-
-
-def descendants(pid: int) -> set[int]:
-    """The processes that a process has started, directly or not (Linux; elsewhere none are known)."""
-    known = parents()
-    found: set[int] = set()
-    new = {pid}
-    while new:
-        new = {child for child, parent in known.items() if parent in new} - found
-        found |= new
-    return found
-
-
-def parents() -> dict[int, int]:
-    """The parent of every process."""
-    found: dict[int, int] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            found[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-    return found
+            guard.end_tree(self.process.pid)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from turnwise.envs.needs import find_folder
 from turnwise.util.errors import TurnwiseError
 
 BLOCK = 1 << 20
@@ -38,15 +39,11 @@ class Files:
 
 def find_data() -> Path:
     """The first of the usual folders that has WebShop's files."""
-    places = [Path.home() / ".cache" / "webshop"]
-    if own := os.environ.get("WEBSHOP_DATA"):
-        places.insert(0, Path(own).expanduser())
-    if shared := os.environ.get("TURNWISE_DATA"):
-        places.insert(0, Path(shared).expanduser() / "webshop")
-    for place in places:
-        if _first(place, *_product_names(None)) or _first(place, *_product_names(SMALL)):
-            return place
-    raise TurnwiseError(f"WebShop's files were not found (looked in {', '.join(map(str, places))}). {EXPECTED}")
+
+    def has_products(place: Path) -> bool:
+        return _first(place, *_product_names(None), *_product_names(SMALL)) is not None
+
+    return find_folder("WebShop's files", has_products, "webshop", "webshop", "WEBSHOP_DATA", EXPECTED)
 
 
 def _product_names(products: int | None) -> tuple[str, ...]:

@@ -5,14 +5,13 @@ the average from the true lengths, computes each term's share in 32-bit floats a
 the query counts twice. Equal scores are ordered by product id, as text.
 
 The postings are in flat arrays (term by term: product, frequency), so that memory is linear in the number of postings: 6 bytes each, 5
-per product, 8 per term. `Index.bytes` is the total.
+per product, 8 per term.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,12 +96,6 @@ class Index:
         one = np.float32(1)
         self._inverse = (one / (K1 * ((one - B) + B * LENGTHS / average))).astype(np.float32)
 
-    @property
-    def bytes(self) -> int:
-        """The size of the arrays; without the vocabulary's strings."""
-        arrays = (self.starts, self.documents, self.counts, self.lengths, self._name_rank)
-        return sum(one.nbytes for one in arrays)
-
     def search(self, query: str, limit: int = 50) -> list[tuple[int, float]]:
         """The numbers of the best documents with their scores, best first; empty if no word of the query is in any of them."""
         scores = np.zeros(self.size, dtype=np.float64)
@@ -129,11 +122,3 @@ class Index:
             found = found[scores[found] >= bound]  # including all that tie with the last one: ties are resolved below
         ranked = found[np.lexsort((self._name_rank[found], -scores[found]))][:limit]
         return [(int(number), float(scores[number])) for number in ranked]
-
-
-def build_index(documents: Iterable[tuple[str, str]]) -> Index:
-    """The index of (name, text) pairs."""
-    builder = IndexBuilder()
-    for name, text in documents:
-        builder.add(name, text)
-    return builder.build()

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 from turnwise.config.addons import add_recipes
-from turnwise.envs.gymnasium.families import Family, add_family
+from turnwise.envs.gymnasium.words import Family, add_family
 
 FOLDERS = (
     "appworld",

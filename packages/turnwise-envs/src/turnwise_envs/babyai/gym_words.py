@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.envs.gymnasium.toytext import Words
+from turnwise.envs.gymnasium.words import Words
 from turnwise_envs.babyai.levels import load as load_without_prints
 from turnwise_envs.babyai.words import ACTIONS, described, partial_view, thing, whole_view
 from turnwise_envs.shared.packages import load

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from turnwise.envs.gymnasium.toytext import Words
+from turnwise.envs.gymnasium.words import Words
 from turnwise_envs.minihack.tasks import all_names, goal, seed_game
 from turnwise_envs.minihack.words import described, key
 from turnwise_envs.shared.packages import load
