@@ -13,7 +13,6 @@ from needing import ready
 import turnwise as tw
 from turnwise.data.tasks import Task
 from turnwise.envs.base import Transition
-from turnwise.envs.check import check
 from turnwise.envs.tools.calls import Call
 from turnwise.util.errors import TurnwiseError
 from turnwise_envs.bfcl import state
@@ -48,12 +47,7 @@ def play(env: BfclEnv, wanted: Task, actions: Sequence[str]) -> list[Transition]
     return found
 
 
-def test_the_environment_keeps_the_contract() -> None:
-    report = check("bfcl", episodes=2, turns=8)
-    assert report.ok, report.problems
-    assert report.snapshot_bytes
-
-
+@pytest.mark.long
 def test_every_solution_wins_and_doing_nothing_never_does() -> None:
     """All 800, by the parts that play and judge an attempt."""
     won = lost = 0
@@ -318,24 +312,6 @@ def test_a_state_with_shared_files_is_restored_with_them(env: BfclEnv) -> None:
     assert env.snapshot() == other.snapshot()
 
 
-def test_restored_attempts_continue_as_the_first_one_did() -> None:
-    chance = random.Random(2)
-    for category in CATEGORIES:
-        for found in chance.sample(entries(category), 3):
-            env, wanted = BfclEnv(reward="requests"), task(category, found.number)
-            plan = env.expert(wanted)
-            cut = chance.randrange(len(plan))
-            play(env, wanted, plan[:cut]) if cut else env.reset(wanted)
-            kept = env.snapshot()
-            assert kept is not None
-            other = BfclEnv(reward="requests")
-            other.restore(kept)
-            assert other.random_action(5) == env.random_action(5)
-            for action in plan[cut:]:
-                assert other.expert_action() == action
-                assert other.step(action) == env.step(action)
-
-
 def test_the_expert_has_no_advice_once_the_task_is_lost(env: BfclEnv) -> None:
     play(env, task(), ["ls()"])
     assert env.expert_action() == "cd(folder='document')"
@@ -343,19 +319,7 @@ def test_the_expert_has_no_advice_once_the_task_is_lost(env: BfclEnv) -> None:
     assert env.expert_action() is None
 
 
-def test_the_rule_and_random_calls_use_what_was_said(env: BfclEnv) -> None:
-    env.reset(task(number=1))
-    env.step(DONE)
-    assert isinstance(read_action(env.scripted_action()), Calls)
-    drawn = [env.random_action(number) for number in range(200)]
-    assert any("log.txt" in call for call in drawn) and DONE in drawn
-    assert drawn == [env.random_action(number) for number in range(200)]
-
-
-def test_options_and_tasks_that_do_not_exist_are_named() -> None:
-    for options, word in (({"categories": "bose"}, "base"), ({"classes": ["TradingBots"]}, "TradingBot"), ({"tools": "shorts"}, "short")):
-        with pytest.raises(TurnwiseError, match=word):
-            BfclEnv(**options)
+def test_tasks_that_do_not_exist_are_named() -> None:
     for data in ({}, {"category": "base", "number": 200}, {"category": "other", "number": 1}):
         with pytest.raises(TurnwiseError, match="task"):
             BfclEnv().reset(Task("x", "train", data))

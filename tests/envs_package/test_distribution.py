@@ -43,7 +43,7 @@ def test_the_listing_is_what_the_distribution_has() -> None:
     prefixes = {prefix for family in (plugin.MINIGRID, plugin.NETHACK) for prefix in family.prefixes}
     assert prefixes == addons.GYMNASIUM_IDS.keys() and set(addons.GYMNASIUM_IDS.values()) <= extras.keys()
     folders = {path.parent.name for path in (PACKAGE / "src" / "turnwise_envs").glob("*/__init__.py")}
-    assert folders == {*plugin.FOLDERS, "shared"}
+    assert folders == {str(registry.spec(name).factory).split(".")[1] for name in registered} | {"shared"}
 
 
 @pytest.mark.parametrize("name", addons.RECIPES)

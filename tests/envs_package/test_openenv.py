@@ -1,42 +1,24 @@
-"""The OpenEnv client against a server of the real package.
-
-The package wants an older mcp than Turnwise, so its server runs in another Python: OPENENV_PYTHON, or this one if it has the package.
-"""
+"""The OpenEnv client against a server of the real package, which runs in another Python."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
+from needing import OPENENV_PYTHON, openenv_server
 
 import turnwise as tw
 from turnwise.data.tasks import Task
-from turnwise.envs.check import check
 
 pytest.importorskip("websockets", reason="needs websockets: pip install 'turnwise-envs[openenv]'")
-PYTHON = os.environ.get("OPENENV_PYTHON") or (sys.executable if find_spec("openenv") else "")
-if not PYTHON:
+if not OPENENV_PYTHON:
     pytest.skip("needs a Python with openenv, named by OPENENV_PYTHON: make test-envs makes one", allow_module_level=True)
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    command = [PYTHON, str(Path(__file__).with_name("openenv_server.py"))]
-    keep = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=keep) as server:
-        assert server.stdout is not None
-        yield f"http://127.0.0.1:{int(server.stdout.readline())}"
-        server.terminate()
-
-
-def test_the_contract_is_kept(url: str) -> None:
-    report = check("openenv", url=url, turns=10)
-    assert report.ok, report.problems
+    with openenv_server() as address:
+        yield address
 
 
 def test_the_tasks_are_those_of_the_server(url: str) -> None:

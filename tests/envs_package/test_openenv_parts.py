@@ -113,19 +113,6 @@ def test_an_episode_over_a_session(server: tuple[str, OpenEnvServer]) -> None:
     env.close()
 
 
-def test_metadata_reaches_neither_the_agent_nor_the_anchor(server: tuple[str, OpenEnvServer]) -> None:
-    env = client(server[0])
-    env.reset(Task("1", data={"reset": {"number": 3}}))
-    one, two = env.step("4"), env.step("4")
-    assert (one.info["tries"], two.info["tries"]) == (1, 2)  # still there for success and measures
-    assert "step" not in two.observation.text and one.observation.key == two.observation.key
-    env.close()
-    shown = client(server[0], show=["text", "metadata"])
-    shown.reset(Task("1", data={"reset": {"number": 3}}))
-    assert "step 1" in shown.step("4").observation.text
-    shown.close()
-
-
 class Lists:
     """What a server with task lists answers, by path."""
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
-from java_cases import gone, kill, orphan
 from needing import ready
+from processes import gone, kill, orphans
 
 from turnwise.data.tasks import Task
-from turnwise.envs.check import check, essence
+from turnwise.envs.check import essence
 from turnwise_envs.scienceworld.env import ScienceWorldEnv
 from turnwise_envs.shared.java import JavaLost
 
@@ -65,33 +65,11 @@ def elsewhere(places: list[tuple[str, int]]) -> dict[str, list[str]]:
     return {f"{kind}/{number}": seen for kind, number, seen in json.loads(done.stdout.splitlines()[-1])}
 
 
-def test_it_keeps_the_contract(kept: ScienceWorldEnv) -> None:
-    report = check("scienceworld", tasks=SHORT, turns=4, episodes=2, anchor="state")
-    assert report.ok, report.problems
-
-
 def test_two_fresh_processes_with_other_pasts_play_the_same_episodes(kept: ScienceWorldEnv) -> None:
     one, two = elsewhere(VARIED), elsewhere(VARIED[::-1])
     assert one == two
     kind, number = VARIED[0]
     assert list(episode(kept, kind, number, 4)) == one[f"{kind}/{number}"]
-
-
-def test_episodes_side_by_side_in_one_process_are_the_same_as_alone(kept: ScienceWorldEnv) -> None:
-    kept.simplifications = "easy"
-    places = [("mendelian-genetics-known-plant", 2), ("power-component", 1)]
-    alone = [list(episode(kept, *place, 3)) for place in places]
-    others = [ScienceWorldEnv(simplifications="easy") for _ in places]
-    playing = [episode(other, *place, 3) for other, place in zip(others, places, strict=True)]
-    together: list[list[str]] = [[] for _ in places]
-    for _ in range(4):
-        for place, steps in enumerate(playing):
-            together[place] += [found for found in [next(steps, None)] if found is not None]
-    kept.simplifications = ""
-    assert together == alone
-    assert len({other._sim.process_id for other in others if other._sim is not None}) == 1
-    for other in others:
-        other.close()
 
 
 def test_the_splits_are_the_package_s_own(kept: ScienceWorldEnv) -> None:
@@ -132,7 +110,7 @@ def test_a_killed_process_ends_one_attempt_with_a_reason_and_the_others_go_on() 
 
 
 def test_no_java_process_outlives_a_killed_python_process() -> None:
-    assert gone(orphan("scienceworld", "env._sim.process_id", tasks=["boil"], list_actions=False))
+    assert gone(*orphans("scienceworld", "env._sim.process_id", tasks=["boil"], list_actions=False))
 
 
 def test_the_rule_plays_what_is_listed_and_focuses_on_nothing_that_the_task_does_not_name(kept: ScienceWorldEnv) -> None:

@@ -1,8 +1,7 @@
-"""TextWorld, ScienceWorld and AppWorld through their adapters, with stand-ins that speak their interfaces."""
+"""TextWorld and AppWorld through their adapters, with stand-ins that speak their interfaces."""
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from pathlib import Path
@@ -18,7 +17,6 @@ from turnwise.envs.check import check
 from turnwise.envs.registry import describe
 from turnwise.util.errors import TurnwiseError
 from turnwise_envs.appworld.env import code_of
-from turnwise_envs.scienceworld import env as scienceworld
 from turnwise_envs.shared import java
 
 STAND_INS = str(ROOT / "tests" / "envs_package" / "standins")
@@ -29,14 +27,12 @@ ADAPTERS = ("appworld", "gymnasium", "openenv", "scienceworld", "textworld", "te
 def stand_ins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The stand-ins in place of the packages, here and in every process that is started; a `java` that nobody runs."""
     monkeypatch.syspath_prepend(STAND_INS)
-    for name in ("textworld", "scienceworld"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.delitem(sys.modules, "textworld", raising=False)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").write_text("#!/bin/sh\n")
     (tmp_path / "bin" / "java").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", STAND_INS)
-    monkeypatch.setattr(scienceworld, "Simulator", importlib.import_module("scienceworld").Simulator)
 
 
 @pytest.fixture
@@ -103,11 +99,6 @@ def test_folders_named_after_splits_are_splits(games: Path) -> None:
     assert env.tasks("train").overlap(env.tasks("valid")) == []
 
 
-def test_textworld_keeps_the_contract(games: Path) -> None:
-    report = check("textworld", games=str(games / "a.z8"), turns=8)
-    assert report.ok, report.problems
-
-
 def test_textworld_errors_say_what_is_wrong(games: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TEXTWORLD_GAMES", raising=False)
     with pytest.raises(TurnwiseError, match="TEXTWORLD_GAMES"):
@@ -124,54 +115,11 @@ def test_textworld_errors_say_what_is_wrong(games: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("stand_ins")
-def test_scienceworld_variations_are_splits_and_the_score_is_the_reward() -> None:
-    train, dev, test = (tw.tasks("scienceworld", split) for split in ("train", "dev", "test"))
-    assert [task.id for task in train] == ["boil/0", "boil/1", "boil/2", "boil/3", "melt/0", "melt/1"]
-    assert [task.id for task in tw.tasks("scienceworld", "valid", n=3)] == ["boil/4", "melt/2", "boil/5"]
-    assert not train.overlap(dev) and not train.overlap(test) and len(dev) == len(test) == 3
-    env: Any = tw.make("scienceworld", tasks=["melt"])
-    task = env.tasks("dev")[0]
-    assert env.reset(task).text.startswith("Your task is to melt thing 2.\n")
-    rewards = [env.step(action) for action in env.expert(task)]
-    assert sum(end.reward for end in rewards) == pytest.approx(1.0)
-    assert rewards[-1].done and rewards[-1].success
-    env.reset(task)
-    lost = env.step("drink acid")
-    assert (lost.reward, lost.done, lost.success) == (-1.0, True, False)
-
-
-@pytest.mark.usefixtures("stand_ins")
-def test_asking_scienceworlds_expert_leaves_the_episode_as_it_was() -> None:
-    env: Any = tw.make("scienceworld")
-    task = env.tasks("train")[1]
-    env.reset(task)
-    assert env.step("measure 1").info["score"] == 34
-    env.expert(env.tasks("train")[3])
-    assert env.step("measure 1").info["score"] == 68
-
-
-@pytest.mark.usefixtures("stand_ins")
-def test_scienceworld_keeps_the_contract() -> None:
-    report = check(scienceworld.ScienceWorldEnv, turns=10, episodes=2)
-    assert report.ok, report.problems
-
-
-@pytest.mark.usefixtures("stand_ins")
-def test_an_attempt_at_scienceworld_is_played_again_after_another_one_lost_the_java_process() -> None:
-    env: Any = tw.make("scienceworld")
-    env.reset(env.tasks("train")[1])
-    env.step("measure 1")
-    env._sim.lost = True
-    assert env.step("measure 1").info["score"] == 68
-
-
-@pytest.mark.parametrize("name", ["scienceworld", "textworld-express"])
-@pytest.mark.usefixtures("stand_ins")
-def test_games_of_java_say_in_one_line_what_to_install_without_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_games_of_java_say_in_one_line_what_to_install_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(TurnwiseError, match=r"needs Java.*apt install default-jre-headless$") as caught:
-        tw.make(name)
+        tw.make("textworld-express")
     assert "\n" not in str(caught.value)
 
 
@@ -244,11 +192,6 @@ def test_what_a_program_prints_or_reads_never_becomes_part_of_the_talk(data: Pat
         env.close()
 
 
-def test_appworld_keeps_the_contract(data: Path) -> None:
-    report = check("appworld", root=str(data), turns=4, episodes=2)
-    assert report.ok, report.problems
-
-
 def test_appworld_says_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TurnwiseError, match="appworld download data"):
         tw.make("appworld", root=str(tmp_path))
@@ -264,3 +207,9 @@ def test_appworld_says_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_code_is_taken_out_of_fences() -> None:
     assert code_of("I think\n```python\na = 1\n```\nand\n```\nb = 2\n```") == "a = 1\n\nb = 2\n"
     assert code_of("  print(1)\x00 ") == "print(1)\ufffd"
+
+
+def test_stand_ins_keep_the_contract(games: Path, data: Path) -> None:
+    for name, options in (("textworld", {"games": str(games / "a.z8")}), ("appworld", {"root": str(data)})):
+        report = check(name, turns=4, episodes=2, **options)
+        assert report.ok, report.problems

@@ -9,7 +9,6 @@ import pytest
 
 import turnwise as tw
 from turnwise.envs.base import EpisodeOver
-from turnwise.envs.check import check
 from turnwise.envs.pool import Fault, Pool
 from turnwise.util.errors import TurnwiseError
 
@@ -54,11 +53,6 @@ def test_its_own_turn_limit_ends_an_attempt_and_it_is_scored(letters: str) -> No
     env.close()
 
 
-def test_the_contract_is_kept_and_global_randomness_is_seeded(letters: str) -> None:
-    report = check("verifiers", environment=letters)
-    assert report.ok, report.problems
-
-
 def test_splits_come_from_the_two_datasets_or_from_one(letters: str) -> None:
     one = {split: [task.id for task in tw.tasks("verifiers", split, environment=letters)] for split in ("train", "valid")}
     assert len(one["train"]) == 11 and one["valid"] == ["train 9"]
@@ -84,13 +78,3 @@ def test_closing_ends_the_thread(letters: str) -> None:
     assert len(set(threading.enumerate()) - before) == 1
     env.close()
     assert set(threading.enumerate()) <= before
-
-
-def test_what_is_not_an_environment_is_named(letters: str, tmp_path: Path) -> None:
-    for name, words in (
-        (letters.replace("load_environment", "load_single"), "makes str, which is not a MultiTurnEnv"),
-        (letters.replace("load_environment", "nothing_here"), "has no function nothing_here"),
-        ("no_such_environment_anywhere", "cannot be loaded"),
-    ):
-        with pytest.raises(TurnwiseError, match=words):
-            tw.make("verifiers", environment=name)
