@@ -41,7 +41,7 @@ from turnwise.learn.forward import PackedModel, VisionModel, has_adapters
 from turnwise.learn.hooks import Begins, Observes, Prepares, Steps, load_states, states_of
 from turnwise.learn.logprobs import token_logprobs
 from turnwise.learn.lora import has_packed
-from turnwise.learn.memory import TOKENS, Budget, Memory, lacks_room, peak_memory
+from turnwise.learn.memory import Budget, Memory, lacks_room, peak_memory
 from turnwise.learn.minibatch import (
     EXTRA,
     REJECTED,
@@ -166,7 +166,7 @@ class Learner:
         twice = settings.gradient_checkpointing
         self.memory = Memory(self.policy, self.weights, None if twice is None else not twice)
         self.memory.piece = logit_chunk(settings.tokens_per_batch)
-        self.budget = Budget(self.memory, settings.tokens_per_batch, TOKENS, self._zero_grad, self.decisions, advice=ADVICE)
+        self.budget = Budget(self.memory, settings.tokens_per_batch, self._zero_grad, self.decisions, advice=ADVICE)
         if settings.value is not None:
             self.critic = build_critic(self.policy, settings, self.ranks, self.decisions, self.budget)
         self.budget.measure(self.optimiser)

@@ -28,7 +28,6 @@ from turnwise.learn.weights import Weights, buffer_of
 from turnwise.util.errors import TurnwiseError
 
 T = TypeVar("T")
-TOKENS = "learner.tokens_per_batch"  # what a user would lower
 CPU_TOKENS = 8192
 
 
@@ -112,12 +111,9 @@ class Budget:
     """`tokens` are computed at once: the number that a recipe asks for (0: what memory allows), and half of it after running out of memory.
     Calling it with some work does the work, and once more with half the tokens if memory ran out on any rank."""
 
-    def __init__(
-        self, memory: Memory, asked: int, setting: str, undo: Callable[[], None], decisions: Decisions | None = None, advice: str = ""
-    ):
-        """`setting` names what a user would lower, and `advice` what else helps; `undo` clears what a failed pass has left behind."""
-        self.memory, self._undo, self.decisions = memory, undo, decisions or Decisions()
-        self._setting, self._advice = setting, advice
+    def __init__(self, memory: Memory, asked: int, undo: Callable[[], None], decisions: Decisions | None = None, advice: str = ""):
+        """`undo` clears what a failed pass has left behind; `advice` says what a user can do beside asking for fewer tokens."""
+        self.memory, self._undo, self.decisions, self._advice = memory, undo, decisions or Decisions(), advice
         self._automatic, self.tokens = asked == 0, asked
 
     def measure(self, optimiser: Optimiser | None) -> None:
@@ -133,13 +129,13 @@ class Budget:
             return results[0]
         tokens, self._automatic, self.tokens = self.tokens, False, max(1, self.tokens // 2)
         self.memory.room *= 0.75
-        warnings.warn(f"out of memory with {tokens} tokens at once: continuing with {self.tokens} ({self._setting})", stacklevel=2)
+        warnings.warn(f"out of memory with {tokens} tokens at once: continuing with {self.tokens} (learner.tokens_per_batch)", stacklevel=2)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         results, problem = self._attempt(work)
         if problem:
             raise TurnwiseError(
-                f"out of memory with {self.tokens} tokens at once as well ({problem}). Set {self._setting} lower{self._advice}"
+                f"out of memory with {self.tokens} tokens at once as well ({problem}). Set learner.tokens_per_batch lower{self._advice}"
             )
         return results[0]
 

@@ -29,7 +29,7 @@ from turnwise.learn.auxiliary.scorer import Column, ReadAt, Scorer, Texts, compu
 from turnwise.learn.device import rng_scope, to_device
 from turnwise.learn.forward import PackedModel, has_adapters
 from turnwise.learn.hooks import GivesState, TakesState
-from turnwise.learn.memory import TOKENS, Budget, Memory
+from turnwise.learn.memory import Budget, Memory
 from turnwise.learn.optimiser import Optimiser, Step
 from turnwise.learn.packing import Packed, microbatches
 from turnwise.learn.ranks.group import Decisions, Ranks
@@ -137,7 +137,7 @@ class AuxiliaryModel(Scorer):
         self.places, self.heads = self._make_heads(packed, size, f"models.{name}.kind")
         self.weights = self._make_weights(packed, dtype)
         self.optimiser = Optimiser(self.weights, training.optimiser, decisions=decisions) if training is not None else None
-        own = budget or Budget(Memory(packed, self.weights, None), tokens_per_batch, TOKENS, self.weights.zero_grad, decisions)
+        own = budget or Budget(Memory(packed, self.weights, None), tokens_per_batch, self.weights.zero_grad, decisions)
         super().__init__(name, packed, tokenizer, own, temperature=temperature, masters=self.weights.masters, ranks=ranks)
         if budget is None:
             own.measure(self.optimiser)
