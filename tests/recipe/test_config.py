@@ -27,10 +27,10 @@ SMALL = ["agent.max_prompt_tokens=500", "engine.max_tokens=100"]
 
 
 def test_overrides_are_toml_values_and_bare_words_are_text() -> None:
-    words = ["credit.name=grpo", "credit.gamma=0.9", "seed=3", "learner.lr=2e-5", "agent.show_actions=false", "engine.stop=['a', 'b']"]
+    words = ["credit.name=grpo", "credit.norm=none", "seed=3", "learner.lr=2e-5", "agent.show_actions=false", "engine.stop=['a', 'b']"]
     config = Config.load(None, [*SMALL, *words, "env.options.size=tiny"])
     assert (config.credit.name, config.seed, config.learner.lr, config.agent.show_actions) == ("grpo", 3, 2e-5, False)
-    assert config.engine.stop == ["a", "b"] and config.credit.options == {"gamma": 0.9} and config.env.options == {"size": "tiny"}
+    assert config.engine.stop == ["a", "b"] and config.credit.options == {"norm": "none"} and config.env.options == {"size": "tiny"}
     assert Config.load(None, {"seed": 3, "agent.max_prompt_tokens": 500}).seed == 3
 
 

@@ -39,7 +39,7 @@ def load_reference(reference: str, kind: Kind = ENVIRONMENT) -> Any:
     place, attribute = parse(reference)
     if not attribute:
         return _only_class(load_file(Path(place)), place, kind)
-    target = _load(reference)
+    target = load_registered(reference)
     _check(target, kind, reference)
     return target
 
@@ -47,30 +47,20 @@ def load_reference(reference: str, kind: Kind = ENVIRONMENT) -> Any:
 def load_text(reference: str) -> str:
     """A named text in a file or a module, such as a prompt template."""
     check_unread(reference, word="text")
-    target = _load(reference)
+    target = load_registered(reference)
     if not isinstance(target, str):
         raise TurnwiseError(f"{reference} is {type(target).__name__}, not a text")
     return target
 
 
-def _load(reference: str) -> Any:
+def load_registered(reference: str) -> Any:
+    """What a reference names, unchecked: for what a package has registered, whose user trusts it. Never for a text of a recipe."""
     place, attribute = parsed = parse(reference)
     module = load_file(Path(place)) if parsed.path is not None else _load_module(place, reference)
     target: Any = module
     for part in attribute.split("."):
         if not hasattr(target, part):
             raise unknown_name(f"name in {place}:", attribute, _own_names(module))
-        target = getattr(target, part)
-    return target
-
-
-def load_registered(factory: str) -> Any:
-    """What a package has registered as `package.module:name`: whoever installed it trusts it. Never used for a text of a recipe."""
-    place, attribute = parse(factory)
-    target: Any = _load_module(place, factory)
-    for part in attribute.split("."):
-        if not hasattr(target, part):
-            raise unknown_name(f"name in {place}:", attribute, _own_names(import_module(place)))
         target = getattr(target, part)
     return target
 

@@ -30,11 +30,6 @@ FOLDER = "objects"
 _given: dict[str, Any] = {}  # by name: the last object that was passed under it, for the lifetime of this process
 
 
-def is_object(value: Any) -> bool:
-    """Whether a value of a recipe is a class or a function that was passed as an object, instead of text, numbers and lists of them."""
-    return callable(value)
-
-
 def is_given(name: str) -> bool:
     """Whether a name stands for an object that was passed in."""
     return name.startswith(PREFIX)
@@ -88,7 +83,7 @@ class Handed:
     def plain(self, values: Any, inside: tuple[str, ...] = ()) -> Any:
         """Values of a recipe with every object in them replaced by its name. Options of an environment get the object itself back, so
         there even an importable one keeps the name that stands for the object."""
-        if is_object(values):
+        if callable(values):
             return self.name(values, importable=inside[:2] != ("env", "options"))
         if isinstance(values, Mapping):
             return {key: self.plain(value, (*inside, *str(key).split("."))) for key, value in values.items()}

@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from turnwise.config.options import Registry
 from turnwise.config.references import is_reference
-from turnwise.learn.sections import RESERVED, AuxiliarySettings
+from turnwise.learn.sections import RESERVED
 from turnwise.util.errors import TurnwiseError
 
 if TYPE_CHECKING:
     from turnwise.agent.settings import AgentSettings
-    from turnwise.collect.settings import RewardTerm
     from turnwise.config.section import Named
-    from turnwise.engines.settings import Engine
     from turnwise.methods.settings import Objective
     from turnwise.recipe.schema import Config
     from turnwise.runs.settings import RunSection
@@ -129,9 +127,9 @@ def _lacking(need: str, config: Config) -> str:
 
 def problems(config: Config) -> Iterator[str]:
     """What is wrong with the names and options of a recipe, each with its section; then what its stages need and the recipe lacks."""
-    checks: list[tuple[str, Callable[[], None]]] = [
+    checks: list[tuple[str, Callable[[], object]]] = [
         ("agent", lambda: check_agent(config.agent)),
-        ("engine", lambda: check_engine(config.engine)),
+        ("engine", lambda: config.engine.declared),  # its options are checked when the run is set up
         ("credit", lambda: check_stage("credit", config.credit)),
         ("objective", lambda: check_objective(config.objective)),
         ("run", lambda: check_trackers(config.run)),
@@ -142,8 +140,10 @@ def problems(config: Config) -> Iterator[str]:
     checks += [("plan", partial(check_stage, "plan", config.plan))] if config.plan is not None else []
     checks += [("source", partial(check_stage, "source", config.source))] if config.source is not None else []
     checks += [(f"signal.{number}", partial(check_stage, "signal", signal)) for number, signal in enumerate(config.signal)]
-    checks += [(f"reward.{number}", partial(check_reward, term)) for number, term in enumerate(config.reward)]
-    checks += [(f"models.{name}", partial(check_model, model)) for name, model in config.models.items()]
+    checks += [
+        (f"reward.{number}", partial(check_options, "reward", term.function, term.options)) for number, term in enumerate(config.reward)
+    ]
+    checks += [(f"models.{name}", partial(check_options, "model kind", model.kind, model.options)) for name, model in config.models.items()]
     wrong = False
     for section, check in checks:
         try:
@@ -157,19 +157,18 @@ def problems(config: Config) -> Iterator[str]:
 
 
 def check_stage(family: str, section: Named) -> None:
-    """A stage and its options. User code is checked when the run is set up."""
+    """A stage and its options."""
     name = str(getattr(section, "name", "") or "")
     if name and not is_reference(name):
-        stages = registry(family)
-        section.check_names(stages[name].options)
-        stages[name].bind(section.options, stages.kind)
+        section.check_names(registry(family)[name].options)
+        check_options(family, name, section.options)
 
 
-def check_model(section: AuxiliarySettings) -> None:
-    """The kind of an auxiliary model and its options. User code is checked when the run is set up."""
-    if not is_reference(section.kind):
-        kinds = registry("model kind")
-        kinds[section.kind].bind(section.options, kinds.kind)
+def check_options(family: str, name: str, options: Mapping[str, Any]) -> None:
+    """A registered name and its options. User code is checked when the run is set up."""
+    if not is_reference(name):
+        known = registry(family)
+        known[name].bind(options, known.kind)
 
 
 def check_objective(section: Objective) -> None:
@@ -192,17 +191,6 @@ def check_agent(section: AgentSettings) -> None:
         registry("context")[section.context]
     if section.parse != "auto" and not is_reference(section.parse):
         registry("parser")[section.parse]
-
-
-def check_engine(section: Engine) -> None:
-    """The engine; its options are checked when the run is set up."""
-    section.declared  # noqa: B018 (an unknown name is an error)
-
-
-def check_reward(section: RewardTerm) -> None:
-    """A reward term by a registered name, and its options."""
-    if not is_reference(section.function):
-        registry("reward")[section.function].bind(section.options, registry("reward").kind)
 
 
 def check_trackers(section: RunSection) -> None:
