@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 import turnwise as tw
 from turnwise.cli.app import app
 from turnwise.collect.collector import Collector, Start
-from turnwise.collect.player_policy import PlayerPolicy
-from turnwise.collect.players import RandomPlayer
+from turnwise.collect.players import PlayerPolicy, RandomPlayer
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.envs.base import Observation, Transition

@@ -15,12 +15,10 @@ from typing import Any, NamedTuple
 
 from turnwise.agent import Agent
 from turnwise.agent.base import Context, Parsed
-from turnwise.collect.players import ASK_EXPERT, NO_ADVICE, Advised, ExpertPlayer, RandomPlayer, Situation
+from turnwise.collect.players import ASK_EXPERT, NO_ADVICE, Advised, ExpertPlayer, RandomPlayer, Situation, offers
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.data.tasks import Task, TaskSet
-from turnwise.envs import registry
 from turnwise.envs.base import Observation
-from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.pool import EnvResult, Fault, Pool
 from turnwise.envs.registry import portable
 from turnwise.envs.scripts import Limits, Play, Reset, play_all
@@ -202,15 +200,6 @@ def _ended(trajectory: Trajectory, result: EnvResult, on_fault: OnFault) -> Traj
 def has_expert(name: str, options: dict[str, Any]) -> bool:
     """Whether the environment has an expert."""
     return offers(name, options, "expert", "expert_action")
-
-
-def offers(name: str, options: dict[str, Any], *methods: str) -> bool:
-    """Whether the environment has one of these optional methods."""
-    env = registry.make(name, **options)
-    try:
-        return any(Capabilities(env).has_method(method) for method in methods)
-    finally:
-        registry.close(env)
 
 
 def _play(
