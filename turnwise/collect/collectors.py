@@ -1,5 +1,5 @@
-"""Makes the collectors of a run, for attempts that are learned from and for evaluations. Also services for plans: the expert's attempts at a
-task, how attempts begin, and responses of the current policy to a text of the plan's own.
+"""Makes the collectors of a run, for attempts that are learned from and for evaluations. Also services for plans: the expert's attempts at
+a task, how attempts begin, and responses of the current policy to a text of the plan's own.
 
 A run on one process has `LocalCollectors`; on a cluster `RemoteCollectors` (cluster/collecting.py) has the same methods.
 """
