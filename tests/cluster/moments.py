@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 ITERATIONS = 10
@@ -45,24 +46,8 @@ class Run:
     driver: bool = field(default=False)
 
 
-def _engine(*rest: Any) -> Strike:
-    return Strike("engine", *rest)
-
-
-def _worker(*rest: Any) -> Strike:
-    return Strike("worker", *rest)
-
-
-def _rank(*rest: Any) -> Strike:
-    return Strike("rank", *rest)
-
-
-def _node(*rest: Any) -> Strike:
-    return Strike("node", *rest)
-
-
-def _driver(moment: str, iteration: int, words: str) -> Strike:
-    return Strike("driver", "driver", moment, iteration, words)
+_engine, _worker, _rank, _node = (partial(Strike, kind) for kind in ("engine", "worker", "rank", "node"))
+_driver = partial(Strike, "driver", "driver")
 
 
 RUNS: dict[str, Run] = {

@@ -18,7 +18,7 @@ from typing import Any
 
 import cluster_driver
 import pytest
-from cluster_doom import Doom, DoomedLearner, DoomedWorker
+from cluster_doom import Doom, DoomedLearner, DoomedWorker, Sits
 from cluster_light import GROUPS, SIZE, alone, places, run
 from cluster_light import Sender as Sends
 from conftest import ROOT, TEST_PATHS
@@ -96,13 +96,6 @@ def trained(learner: DoomedLearner) -> tuple[DoomedLearner, RolloutWorkers]:
         return learner, workers
     finally:
         access.close()
-
-
-class Sits:
-    """Takes a core."""
-
-    def here(self) -> str:
-        return str(ray.get_runtime_context().get_node_id())
 
 
 def test_a_process_whose_node_has_no_room_starts_on_another_node(add: Callable[[], None]) -> None:

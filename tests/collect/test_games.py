@@ -16,8 +16,7 @@ import turnwise as tw
 from turnwise.collect.collector import Branch, Collector, Start
 from turnwise.collect.games import PLAYER_OFFSET, game_of, in_order, planned_group, player_id, start_of
 from turnwise.collect.hooks import Hooks
-from turnwise.collect.player_policy import PlayerPolicy
-from turnwise.collect.players import RandomPlayer, ScriptedPlayer
+from turnwise.collect.players import PlayerPolicy, RandomPlayer, ScriptedPlayer
 from turnwise.data.rollouts import Rollouts, Stop, Trajectory
 from turnwise.data.tasks import Task
 from turnwise.envs.answers import BadAnswer, read_transition

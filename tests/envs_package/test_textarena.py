@@ -19,8 +19,7 @@ import turnwise as tw
 ready("textarena")
 
 from turnwise.collect.collector import Collector, Start
-from turnwise.collect.player_policy import PlayerPolicy
-from turnwise.collect.players import RandomPlayer
+from turnwise.collect.players import PlayerPolicy, RandomPlayer
 from turnwise.data.rollouts import Stop
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Share

@@ -12,8 +12,7 @@ from page_runs import group, make_run, place, turn
 
 import turnwise as tw
 from turnwise.collect.collector import Collector, Start
-from turnwise.collect.player_policy import PlayerPolicy
-from turnwise.collect.players import RandomPlayer
+from turnwise.collect.players import PlayerPolicy, RandomPlayer
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory
 from turnwise.envs.base import Observation, Transition

@@ -104,7 +104,7 @@ def evaluate(
 
 def player_config(agent: str, source: str | None, env: str | None, changes: Mapping[str, Any]) -> Config:
     """What a player without a model plays. Mistakes are reported before torch is imported."""
-    from turnwise.collect.player_policy import PLAYERS
+    from turnwise.collect.players import PLAYERS
     from turnwise.recipe.schema import Config
     from turnwise.setup.early import look
 

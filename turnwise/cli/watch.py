@@ -17,7 +17,7 @@ from rich.text import Text
 from turnwise.collect.collector import Answer, Collector, Policy, Start
 from turnwise.collect.faults import FaultWatch, faulted
 from turnwise.collect.hooks import Hooks
-from turnwise.collect.player_policy import PLAYERS, PlayerPolicy, advised, player
+from turnwise.collect.players import PLAYERS, PlayerPolicy, advised, player
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.envs.base import Observation, Transition

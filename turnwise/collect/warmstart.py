@@ -15,12 +15,10 @@ from typing import Any, NamedTuple
 
 from turnwise.agent import Agent
 from turnwise.agent.base import Context, Parsed
-from turnwise.collect.players import ASK_EXPERT, NO_ADVICE, Advised, ExpertPlayer, RandomPlayer, Situation
+from turnwise.collect.players import ASK_EXPERT, NO_ADVICE, Advised, ExpertPlayer, RandomPlayer, ScriptedPlayer, Situation, offers
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.data.tasks import Task, TaskSet
-from turnwise.envs import registry
 from turnwise.envs.base import Observation
-from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.pool import EnvResult, Fault, Pool
 from turnwise.envs.registry import portable
 from turnwise.envs.scripts import Limits, Play, Reset, play_all
@@ -150,7 +148,10 @@ def demonstrated(
             f"sft.file: {len(missing)} of {len(wanted)} tasks are not training tasks here (the first: {missing[0]!r}). "
             "Examples must come from the recipe's environment, split and number of tasks (env.split, env.tasks)"
         )
-    plays = [_play_recorded(known[example.task], number, example, agent, on_fault) for number, example in enumerate(examples)]
+    plays = [
+        _play(known[example.task], number, agent, len(example.turns), _script_of(example), 0, on_fault, example=example)
+        for number, example in enumerate(examples)
+    ]
     return _all(portable(name, options), plays, limits or Limits())
 
 
@@ -166,29 +167,8 @@ def _all(
     return trajectories
 
 
-def _play_recorded(task: Task, number: int, example: Trajectory, agent: Agent, on_fault: OnFault) -> Play[Trajectory]:
-    trajectory = Trajectory(number, number, task=task.id)
-    result = yield Reset(task, example.seed)
-    if result.transition is None:
-        return _ended(trajectory, result, on_fault)
-    observation, context = result.observation, agent.context()
-    context.start(task, observation)
-    for recorded in example.turns:
-        prompt = context.prompt()
-        if not prompt.fits:
-            break
-        result = yield recorded.action
-        if (transition := result.transition) is None:
-            return _ended(trajectory, result, on_fault)
-        response = agent.write(recorded.action, recorded.thought)
-        turn = Turn(observation.key, transition.reward, True, observation.text, recorded.thought, recorded.action, recorded.action)
-        turn.prompt_ids, turn.response_ids, turn.images = prompt.ids, response, prompt.images
-        trajectory.turns.append(turn)
-        observation, trajectory.success = transition.observation, transition.done and transition.success
-        if transition.done:
-            break
-        context.record(response, Parsed(recorded.action), observation)
-    return trajectory
+def _script_of(example: Trajectory) -> ScriptedPlayer:
+    return ScriptedPlayer([turn.action for turn in example.turns])
 
 
 def _ended(trajectory: Trajectory, result: EnvResult, on_fault: OnFault) -> Trajectory:
@@ -204,27 +184,20 @@ def has_expert(name: str, options: dict[str, Any]) -> bool:
     return offers(name, options, "expert", "expert_action")
 
 
-def offers(name: str, options: dict[str, Any], *methods: str) -> bool:
-    """Whether the environment has one of these optional methods."""
-    env = registry.make(name, **options)
-    try:
-        return any(Capabilities(env).method(method) for method in methods)
-    finally:
-        registry.close(env)
-
-
 def _play(
     task: Task,
     number: int,
     agent: Agent,
     max_turns: int,
-    player: ExpertPlayer | RandomPlayer,
+    player: ExpertPlayer | RandomPlayer | ScriptedPlayer,
     seed: int,
     on_fault: OnFault,
     learn_all: bool = False,
+    example: Trajectory | None = None,
 ) -> Play[Trajectory]:
-    trajectory, teaches = Trajectory(number, number, task=task.id), isinstance(player, ExpertPlayer)
-    result = yield Reset(task)
+    """One attempt. `example` is a recorded one whose actions the player repeats: it has the seed, and the thoughts before actions."""
+    trajectory = Trajectory(number, number, task=task.id)
+    result = yield Reset(task) if example is None else Reset(task, example.seed)
     if result.transition is None:
         return _ended(trajectory, result, on_fault)
     observation, players = result.observation, PlayerContexts(task, agent)
@@ -233,7 +206,7 @@ def _play(
         t, random_turns, prompt = own.turns, own.random_turns, own.context.prompt()
         if not prompt.fits:
             break
-        if not (teaches or observation.actions):  # no action is listed here: a random agent has nothing left to do
+        if isinstance(player, RandomPlayer) and not observation.actions:  # a random agent has nothing left to do
             break
         asked = player.act(observation, Situation(task, seed, played))
         result = yield asked or ASK_EXPERT
@@ -241,17 +214,20 @@ def _play(
             break
         if (transition := result.transition) is None:
             return _ended(trajectory, result, on_fault)
-        action = str(transition.info["action"])
-        response = agent.write(action, words=str(transition.info.get("words", "")))
-        if asked == ASK_EXPERT or not teaches or learn_all:
-            turn = Turn(observation.key, transition.reward, True, observation.text, "", action, action, prompt.ids, response)
+        if example is None:
+            action, thought, words = str(transition.info["action"]), "", str(transition.info.get("words", ""))
+        else:
+            action, thought, words = example.turns[played].action, example.turns[played].thought, ""
+        response = agent.write(action, thought, words)
+        if asked == ASK_EXPERT or learn_all or not isinstance(player, ExpertPlayer):
+            turn = Turn(observation.key, transition.reward, True, observation.text, thought, action, action, prompt.ids, response)
             turn.images = prompt.images
             if shown := _shown(random_turns, t, prompt.ids, agent):
                 turn.info = {"chance": shown}
             trajectory.turns.append(turn)
         else:
             random_turns.append((t, list(prompt.ids), list(response)))
-        observation, trajectory.success = transition.observation, transition.success
+        observation, trajectory.success = transition.observation, transition.done and transition.success
         if transition.done:
             break
         own.said = response, Parsed(action)

@@ -26,6 +26,7 @@ VERSION = 1
 BY_TURN = ("group", "trajectory", "t", "reward", "anchor", "valid", "next_anchor", "success", "value", "tokens")
 BY_TOKEN = ("token_value", "token_logprob")
 FURTHER = ("extra", "token_extra", "trajectory_extra", "group_extra")
+LEARNERS = ("old_logprob", "ref_logprob")  # per token, added by `Learner.annotate`
 LARGEST_REWARD = 1e150  # squares of their sums still fit into a 64-bit float
 
 
@@ -252,7 +253,7 @@ def write(rollouts: Rollouts, path: Path) -> Path:
     arrays["anchor_text"] = np.frombuffer(b"".join(blobs), np.uint8)
     for attribute in FURTHER:
         arrays |= {f"{attribute}.{name}": column for name, column in getattr(rollouts, attribute).items()}
-    header = json.dumps({"schema": SCHEMA, "version": VERSION})
+    header = json.dumps({"schema": SCHEMA, "version": VERSION, "token_extra": sorted(rollouts.token_extra)})
     return write_atomically(path, lambda file: np.savez_compressed(file, header=np.array(header), **arrays))
 
 
@@ -264,19 +265,20 @@ def read(cls: type[Rollouts], path: Path) -> Rollouts:
         with open_archive(path) as archive:
             if not hasattr(archive, "files") or "header" not in archive.files:
                 raise TurnwiseError(f"{path}: not a Turnwise rollouts file (it has no header)")
-            _check_header(path, str(archive["header"]))
+            by_token = _check_header(path, str(archive["header"]))
             arrays = {name: archive[name] for name in archive.files if name != "header"}
     except TurnwiseError:
         raise
     except Exception as error:  # a damaged archive fails in many ways: zip, zlib, numpy's header, text
         raise TurnwiseError(f"{path}: damaged, or not a Turnwise rollouts file ({error})") from None
     try:
-        return _assemble(cls, arrays)
+        return _assemble(cls, arrays, by_token)
     except (KeyError, IndexError, UnicodeDecodeError) as error:
         raise TurnwiseError(f"{path}: damaged: its columns do not fit together ({error})") from None
 
 
-def _check_header(path: Path, text: str) -> None:
+def _check_header(path: Path, text: str) -> list[str] | None:
+    """The names of the extra columns with one entry per token; none if the file does not declare them."""
     try:
         header = json.loads(text)
         schema, version = header["schema"], header["version"]
@@ -290,9 +292,11 @@ def _check_header(path: Path, text: str) -> None:
             f"{path}: written with {which} schema (version {version}); this Turnwise reads version {VERSION}. "
             "Read it with the Turnwise that wrote it, or collect the rollouts again"
         )
+    named = header.get("token_extra")
+    return [str(name) for name in named] if isinstance(named, list) else None
 
 
-def _assemble(cls: type[Rollouts], arrays: dict[str, Any]) -> Rollouts:
+def _assemble(cls: type[Rollouts], arrays: dict[str, Any], by_token: list[str] | None) -> Rollouts:
     ends = arrays.pop("anchor_text_ends").tolist()
     blob = arrays.pop("anchor_text").tobytes()
     is_text = arrays.pop("anchor_is_text").tolist()
@@ -308,4 +312,9 @@ def _assemble(cls: type[Rollouts], arrays: dict[str, Any]) -> Rollouts:
     for attribute in FURTHER:
         prefix = f"{attribute}."
         columns[attribute] = {name.removeprefix(prefix): column for name, column in arrays.items() if name.startswith(prefix)}
+    extra = columns["extra"]
+    if by_token is None:  # written before levels were declared: columns not per turn, and those that only a learner adds, are per token
+        by_token = [name for name, column in extra.items() if name in LEARNERS or len(column) != len(columns["t"])]
+    if not columns["token_extra"]:  # older files hold columns of turns and of tokens together
+        columns["token_extra"] = {name: extra.pop(name) for name in by_token if name in extra}
     return cls(anchor_table=table, **columns)

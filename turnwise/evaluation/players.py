@@ -8,7 +8,7 @@ from turnwise.collect.collector import Collector
 from turnwise.collect.faults import FaultWatch
 from turnwise.collect.hooks import Hooks
 from turnwise.collect.panel import Evaluation, run_panel
-from turnwise.collect.player_policy import PlayerPolicy, advised, player
+from turnwise.collect.players import PlayerPolicy, advised, player
 from turnwise.envs.pool import Pool
 from turnwise.envs.registry import portable
 from turnwise.recipe.schema import Config

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from turnwise.collect.player_policy import PLAYERS
+from turnwise.collect.players import PLAYERS
 from turnwise.config.kinds import ENVIRONMENT, KINDS, Kind
 from turnwise.config.loading import check_reference
 from turnwise.config.references import code_in, is_reference

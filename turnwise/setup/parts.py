@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.agent import Agent
-from turnwise.collect import services
-from turnwise.collect.collectors import Collectors, LocalCollectors
+from turnwise.collect.collectors import Collectors, LocalCollectors, demonstrations
 from turnwise.collect.faults import FaultWatch
 from turnwise.collect.hooks import Hooks
 from turnwise.collect.model_policy import ModelPolicy
@@ -262,7 +261,7 @@ def build_slots(config: Config, checked: Checked, agent: Agent, collectors: Coll
         config.collect.shuffle,
         env.own_seeds,
         max_turns=max_turns,
-        expert=lambda tasks: services.demonstrations(env.name, env.options, tasks, agent, max_turns, limits),
+        expert=lambda tasks: demonstrations(env.name, env.options, tasks, agent, max_turns, limits),
         ask=lambda texts, seed: [turn.response.strip() for turn in collectors.generate(texts, seed)],
         say=collectors.generate,
         look=collectors.openings,
