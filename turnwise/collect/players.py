@@ -195,7 +195,7 @@ def offers(name: str, options: dict[str, Any], *methods: str) -> bool:
     """Whether the environment has one of these optional methods."""
     env = registry.make(name, **options)
     try:
-        return any(Capabilities(env).has_method(method) for method in methods)
+        return any(Capabilities(env).method(method) for method in methods)
     finally:
         registry.close(env)
 
