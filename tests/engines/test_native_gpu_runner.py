@@ -36,7 +36,7 @@ def paged(monkeypatch: pytest.MonkeyPatch) -> Make:
     return partial(paged_engine, monkeypatch)
 
 
-@pytest.mark.parametrize(("pages", "size", "requests", "kind"), [(12, 64, 250, "model"), (40, 16, 60, "model"), (40, 16, 60, "8bit")])
+@pytest.mark.parametrize(("pages", "size", "requests", "kind"), [(12, 64, 100, "model"), (40, 16, 60, "model"), (40, 16, 60, "8bit")])
 def test_random_requests_leak_no_page_and_keep_their_logprobs(paged: Make, pages: int, size: int, requests: int, kind: str) -> None:
     model = make(num_hidden_layers=1)
     settings = {"max_batch": 8, "max_length": 192, "stop_token_ids": [3, 4, 5], "prefill_tokens": 64, "cache_dtype": kind}
