@@ -44,11 +44,9 @@ def head(opened: Opened, length: int) -> bytes:
 
 
 def test_malformed_requests_and_silent_connections_disturb_nobody(served: Endpoint) -> None:
-    found = attack(served, requests=160, connections=40, threads=2, turns=3)
-    assert not found["leaks"]
-    assert found["server_errors"] == 0
-    assert (found["victim_calls"], found["victim_lines"], found["victim_same_as_alone"]) == (3, 1, True)
-    assert {"200", "400", "401", "404"} <= set(found["statuses"])
+    statuses = attack(served, requests=160, connections=40, turns=3)
+    assert {200, 400, 401, 404} <= set(statuses)
+    assert max(statuses) < 500
     for name in ("attacker", "reader", "alone"):
         served.close(name)
 
@@ -64,10 +62,6 @@ def test_a_key_opens_its_own_attempt_only(served: Endpoint) -> None:
     recorders = served.close("mine"), served.close("other")
     assert all(not one.calls and not one.reward and one.next_anchor is None for one in recorders)
     assert post(mine, "/chat/completions", {"messages": [user("a")]})[0] == 401, "a closed attempt is over"
-
-
-def test_the_endpoint_listens_on_the_loopback_address_alone(served: Endpoint) -> None:
-    assert served._socket.getsockname()[0] == "127.0.0.1"
 
 
 def test_what_arrives_too_slowly_or_too_large_is_given_up(served: Endpoint) -> None:
@@ -166,6 +160,7 @@ def test_prompts_that_do_not_fit_and_messages_that_no_template_takes_are_the_cli
 
 
 def test_a_path_that_there_is_not_is_answered_in_the_same_form(served: Endpoint) -> None:
+    assert served._socket.getsockname()[0] == "127.0.0.1", "it listens on the loopback address alone"
     connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=10)
     for method, path in (("GET", "/"), ("GET", "/a/b/v1/chat/completions"), ("DELETE", "/v1/models"), ("POST", "/a/../v1/x")):
         connection.request(method, path)
@@ -246,12 +241,14 @@ def test_a_schema_is_checked_in_a_bounded_number_of_steps() -> None:
     levels: dict[str, Any] = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 9} for n in range(30)}
     chain = {"$ref": "#/$defs/d0", "$defs": {**levels, "d30": {"type": "string"}}}
     assert not mismatch('"a"', chain)
-    assert "anyOf" in mismatch("3", chain)
+    with pytest.raises(TooCostly):
+        mismatch("3", chain)
     tree = {"properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}, "v": {"type": "number"}}, "additionalProperties": False}
     assert not mismatch('{"left": {"v": 1, "right": {"v": 2}}, "right": {"v": 1}}', tree)
     assert mismatch('{"left": {"v": 1, "right": {"v": "2"}}}', tree)
     with pytest.raises(TooCostly):
-        mismatch(json.dumps([0] * 1000), {"items": {"enum": ["x"] * 1000}, "prefixItems": [{"enum": ["x"] * 300_000}]})
+        mismatch("[0]", {"items": {"enum": ["x"] * 300_000}})
+    assert not mismatch('"a"', {"$ref": "http://127.0.0.1:1/schema"}), "nothing is fetched"
 
 
 def test_a_schema_that_is_too_costly_to_check_is_not_the_models_fault() -> None:
@@ -287,14 +284,6 @@ def test_a_request_beyond_a_limit_is_told_which(body: Any, status: int, message:
         assert found == status
         assert message in text["error"]["message"]
         assert not engine.requests
-
-
-def test_arguments_that_are_nested_deeply_are_text() -> None:
-    made, _ = scripted("Fine.")
-    with made:
-        opened = made.open("a")
-        call = {"id": "x", "type": "function", "function": {"name": "weather", "arguments": '{"a":' * 600 + "1" + "}" * 600}}
-        assert ask(opened, [user("a"), {"role": "assistant", "content": None, "tool_calls": [call]}, user("b")], tools=[WEATHER])
 
 
 @pytest.mark.parametrize("chunked", [False, True])

@@ -15,7 +15,7 @@ from turnwise.agent.chat import Chat
 from turnwise.agent.dialogue import Dialogue, Said
 from turnwise.agent.tool_calls import ToolCall
 from turnwise.engines.serve.asked import read_message
-from turnwise.engines.serve.continuation import Conversations, Node, digests, extended, seed_of
+from turnwise.engines.serve.calls import Conversations, Node, digests, extended, seed_of
 from turnwise.util.control_strings import CUT, SOFT
 from turnwise.util.seeds import derive
 

@@ -81,27 +81,12 @@ def test_exact_tokens_log_probs_and_the_stop_string_are_taken_where_the_server_g
     assert "seed" not in body and "max_tokens" not in body
 
 
-@pytest.mark.parametrize("form", ["chat", "ids"])
-def test_the_most_likely_tokens_are_asked_for_and_reported(form: str) -> None:
-    chat = [{"token": "a", "logprob": -0.5, "top_logprobs": [{"token": t, "logprob": p} for t, p in (("b", -1.5), ("a", -0.5))]}]
-    given = {"content": chat} if form == "chat" else {"top_logprobs": [{"b": -1.5, "a": -0.5, "c": -3.0}], "token_logprobs": [-0.5]}
-    with serving(lambda handler, body, before: handler.complete("a", token_ids=[5], logprobs=given)) as server:
-        request = Request(0, (1,), Sampling(report=("top_logprobs:2",)), messages=({"role": "user", "content": "?"},))
-        found = ask(OpenAIEngine(settings(server.url, form=form)), request)
-        [(_, body, _)] = server.seen
-    assert found[0].reports == {"top_logprob_1": (-0.5,), "top_logprob_2": (-1.5,)} and found[0].version == -1
-    assert (body["logprobs"], body.get("top_logprobs")) == ((True, 2) if form == "chat" else (2, None))
-
-
-def test_reports_that_a_server_does_not_give_are_a_fault_and_those_it_cannot_give_an_error() -> None:
-    with serving(lambda handler, body, before: handler.complete("a", token_ids=[5])) as server:
-        engine = OpenAIEngine(settings(server.url, form="ids"))
-        with pytest.raises(TurnwiseError, match="cannot report 'entropy'"):
-            engine.submit([Request(0, (1,), Sampling(report=("entropy",)))])
-        with pytest.raises(TurnwiseError, match="its own weights"):
-            engine.publish(1)
-        found = ask(engine, Request(0, (1,), Sampling(report=("top_logprobs:2",))))
-    assert found[0].finish is Finish.FAULT and "most likely tokens were asked for" in found[0].message
+def test_what_a_server_cannot_do_is_an_error() -> None:
+    engine = OpenAIEngine(settings("http://127.0.0.1:1/v1"))
+    with pytest.raises(TurnwiseError, match="cannot report 'entropy': it reports nothing"):
+        engine.submit([Request(0, (1,), Sampling(report=("entropy",)))])
+    with pytest.raises(TurnwiseError, match="its own weights"):
+        engine.publish(1)
 
 
 def fail_first(times: int, fail: Callable[[Handler], None]) -> Behaviour:

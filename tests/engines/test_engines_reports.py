@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from native_doubles import paged_runner
-from native_models import ask, make, prompt
+from native_doubles import paged_engine
+from native_models import ask, drain, make, prompt
 
-import turnwise.engines.native.engine as native_engine
 from turnwise import TurnwiseError
 from turnwise.engines.base import Request, Response, Sampling
 from turnwise.engines.native import NativeEngine
@@ -24,13 +24,8 @@ Make = Callable[[Any], Any]
 
 @pytest.fixture(params=["native", "native as on a GPU", "transformers"])
 def make_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Make:
-    if request.param == "native as on a GPU":
-        gpu = paged_runner(monkeypatch)
-        monkeypatch.setattr(
-            native_engine, "make_runner", lambda weights, slots, longest, *rest: gpu.GpuRunner(weights, slots, longest, 40, 16, False)
-        )
-    made = TransformersEngine if request.param == "transformers" else NativeEngine
-    return lambda model: made(model, max_batch=8, max_length=96)
+    kinds = {"native": NativeEngine, "transformers": TransformersEngine, "native as on a GPU": partial(paged_engine, monkeypatch)}
+    return partial(kinds[request.param], max_batch=8, max_length=96)
 
 
 def distributions(model: Any, ids: list[int], response: Response, temperature: float) -> torch.Tensor:
@@ -63,10 +58,7 @@ def test_a_report_changes_no_token_and_rows_get_what_they_asked_for(make_engine:
     engine = make_engine(model)
     asked = [(), ("entropy",), ("top_logprobs:1",), ("entropy",)]
     engine.submit([Request(n, ids, Sampling(max_tokens=5, report=asked[n]), n, sequence=n) for n, ids in enumerate(prompts)])
-    found: dict[int, Response] = {}
-    while engine.pending:
-        found |= {response.key: response for response in engine.poll()}
-    for n, response in found.items():
+    for n, response in drain(engine).items():
         assert response.token_ids == plain[n].token_ids and response.logprobs == plain[n].logprobs and plain[n].reports == {}
         assert tuple(response.reports) == report_columns(asked[n])
         assert all(len(values) == 5 for values in response.reports.values())

@@ -15,7 +15,7 @@ import pytest
 import torch
 from cluster_runs import SMALL
 from conftest import ROOT
-from native_models import make
+from native_models import drain, make
 from test_engines_sampling import byte_tokenizer
 
 import turnwise as tw
@@ -63,10 +63,17 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Make:
 
 def answers(engine: Any, *requests: Request) -> list[Response]:
     engine.submit(requests)
-    found: list[Response] = []
-    while engine.pending:
-        found += engine.poll()
-    return sorted(found, key=lambda response: response.key)
+    return [response for _, response in sorted(drain(engine).items())]
+
+
+class Third:
+    """A rule that ends a response at its third token."""
+
+    reads = ()
+
+    def watch(self, tokenizer: Any) -> Any:
+        seen: list[int] = []
+        return lambda token, reports: seen.append(token) or len(seen) == 3
 
 
 def changed(model: Any, seed: int = 7) -> dict[str, torch.Tensor]:
@@ -99,13 +106,6 @@ def test_stop_tokens_strings_and_rules_end_responses_as_in_other_engines(engine:
     model, tokenizer = make("qwen2", vocab_size=300), byte_tokenizer()
     (free,) = answers(engine(model, tokenizer=tokenizer)[0], Request(0, PROMPT, Sampling(temperature=0.0, max_tokens=9)))
     text = tokenizer.decode(list(free.token_ids[:4]))[-1:]
-
-    class Third:
-        reads = ()
-
-        def watch(self, tokenizer: Any) -> Any:
-            seen: list[int] = []
-            return lambda token, reports: seen.append(token) or len(seen) == 3
 
     sampling = Sampling(temperature=0.0, max_tokens=9)
     stopped, inner = engine(model, tokenizer=tokenizer, stop_token_ids=(free.token_ids[5],))
@@ -159,18 +159,6 @@ def test_a_published_version_changes_the_tokens_the_salt_and_the_version(engine:
     assert found.token_ids == wanted.token_ids and found.version == made.version == 3
     salts = [call[2] for call in inner.calls if call[0] == "add"]
     assert salts[0] != salts[1] and inner.stale == 0 and len(made.transfer_seconds) == 2
-
-
-def test_a_response_under_way_continues_with_new_weights_and_keeps_the_version_of_its_first_token(engine: Make) -> None:
-    made, inner = engine()
-    made.submit([Request(0, PROMPT, Sampling(max_tokens=9), seed=1)])
-    made.poll(wait=False)
-    made.submit([Request(1, PROMPT, Sampling(max_tokens=9), seed=1)])  # has drawn nothing when the version changes
-    made.publish(5)
-    found: list[Response] = []
-    while made.pending:
-        found += made.poll()
-    assert {response.key: response.version for response in found} == {0: 0, 1: 5} and inner.stale == 0
 
 
 def test_the_global_random_generators_are_as_they_were(engine: Make) -> None:

@@ -3,7 +3,7 @@ every token has the version that drew it and the log-prob that it was drawn with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +12,13 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from native_models import make
+from native_models import drain, make
 from test_engines_sampling import byte_tokenizer
-from test_engines_vllm import PROMPT, changed
+from test_engines_vllm import PROMPT, Third, changed
 
 from turnwise import TurnwiseError
-from turnwise.engines.base import Finish, Request, Response, Sampling
+from turnwise.engines.base import Request, Response, Sampling
 from turnwise.engines.vllm import VllmEngine
-from turnwise.engines.vllm.engine import Row
 
 REPORTED = Sampling(max_tokens=7, report=("top_logprobs:2", "top_tokens:1"))
 Make = Callable[..., tuple[VllmEngine, Any]]
@@ -35,16 +34,6 @@ def engine(model: Any = None, **options: Any) -> tuple[VllmEngine, Any]:
     more = {"self_check": False, "stop_token_ids": (), "max_batch": 4, "max_length": 22, **options}
     made = VllmEngine(model if model is not None else make("qwen2"), **more)
     return made, fake_vllm.LLMEngine.made[-1]
-
-
-class Third:
-    """A rule that ends a response at its third token."""
-
-    reads = ()
-
-    def watch(self, tokenizer: Any) -> Any:
-        seen: list[int] = []
-        return lambda token, reports: seen.append(token) or len(seen) == 3
 
 
 MODEL = make("qwen2", vocab_size=300)  # bytes: every token is a character
@@ -94,10 +83,9 @@ def run(made: VllmEngine, play: Play, publish: Callable[[int], None]) -> dict[in
         for what in events:
             happen(made, what, found, publish)
         made.submit(play.requests[place : place + 1])
-    while made.pending:
-        found += made.poll()
-    assert sorted(response.key for response in found) == list(range(len(play.requests)))
-    return {response.key: response for response in found}
+    rest = drain(made)
+    assert sorted([*(response.key for response in found), *rest]) == list(range(len(play.requests)))
+    return {response.key: response for response in found} | rest
 
 
 class Remembers:
@@ -205,30 +193,24 @@ def under_way(**options: Any) -> tuple[VllmEngine, Any, list[Response]]:
     return made, inner, early
 
 
-def finished(made: VllmEngine, found: list[Response]) -> dict[int, Response]:
-    while made.pending:
-        found += made.poll()
-    return {response.key: response for response in found}
-
-
 def test_a_pause_reads_the_step_in_flight_before_anything_is_replaced() -> None:
     made, inner, early = under_way()
     before = len(inner.calls)
     made.publish(3)
     order = ["sleep", "start_weight_update", "update_weights", "finish_weight_update", "reset_prefix_cache", "wake_up"]
     assert inner.calls[before:] == order  # nothing is aborted and nothing added
-    found = finished(made, early)
-    assert {key: response.spans for key, response in found.items()} == {0: ((0, 2),), 1: ((0, 3), (3, 6)), 2: ((0, 3), (3, 6))}
+    assert early[0].spans == ((0, 2),)
+    assert {key: response.spans for key, response in drain(made).items()} == {1: ((0, 3), (3, 6)), 2: ((0, 3), (3, 6))}
     assert inner.mixed == inner.stale == 0
 
 
 def test_keys_and_values_of_old_weights_are_kept_only_for_responses_under_way_and_only_if_asked() -> None:
     for cache in (False, True):
-        made, inner, early = under_way(keep_cache=cache)
+        made, inner, _ = under_way(keep_cache=cache)
         resets = inner.calls.count("reset_prefix_cache")
         made.publish(1)
         made.submit([Request(3, PROMPT[:5], Sampling(max_tokens=9), seed=1)])  # the prompt of one that is under way
-        finished(made, early)
+        drain(made)
         assert inner.calls.count("reset_prefix_cache") == resets + (not cache)
         assert (inner.mixed > 0) == cache and inner.stale == 0
         made.submit([Request(4, PROMPT, Sampling(max_tokens=9), seed=1)])
@@ -255,21 +237,3 @@ def test_a_step_that_is_in_flight_forever_ends_the_engine(monkeypatch: pytest.Mo
     monkeypatch.setattr(inner, "step", list)
     with pytest.raises(TurnwiseError, match="still has a step in flight"):
         made.publish(1)
-
-
-def marked() -> Iterator[tuple[Row, list[int]]]:
-    """Rows whose weights were replaced after these numbers of tokens, and the version of every token."""
-    for ends, drew in (((), [9, 9, 9]), ((0, 2), [2, 2, 9]), ((1, 1, 2), [1, 3, 9]), ((3, 3), [1, 1, 1])):
-        row = Row(Request(0, [1], Sampling()), [1], 3, None, None)
-        for version, end in enumerate(ends, 1):
-            row.mark(end, version)
-        row.ids, row.logprobs = [5, 6, 7], [0.0, 0.0, 0.0]
-        yield row, drew
-
-
-def test_spans_add_up_to_the_tokens_and_name_the_version_of_each() -> None:
-    for row, drew in marked():
-        response = row.response(9, Finish.STOP)
-        assert [version for version, count in response.spans for _ in range(count)] == drew and response.version == drew[0]
-        row.ids, row.logprobs = [5], [0.0]  # cut short: a later token was not a number
-        assert row.spans(9) == ((drew[0], 1),)

@@ -12,7 +12,7 @@ import torch
 from native_models import VARIANTS, WORDS, ask, drain, make, mlp_rows, plain_logprobs, prompt, worst
 
 from turnwise.engines.base import Finish, Request, Sampling
-from turnwise.engines.native import NativeEngine, supports
+from turnwise.engines.native import NativeEngine
 from turnwise.util.errors import TurnwiseError
 
 GREEDY = Sampling(temperature=0.0, max_tokens=20)
@@ -81,17 +81,6 @@ def test_the_same_seed_draws_the_same_tokens_whatever_else_is_in_the_batch() -> 
     assert sum(other[n].token_ids != together[n].token_ids for n in together) == len(prompts)
 
 
-def test_rows_with_different_settings_share_a_batch() -> None:
-    model, engine = make(), NativeEngine(make(), max_length=160)
-    settings = [GREEDY, Sampling(temperature=2.0, max_tokens=3), Sampling(temperature=1.0, top_k=1, max_tokens=9)]
-    ids = prompt(30)
-    engine.submit([Request(n, ids, s, seed=n, sequence=n) for n, s in enumerate(settings)])
-    found = drain(engine)
-    assert [len(found[n].token_ids) for n in range(3)] == [20, 3, 9]
-    assert found[2].token_ids == found[0].token_ids[:9]  # the most likely token alone is left
-    assert plain_logprobs(model, ids, found[1].token_ids, 2.0).tolist() == pytest.approx(found[1].logprobs, abs=1e-4)
-
-
 def test_a_response_ends_with_its_stop_token_or_stop_string() -> None:
     model = make()
     ids = prompt(20)
@@ -126,18 +115,6 @@ def test_what_cannot_fit_is_refused_alone_and_the_rest_goes_on() -> None:
     assert len(responses[0].token_ids) == 20 and len(responses[4].token_ids) == 1
 
 
-def test_weights_that_are_not_numbers_are_a_fault_and_not_a_crash() -> None:
-    model = make()
-    engine = NativeEngine(model, max_length=64)
-    with torch.no_grad():
-        model.model.norm.weight.fill_(torch.nan)
-    assert ask(engine, [prompt(5)], GREEDY)[0].finish is Finish.FAULT
-    with torch.no_grad():
-        model.model.norm.weight.fill_(1.0)
-    engine.refresh()
-    assert ask(engine, [prompt(5)], GREEDY)[0].finish is Finish.LENGTH
-
-
 def test_changed_weights_count_after_refresh_without_a_copy() -> None:
     model, ids = make(), prompt(50)
     engine = NativeEngine(model, max_length=160)
@@ -169,17 +146,6 @@ def test_rows_in_the_middle_of_a_response_go_on_with_the_new_weights_after_refre
     assert len(response.token_ids) == 20
 
 
-def test_parameters_that_were_moved_away_are_found_again() -> None:
-    model, ids = make(), prompt(30)
-    engine = NativeEngine(model, max_length=160)
-    ask(engine, [ids], GREEDY)
-    other = make(seed=1)
-    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
-        mine.data = theirs.data.clone()
-    engine.refresh()
-    assert worst(other, [ids], ask(engine, [ids], GREEDY)) < 1e-4
-
-
 def test_the_model_can_still_be_saved_copied_and_trained(tmp_path: Any) -> None:
     model = make("llama with biases")
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -190,79 +156,3 @@ def test_the_model_can_still_be_saved_copied_and_trained(tmp_path: Any) -> None:
         assert torch.equal(value, before[name]) and torch.equal(again.state_dict()[name], value)
     model(torch.tensor([prompt(9)]), labels=torch.tensor([prompt(9)])).loss.backward()
     assert all(p.grad is not None and p.grad.shape == p.shape for p in model.parameters())
-
-
-def test_two_engines_on_one_model_agree() -> None:
-    model, prompts = make(), [prompt(n, n) for n in LENGTHS]
-    first, second = NativeEngine(model, max_length=160), NativeEngine(model, max_length=160)
-    assert ask(first, prompts, GREEDY) == ask(second, prompts, GREEDY)
-    first.refresh()
-    assert worst(model, prompts, ask(first, prompts, GREEDY)) < 1e-4
-
-
-def test_another_dtype_than_the_weights_is_computed_in_on_request() -> None:
-    model, ids = make(), [prompt(40)]
-    engine = NativeEngine(model, max_length=160, dtype=torch.bfloat16)
-    responses = ask(engine, ids, GREEDY)
-    assert model.dtype == torch.float32 and worst(copy.deepcopy(model).bfloat16(), ids, responses) < 0.15
-    with torch.no_grad():
-        model.lm_head.weight.mul_(0.0)
-    engine.refresh()
-    assert ask(engine, ids, GREEDY)[0].logprobs[0] == pytest.approx(-torch.tensor(float(WORDS)).log().item(), abs=1e-3)
-
-
-def test_lora_is_applied_on_the_fly_and_follows_its_training() -> None:
-    peft = pytest.importorskip("peft", reason="needs the lora extra")
-    targets = ["q_proj", "v_proj", "o_proj", "up_proj", "down_proj"]
-    model = peft.get_peft_model(make(), peft.LoraConfig(r=4, lora_alpha=16, target_modules=targets, lora_dropout=0.3)).eval()
-    engine, prompts = NativeEngine(model, max_length=160), [prompt(n, n) for n in LENGTHS]
-    assert worst(model, prompts, ask(engine, prompts, GREEDY)) < 1e-4
-    torch.manual_seed(3)
-    for name, parameter in model.named_parameters():
-        if "lora_" in name:
-            torch.nn.init.normal_(parameter, 0.0, 0.3)
-    engine.refresh()
-    with_adapters = ask(engine, prompts, GREEDY)
-    assert worst(model, prompts, with_adapters) < 1e-4
-    with model.disable_adapter():
-        engine.refresh()
-        base = ask(engine, prompts, GREEDY)
-        assert worst(model, prompts, base) < 1e-4
-    assert base != with_adapters
-
-
-def test_models_that_cannot_run_here_say_why() -> None:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    assert supports(make()) is None
-    gpt = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=32, n_layer=1, n_head=2))
-    assert "GPT2LMHeadModel" in (supports(gpt) or "")
-    mixed = make()
-    mixed.lm_head.to(torch.bfloat16)
-    assert "dtypes" in (supports(mixed) or "")
-    with pytest.raises(TurnwiseError, match="GPT2"):
-        NativeEngine(gpt)
-
-
-def test_a_model_of_another_family_is_served_by_transformers_with_one_notice() -> None:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    from turnwise.engines.transformers import TransformersEngine
-    from turnwise.recipe.schema import Config
-    from turnwise.setup.build import build_engine
-
-    torch.manual_seed(0)
-    gpt = GPT2LMHeadModel(GPT2Config(vocab_size=WORDS, n_embd=32, n_layer=1, n_head=2, eos_token_id=WORDS - 1, bos_token_id=0)).eval()
-    said: list[str] = []
-    settings = {"engine.name": "native", "engine.max_tokens": 6, "engine.options": {"prefill_tokens": 64}, "agent.max_prompt_tokens": 100}
-    config = Config.load(None, settings)
-    engine = build_engine(config, gpt, None, [], said.append)
-    assert isinstance(engine, TransformersEngine)
-    assert len(said) == 1 and "\n" not in said[0] and "GPT2LMHeadModel" in said[0] and "transformers" in said[0]
-    engine.submit([Request(0, prompt(9), replace(GREEDY, max_tokens=6))])
-    assert len(drain(engine)[0].token_ids) == 6
-
-
-def test_a_part_of_a_gpus_memory_is_refused_on_a_cpu() -> None:
-    with pytest.raises(TurnwiseError, match=r"cache_memory=0.5 is a part of a GPU's free memory. On a CPU, give a number of bytes"):
-        NativeEngine(make("llama"), cache_memory=0.5)

@@ -132,15 +132,6 @@ def test_sleep_gives_the_memory_back_and_the_next_poll_takes_it_again() -> None:
     assert ask(engine, [ids], GREEDY)[0].token_ids == first[0].token_ids
 
 
-def test_trajectories_lose_their_cache_and_not_their_results_when_memory_is_short() -> None:
-    model = make()
-    engine = NativeEngine(model, max_batch=8, max_length=128, cache_memory=3 * 128 * token_bytes(model))
-    assert engine._pages.count == 3
-    prompts = [prompt(40 + n, n) for n in range(10)]
-    for _ in range(2):
-        assert worst(model, prompts, ask(engine, prompts, Sampling(max_tokens=9))) < 1e-4
-
-
 def test_too_little_memory_for_one_sequence_is_said_at_once() -> None:
     with pytest.raises(TurnwiseError, match=r"cache_memory.*max_length"):
         NativeEngine(make(), max_length=128, cache_memory=1000)
@@ -172,17 +163,17 @@ def test_a_release_in_the_middle_of_a_request_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize("pages", [5, 16])
-def test_a_thousand_random_requests_leak_no_page_and_no_slot(pages: int) -> None:
+def test_random_requests_leak_no_page_and_no_slot(pages: int) -> None:
     model = make(num_hidden_layers=1, hidden_size=32, intermediate_size=32)
     engine = NativeEngine(
         model, max_batch=8, max_length=192, stop_token_ids=[3, 4, 5], cache_memory=pages * 192 * token_bytes(model), prefill_tokens=64
     )
-    found = run_randomly(engine, 1000, pages)
+    found = run_randomly(engine, 400, pages)
     assert engine.pending == 0 and engine._pages.held == 0 and len(engine._free_slots) == 8
     assert engine._pages._holders == [0] * pages and not engine._chains.copies and not engine._admitted
     finishes = [response.finish for _, _, response in found.values()]
     assert {Finish.STOP, Finish.LENGTH, Finish.REFUSED} <= set(finishes) and Finish.FAULT not in finishes
-    for ids, request, response in random.Random(0).sample(list(found.values()), 150):
+    for ids, request, response in random.Random(0).sample(list(found.values()), 80):
         if response.token_ids:
             expected = plain_logprobs(model, ids, response.token_ids, request.sampling.temperature or 1.0)
             assert expected.tolist() == pytest.approx(response.logprobs, abs=1e-4)

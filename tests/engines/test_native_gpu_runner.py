@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from native_doubles import Everything, paged_runner
+from native_doubles import Everything, paged_engine
 from native_models import FAMILIES, ask, drain, make, mlp_rows, prompt, worst
 from native_requests import random_requests_are_right
 
-import turnwise.engines.native.engine as native_engine
 from turnwise.engines.base import Request, Sampling
 from turnwise.engines.native import NativeEngine
 from turnwise.engines.native import memory as engine_memory
@@ -33,20 +33,10 @@ Make = Callable[..., NativeEngine]
 @pytest.fixture
 def paged(monkeypatch: pytest.MonkeyPatch) -> Make:
     """Makes engines with so many pages of so many tokens."""
-    gpu = paged_runner(monkeypatch)
-
-    def make_engine(model: Any, pages: int, size: int, **settings: Any) -> NativeEngine:
-        monkeypatch.setattr(
-            native_engine,
-            "make_runner",
-            lambda weights, slots, longest, memory, graphs, kind: gpu.GpuRunner(weights, slots, longest, pages, size, False, kind=kind),
-        )
-        return NativeEngine(model, **settings)
-
-    return make_engine
+    return partial(paged_engine, monkeypatch)
 
 
-@pytest.mark.parametrize(("pages", "size", "requests", "kind"), [(12, 64, 250, "model"), (40, 16, 60, "model"), (40, 16, 60, "8bit")])
+@pytest.mark.parametrize(("pages", "size", "requests", "kind"), [(12, 64, 100, "model"), (40, 16, 60, "model"), (40, 16, 60, "8bit")])
 def test_random_requests_leak_no_page_and_keep_their_logprobs(paged: Make, pages: int, size: int, requests: int, kind: str) -> None:
     model = make(num_hidden_layers=1)
     settings = {"max_batch": 8, "max_length": 192, "stop_token_ids": [3, 4, 5], "prefill_tokens": 64, "cache_dtype": kind}
@@ -70,11 +60,6 @@ def test_a_groups_common_prompt_and_growing_dialogues_share_pages(paged: Make, f
         assert worst(model, prompts, responses) < 1e-4
         assert engine._pages.held < sum(-(-len(ids) // 16) for ids in prompts)
         prompts = [[*ids, *responses[n].token_ids, *prompt(9, 10 * turn + n)] for n, ids in enumerate(prompts)]
-
-
-def test_copies_that_are_made_at_once_are_taken_from_the_originals(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = paged_runner(monkeypatch)
-    assert gpu.originals([(7, 5, 7), (5, 10, 7), (10, 2, 3), (1, 3, 4)]) == [(7, 5), (7, 10), (7, 2), (1, 3)]
 
 
 @pytest.mark.parametrize(("hopper", "softcap", "ways"), [
@@ -126,8 +111,8 @@ def test_products_in_parts_change_no_token(paged: Make, variant: str, monkeypatc
 
 def test_a_product_is_the_librarys_unless_its_shape_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     few, more = Blocks(16, 64, 64), Blocks(64, 64, 64)
-    monkeypatch.setattr(product_table, "MEASURED", {("out", 64, 32): ((16, few), (48, None), (128, more))})
-    assert [blocks_of("out", rows, 64, 32) for rows in (1, 16, 17, 100, 129)] == [few, few, None, more, None]
+    monkeypatch.setattr(product_table, "MEASURED", {("out", 64, 32): ((16, few), (128, more))})
+    assert [blocks_of("out", rows, 64, 32) for rows in (1, 16, 17, 100, 129)] == [few, few, more, more, None]
     assert blocks_of("down", 1, 64, 32) is None and blocks_of("out", 1, 32, 64) is None
 
 

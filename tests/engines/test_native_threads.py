@@ -98,15 +98,3 @@ def test_both_halves_are_over_when_one_has_failed(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ZeroDivisionError, match="a call"):
         calls._made([(1, fails), (1, slow)])
     assert over.is_set()
-
-
-def test_threads_are_looked_at_whenever_the_weights_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, used = make(), noted(monkeypatch)
-    monkeypatch.setattr(attend_cpu, "WORTH", 0)
-    engine = engine_with(1, monkeypatch, model)
-    for threads in (1, 2, 1):
-        monkeypatch.setattr("turnwise.engines.native.cpu_runner.at_once", lambda used, threads=threads: threads)
-        engine.refresh()
-        used.clear()
-        ask(engine, PROMPTS, SAMPLING, seed=3)
-        assert len(set(used)) == threads

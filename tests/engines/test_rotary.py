@@ -7,10 +7,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from test_engines_transformers import chance, followed, small_model
+from test_engines_transformers import chance, play, small_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from turnwise.data.rollouts import Trajectory, Turn
@@ -92,19 +91,6 @@ def test_the_learner_runs_each_sequence_with_its_own_length(name: str) -> None:
         torch.testing.assert_close(logprob, torch.cat([own_logprobs(fresh, ids) for ids in texts]), rtol=1e-5, atol=1e-5)
 
 
-def test_packing_such_a_model_would_have_leaked() -> None:
-    """What the two tests around this one protect from: the frequencies of the longest, for all."""
-    model, (short, long) = stretching_model("llama, dynamic"), sequences(LIMIT - 3, 3 * LIMIT)
-    with pytest.warns(UserWarning):
-        policy = PackedModel(model)
-    policy.packs = True
-    with torch.no_grad(), policy.attention():
-        both = policy._hidden(np.asarray(short + long), np.concatenate([np.arange(len(short)), np.arange(len(long))]), [13, 48])[:13]
-        policy.stretching.reset()
-        alone = policy._hidden(np.asarray(short), np.arange(len(short)), [13])
-    assert (both - alone).abs().max() > 1e-3 * alone.abs().max()
-
-
 def unnamed(frequencies: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], dtype: torch.dtype) -> Any:
     """A model whose rotary embedding does not say that it looks at the length."""
     torch.manual_seed(0)
@@ -146,19 +132,12 @@ def test_what_the_engine_draws_is_what_the_model_says_of_that_row_alone(name: st
     engine = TransformersEngine(model, max_batch=4, max_length=6 * LIMIT, stop_token_ids=())
     prompts = sequences(LIMIT - 2, 2 * LIMIT, 5, LIMIT + 1, 6, 2 * LIMIT + 3)
     asked = {n: Request(n, ids, Sampling(max_tokens=3 + 2 * (n % 3)), seed=chance(n), sequence=n) for n, ids in enumerate(prompts)}
-    engine.submit(list(asked.values()))
-    got = {}
-    while engine.pending:
-        for response in engine.poll():
-            got[response.key] = response
-            if response.key < 100:
-                asked[response.key + 100] = followed(asked[response.key], response)
-                engine.submit([asked[response.key + 100]])
-    assert len(got) == len(asked) == 12
-    for key, response in got.items():
+    found = play(engine, asked)
+    assert len(found) == 12
+    for request, response in found.values():
         assert response.finish is Finish.LENGTH, response.message
-        ids = [*asked[key].prompt_ids, *response.token_ids]
-        ends = range(len(asked[key].prompt_ids) + 1, len(ids) + 1)
+        ids = [*request.prompt_ids, *response.token_ids]
+        ends = range(len(request.prompt_ids) + 1, len(ids) + 1)
         wanted = torch.stack([_last(fresh, ids[:end]) for end in ends])
         torch.testing.assert_close(torch.tensor(response.logprobs), wanted, rtol=1e-4, atol=1e-4)
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from native_models import FAMILIES, ask, drain, make, plain_logprobs, prompt
-from native_requests import Counted, random_requests_are_right, token_bytes
+from native_models import FAMILIES, ask, make, plain_logprobs, prompt
+from native_requests import Counted
 
-from turnwise.engines.base import Finish, Request, Response, Sampling
+from turnwise.engines.base import Finish, Response, Sampling
 from turnwise.engines.native import NativeEngine
 from turnwise.kernels.cache_8bit import copy_beginning, pack, stored, views
 from turnwise.learn.shapes import SHAPES
@@ -107,28 +107,6 @@ def test_a_reused_prefix_gives_what_a_new_one_gives() -> None:
     shared = ask(engine, [ids], Sampling(max_tokens=8))[0]
     assert counted.tokens == 20 + 7
     assert shared.token_ids == alone.token_ids and shared.logprobs == pytest.approx(alone.logprobs, abs=2e-3)
-
-
-@pytest.mark.parametrize("pages", [5, 16])
-def test_random_requests_leak_no_page_and_no_slot(pages: int) -> None:
-    model = make(num_hidden_layers=1, hidden_size=32, intermediate_size=32)
-    size = model.config.hidden_size // model.config.num_attention_heads
-    memory = pages * 192 * token_bytes(model) // 4 * (size + 4) // size  # a byte per number instead of four, and the scales
-    engine = eight(model, max_batch=8, max_length=192, stop_token_ids=[3, 4, 5], cache_memory=memory, prefill_tokens=64)
-    assert engine._pages.count == pages
-    random_requests_are_right(engine, model, 30, 0.3)
-
-
-def test_sleep_gives_the_memory_back_and_rows_go_on() -> None:
-    model, ids = make(), prompt(30)
-    engine = eight(model)
-    first = ask(engine, [ids], GREEDY)
-    engine.submit([Request(1, ids, Sampling(max_tokens=20), seed=4, sequence=1)])
-    engine._step()
-    engine.sleep()
-    assert engine._runner._cache is None  # type: ignore[attr-defined]
-    assert len(drain(engine)[1].token_ids) == 20
-    assert ask(engine, [ids], GREEDY)[0].token_ids == first[0].token_ids
 
 
 def test_a_fault_is_noticed_and_does_not_reach_the_rows_after_it() -> None:

@@ -1,5 +1,5 @@
 """The GPU kernels in Triton's interpreter, at small sizes: each does what its plain definition does. On a GPU,
-tests/gpu/test_native_gpu.py and benchmarks/engine_steps.py run them for real."""
+tests/gpu/test_native_gpu.py and benchmarks/engine.py run them for real."""
 
 from __future__ import annotations
 
@@ -240,15 +240,15 @@ def test_logits_that_are_not_numbers_give_a_logprob_that_is_not_finite(top_p: fl
 
 
 def paged_case(splits_lengths: list[int]) -> tuple[torch.Tensor, torch.Tensor, Tables, torch.Tensor]:
-    """Lanes with so many tokens in pages of 16: queries and new keys and values, the cache, the tables, positions."""
-    lanes, shape, page = len(splits_lengths), Shape(), 16
+    """Sequences with so many tokens in pages of 16: queries and new keys and values, the cache, the tables, positions."""
+    seqs, shape, page = len(splits_lengths), Shape(), 16
     pages = -(-max(splits_lengths) // page)
-    table = torch.randperm(lanes * pages, generator=torch.Generator().manual_seed(5)).view(lanes, pages).int()
-    cache = random(2, lanes * pages, shape.kv_heads, page, shape.head_dim, seed=3)
+    table = torch.randperm(seqs * pages, generator=torch.Generator().manual_seed(5)).view(seqs, pages).int()
+    cache = random(2, seqs * pages, shape.kv_heads, page, shape.head_dim, seed=3)
     angles = torch.arange(max(splits_lengths) + 1)[:, None] * torch.tensor([1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003])
     cos, sin = (torch.cat([angles.cos()] * 2, -1),), (torch.cat([-angles.sin(), angles.sin()], -1),)
-    tables = Tables(cos, sin, table, torch.zeros(lanes), torch.zeros(lanes, 3), torch.zeros(lanes, 3))
-    qkv = random(lanes, (shape.heads + 2 * shape.kv_heads) * shape.head_dim, seed=4)
+    tables = Tables(cos, sin, table, torch.zeros(seqs), torch.zeros(seqs, 3), torch.zeros(seqs, 3))
+    qkv = random(seqs, (shape.heads + 2 * shape.kv_heads) * shape.head_dim, seed=4)
     return qkv, cache, tables, torch.tensor(splits_lengths).int() - 1
 
 
@@ -267,7 +267,7 @@ def in_8_bits(cache: torch.Tensor) -> torch.Tensor:
 def test_split_sequences_attend_as_whole_ones(monkeypatch: pytest.MonkeyPatch, in_parts: bool, kind: str) -> None:
     from turnwise.kernels import attend
 
-    monkeypatch.setattr(attend, "splits_for", lambda lanes, kv_heads: 4)
+    monkeypatch.setattr(attend, "splits_for", lambda seqs, kv_heads: 4)
     qkv, cache, tables, positions = paged_case([1, 17, 60])
     slots = torch.arange(3).int()
     layer = Layer(shift=random(64, 2, 16, seed=8) * 3 if "relative" in kind else None)
@@ -294,7 +294,7 @@ def test_lots_after_a_rows_end_are_not_read(monkeypatch: pytest.MonkeyPatch, lot
         last, used = int(tables.pages[row, (length - 1) // 16]), -(-((length - 1) % 16 + 1) // lot) * lot
         # a block begins with its tokens' numbers; scales, if there are any, follow
         other[:, last].flatten(2)[..., used * size : 16 * size] = 127 if kind == "8bit" else torch.nan
-    monkeypatch.setattr(attend, "splits_for", lambda lanes, kv_heads: 2)
+    monkeypatch.setattr(attend, "splits_for", lambda seqs, kv_heads: 2)
     expected = attend.attend_singles(qkv, cache, Layer(), tables, slots, positions, Shape())
     monkeypatch.setattr(attend, "LOT", lot)
     found = attend.attend_singles(qkv, other, Layer(), tables, slots, positions, Shape())
@@ -330,7 +330,7 @@ def test_prompts_write_and_read_a_cache_in_8_bits(monkeypatch: pytest.MonkeyPatc
     rotate(turned, other, layer, tables, slots, positions, Shape())
     assert same(cache, other) and (qkv[:, :64] - turned[:, :64]).abs().max() < 1e-5
     found = attend.attend_prompts(qkv, cache, layer, tables.pages, blocks, 16, Shape())
-    for rows in (8, 4):  # as on a GPU whose multiprocessors have less memory: a program takes a half or a quarter of a block
+    for rows in (8, 4):  # as on a GPU whose SMs have less memory: a program takes a half or a quarter of a block
         monkeypatch.setattr(attend, "rows_of", lambda *_, rows=rows: (rows, 2))
         pieces = attend.attend_prompts(qkv, cache, layer, tables.pages, blocks, 16, Shape())
         assert (found - pieces).abs().max() < 1e-6

@@ -131,21 +131,8 @@ def test_a_product_is_that_of_the_unpacked_weights(dtype: torch.dtype, rows: int
         assert close(found, expected, added)
 
 
-@needs_library
-@pytest.mark.parametrize("kind", ["nf4", "fp4"])
-@pytest.mark.parametrize("nested", [False, True])
-def test_a_product_is_that_of_weights_which_bitsandbytes_has_packed(kind: str, nested: bool) -> None:
-    from turnwise.kernels.product_4bit import packed_product
-
-    bits: Any = pytest.importorskip("bitsandbytes").functional
-    codes, state = bits.quantize_4bit(random(96, 256).bfloat16(), blocksize=64, compress_statistics=nested, quant_type=kind)
-    x = random(5, 256, seed=1).bfloat16()
-    found = packed_product(x, [SimpleNamespace(data=codes, quant_state=state)], None)
-    assert found is not None and close(found, (x.float() @ bits.dequantize_4bit(codes, state).float().t()).bfloat16())
-
-
 def test_a_kernel_that_cannot_be_compiled_is_said_once_and_left_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    from turnwise.engines.native import packed_product as module
+    from turnwise.kernels import product_4bit as module
 
     tried: list[int] = []
 

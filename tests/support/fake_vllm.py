@@ -9,19 +9,12 @@ import math
 import os
 import sys
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from enum import Enum
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
-from fake_vllm_transfers import (
-    Factory,
-    WeightTransferEngine,
-    finalize_layerwise_reload,
-    initialize_layerwise_reload,
-    ipc_transfer,
-)
 from transformers import AutoConfig, AutoModelForCausalLM
 
 BLOCK = 4
@@ -116,11 +109,75 @@ class State:
         return self.prompt + self.drawn + [frame.token for frame in self.frames]
 
 
+class WeightTransferEngine:
+    """The base class of a worker's transfer."""
+
+    init_info_cls: Any
+    update_info_cls: Any
+
+    def __init__(self, config: Any, vllm_config: Any, device: Any, model: Any):
+        self.config, self.device, self.model, self.model_config = config, device, model, vllm_config.model_config
+
+    def parse_init_info(self, given: dict[str, Any]) -> Any:
+        return self.init_info_cls(**given)
+
+    def update_weights(self, given: dict[str, Any]) -> None:
+        self.receive_weights(self.update_info_cls(**given))
+
+    def receive_weights(self, info: Any) -> None:
+        raise NotImplementedError
+
+
+def initialize_layerwise_reload(model: Any) -> None:
+    model.half_loaded = True
+
+
+def finalize_layerwise_reload(model: Any, config: Any) -> None:
+    model.half_loaded = False
+
+
+def ipc_transfer(number: tuple[int, int]) -> type:
+    """The ipc transfer of a release: where `packed` belongs has changed."""
+    update: list[Any] = [(name, list) for name in ("names", "dtype_names", "shapes", "ipc_handles")]
+    packed = [("packed", bool, False)]
+
+    class IPCWeightTransferEngine(WeightTransferEngine):
+        init_info_cls = make_dataclass("Init", packed if number >= (0, 27) else [])
+        update_info_cls = make_dataclass("Update", update + (packed if number < (0, 27) else []))
+
+        def init_transfer_engine(self, info: Any) -> None:
+            self.info = info
+
+        def start_weight_update(self) -> None:
+            initialize_layerwise_reload(self.model)
+
+        def finish_weight_update(self) -> None:
+            finalize_layerwise_reload(self.model, self.model_config)
+
+        def receive_weights(self, info: Any) -> None:
+            assert len(info.names) == len(info.dtype_names) == len(info.shapes) == len(info.ipc_handles)
+            self.model.load_weights([(name, handle["gpu-0"][0]) for name, handle in zip(info.names, info.ipc_handles, strict=True)])
+
+    return IPCWeightTransferEngine
+
+
+class Factory:
+    """The registry of a worker's transfers."""
+
+    _registry: ClassVar[dict[str, Any]] = {}
+
+    @classmethod
+    def register_engine(cls, name: str, made: type) -> None:
+        if name in cls._registry:
+            raise ValueError(f"Weight transfer engine '{name}' is already registered.")
+        cls._registry[name] = lambda: made
+
+
 class Worker:
     """The one worker: its model, and the state of a round."""
 
-    def __init__(self, args: EngineArgs, registry: dict[str, Any], number: tuple[int, int], calls: list[Any]):
-        self.calls, self.number, self.active = calls, number, False
+    def __init__(self, args: EngineArgs, registry: dict[str, Any]):
+        self.active = False
         torch.manual_seed(1234)
         self.model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(args.model)).to(getattr(torch, args.dtype)).eval()
         self.model.half_loaded = False
@@ -171,13 +228,12 @@ class LLMEngine:
     seed and position."""
 
     made: ClassVar[list[LLMEngine]] = []
-    number: tuple[int, int] = (0, 26)
     registry: ClassVar[dict[str, Any]] = {}
     ahead: ClassVar[int] = 2  # steps in the queue; 1: without asynchronous scheduling
 
     def __init__(self, args: EngineArgs):
         self.args, self.calls = args, []
-        self.worker = Worker(args, self.registry, self.number, self.calls)
+        self.worker = Worker(args, self.registry)
         self.output_processor = SimpleNamespace(request_states={})
         self.queue: deque[list[tuple[str, Frame]]] | None = deque() if self.ahead > 1 else None
         core = SimpleNamespace(batch_queue=self.queue)
@@ -342,7 +398,7 @@ def install(monkeypatch: Any, version: str = "0.26.0", gpus: int = 1) -> type[LL
     """Put the modules of this release where Python finds them; returns the engine's class, whose `made` lists the engines."""
     number = (int(version.split(".")[0]), int(version.split(".")[1]))
     factory = type("Factory", (Factory,), {"_registry": {"ipc": lambda: ipc_transfer(number)}})
-    engine = type("LLMEngine", (LLMEngine,), {"number": number, "registry": factory._registry})
+    engine = type("LLMEngine", (LLMEngine,), {"registry": factory._registry})
     LLMEngine.made = []
     names = "vllm.distributed.weight_transfer"
     modules: dict[str, dict[str, Any]] = {

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import gelu, linear, rms_norm, silu
 
 from turnwise.engines.fourbit import dense
+from turnwise.engines.native import NativeEngine
 from turnwise.kernels.cache_8bit import views
 from turnwise.kernels.sample import Columns, sample
 
@@ -108,8 +109,8 @@ def attend_singles(
     if qkv.dim() == 3:
         qkv = qkv.sum(0).to(tables.cos[0].dtype)
     rotate(qkv, cache, layer, tables, slots, positions, shape)
-    queries, lanes = qkv[:, : shape.heads * shape.head_dim], zip(slots.tolist(), positions.tolist(), strict=True)
-    rows = [_attend(queries[n : n + 1], cache, layer, tables.pages[slot], place, shape) for n, (slot, place) in enumerate(lanes)]
+    queries, seqs = qkv[:, : shape.heads * shape.head_dim], zip(slots.tolist(), positions.tolist(), strict=True)
+    rows = [_attend(queries[n : n + 1], cache, layer, tables.pages[slot], place, shape) for n, (slot, place) in enumerate(seqs)]
     return torch.cat(rows)
 
 
@@ -201,3 +202,14 @@ def paged_runner(monkeypatch: pytest.MonkeyPatch) -> Any:
         importlib.import_module(name)
         monkeypatch.setitem(sys.modules, name, sys.modules.pop(name))  # removed again after the test
     return sys.modules[names[-1]]
+
+
+def paged_engine(monkeypatch: pytest.MonkeyPatch, model: Any, pages: int = 40, size: int = 16, **settings: Any) -> NativeEngine:
+    """An engine as on a GPU, with so many pages of so many tokens."""
+    gpu = paged_runner(monkeypatch)
+
+    def made(weights: Any, slots: int, longest: int, memory: Any, graphs: bool, kind: str) -> Any:
+        return gpu.GpuRunner(weights, slots, longest, pages, size, False, kind=kind)
+
+    monkeypatch.setattr("turnwise.engines.native.engine.make_runner", made)
+    return NativeEngine(model, **settings)

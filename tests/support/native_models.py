@@ -7,33 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    Gemma3ForCausalLM,
-    Gemma3TextConfig,
-    LlamaConfig,
-    LlamaForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
-    SmolLM3Config,
-    SmolLM3ForCausalLM,
-)
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from turnwise.engines.base import Engine, Finish, Request, Response, Sampling
 from turnwise.engines.native import NativeEngine
 from turnwise.engines.native.weights import Linear
 
-CLASSES = {
-    "llama": (LlamaConfig, LlamaForCausalLM),
-    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
-    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
-    "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
-    "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM),
-    "smollm3": (SmolLM3Config, SmolLM3ForCausalLM),
-}
 YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64, "rope_theta": 10000.0}
 SCALED_YARN = YARN | {"mscale": 0.8, "mscale_all_dim": 0.5, "beta_fast": 20, "beta_slow": 2, "truncate": False}
 LLAMA3 = {
@@ -74,8 +53,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3-moe, normed and tied": ("qwen3_moe", MOE | {"norm_topk_prob": True, "tie_word_embeddings": True, "head_dim": 16}),
     "qwen3-moe, a dense layer": ("qwen3_moe", MOE | {"mlp_only_layers": [0]}),
     "qwen3-moe, every other layer": ("qwen3_moe", MOE | {"num_hidden_layers": 3, "decoder_sparse_step": 2, "num_experts_per_tok": 1}),
-    "gemma3": ("gemma3", GEMMA | {"rope_parameters": BASES}),
-    "gemma3, untied and capped": ("gemma3", GEMMA | {"tie_word_embeddings": False, "final_logit_softcapping": 3.0, "head_dim": 16}),
+    "gemma3": ("gemma3_text", GEMMA | {"rope_parameters": BASES}),
+    "gemma3, untied and capped": ("gemma3_text", GEMMA | {"tie_word_embeddings": False, "final_logit_softcapping": 3.0, "head_dim": 16}),
     "smollm3": ("smollm3", NOPE),
     "smollm3, windows": ("smollm3", NOPE | {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}),
     "biases of smollm3": ("smollm3", NOPE | {"attention_bias": True, "mlp_bias": True}),
@@ -83,31 +62,25 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 FAMILIES = ("llama3 rope", "qwen2", "qwen3", "qwen3-moe", "gemma3", "smollm3")  # one variant of each
 WORDS = 97
+SIZES = {
+    "vocab_size": WORDS,
+    "hidden_size": 64,
+    "intermediate_size": 112,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.15,
+    "eos_token_id": None,
+    "bos_token_id": None,
+}
 
 
 def make(variant: str = "qwen2", seed: int = 0, **changes: Any) -> Any:
     """A random model with weights large enough that its tokens differ."""
     family, settings = VARIANTS[variant]
-    config, model = CLASSES[family]
     torch.manual_seed(seed)
-    made = model(
-        config(
-            **{
-                "vocab_size": WORDS,
-                "hidden_size": 64,
-                "intermediate_size": 112,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 4,
-                "num_key_value_heads": 2,
-                "max_position_embeddings": 256,
-                "initializer_range": 0.15,
-                "eos_token_id": None,
-                "bos_token_id": None,
-                **settings,
-                **changes,
-            }
-        )
-    ).eval()
+    made = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **{**SIZES, **settings, **changes})).eval()
     for name, parameter in made.named_parameters():  # norms and biases that are ones and zeros would hide mistakes
         if "norm" in name or "bias" in name:
             torch.nn.init.normal_(parameter, 1.0 if "norm" in name else 0.0, 0.2)

@@ -26,9 +26,8 @@ from turnwise.collect.rewards import BadReward, Rewards
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Stop, Trajectory
 from turnwise.engines.base import Engine, Sampling
-from turnwise.engines.serve.calls import Recorder
+from turnwise.engines.serve.calls import Limits, Recorder
 from turnwise.engines.serve.endpoint import Endpoint
-from turnwise.engines.serve.limits import Limits
 from turnwise.envs.blame import one_line, own_lines
 from turnwise.envs.pool import EnvResult, Fault
 from turnwise.envs.program.client import Client, Outcome

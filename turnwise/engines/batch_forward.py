@@ -12,8 +12,9 @@ from transformers.cache_utils import CacheLayerMixin, DynamicCache, DynamicLayer
 
 from turnwise.agent.vision import Vision
 from turnwise.data.images import Picture
-from turnwise.engines.module import evaluating, forward_parameters
+from turnwise.engines.module import evaluating, forward_parameters, inner_model
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.prefix import common_length
 from turnwise.util.rotary import Stretching
 
 ADVICE = "Use another model, or the vLLM engine (engine.name=vllm) if vLLM serves it"
@@ -66,8 +67,7 @@ class BatchForward:
     def look(self, ids: list[list[int]], images: list[Sequence[Picture]]) -> tuple[Tensor, BatchCache, list[int]]:
         """The same for whole rows with images; also how far the positions after the images are from the count of tokens."""
         assert self.vision is not None
-        inner = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
-        inputs, shifts = self.vision.inputs(inner, ids, images)
+        inputs, shifts = self.vision.inputs(inner_model(self.model), ids, images)
         self.stretching.reset()
         output = self.model(**inputs, use_cache=True, **({"logits_to_keep": 1} if "logits_to_keep" in self._takes else {}))
         cache = BatchCache(output.past_key_values, [0] * len(ids), 0)
@@ -85,7 +85,7 @@ def check_batches(model: Any) -> None:
     try:
         with evaluating(model), torch.no_grad():
             first, cache = forward.read(rows, None)
-            found = torch.stack([first, forward.read([[more]] * 2, cache)[0]], dim=1)
+            together = torch.stack([first, forward.read([[more]] * 2, cache)[0]], dim=1)
             alone = [model(input_ids=torch.tensor([[*row, more]], device=forward.device), use_cache=False).logits[0, -2:] for row in rows]
     except (TurnwiseError, MemoryError, torch.OutOfMemoryError):
         raise
@@ -95,7 +95,7 @@ def check_batches(model: Any) -> None:
     wanted = torch.stack(alone)
     if not wanted.isfinite().all():
         return  # diverged weights, which are reported as what they are
-    gap = ((found - wanted).abs().max() / wanted.abs().max()).item()
+    gap = ((together - wanted).abs().max() / wanted.abs().max()).item()
     if not gap <= LARGEST_NOISE:
         raise TurnwiseError(
             f"engine: the logits of {type(model).__name__} differ by {gap:.2g} if prompts of two lengths are read together and continued "
@@ -116,13 +116,7 @@ class Prefix:
     def common(self, ids: Sequence[int]) -> int:
         """How many tokens `ids` has in common with this prefix, at most all but its last one, which must be computed to draw the next
         one."""
-        limit = min(len(self.ids), len(ids) - 1)
-        if list(self.ids[:limit]) == list(ids[:limit]):
-            return limit
-        for place in range(limit):
-            if self.ids[place] != ids[place]:
-                return place
-        return limit
+        return common_length(list(self.ids), list(ids[:-1]))
 
 
 class StateCache(DynamicCache):  # type: ignore[misc]
@@ -249,12 +243,12 @@ def _cut_left(cache: Any, columns: int) -> None:
     for layer in _layers(cache):
         if not layer.is_initialized:
             continue
-        kept = layer.get_seq_length() - columns
+        staying = layer.get_seq_length() - columns
         if isinstance(layer, DynamicSlidingWindowLayer):
-            layer.cumulative_length = kept
-            kept = min(kept, layer.sliding_window - 1)
-        layer.keys = layer.keys[:, :, layer.keys.shape[COLUMNS] - kept :]
-        layer.values = layer.values[:, :, layer.values.shape[COLUMNS] - kept :]
+            layer.cumulative_length = staying
+            staying = min(staying, layer.sliding_window - 1)
+        layer.keys = layer.keys[:, :, layer.keys.shape[COLUMNS] - staying :]
+        layer.values = layer.values[:, :, layer.values.shape[COLUMNS] - staying :]
 
 
 def _stack(first: Tensor, second: Tensor) -> Tensor:

@@ -23,9 +23,22 @@ def longest(model: Any, given: int | None) -> int:
     return int(made_for)
 
 
+def inner_model(model: Any) -> Any:
+    """The model inside its adapters."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def active_adapters(layer: Any) -> list[tuple[Tensor, Tensor, float]]:
+    """The LoRA factors that are active on a layer now, [rank, in] and [out, rank], with their scale."""
+    if not hasattr(layer, "lora_A") or layer.merged or layer.disable_adapters:
+        return []
+    names = [name for name in layer.active_adapters if name in layer.lora_A]
+    return [(layer.lora_A[name].weight, layer.lora_B[name].weight, float(layer.scaling[name])) for name in names]
+
+
 def forward_parameters(model: Any) -> frozenset[str]:
     """The names that the model's forward takes; for a wrapped model (LoRA), those of the inner one."""
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    inner = inner_model(model)
     if reason := lacks_cache(type(inner)):
         raise TurnwiseError(f"engine: {reason}")
     return frozenset(inspect.signature(inner.forward).parameters)
@@ -57,17 +70,17 @@ def evaluating(model: Any) -> Iterator[None]:
 def load_weights(model: Any, weights: Mapping[str, Tensor]) -> None:
     """Copy weights into a model in place, by the names of its state. Weights that are tied to others may be missing. Nothing is changed
     if a name or a shape is wrong."""
-    own = model.state_dict()
-    if unknown := [name for name in weights if name not in own]:
+    state = model.state_dict()
+    if unknown := [name for name in weights if name not in state]:
         raise TurnwiseError(f"engine: the model has no weights {', '.join(unknown[:3])!r} ({len(unknown)} of {len(weights)} are unknown)")
-    given = {own[name].data_ptr() for name in weights}
-    if missing := [name for name, tensor in own.items() if name not in weights and tensor.data_ptr() not in given]:
+    written = {state[name].data_ptr() for name in weights}
+    if missing := [name for name, tensor in state.items() if name not in weights and tensor.data_ptr() not in written]:
         raise TurnwiseError(f"engine: {len(missing)} of the model's weights are missing in what was published, among them {missing[0]!r}")
     for name, tensor in weights.items():
-        if tensor.shape != own[name].shape:
+        if tensor.shape != state[name].shape:
             raise TurnwiseError(
-                f"engine: {name!r} has the shape {tuple(own[name].shape)} in the model, and {tuple(tensor.shape)} was published"
+                f"engine: {name!r} has the shape {tuple(state[name].shape)} in the model, and {tuple(tensor.shape)} was published"
             )
     with torch.no_grad():
         for name, tensor in weights.items():
-            own[name].copy_(tensor)
+            state[name].copy_(tensor)

@@ -25,9 +25,8 @@ from typing import Any, Literal
 
 from turnwise.agent.control import Control
 from turnwise.engines.base import Finish, Request, Response
-from turnwise.engines.built_in import OpenAI
-from turnwise.engines.registry import register
-from turnwise.engines.reports import read_report, refuse, report_columns
+from turnwise.engines.registry import OpenAI, register
+from turnwise.engines.reports import refuse
 from turnwise.util.control_strings import each_text, unbordered
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.secret import redact
@@ -105,7 +104,6 @@ class OpenAIEngine(OpenAI):
         self._threads: list[threading.Thread] = []
         self._closed = threading.Event()
         self._pending = 0
-        self.reports = ("top_logprobs",)
         self._chance = random.Random()  # a separate one: waiting must not disturb a generator that results depend on
 
     @property
@@ -131,27 +129,21 @@ class OpenAIEngine(OpenAI):
         if not self._pending:
             return []
         try:
-            found = [self._answered.get(timeout=None if wait else STEP_SECONDS)]
+            responses = [self._answered.get(timeout=None if wait else STEP_SECONDS)]
         except Empty:
             return []
         while True:
             try:
-                found.append(self._answered.get_nowait())
+                responses.append(self._answered.get_nowait())
             except Empty:
-                self._pending -= len(found)
-                return found
-
-    def release(self, sequence: int) -> None:
-        """Nothing is kept here; the server has its own cache."""
+                self._pending -= len(responses)
+                return responses
 
     def publish(self, version: int, weights: Mapping[str, Any] | None = None) -> None:
         raise TurnwiseError(
             f"the server {redact(self.server.url)!r} has its own weights, which cannot be replaced from here: train with an engine in "
             "this process (engine.name native or transformers)"
         )
-
-    def refresh(self) -> None:
-        """The weights are the server's."""
 
     def close(self) -> None:
         """Abandon what is under way. A second call does nothing."""
@@ -231,11 +223,8 @@ class OpenAIEngine(OpenAI):
             body["min_p"] = sampling.min_p
         if sampling.stop:
             body["stop"] = list(sampling.stop)
-        top = most_logprobs(sampling.report)
-        if self.server.logprobs or top:
-            body["logprobs"] = True if form == "chat" else max(top, 1)
-        if top and form == "chat":
-            body["top_logprobs"] = top
+        if self.server.logprobs:
+            body["logprobs"] = True if form == "chat" else 1
         body |= self.server.extra
         return form == "chat", {name: value for name, value in body.items() if name not in self.server.omit}
 
@@ -255,9 +244,8 @@ class OpenAIEngine(OpenAI):
         if not (isinstance(ids, list) and all(isinstance(token, int) for token in ids)):
             ids = self._control.encode_response(text) if self._control is not None else []
         finish = Finish.LENGTH if reason == "length" else Finish.STOP
-        logprobs, message = _logprobs(choice, len(ids)), "" if reason in ("stop", "length") else str(reason)
-        reports = _reports(choice, len(ids), request.sampling.report)
-        return Response(request.key, tuple(ids), logprobs, finish, message, text, reports)
+        message = "" if reason in ("stop", "length") else str(reason)
+        return Response(request.key, tuple(ids), _logprobs(choice, len(ids)), finish, message, text)
 
 
 def _tool_calls(message: Mapping[str, Any]) -> str:
@@ -269,45 +257,14 @@ def _tool_calls(message: Mapping[str, Any]) -> str:
     return text
 
 
-def most_logprobs(reports: Sequence[str]) -> int:
-    """How many of the most likely tokens must be asked for."""
-    return max((read_report(name).count for name in reports), default=0)
-
-
-def _reports(choice: Mapping[str, Any], n: int, reports: Sequence[str]) -> dict[str, tuple[float, ...]]:
-    """The log-probs of the most likely tokens; a failure if they were asked for and the server did not give them for every token."""
-    wanted = most_logprobs(reports)
-    if not wanted:
-        return {}
-    given = choice.get("logprobs")
-    rows = given.get("top_logprobs") or given.get("content") if isinstance(given, dict) else None
-    rows = rows if isinstance(rows, list) else []
-    found = [sorted(_row(row), reverse=True)[:wanted] for row in rows]
-    if len(found) != n or any(len(row) < wanted for row in found):
-        fewest = min(map(len, found), default=0)
-        raise Failure(
-            f"the {wanted} most likely tokens were asked for at {n} places (report {', '.join(reports)}), "
-            f"and the server gave {fewest} at {len(found)}"
-        )
-    columns = report_columns(reports)
-    return {column: tuple(row[place] for row in found) for place, column in enumerate(columns)}
-
-
-def _row(entry: Any) -> list[float]:
-    """The log-probs of one token's alternatives: {token: log-prob} of a completion, [{token, logprob}] of a chat."""
-    if isinstance(entry, dict) and isinstance(entry.get("top_logprobs"), list):
-        return [float(other["logprob"]) for other in entry["top_logprobs"]]
-    return [float(value) for value in entry.values() if isinstance(value, (int, float))] if isinstance(entry, dict) else []
-
-
 def _logprobs(choice: Mapping[str, Any], n: int) -> tuple[float, ...]:
     """The log-probs that the server gave, if there is one per token."""
-    given = choice.get("logprobs")
-    if not isinstance(given, dict):
+    scores = choice.get("logprobs")
+    if not isinstance(scores, dict):
         return ()
-    found = given.get("token_logprobs")
-    if found is None and isinstance(given.get("content"), list):
-        found = [entry.get("logprob") for entry in given["content"] if isinstance(entry, dict)]
-    if isinstance(found, list) and len(found) == n and all(isinstance(value, (int, float)) for value in found):
-        return tuple(float(value) for value in found)
+    logprobs = scores.get("token_logprobs")
+    if logprobs is None and isinstance(scores.get("content"), list):
+        logprobs = [entry.get("logprob") for entry in scores["content"] if isinstance(entry, dict)]
+    if isinstance(logprobs, list) and len(logprobs) == n and all(isinstance(value, (int, float)) for value in logprobs):
+        return tuple(float(value) for value in logprobs)
     return ()

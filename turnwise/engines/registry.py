@@ -20,11 +20,72 @@ from typing import Any
 from turnwise.config.kinds import ENGINE
 from turnwise.config.options import Entry, Registry
 from turnwise.config.references import is_reference
-from turnwise.engines.base import Engine
-from turnwise.engines.built_in import BUILT_IN, NotImported
+from turnwise.engines.base import CacheKind, Engine, StopRules
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 GIVEN = ("stop_token_ids", "vision")  # given by the run, not options of a recipe
+
+# What the engines of Turnwise declare, side by side. The classes that compute derive from these. No torch is imported here, so that a
+# recipe is checked at once.
+
+
+class Native(Engine):
+    """`engines/native/engine.py`."""
+
+    sleeps = True
+    past_key_values = True
+    cache_kind: CacheKind = "sized"
+    fallback = "transformers"
+    former_options: Mapping[str, str] = {"switches": "the engine does what is fastest on its GPU; engine.options.graphs is left"}
+
+    @staticmethod
+    def approximates(options: Mapping[str, Any]) -> str:
+        return "engine.options.cache_dtype=8bit" if options.get("cache_dtype") == "8bit" else ""
+
+
+class Transformers(Engine):
+    """`engines/transformers.py`."""
+
+    images = True
+    past_key_values = True
+
+
+class Vllm(Engine):
+    """`engines/vllm/engine.py`."""
+
+    shares_weights = False
+    several_gpus = True
+    packages = ("vllm",)
+    cache_kind: CacheKind = "reserved"
+    stop_rules: StopRules = "costly"
+    former_options: Mapping[str, str] = {
+        "transfer": "weights reach one GPU inside this process, and several (tensor_parallel) through CUDA's handles",
+        "update": "responses under way stay in vLLM while weights are replaced; engine.options.keep_cache is left",
+    }
+
+
+class OpenAI(Engine):
+    """`engines/openai.py`."""
+
+    in_process = False
+    shares_weights = False
+    trains = False
+    stop_rules: StopRules = "none"
+    version = -1  # the weights of a server have no known version
+
+
+class NotImported(Engine):
+    """An engine in code of the user's own that is not imported yet: nothing is assumed of it."""
+
+    shares_weights = False
+
+
+BUILT_IN: Mapping[str, type[Engine]] = {
+    "native": Native,  # type: ignore[type-abstract]
+    "transformers": Transformers,  # type: ignore[type-abstract]
+    "vllm": Vllm,  # type: ignore[type-abstract]
+    "openai": OpenAI,  # type: ignore[type-abstract]
+}
 
 
 def _load() -> None:
@@ -59,16 +120,16 @@ def engine_class(entry: Entry[Callable[..., Any]]) -> type[Engine]:
 
 def checked(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of an engine in a recipe (`engine.options`), checked by its signature."""
-    entry, found = engines[name], dict(options)
-    known = {key: option for key, option in entry.options.items() if key not in GIVEN}
+    entry, values = engines[name], dict(options)
+    known_options = {key: option for key, option in entry.options.items() if key not in GIVEN}
     for key, value in options.items():
-        if key in known:
-            found[key] = known[key].check(value, f"engine.options of {name}")
+        if key in known_options:
+            values[key] = known_options[key].check(value, f"engine.options of {name}")
         elif key in (former := engine_class(entry).former_options):
             raise TurnwiseError(f"engine.options of {name}: there is no option {key!r} any more: {former[key]}")
         elif not entry.open:
-            raise unknown_name(f"option of the {name} engine (engine.options):", key, known)
-    return found
+            raise unknown_name(f"option of the {name} engine (engine.options):", key, known_options)
+    return values
 
 
 def make(entry: Entry[Callable[..., Any]], *parts: Any, given: Mapping[str, Any], options: Mapping[str, Any]) -> Engine:

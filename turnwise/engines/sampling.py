@@ -12,7 +12,7 @@ from turnwise.engines.reports import read_report, report_columns
 from turnwise.kernels.sample import Columns, Sampled, sample, signed
 from turnwise.util.errors import TurnwiseError
 
-__all__ = ["Columns", "Noted", "Sampled", "draw", "frozen", "measure", "reports_of", "sample", "signed"]
+__all__ = ["Columns", "Noted", "Sampled", "draw", "measure", "reports_of", "sample", "signed"]
 draw = sample  # the former name, which engines of users' own may import
 
 
@@ -24,19 +24,19 @@ def reports_of(samplings: Iterable[Sampling]) -> tuple[str, ...]:
 def measure(logits: Tensor, temperature: Tensor, reports: Sequence[str]) -> Tensor:
     """What is reported about the next token of every row of `logits` [rows, vocabulary]: float64 [rows, columns of the reports]."""
     logprobs = torch.log_softmax(logits.float() / temperature.float()[:, None], dim=-1)
-    asked = [read_report(name) for name in reports]
-    most = max((report.count for report in asked), default=0)
+    wanted = [read_report(name) for name in reports]
+    most = max((report.count for report in wanted), default=0)
     top = logprobs.topk(min(most, logprobs.shape[-1]), dim=-1) if most else None
     columns: dict[str, Tensor] = {}
-    for report in asked:
+    for report in wanted:
         if report.kind == "entropy":
             columns["entropy"] = torch.special.entr(logprobs.exp()).sum(-1, dtype=torch.float64)
             continue
         assert top is not None
         if report.count > logprobs.shape[-1]:
             raise TurnwiseError(f"sampling: {report.count} most likely tokens were asked for, and the model has {logprobs.shape[-1]}")
-        found = top.values if report.kind == "top_logprobs" else top.indices
-        columns |= {name: found[:, place].double() for place, name in enumerate(report.columns)}
+        numbers = top.values if report.kind == "top_logprobs" else top.indices
+        columns |= {name: numbers[:, place].double() for place, name in enumerate(report.columns)}
     return torch.stack(list(columns.values()), dim=1)
 
 
@@ -48,15 +48,10 @@ class Noted:
         self._values = values
         self._rows: list[list[float]] | None = None
 
-    def into(self, kept: dict[str, list[float]], row: int, reports: Sequence[str]) -> None:
+    def into(self, columns: dict[str, list[float]], row: int, reports: Sequence[str]) -> None:
         """Append the columns that a row asked for to what it has."""
         if self._rows is None:
             self._rows = self._values.tolist()
         values = dict(zip(self._columns, self._rows[row], strict=True))
         for column in report_columns(reports):
-            kept.setdefault(column, []).append(values[column])
-
-
-def frozen(kept: dict[str, list[float]]) -> dict[str, tuple[float, ...]]:
-    """A row's reports as a response carries them."""
-    return {column: tuple(values) for column, values in kept.items()}
+            columns.setdefault(column, []).append(values[column])

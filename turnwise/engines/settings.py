@@ -34,7 +34,7 @@ class Engine(Section):
     max_batch: int = Field(128, ge=1)
     """Maximum number of sequences generated in parallel."""
     sleep: bool = False
-    """With name=native on a GPU: release the cache memory while the weights are updated. Decode steps are then recorded again in every
+    """With name=native on a GPU: release the cache memory while the weights are updated. Decode steps are then captured again in every
     iteration, which takes time; turn it on if the update runs out of memory."""
     options: Options = {}
     """Further options of the engine: `turnwise algos engine NAME` and docs/engines.md explain them. A server's API key is read from the

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,12 +28,11 @@ from torch import Tensor
 from turnwise.agent.vision import Vision
 from turnwise.engines.base import Finish, Request, Response
 from turnwise.engines.batch_forward import BatchCache, BatchForward, Prefix, check_batches, from_prefixes
-from turnwise.engines.built_in import Transformers
 from turnwise.engines.module import evaluating, load_weights, longest
-from turnwise.engines.registry import register
+from turnwise.engines.registry import Transformers, register
 from turnwise.engines.reports import COLUMNS
-from turnwise.engines.sampling import Columns, Noted, frozen, measure, reports_of, sample
-from turnwise.engines.stopping import StopStrings, newest, stop_tokens, watch
+from turnwise.engines.sampling import Columns, Noted, measure, reports_of, sample
+from turnwise.engines.stopping import Running, need_tokenizer, stop_tokens, wrong_length, wrong_tokens
 from turnwise.util.errors import TurnwiseError
 
 SHORTEST_PREFIX = 8  # reusing fewer tokens saves less than the copying costs
@@ -41,21 +40,11 @@ GROW_AFTER = 16  # steps without a failure before the batch may double again
 NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 
-@dataclass(slots=True)
-class RunningRequest:
-    """A running request. `ids` are the prompt and what was sampled; `end` is their largest allowed number; `shift` is the difference
-    between the positions after its images and the count of its tokens."""
+@dataclass(slots=True, eq=False)
+class RunningRequest(Running):
+    """`shift` is the difference between the positions after its images and the count of its tokens."""
 
-    request: Request
-    ids: list[int]
-    end: int
-    stop: StopStrings | None
-    logprobs: list[float] = field(default_factory=list)
-    finished: bool = False
     shift: int = 0
-    reports: dict[str, list[float]] = field(default_factory=dict)
-    version: int = -1
-    rule: Callable[[int, Mapping[str, float]], bool] | None = None
 
 
 @register("transformers")
@@ -113,31 +102,14 @@ class TransformersEngine(Transformers):
         if self._closed:
             raise TurnwiseError("this engine is closed")
         for request in requests:
-            if request.sampling.stop and self.tokenizer is None:
-                raise TurnwiseError("engine: stop strings need a tokenizer: give one to TransformersEngine")
+            need_tokenizer(request, self.tokenizer, "TransformersEngine")
             if request.images and self.vision is None:
                 raise TurnwiseError("engine: this prompt shows images, and the engine has no processor: TransformersEngine(…, vision=…)")
-            if problem := self._problem(request.prompt_ids):
+            ids = [int(token) for token in request.prompt_ids]
+            if problem := wrong_length(ids, self.max_length) or wrong_tokens(ids, self.model.get_input_embeddings().weight.shape[0]):
                 self._done.append(Response(request.key, finish=Finish.REFUSED, message=problem))
-                continue
-            stop = StopStrings(self.tokenizer, request.sampling.stop) if request.sampling.stop else None
-            end = min(len(request.prompt_ids) + request.sampling.max_tokens, self.max_length)
-            row = RunningRequest(request, [int(token) for token in request.prompt_ids], end, stop)
-            row.rule = watch(request.sampling, self.tokenizer)
-            self._queue.append(row)
-
-    def _problem(self, prompt: Sequence[int]) -> str:
-        if not len(prompt):
-            return "the prompt is empty: it needs at least one token"
-        if len(prompt) >= self.max_length:
-            return (
-                f"the prompt has {len(prompt)} tokens, and prompt and response together may have {self.max_length}: "
-                "give a shorter prompt or a larger max_length"
-            )
-        known = self.model.get_input_embeddings().weight.shape[0]
-        if min(prompt) < 0 or max(prompt) >= known:
-            return f"the prompt has token ids from {min(prompt)} to {max(prompt)}, and the model knows 0 to {known - 1}: another tokenizer?"
-        return ""
+            else:
+                self._queue.append(RunningRequest.of(request, ids, self.max_length, self.tokenizer))
 
     def poll(self, wait: bool = True) -> list[Response]:
         if not self._done and (self._queue or self._rows):
@@ -154,15 +126,10 @@ class TransformersEngine(Transformers):
     def publish(self, version: int, weights: Mapping[str, Tensor] | None = None) -> None:
         if weights is not None:
             load_weights(self.model, weights)
-        self.refresh()
-        self.version = version
+        super().publish(version)
 
     def refresh(self) -> None:
         """Drop all that was computed. Rows in the middle of a response continue with the new weights."""
-        self.forget()
-
-    def forget(self) -> None:
-        """As if this engine were new."""
         self._kept.clear()
         self._put_back(self._stop_running())
         self._limit = self._ceiling = self.max_batch
@@ -220,10 +187,10 @@ class TransformersEngine(Transformers):
 
     def _common(self, row: RunningRequest) -> int:
         """How many tokens of this row are computed already."""
-        kept = self._kept.get(row.request.sequence) if not row.request.images else None
-        if kept is not None and self._batch.stretching.key(len(kept.ids)) != self._key(row):
-            kept = None
-        common = kept.common(row.ids) if kept is not None else 0
+        prefix = self._kept.get(row.request.sequence) if not row.request.images else None
+        if prefix is not None and self._batch.stretching.key(len(prefix.ids)) != self._key(row):
+            prefix = None
+        common = prefix.common(row.ids) if prefix is not None else 0
         return common if common >= SHORTEST_PREFIX else 0
 
     def _attempt(self, rows: list[RunningRequest]) -> None:
@@ -277,9 +244,9 @@ class TransformersEngine(Transformers):
             for row, shift in zip(rows, shifts, strict=True):
                 row.shift = shift
         else:
-            known = [self._common(row) for row in rows]
-            past = from_prefixes([self._kept[row.request.sequence] for row in rows], known) if known[0] else None
-            logits, cache = self._batch.read([row.ids[n:] for row, n in zip(rows, known, strict=True)], past)
+            reused = [self._common(row) for row in rows]
+            past = from_prefixes([self._kept[row.request.sequence] for row in rows], reused) if reused[0] else None
+            logits, cache = self._batch.read([row.ids[n:] for row, n in zip(rows, reused, strict=True)], past)
         columns = Columns.of([row.request.sampling for row in rows], [row.request.seed for row in rows], logits.device)
         staying, anew = self._draw(rows, logits, columns, cache)
         if self._narrow(cache, rows, staying):
@@ -287,7 +254,7 @@ class TransformersEngine(Transformers):
                 self._cache = cache
             else:
                 self._cache.join(cache)
-            self._rows += [rows[place] for place in staying]
+            self._rows += [rows[index] for index in staying]
             self._columns = None
         self._put_back(anew)
 
@@ -301,13 +268,13 @@ class TransformersEngine(Transformers):
             return
         self._stop_running()
         if self._narrow(cache, rows, staying):
-            self._rows, self._cache = [rows[place] for place in staying], cache
+            self._rows, self._cache = [rows[index] for index in staying], cache
         self._put_back(anew)
 
     def _narrow(self, cache: BatchCache, rows: list[RunningRequest], staying: list[int]) -> bool:
         """Keep the staying rows of the cache. False if none is left to continue with: all have left, or they must be recomputed."""
         if len(staying) < len(rows) and not cache.leaves:
-            self._put_back([rows[place] for place in staying])
+            self._put_back([rows[index] for index in staying])
             return False
         cache.select(staying)
         return bool(staying)
@@ -320,7 +287,7 @@ class TransformersEngine(Transformers):
         drawn = sample(logits, columns, position)
         reports = reports_of(row.request.sampling for row in rows)
         noted = Noted(reports, measure(logits, columns.temperature, reports)) if reports else None
-        for place, (row, token, logprob) in enumerate(zip(rows, drawn.tokens.tolist(), drawn.logprobs.tolist(), strict=True)):
+        for index, (row, token, logprob) in enumerate(zip(rows, drawn.tokens.tolist(), drawn.logprobs.tolist(), strict=True)):
             if not math.isfinite(logprob):
                 message = f"the model's logits after {len(row.ids)} tokens are not numbers: have its weights diverged?"
                 self._hand_out(row, Finish.FAULT, message)
@@ -330,31 +297,19 @@ class TransformersEngine(Transformers):
             row.ids.append(token)
             row.logprobs.append(logprob)
             if noted is not None:
-                noted.into(row.reports, place, row.request.sampling.report)
-            if finish := self._finish(row, token):
+                noted.into(row.reports, index, row.request.sampling.report)
+            if finish := row.ended(token, self.stop_token_ids):
                 self._hand_out(row, finish)
         if self._reuse and cache.plain:
-            for place, row in enumerate(rows):
-                if row.finished and not row.request.images and len(row.ids) > cache.lengths[place]:  # not a row whose logits were NaN
-                    self._keep(row, cache.prefix(place, row.ids))
-        staying = [place for place, row in enumerate(rows) if not row.finished and self._goes_on(row)]
+            for index, row in enumerate(rows):
+                if row.finished and not row.request.images and len(row.ids) > cache.lengths[index]:  # not a row whose logits were NaN
+                    self._keep(row, cache.prefix(index, row.ids))
+        staying = [index for index, row in enumerate(rows) if not row.finished and self._goes_on(row)]
         return staying, [row for row in rows if not row.finished and not self._goes_on(row)]
-
-    def _finish(self, row: RunningRequest, token: int) -> Finish | None:
-        if token in self.stop_token_ids or (row.stop is not None and row.stop.push(token)):
-            return Finish.STOP
-        if len(row.ids) >= row.end:
-            return Finish.LENGTH
-        return Finish.RULE if row.rule is not None and row.rule(token, newest(row.reports)) else None
 
     def _hand_out(self, row: RunningRequest, finish: Finish, message: str = "") -> None:
         row.finished = True
-        sampled = row.ids[len(row.ids) - len(row.logprobs) :]
-        self._done.append(
-            Response(
-                row.request.key, tuple(sampled), tuple(row.logprobs), finish, message, reports=frozen(row.reports), version=row.version
-            )
-        )
+        self._done.append(row.response(finish, message))
 
     def _keep(self, row: RunningRequest, prefix: Prefix) -> None:
         """Keep what a row computed until its trajectory continues or ends; if there are too many, the newest."""

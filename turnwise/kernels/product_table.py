@@ -23,31 +23,25 @@ class Blocks(NamedTuple):
 
 
 # The product after attention asks for no weights ahead: that makes a whole step slower.
-Lines = tuple[tuple[int, Blocks | None], ...]
+Lines = tuple[tuple[int, Blocks], ...]
 MEASURED: dict[tuple[str, int, int], Lines] = {  # by kind, inner size and outer size: up to so many rows, these blocks
     ("down", 8960, 1536): (
         (16, Blocks(16, 64, 128, 5, 4, 5, True, 1)),
         (32, Blocks(32, 32, 128, 5, 4, 5, True, 1)),
         (64, Blocks(64, 64, 128, 5, 4, 5, True, 1)),
         (128, Blocks(128, 64, 128, 5, 4, 4, True, 1)),  # alone as fast as the library; in a step, which it overlaps with, faster
-        (256, None),
-        (512, None),
     ),
     ("qkv", 1536, 2048): (
         (16, Blocks(16, 32, 128, 4, 4, 5, True, 1)),
         (32, Blocks(32, 32, 64, 4, 4, 5, True, 1)),
         (64, Blocks(64, 64, 128, 2, 4, 5, True, 1)),
         (128, Blocks(64, 32, 128, 1, 4, 6, True, 1)),
-        (256, None),
-        (512, None),
     ),
     ("out", 1536, 1536): (
         (16, Blocks(16, 64, 128, 4, 4, 6, False, 0)),
         (32, Blocks(32, 32, 128, 2, 4, 6, False, 0)),
         (64, Blocks(64, 32, 128, 2, 4, 5, True, 0)),
         (128, Blocks(64, 64, 128, 2, 4, 5, True, 0)),
-        (256, None),
-        (512, None),
     ),
     ("down", 4864, 896): (
         (16, Blocks(16, 32, 128, 4, 4, 6, False, 1)),
@@ -55,15 +49,12 @@ MEASURED: dict[tuple[str, int, int], Lines] = {  # by kind, inner size and outer
         (64, Blocks(64, 32, 128, 4, 4, 5, True, 1)),
         (128, Blocks(64, 64, 128, 4, 4, 5, True, 1)),
         (256, Blocks(128, 64, 64, 4, 4, 7, True, 1)),
-        (512, None),
     ),
     ("qkv", 896, 1152): (
         (16, Blocks(16, 32, 128, 2, 4, 6, False, 1)),
         (32, Blocks(32, 16, 128, 2, 4, 5, True, 1)),
         (64, Blocks(64, 16, 128, 3, 4, 5, True, 1)),
         (128, Blocks(64, 64, 64, 3, 4, 6, False, 1)),
-        (256, None),
-        (512, None),
     ),
     ("out", 896, 896): (
         (16, Blocks(16, 32, 128, 2, 4, 6, False, 0)),
@@ -142,7 +133,7 @@ def packed_blocks(rows: int, width: int, size: int, processors: int, generation:
     if generation < 8 or generation in NOT_PACKED:
         return None
     lines = (blocks for most, blocks in PACKED[generation == 9] if 1 < rows <= most)
-    blocks = next((blocks for blocks in lines if blocks is not None and width % blocks.part == 0), None)
+    blocks = next((blocks for blocks in lines if width % blocks.part == 0), None)
     if blocks is None:
         return None
     steps, tiles = width // blocks.part, -(-size // blocks.columns)

@@ -139,26 +139,26 @@ class CachePages:
 
     def match(self, ids: list[int], limit: int) -> Match:
         """The longest prefix of the first `limit` ids that is in memory."""
-        node, page, place = ROOT, -1, 0
+        node, page, start = ROOT, -1, 0
         pages: list[int] = []
         nodes: list[int] = []
         fresh = False
-        while place + self.grain <= limit:
-            found = self._nodes.get((node, tuple(ids[place : place + self.grain])))
-            if found is None:
+        while start + self.grain <= limit:
+            entry = self._nodes.get((node, tuple(ids[start : start + self.grain])))
+            if entry is None:
                 break
-            node, page = found
+            node, page = entry
             nodes.append(node)
-            place += self.grain
-            inside = (place - 1) % self.size + 1
+            start += self.grain
+            inside = (start - 1) % self.size + 1
             fresh |= self._fresh.get(page, self.size) < inside
             if inside == self.size:
                 pages.append(page)
-        inside = place % self.size
+        inside = start % self.size
         follower = self._after.get(node, -1)
         source = follower if follower >= 0 else page
         content = self._content[source] if source >= 0 else []
-        tail = common_length(ids[place:limit], content[inside : self.size]) if source >= 0 else 0
+        tail = common_length(ids[start:limit], content[inside : self.size]) if source >= 0 else 0
         if not inside and tail < SHORTEST_COPY:
             return Match(tuple(pages), nodes=tuple(nodes), fresh=False)
         fresh |= self._fresh.get(source, self.size) < inside + tail
@@ -183,13 +183,13 @@ class CachePages:
         node = chain.nodes[-1] if chain.nodes else ROOT
         page, inside = chain.pages[start // self.size], start % self.size
         self._follow(node, page, inside, grain)
-        known = self._nodes.get((node, grain))
-        if known is None:
+        entry = self._nodes.get((node, grain))
+        if entry is None:
             self._last_node += 1
-            known = (self._last_node, page)
-            self._nodes[node, grain] = known
+            entry = (self._last_node, page)
+            self._nodes[node, grain] = entry
             self._keys[page].append((node, grain, inside + self.grain))
-        chain.nodes.append(known[0])
+        chain.nodes.append(entry[0])
 
     def _follow(self, node: int, page: int, inside: int, tokens: Sequence[int]) -> None:
         content = self._content[page]
@@ -213,8 +213,8 @@ class CachePages:
             else:
                 del self._nodes[node, grain]
         self._keys[page] = staying
-        for node, place in list(self._follows[page].items()):
-            if place >= length:
+        for node, inside in list(self._follows[page].items()):
+            if inside >= length:
                 del self._follows[page][node]
                 if self._after.get(node) == page:
                     del self._after[node]

@@ -61,23 +61,23 @@ class Chains:
     def find_prefix(self, row: RunningRequest) -> bool | None:
         """Give the row what is in memory of its tokens. None: wait a step; False: no page for a copy."""
         limit = row.length - 1  # the last token must be computed: the next one is drawn from it
-        own = self.kept.pop(row.request.sequence, None)
-        common = min(limit, own.common(row.ids)) if own is not None else 0
-        match = Match() if own is not None and common == min(own.written, limit) else self.pages.match(row.ids, limit)
+        last_turn = self.kept.pop(row.request.sequence, None)
+        common = min(limit, last_turn.common(row.ids)) if last_turn is not None else 0
+        match = Match() if last_turn is not None and common == min(last_turn.written, limit) else self.pages.match(row.ids, limit)
         if match.fresh and match.length(self.pages.size) < WORTH_A_STEP:
             match = Match()
-        found = match.length(self.pages.size)
-        if own is not None and (common >= found or match.fresh):
-            row.chain, row.computed = own, common
-            copy = self.pages.cut(own, common)
-            own.ids = row.ids
+        matched = match.length(self.pages.size)
+        if last_turn is not None and (common >= matched or match.fresh):
+            row.chain, row.computed = last_turn, common
+            copy = self.pages.cut(last_turn, common)
+            last_turn.ids = row.ids
             return True if copy is None else self._copy(row.chain, *copy)
-        if own is not None:
-            self.pages.drop(own.pages)
+        if last_turn is not None:
+            self.pages.drop(last_turn.pages)
         if match.fresh:
             return None
-        row.chain = Chain(list(match.pages), row.ids, list(match.nodes), found)
-        row.computed = found
+        row.chain = Chain(list(match.pages), row.ids, list(match.nodes), matched)
+        row.computed = matched
         for page in match.pages:
             self.pages.hold(page)
         if not match.tail:
@@ -88,8 +88,8 @@ class Chains:
     def fits(self, row: RunningRequest, spare: int) -> bool:
         """Whether there are pages for all of the row's tokens and one more; those that it needs now are taken."""
         missing = self.pages.needed(row.length + 1) - len(row.chain.pages)
-        kept = sum(len(chain.pages) for chain in self.kept.values()) if self.pages.available < missing + spare else 0
-        return self.pages.available + kept >= missing + spare and self.grow(row.chain, row.length)
+        of_idle = sum(len(chain.pages) for chain in self.kept.values()) if self.pages.available < missing + spare else 0
+        return self.pages.available + of_idle >= missing + spare and self.grow(row.chain, row.length)
 
     def grow(self, chain: Chain, tokens: int) -> bool:
         while len(chain.pages) < self.pages.needed(tokens):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, linear, rms_norm, silu
 
-from turnwise.engines.native.requests import RunningRequest, Step
+from turnwise.engines.native.requests import Ready, RunningRequest, Step
 from turnwise.engines.native.weights import NO_ROTATION, Layer, Weights
 from turnwise.engines.sampling import Columns, Noted, measure, reports_of, sample, signed
 from turnwise.kernels.attend_cpu import Calls, Prompt, Singles
@@ -24,17 +24,6 @@ from turnwise.util.threads import at_once
 NO_LIMIT = torch.iinfo(torch.int64).max
 Parts = list[Singles | Prompt]
 ALIGNMENT = 64  # bytes, as torch's own tensors have
-
-
-class Done:
-    """A result that is ready."""
-
-    def __init__(self, tokens: list[int], logprobs: list[float], noted: Noted | None = None):
-        self._result = tokens, logprobs
-        self.noted = noted
-
-    def wait(self) -> tuple[list[int], list[float]]:
-        return self._result
 
 
 class CpuRunner:
@@ -88,16 +77,16 @@ class CpuRunner:
         self._cache = None
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
-    def run(self, step: Step) -> Done:
+    def run(self, step: Step) -> Ready:
         self._note_settings(step.admitted)
         for copy in step.copies:
             copy_beginning(self.cache, *copy)
         drawing = step.drawing
         order = sorted(range(len(step.rows)), key=lambda i: step.counts[i] > 1)  # single tokens first
-        place = {i: number for number, i in enumerate(order)}
-        hidden = self._forward([step.rows[i] for i in order], [step.counts[i] for i in order], [place[i] for i in drawing])
+        index_of = {i: number for number, i in enumerate(order)}
+        hidden = self._forward([step.rows[i] for i in order], [step.counts[i] for i in order], [index_of[i] for i in drawing])
         if not drawing:
-            return Done([], [])
+            return Ready()
         logits = linear(self._norm(hidden, self.weights.norm), self.weights.head, self.weights.head_bias)
         return self._sample([step.rows[i] for i in drawing], self.weights.bounded(logits))
 
@@ -108,7 +97,7 @@ class CpuRunner:
             self._integers[row.slot] = torch.tensor([s.temperature == 0, s.top_k or NO_LIMIT, signed(row.request.seed)])
             self._truncates[row.slot] = s.temperature > 0 and bool(s.top_k or s.top_p < 1 or s.min_p)
 
-    def _sample(self, rows: list[RunningRequest], logits: Tensor) -> Done:
+    def _sample(self, rows: list[RunningRequest], logits: Tensor) -> Ready:
         slots = [row.slot for row in rows]
         floats, integers = self._floats[slots], self._integers[slots]
         columns = Columns(
@@ -123,7 +112,7 @@ class CpuRunner:
         sampled = sample(logits, columns, torch.tensor([row.drawn for row in rows]))
         reports = reports_of(row.request.sampling for row in rows)
         noted = Noted(reports, measure(logits, columns.temperature, reports)) if reports else None
-        return Done(sampled.tokens.tolist(), sampled.logprobs.tolist(), noted)
+        return Ready(sampled.tokens.tolist(), sampled.logprobs.tolist(), noted)
 
     def _forward(self, rows: list[RunningRequest], counts: list[int], drawing: list[int]) -> Tensor:
         """The last layer's output for the last token of the rows that draw; keys and values of all tokens go into the cache."""
@@ -138,13 +127,13 @@ class CpuRunner:
         longest = max(s + n for s, n in zip(starts, counts, strict=True))
         windows = {layer.window if layer.window < longest else 0 for layer in w.layers}
         parts = {window: self._parts(pages, starts, counts, single, window) for window in windows}
-        place = page, position, self._places(page, position)
+        targets = page, position, self._places(page, position)
         turns = [(cos[position][:, None], sin[position][:, None]) for cos, sin in self.rotations]
         x = w.embed(torch.tensor(tokens))
         for number, layer in enumerate(w.layers):
             heads = layer.qkv(self._norm(x, layer.before_attention)).view(len(tokens), -1, shape.head_dim)
             query = self._rotate(layer, heads, *turns[layer.rotation])
-            keys, values = self._keep(number, layer, heads[:, shape.heads :], *place)
+            keys, values = self._keep(number, layer, heads[:, shape.heads :], *targets)
             window = layer.window if layer.window < longest else 0
             if number == len(w.layers) - 1 and len(drawing) < len(tokens):
                 if not drawing:
@@ -157,7 +146,7 @@ class CpuRunner:
         return x
 
     def _keep(
-        self, number: int, layer: Layer, heads: Tensor, page: Tensor, position: Tensor, place: Tensor
+        self, number: int, layer: Layer, heads: Tensor, page: Tensor, position: Tensor, vectors: Tensor
     ) -> tuple[Tensor | Packed, Tensor | Packed]:
         """Put new keys and values into a layer's cache; returns all that it holds of both."""
         cache, shape = self.cache[number], self.weights.shape
@@ -166,7 +155,7 @@ class CpuRunner:
             for packed, new in zip(both, heads.split(shape.kv_heads, 1), strict=True):
                 packed.put(page, position, new)
             return both
-        cache.view(-1, shape.head_dim).index_copy_(0, place, heads.reshape(-1, shape.head_dim))
+        cache.view(-1, shape.head_dim).index_copy_(0, vectors, heads.reshape(-1, shape.head_dim))
         return cache[0], cache[1]
 
     def _parts(self, pages: list[int], starts: list[int], counts: list[int], single: int, window: int) -> Parts:

@@ -26,7 +26,6 @@ from torch import Tensor
 
 from turnwise.config.options import Help
 from turnwise.engines.base import Finish, Request, Response
-from turnwise.engines.built_in import Native
 from turnwise.engines.module import load_weights
 from turnwise.engines.native.cache_pages import CachePages, Chain
 from turnwise.engines.native.chains import Chains
@@ -35,9 +34,9 @@ from turnwise.engines.native.memory import make_runner, own_bytes
 from turnwise.engines.native.requests import Runner, RunningRequest, Step, StepResult
 from turnwise.engines.native.weights import Weights
 from turnwise.engines.prefill import default_prefill
-from turnwise.engines.registry import register
+from turnwise.engines.registry import Native, register
 from turnwise.engines.reports import COLUMNS
-from turnwise.engines.stopping import StopStrings, newest, stop_tokens, watch
+from turnwise.engines.stopping import need_tokenizer, stop_tokens, wrong_length, wrong_tokens
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.prefix import Prefix, extend_to
 
@@ -112,41 +111,27 @@ class NativeEngine(Native):
         if self._closed:
             raise TurnwiseError("this engine is closed")
         for request in requests:
-            if request.sampling.stop and self.tokenizer is None:
-                raise TurnwiseError("engine: stop strings need a tokenizer: give one to NativeEngine")
+            need_tokenizer(request, self.tokenizer, "NativeEngine")
             self._keep(request.sequence)
             ids, unchecked = self._read(request)
-            if problem := self._wrong_length(ids):
+            if problem := wrong_length(ids, self.max_length, ", a larger max_length or more cache_memory"):
                 del ids[len(ids) - unchecked :]  # they may be those of a trajectory
                 self._done.append(Response(request.key, finish=Finish.REFUSED, message=problem))
                 continue
-            stop = StopStrings(self.tokenizer, request.sampling.stop) if request.sampling.stop else None
-            row = RunningRequest(request, ids, min(len(ids) + request.sampling.max_tokens, self.max_length), stop)
+            row = RunningRequest.of(request, ids, self.max_length, self.tokenizer)
             row.unchecked = unchecked
-            row.rule = watch(request.sampling, self.tokenizer)
             self._queue.append(row)
 
     def _read(self, request: Request) -> tuple[list[int], int]:
         """A prompt as a list, and how many tokens at its end are to be checked: what follows on those that are kept of its trajectory."""
-        prompt, known = request.prompt_ids, self._chains.known(request.sequence)
-        if isinstance(prompt, (list, Prefix)) and known is not None and len(known) < len(prompt):
-            before, whole = len(known), prompt if isinstance(prompt, list) else prompt.whole
+        prompt, ids = request.prompt_ids, self._chains.known(request.sequence)
+        if isinstance(prompt, (list, Prefix)) and ids is not None and len(ids) < len(prompt):
+            before, whole = len(ids), prompt if isinstance(prompt, list) else prompt.whole
             whole = whole if len(whole) == len(prompt) else prompt[:]
-            if {int}.issuperset(map(type, whole[before:])) and extend_to(known, whole):
-                return known, len(known) - before
+            if {int}.issuperset(map(type, whole[before:])) and extend_to(ids, whole):
+                return ids, len(ids) - before
         fresh = list(prompt)
         return fresh, len(fresh)
-
-    def _wrong_length(self, prompt: list[int]) -> str:
-        """Why a prompt of this length cannot be taken, or an empty text."""
-        if not prompt:
-            return "the prompt is empty: it needs at least one token"
-        if len(prompt) >= self.max_length:
-            return (
-                f"the prompt has {len(prompt)} tokens, and prompt and response together may have {self.max_length}: "
-                "give a shorter prompt, a larger max_length or more cache_memory"
-            )
-        return ""
 
     def _check(self, row: RunningRequest) -> bool:
         """Whether a prompt's tokens are in the model's vocabulary; plain integers afterwards. This is asked when its turn has come,
@@ -156,10 +141,9 @@ class NativeEngine(Native):
         row.unchecked = 0
         if set(map(type, fresh)) - {int}:  # numpy integers, for example
             fresh = ids[first:] = [int(token) for token in fresh]
-        known = self.weights.shape.vocabulary
-        if min(fresh) >= 0 and max(fresh) < known:
+        message = wrong_tokens(fresh, self.weights.shape.vocabulary)
+        if not message:
             return True
-        message = f"the prompt has token ids from {min(ids)} to {max(ids)}, and the model knows 0 to {known - 1}: another tokenizer?"
         del ids[first:]  # they may be those of a trajectory
         self._done.append(Response(row.request.key, finish=Finish.REFUSED, message=message))
         return False
@@ -268,7 +252,7 @@ class NativeEngine(Native):
 
     def _postprocess(self, rows: list[RunningRequest], result: StepResult) -> None:
         """Read the tokens that a step sampled, and hand out the rows that end with them."""
-        for place, (row, token, logprob) in enumerate(zip(rows, *result.wait(), strict=True)):
+        for index, (row, token, logprob) in enumerate(zip(rows, *result.wait(), strict=True)):
             row.flying -= 1
             if row.finished:
                 continue
@@ -282,12 +266,12 @@ class NativeEngine(Native):
             row.ids.append(token)
             row.logprobs.append(logprob)
             if result.noted is not None:
-                result.noted.into(row.reports, place, row.request.sampling.report)
+                result.noted.into(row.reports, index, row.request.sampling.report)
             if token in self.stop_token_ids or (row.stop is not None and row.stop.push(token)):
                 self._leave(row, row.response(Finish.STOP))
             elif len(row.ids) >= row.end:
                 self._leave(row, row.response(Finish.LENGTH))
-            elif row.rule is not None and row.rule(token, newest(row.reports)):
+            elif row.rule is not None and row.rule(token, row.newest()):
                 self._leave(row, row.response(Finish.RULE))
         if len(self._leaving) < 2 * self.early:  # of many that end at once, most can wait until a GPU works
             self._keep_all()
@@ -305,8 +289,8 @@ class NativeEngine(Native):
 
     def _keep(self, sequence: int) -> None:
         """Keep what a finished row of this trajectory computed, if that is not done yet."""
-        if (found := self._leaving.pop(sequence, None)) is not None:
-            self._chains.leave(*found)
+        if (leaving := self._leaving.pop(sequence, None)) is not None:
+            self._chains.leave(*leaving)
 
     def _keep_all(self) -> None:
         for row, good in self._leaving.values():

@@ -26,8 +26,8 @@ from torch import Tensor
 
 from turnwise.engines.native.layer_products import LayerProducts
 from turnwise.engines.native.prompt_sizes import PromptSize, block_for, end_blocks, prompt_size, prompt_sizes, row_blocks
-from turnwise.engines.native.requests import RunningRequest, Step, StepResult
-from turnwise.engines.native.staging import NoTokens, Results, StagedResult, StagingBuffer, aligned, lay
+from turnwise.engines.native.requests import Ready, RunningRequest, Step, StepResult
+from turnwise.engines.native.staging import Results, StagedResult, StagingBuffer, aligned, lay
 from turnwise.engines.native.weights import Layer, Weights
 from turnwise.engines.sampling import Noted, measure, reports_of, signed
 from turnwise.kernels.attend import attend_prompts, attend_singles
@@ -239,16 +239,16 @@ class GpuRunner:
         batch, count = self._batch_size(len(rows)), len(rows)
         truncates = any(self._truncates[row.slot] for row in rows)
         key = "decode", batch, truncates
-        (place,) = lay([4 * batch], 2 * self._most_rows)
+        (piece,) = lay([4 * batch], 2 * self._most_rows)
         host = self._staging.open()
-        control = host[place].reshape(4, batch)
+        control = host[piece].reshape(4, batch)
         control[:, count:] = [[self._slots], [0], [self.page_count], [0]]
         control[0, :count] = [row.slot for row in rows]
         control[1, :count] = [row.computed for row in rows]
         control[2, :count] = [row.chain.pages[row.computed // self.page_size] for row in rows]
         control[3, :count] = [row.drawn for row in rows]
-        self._send(step, host, place.stop)
-        results, on_gpu = self._results_of(key, batch), self._staging.device[place].view(4, batch)
+        self._send(step, host, piece.stop)
+        results, on_gpu = self._results_of(key, batch), self._staging.device[piece].view(4, batch)
         if reports:  # they are rare and of many kinds: no graph is captured for them
             return StagedResult(results, count, self._decode(on_gpu, results, truncates, reports))
         self._replay(key, lambda: self._decode(on_gpu, results, truncates))
@@ -282,7 +282,7 @@ class GpuRunner:
         self._send(step, host, places[-1].stop)
         self._replay(("prompt", size), lambda: self._read_captured(size, [self._staging.device[place] for place in places]))
         if not rows:
-            return NoTokens()
+            return Ready()
         truncates = any(self._truncates[row.slot] for row in rows)
         key = "sample", batch, truncates
         results = self._results_of(key, batch)
@@ -310,7 +310,7 @@ class GpuRunner:
         on_gpu = self._upload(np.concatenate(parts)).split([len(part) for part in parts])
         x, delta = self._read(on_gpu[:6], block)
         if not rows:
-            return NoTokens()
+            return Ready()
         results = Results(len(rows), self.weights.device)
         truncates = any(self._truncates[row.slot] for row in rows)
         return StagedResult(results, len(rows), self._sample(x, delta, on_gpu[6], on_gpu[7], results, truncates, reports))

@@ -52,11 +52,11 @@ class PromptSize:
         empty = self.tokens - len(tokens)
         fill = np.arange(empty) % self.filler
         padding = np.arange(0, empty, self.filler)
-        own = row_blocks(step, ends, self.block)
+        of_rows = row_blocks(step, ends, self.block)
         blocks = np.zeros((self.blocks, 4), dtype=np.int64)
         blocks[:, 0] = spare
-        blocks[: len(own)] = own
-        filled = blocks[len(own) : len(own) + len(padding)]
+        blocks[: len(of_rows)] = of_rows
+        filled = blocks[len(of_rows) : len(of_rows) + len(padding)]
         filled[:, 1], filled[:, 3] = len(tokens) + padding, np.minimum(self.filler, empty - padding)
         drawn = len(step.drawing)
         last, last_blocks = np.zeros(self.rows, dtype=np.int64), np.ones((self.rows, 4), dtype=np.int64)
@@ -101,7 +101,7 @@ def prompt_sizes(weights: Weights) -> tuple[int, ...]:
 def _middles(weights: Weights) -> list[int]:
     """Numbers inside the MLPs that a token goes through, layer by layer."""
     experts = (layer.experts for layer in weights.layers)
-    return [weights.shape.middle if own is None else own.choices * own.down.shape[-1] for own in experts]
+    return [weights.shape.middle if mixture is None else mixture.choices * mixture.down.shape[-1] for mixture in experts]
 
 
 def block_for(longest: int) -> int:
@@ -113,9 +113,9 @@ def prompt_size(sizes: tuple[int, ...], step: Step, slots: int, most: int) -> Pr
     """The smallest size that takes a step; None if there is none. `most` is the largest number of padding tokens in a block."""
     block = block_for(max(step.counts))
     for size in sizes:
-        found = PromptSize(size, block, slots, min(block, most))
-        if size >= step.tokens and found.rows >= len(step.rows):
-            return found
+        candidate = PromptSize(size, block, slots, min(block, most))
+        if size >= step.tokens and candidate.rows >= len(step.rows):
+            return candidate
     return None
 
 

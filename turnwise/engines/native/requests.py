@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from turnwise.engines.base import Finish, Request, Response
 from turnwise.engines.native.cache_pages import Chain
-from turnwise.engines.sampling import Noted, frozen
-from turnwise.engines.stopping import StopStrings
+from turnwise.engines.sampling import Noted
+from turnwise.engines.stopping import Running
 
 
 @dataclass(slots=True, eq=False)
-class RunningRequest:
-    """A request. `ids` are the prompt and what was sampled and seen; `flying` more tokens were drawn on the device and are not seen yet.
-    `computed` counts the tokens whose keys and values are in the cache or on their way there; `end` is the largest allowed number of
-    tokens."""
+class RunningRequest(Running):
+    """Besides the tokens that are seen, `flying` more were drawn on the device and are not seen yet. `computed` counts the tokens whose
+    keys and values are in the cache or on their way there."""
 
-    request: Request
-    ids: list[int]
-    end: int
-    stop: StopStrings | None
     chain: Chain = field(default_factory=Chain)
     slot: int = -1
     computed: int = 0
     flying: int = 0
-    finished: bool = False
     keeps: bool = True  # until its trajectory is released
-    logprobs: list[float] = field(default_factory=list)
-    reports: dict[str, list[float]] = field(default_factory=dict)
-    version: int = -1  # of the weights that drew the first token
     unchecked: int = 0  # tokens at the end of `ids` that nobody has looked at
-    rule: Callable[[int, Mapping[str, float]], bool] | None = None  # asked after each token whether the response ends
 
     @property
     def length(self) -> int:
@@ -48,12 +36,6 @@ class RunningRequest:
     def drawn(self) -> int:
         """How many tokens were drawn so far: the index of the next one."""
         return len(self.logprobs) + self.flying
-
-    def response(self, finish: Finish, message: str = "") -> Response:
-        sampled = tuple(self.ids[len(self.ids) - len(self.logprobs) :]) if self.logprobs else ()
-        return Response(
-            self.request.key, sampled, tuple(self.logprobs), finish, message, reports=frozen(self.reports), version=self.version
-        )
 
 
 @dataclass(slots=True)
@@ -85,6 +67,16 @@ class StepResult(Protocol):
     def noted(self) -> Noted | None: ...
 
     def wait(self) -> tuple[list[int], list[float]]: ...
+
+
+class Ready:
+    """A result that is ready; without tokens, that of a step in which none is sampled."""
+
+    def __init__(self, tokens: list[int] | None = None, logprobs: list[float] | None = None, noted: Noted | None = None):
+        self._result, self.noted = (tokens or [], logprobs or []), noted
+
+    def wait(self) -> tuple[list[int], list[float]]:
+        return self._result
 
 
 class Runner(Protocol):

@@ -75,15 +75,6 @@ class StagedResult:
         return tokens[: self._count].tolist(), logprobs.view(torch.float32)[: self._count].tolist()
 
 
-class NoTokens:
-    """The result of a step in which no token is sampled."""
-
-    noted = None
-
-    def wait(self) -> tuple[list[int], list[float]]:
-        return [], []
-
-
 def lay(sizes: Sequence[int], start: int = 0) -> list[slice]:
     """Slices for pieces of these sizes, one after another, each at an aligned address."""
     slices = []

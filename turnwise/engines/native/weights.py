@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from turnwise.engines.fourbit import dense, is_packed, times, unpack
+from turnwise.engines.module import active_adapters
 from turnwise.engines.native.families import base_of, causal_of, shape_of, supports
 from turnwise.kernels.experts import Experts
 from turnwise.util.errors import TurnwiseError
@@ -87,8 +88,8 @@ class Linear:
         if len(codes) == 1 and not codes[0].is_cuda:
             return dense(codes[0]).to(self._dtype)
         whole = torch.empty(sum(self.sizes), base_of(self._modules[0]).in_features, dtype=self._dtype, device=codes[0].device)
-        for own, part in zip(codes, whole.split(self.sizes), strict=True):
-            unpack(own, part)
+        for code, part in zip(codes, whole.split(self.sizes), strict=True):
+            unpack(code, part)
         return whole
 
     def product(self, x: Tensor, packed: Multiply | None = None) -> Tensor:
@@ -97,21 +98,21 @@ class Linear:
         codes = self._codes if self._packed and x.is_cuda and len(x) <= FEW_ROWS else []
         if not codes or codes[0].quant_state.dtype != x.dtype:
             return nn.functional.linear(x, self.weight, self.bias)
-        found = None if packed is None else packed(x, codes, self.bias)
-        if found is not None:
-            return found
-        parts = [times(x, own) for own in codes]
+        product = None if packed is None else packed(x, codes, self.bias)
+        if product is not None:
+            return product
+        parts = [times(x, code) for code in codes]
         out = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
         return out if self.bias is None else out.add_(self.bias)
 
     def adapters(self) -> list[list[tuple[Tensor, Tensor, float]]]:
         """The LoRA factors that are active now on each of the layers, with their scale."""
-        return [_adapters(module) for module in self._modules]
+        return [active_adapters(module) for module in self._modules]
 
     def _update_adapters(self) -> None:
         downs, blocks, rows = [], [], 0
         for module, out in zip(self._modules, self.sizes, strict=True):
-            for down, up, scale in _adapters(module):
+            for down, up, scale in active_adapters(module):
                 downs.append(down.detach().to(self._dtype))
                 blocks.append((rows, (up.detach().float() * scale).to(self._dtype)))
             rows += out
@@ -204,23 +205,23 @@ class Weights:
         if self._seen is not None and self._seen == self._identities():  # the usual case: new values in the same places
             self.copy_again()
             return False
-        found = self._update()
+        moved = self._update()
         self._seen = self._identities()
-        return found
+        return moved
 
     def _identities(self) -> list[Any] | None:
         """Which parameters there are, and where; None if layers hold copies of theirs, which are to be made again. All of a model's modules
         are looked at after every update of the weights, so this goes through their dictionaries by itself."""
         if any(linear.copies for layer in self.layers for linear in layer.linears):
             return None
-        found: list[Any] = []
+        identities: list[Any] = []
         modules: list[Any] = [self.model]
         while modules:
             module = modules.pop()
-            found.append(type(module))
-            found += [(id(p), p.data_ptr(), p.dtype) for p in module._parameters.values() if p is not None]
+            identities.append(type(module))
+            identities += [(id(p), p.data_ptr(), p.dtype) for p in module._parameters.values() if p is not None]
             modules += [child for child in module._modules.values() if child is not None]
-        return found
+        return identities
 
     def _update(self) -> bool:
         if reason := supports(self.model):
@@ -246,8 +247,8 @@ class Weights:
 
     def embed(self, ids: Tensor) -> Tensor:
         """What goes into the first layer."""
-        found = nn.functional.embedding(ids, self.embedding)
-        return found if self.embedding_scale is None else found.mul_(self.embedding_scale)
+        embedded = nn.functional.embedding(ids, self.embedding)
+        return embedded if self.embedding_scale is None else embedded.mul_(self.embedding_scale)
 
     def bounded(self, logits: Tensor) -> Tensor:
         """The logits, bounded if the model bounds them."""
@@ -269,9 +270,9 @@ class Weights:
             bias = layer.qkv.bias
             if bias is None or layer.k_norm is not None:
                 continue
-            own = bias.view(-1, shape.head_dim)[shape.heads : shape.heads + shape.kv_heads].float()
+            key_bias = bias.view(-1, shape.head_dim)[shape.heads : shape.heads + shape.kv_heads].float()
             cos, sin = (turn[:, None].float() for turn in turns[layer.rotation])
-            shift = (own * cos + own.roll(shape.head_dim // 2, -1) * sin).to(self.dtype)
+            shift = (key_bias * cos + key_bias.roll(shape.head_dim // 2, -1) * sin).to(self.dtype)
             layer.shift = shift if layer.shift is None else layer.shift.copy_(shift)
 
     def _layer(self, layer: Any, number: int) -> Layer:
@@ -335,28 +336,20 @@ def rotation_of(inner: Any, attention: Any) -> int:
 
 def rotations_of(inner: Any, length: int, device: torch.device, dtype: torch.dtype, none: bool) -> list[tuple[Tensor, Tensor]]:
     """`Weights.rotations` of a model's inner part. `none`: some layers have no rotation."""
-    rotary, found = inner.rotary_emb, []
+    rotary, rotations = inner.rotary_emb, []
     for kind in _rotation_kinds(rotary):
         frequencies, factor = getattr(rotary, f"{kind}inv_freq"), getattr(rotary, f"{kind}attention_scaling")
         angles = torch.arange(length, device=device)[:, None].float() * frequencies.float().to(device)
         cos, sin = angles.cos() * factor, angles.sin() * factor
-        found.append((torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype)))
+        rotations.append((torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype)))
     if none:
-        found.append((torch.ones_like(found[0][0]), torch.zeros_like(found[0][1])))
-    return found
+        rotations.append((torch.ones_like(rotations[0][0]), torch.zeros_like(rotations[0][1])))
+    return rotations
 
 
 def _rotation_kinds(rotary: Any) -> list[str]:
     """How the names of a rotary embedding's frequencies begin: one kind for all layers, or one per type of layer."""
     return [f"{kind}_" for kind in rotary.rope_type] if isinstance(rotary.rope_type, dict) else [""]
-
-
-def _adapters(module: Any) -> list[tuple[Tensor, Tensor, float]]:
-    """The LoRA factors that are active on a layer now."""
-    if not hasattr(module, "lora_A") or module.merged or module.disable_adapters:
-        return []
-    names = [name for name in module.active_adapters if name in module.lora_A]
-    return [(module.lora_A[name].weight, module.lora_B[name].weight, float(module.scaling[name])) for name in names]
 
 
 def _joined(parameters: Sequence[Any], dtype: torch.dtype, last: Tensor | None) -> Tensor:

@@ -3,8 +3,7 @@
 Importing this loads no web server; `Endpoint` does when it is made.
 """
 
-from turnwise.engines.serve.calls import Call, Recorder, path_to
+from turnwise.engines.serve.calls import Call, Limits, Recorder
 from turnwise.engines.serve.endpoint import Endpoint, Opened
-from turnwise.engines.serve.limits import Limits
 
-__all__ = ["Call", "Endpoint", "Limits", "Opened", "Recorder", "path_to"]
+__all__ = ["Call", "Endpoint", "Limits", "Opened", "Recorder"]

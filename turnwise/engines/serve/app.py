@@ -17,9 +17,8 @@ from starlette.types import Receive, Scope, Send
 
 from turnwise.engines.serve.asked import Asked, Refused, load_body, number, read_chat, shown, text
 from turnwise.engines.serve.calling import LIMIT, Attempt, Caller
-from turnwise.engines.serve.continuation import digests
+from turnwise.engines.serve.calls import Limits, digests
 from turnwise.engines.serve.forms import chunks, completion, events, read_responses, response
-from turnwise.engines.serve.limits import Limits
 from turnwise.engines.serve.live import Live
 
 log = logging.getLogger("turnwise.endpoint")
@@ -59,37 +58,37 @@ class Service:
         request = Request(scope, receive)
         try:
             token, handler = self._route(scope["method"], scope["path"])
-            found = await handler(self._attempt(token, request), request)
+            reply = await handler(self._attempt(token, request), request)
         except Refused as refused:
-            found = answer(refused.body(), refused.status)
+            reply = answer(refused.body(), refused.status)
         except ClientDisconnect:
             return
         except Exception:
             log.exception("a request could not be answered")
-            found = answer(Refused(500, "this request could not be answered", "internal", "server_error").body(), 500)
-        await found(scope, receive, send)
+            reply = answer(Refused(500, "this request could not be answered", "internal", "server_error").body(), 500)
+        await reply(scope, receive, send)
 
     def _route(self, method: str, path: str) -> tuple[str | None, Handler]:
         """The attempt that a path names, None if it names none, and what it asks for."""
         parts = path.split("/")
         token, rest = (parts[2], parts[3:]) if len(parts) > 3 and parts[1] == "a" else (None, parts[1:])
-        known = self._handlers.get("/".join(rest[1:3])) if rest[0] == "v1" and len(rest) in (2, 3) else None
-        if known is None and rest[:2] == ["v1", "models"]:
-            known = ("GET", self.one_model)
-        if known is None:
+        route = self._handlers.get("/".join(rest[1:3])) if rest[0] == "v1" and len(rest) in (2, 3) else None
+        if route is None and rest[:2] == ["v1", "models"]:
+            route = ("GET", self.one_model)
+        if route is None:
             raise Refused(404, "there is no such path here", "not_found")
-        if known[0] != method:
-            raise Refused(405, f"this path takes {known[0]}", "not_found")
-        return token, known[1]
+        if route[0] != method:
+            raise Refused(405, f"this path takes {route[0]}", "not_found")
+        return token, route[1]
 
     def _attempt(self, token: str | None, request: Request) -> Attempt:
         """The attempt of a URL, if the key belongs to it. A client with another key does not learn whether there is such an attempt."""
-        found = self.alone if token is None else self.attempts.get(token)
+        attempt = self.alone if token is None else self.attempts.get(token)
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        same = hmac.compare_digest(key.strip().encode(), (NOBODY if found is None else found.recorder.key).encode())
-        if found is None or not same or scheme.lower() != "bearer":
+        same = hmac.compare_digest(key.strip().encode(), (NOBODY if attempt is None else attempt.recorder.key).encode())
+        if attempt is None or not same or scheme.lower() != "bearer":
             raise Refused(401, "this base URL and key do not belong together", "invalid_api_key", "authentication_error")
-        return found
+        return attempt
 
     async def _body(self, request: Request) -> bytes:
         """The body within its limits of size and time."""
@@ -157,10 +156,10 @@ class Service:
         name = body.get("previous_response_id")
         if name is None:
             return []
-        found = attempt.answered.get(name) if isinstance(name, str) else None
-        if found is None:
+        call = attempt.answered.get(name) if isinstance(name, str) else None
+        if call is None:
             raise Refused(404, "previous_response_id names no response of this attempt", param="previous_response_id")
-        return [*found.messages, found.message]
+        return [*call.messages, call.message]
 
     async def _started(self, attempt: Attempt, asked: Asked, request: Request) -> Live:
         """A call that runs."""
@@ -202,8 +201,8 @@ class Service:
             raise Refused(403, f"this attempt may post {most}", "reward_limit", LIMIT)
         if not recorder.add_reward(value, note, call):
             ids = [one.id for one in recorder.calls]
-            known = f"the last of its {len(ids)} calls are {', '.join(ids[-SHOWN_CALLS:])}" if ids else "it has made no call yet"
-            raise Refused(400, f"call names no call of this attempt: {shown(call)}; {known}", "unknown_call", param="call")
+            calls_so_far = f"the last of its {len(ids)} calls are {', '.join(ids[-SHOWN_CALLS:])}" if ids else "it has made no call yet"
+            raise Refused(400, f"call names no call of this attempt: {shown(call)}; {calls_so_far}", "unknown_call", param="call")
         return answer({"reward": recorder.reward})
 
     def _recorded(self, attempt: Attempt) -> None:
@@ -227,8 +226,8 @@ def answer(body: dict[str, Any], status: int = 200) -> Response:
 
 
 def _anchor_of(request: Request) -> str | None:
-    given = request.headers.get(ANCHOR)
-    return given[:LONGEST_ANCHOR] if given else None
+    anchor = request.headers.get(ANCHOR)
+    return anchor[:LONGEST_ANCHOR] if anchor else None
 
 
 async def _disconnected(request: Request) -> None:

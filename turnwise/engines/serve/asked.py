@@ -14,7 +14,7 @@ from typing import Any
 from turnwise.agent.dialogue import JSON_REQUEST, SCHEMA_REQUEST, Said
 from turnwise.agent.text import well_formed
 from turnwise.agent.tool_calls import ToolCall
-from turnwise.engines.serve.limits import Limits
+from turnwise.engines.serve.calls import Limits
 from turnwise.util.control_strings import deeper_than, each_text
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool", "function": "tool"}
@@ -121,16 +121,10 @@ def read_chat(body: Mapping[str, Any], limits: Limits) -> Asked:
     asked.schema, asked.json_only = read_format(body.get("response_format"))
     options = body.get("stream_options")
     asked.stream_usage = isinstance(options, Mapping) and bool(options.get("include_usage"))
-    return read_sampling(asked, body, limits)
-
-
-def read_sampling(asked: Asked, body: Mapping[str, Any], limits: Limits) -> Asked:
-    """The options that both forms have."""
     size = len(asked.request) + (len(json.dumps(asked.tools, ensure_ascii=False)) if asked.tools else 0)
     if size > limits.schema_bytes:
-        raise Refused(
-            413, f"tools and schema have {size} characters, more than the {limits.schema_bytes} that are taken", "schema_too_large"
-        )
+        most = limits.schema_bytes
+        raise Refused(413, f"tools and schema have {size} characters, more than the {most} that are taken", "schema_too_large")
     asked.temperature = number(body.get("temperature"), "temperature", 0, 1e6)
     asked.top_p = number(body.get("top_p"), "top_p", 0, 1)
     asked.min_p = number(body.get("min_p"), "min_p", 0, 1)
@@ -141,9 +135,9 @@ def read_sampling(asked: Asked, body: Mapping[str, Any], limits: Limits) -> Aske
     return asked
 
 
-def read_message(message: Any, place: int) -> Said:
+def read_message(message: Any, index: int) -> Said:
     """One message of chat completions."""
-    where = f"messages[{place}]"
+    where = f"messages[{index}]"
     if not isinstance(message, Mapping):
         raise Refused(400, f"{where} must be an object with role and content", param=where)
     role = ROLES.get(message["role"]) if isinstance(message.get("role"), str) else None
@@ -151,12 +145,12 @@ def read_message(message: Any, place: int) -> Said:
         raise Refused(400, f"{where}.role must be one of {', '.join(ROLES)}", param=where)
     content = read_content(message.get("content"), where)
     calls = message.get("tool_calls")
-    found: tuple[ToolCall, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
     if calls is not None and role == "assistant":
         if not isinstance(calls, list):
             raise Refused(400, f"{where}.tool_calls must be a list", param=where)
-        found = tuple(read_call(one, f"{where}.tool_calls[{number}]") for number, one in enumerate(calls))
-    return Said(role, content, found, text(message.get("tool_call_id")), text(message.get("name")))
+        tool_calls = tuple(read_call(one, f"{where}.tool_calls[{number}]") for number, one in enumerate(calls))
+    return Said(role, content, tool_calls, text(message.get("tool_call_id")), text(message.get("name")))
 
 
 def read_content(content: Any, where: str) -> str:
@@ -201,17 +195,17 @@ def read_tools(tools: Any, limits: Limits) -> list[dict[str, Any]]:
         return []
     if not isinstance(tools, list) or len(tools) > limits.tools:
         raise Refused(400, f"tools must be a list of at most {limits.tools} functions", param="tools")
-    found = []
-    for place, tool in enumerate(tools):
+    functions = []
+    for index, tool in enumerate(tools):
         function = tool.get("function") if isinstance(tool, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str) or not function["name"]:
-            raise Refused(400, f"tools[{place}] must be a function with a name", param=f"tools[{place}]")
-        kept = {name: function[name] for name in ("name", "description", "parameters") if function.get(name) is not None}
-        kept["description"] = kept["description"] if isinstance(kept.get("description"), str) else ""
-        if not isinstance(kept.get("parameters"), Mapping):
-            kept["parameters"] = {"type": "object", "properties": {}}
-        found.append({"type": "function", "function": kept})
-    return found
+            raise Refused(400, f"tools[{index}] must be a function with a name", param=f"tools[{index}]")
+        fields = {name: function[name] for name in ("name", "description", "parameters") if function.get(name) is not None}
+        fields["description"] = fields["description"] if isinstance(fields.get("description"), str) else ""
+        if not isinstance(fields.get("parameters"), Mapping):
+            fields["parameters"] = {"type": "object", "properties": {}}
+        functions.append({"type": "function", "function": fields})
+    return functions
 
 
 def read_choice(choice: Any, tools: list[dict[str, Any]]) -> str:
@@ -256,10 +250,10 @@ def read_stop(stop: Any) -> tuple[str, ...]:
     """Stop strings; empty ones are left out."""
     if stop is None:
         return ()
-    given = [stop] if isinstance(stop, str) else stop
-    if not isinstance(given, list) or len(given) > 64 or not all(isinstance(one, str) and len(one) <= LONGEST_STOP for one in given):
+    strings = [stop] if isinstance(stop, str) else stop
+    if not isinstance(strings, list) or len(strings) > 64 or not all(isinstance(one, str) and len(one) <= LONGEST_STOP for one in strings):
         raise Refused(400, f"stop takes a text or a list of at most 64 texts, each of at most {LONGEST_STOP} characters", param="stop")
-    return tuple(one for one in given if one)
+    return tuple(one for one in strings if one)
 
 
 def whole(value: Any, name: str, low: int | None) -> int | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
@@ -19,8 +18,7 @@ from turnwise.agent.dialogue import Dialogue, Said
 from turnwise.agent.tool_calls import OPENING, CallsRead, ToolCall, read_calls
 from turnwise.engines.base import COLDEST, Finish, Response, Sampling
 from turnwise.engines.serve.asked import Asked, Refused
-from turnwise.engines.serve.calls import Call, Recorder
-from turnwise.engines.serve.continuation import Conversations, Node, extended, seed_of
+from turnwise.engines.serve.calls import Call, Conversations, Node, Recorder, extended, seed_of
 from turnwise.engines.serve.driver import Driver, Ticket
 from turnwise.engines.serve.schema import TooCostly, mismatch
 from turnwise.util.errors import TurnwiseError
@@ -95,11 +93,11 @@ class Caller:
         self.admit(attempt, asked)
         calls = self._arrived(attempt, asked, anchor)
         try:
-            found, covered = attempt.conversations.find(asked.digests, asked.said)
+            continued, covered = attempt.conversations.find(asked.digests, asked.said)
             forced = self._forced(asked)
-            if found is not None:
-                share(asked.messages, found.messages)
-            prompt, parent = await self._prompt(attempt, asked, found, covered, forced)
+            if continued is not None:
+                share(asked.messages, continued.messages)
+            prompt, parent = await self._prompt(attempt, asked, continued, covered, forced)
             sampling = self._sampling(attempt.recorder, asked)
             running = []
             for choice, call in enumerate(calls):
@@ -169,21 +167,21 @@ class Caller:
 
     def _sampling(self, recorder: Recorder, asked: Asked) -> Sampling:
         base = self.sampling
-        most = min(base.max_tokens, asked.max_tokens or base.max_tokens)
+        max_tokens = min(base.max_tokens, asked.max_tokens or base.max_tokens)
         if recorder.limits.tokens:
-            most = max(1, min(most, recorder.limits.tokens - recorder.sampled))
-        found = replace(base, max_tokens=most, stop=tuple(dict.fromkeys((*base.stop, *asked.stop))))
+            max_tokens = max(1, min(max_tokens, recorder.limits.tokens - recorder.sampled))
+        sampling = replace(base, max_tokens=max_tokens, stop=tuple(dict.fromkeys((*base.stop, *asked.stop))))
         if not self.honour:
             if {asked.temperature, asked.top_p, asked.top_k, asked.min_p, asked.seed} != {None}:
                 self.say("a program asks for a temperature, top-p, top-k, min-p or seed of its own: in training the recipe's count")
-            return found
+            return sampling
         if asked.temperature is not None:
-            found = replace(found, temperature=0.0 if asked.temperature < COLDEST else asked.temperature)
+            sampling = replace(sampling, temperature=0.0 if asked.temperature < COLDEST else asked.temperature)
         return replace(
-            found,
-            top_p=found.top_p if asked.top_p is None else max(asked.top_p, 1e-6),
-            top_k=found.top_k if asked.top_k is None else max(asked.top_k, 0),
-            min_p=found.min_p if asked.min_p is None else asked.min_p,
+            sampling,
+            top_p=sampling.top_p if asked.top_p is None else max(asked.top_p, 1e-6),
+            top_k=sampling.top_k if asked.top_k is None else max(asked.top_k, 0),
+            min_p=sampling.min_p if asked.min_p is None else asked.min_p,
         )
 
     def _place(self, attempt: Attempt, call: Call, parent: Node | None, digest: bytes, choice: int) -> Running:
@@ -228,7 +226,7 @@ class Caller:
         recorder.running -= 1
         if recorder.closed:
             raise Refused(401, "this attempt is over", "invalid_api_key", "authentication_error")
-        call.ended, call.stop_reason = time.monotonic(), response.finish.value
+        call.stop_reason = response.finish.value
         if response.finish is Finish.REFUSED:
             raise Refused(400, response.message, "context_length_exceeded", param="messages")
         if response.finish is Finish.FAULT:
@@ -242,7 +240,7 @@ class Caller:
         call.text = running.forced + text
         read = self.read(asked, call.text)
         call.problem = read.problem
-        calls = tuple(replace(one, id=call_id(call, place)) for place, one in enumerate(read.calls))
+        calls = tuple(replace(one, id=call_id(call, index)) for index, one in enumerate(read.calls))
         call.message = assistant_message(read.content, calls)
         said = Said("assistant", read.content, calls)
         node = Node(call.number, call.prompt_ids, call.response_ids, running.ticket.sequence, call.depth, running.line)
@@ -275,24 +273,24 @@ class Caller:
 
 def share(messages: list[dict[str, Any]], earlier: list[dict[str, Any]]) -> None:
     """Keep one copy of what a conversation repeats: otherwise its memory would grow with the square of its length."""
-    for place, (one, known) in enumerate(zip(messages, earlier, strict=False)):
-        if one == known:
-            messages[place] = known
+    for index, (one, shared) in enumerate(zip(messages, earlier, strict=False)):
+        if one == shared:
+            messages[index] = shared
 
 
-def call_id(call: Call, place: int) -> str:
+def call_id(call: Call, index: int) -> str:
     """The id of a tool call: nine letters, which every chat template accepts, and the same if the call is repeated."""
-    return f"{derive(call.seed, 'tool call', call.depth, place):016x}"[-9:]
+    return f"{derive(call.seed, 'tool call', call.depth, index):016x}"[-9:]
 
 
 def assistant_message(content: str, calls: tuple[ToolCall, ...]) -> dict[str, Any]:
     """The message as chat completions return it."""
-    found: dict[str, Any] = {"role": "assistant", "content": content if content or not calls else None, "refusal": None}
+    message: dict[str, Any] = {"role": "assistant", "content": content if content or not calls else None, "refusal": None}
     if calls:
-        found["tool_calls"] = [
+        message["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}} for call in calls
         ]
-    return found
+    return message
 
 
 T = TypeVar("T")

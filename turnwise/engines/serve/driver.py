@@ -146,8 +146,8 @@ class Driver:
         if not self._flying:
             return
         for response in self.engine.poll(wait=False):
-            if (found := self._flying.pop(response.key, None)) is not None:
-                found.done(response)
+            if (answered := self._flying.pop(response.key, None)) is not None:
+                answered.done(response)
 
     def _submit(self, ticket: Ticket) -> None:
         key = next(self._keys)

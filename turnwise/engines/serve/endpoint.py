@@ -16,10 +16,8 @@ from turnwise.agent.chat import Chat
 from turnwise.agent.dialogue import Dialogue
 from turnwise.engines.base import Engine, Sampling
 from turnwise.engines.serve.calling import KEPT, Attempt, Caller, Workers, log
-from turnwise.engines.serve.calls import Recorder
-from turnwise.engines.serve.continuation import Conversations
+from turnwise.engines.serve.calls import Conversations, Limits, Recorder
 from turnwise.engines.serve.driver import Driver
-from turnwise.engines.serve.limits import Limits
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.terminal import Once
 

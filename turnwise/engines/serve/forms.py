@@ -15,23 +15,8 @@ from typing import Any
 
 from turnwise.agent.dialogue import Dialogue
 from turnwise.engines.base import Finish
-from turnwise.engines.serve.asked import (
-    Asked,
-    Refused,
-    arguments_text,
-    read_choice,
-    read_content,
-    read_format,
-    read_message,
-    read_sampling,
-    read_stop,
-    read_tools,
-    shown,
-    text,
-    whole,
-)
-from turnwise.engines.serve.calls import Call
-from turnwise.engines.serve.limits import Limits
+from turnwise.engines.serve.asked import Asked, Refused, arguments_text, read_chat, read_content, shown, text
+from turnwise.engines.serve.calls import Call, Limits
 from turnwise.engines.serve.live import Live
 
 Json = dict[str, Any]
@@ -39,7 +24,8 @@ SCORED = "message.output_text.logprobs"
 
 
 def read_responses(body: Mapping[str, Any], limits: Limits, earlier: list[Json]) -> Asked:
-    """A request of the Responses form. `earlier` are the messages of the response that it continues by id."""
+    """A request of the Responses form, as the chat completion that asks for the same. `earlier` are the messages of the response that it
+    continues by id."""
     items = body.get("input")
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
@@ -50,20 +36,22 @@ def read_responses(body: Mapping[str, Any], limits: Limits, earlier: list[Json])
         rest = messages[1:] if messages and messages[0].get("role") == "system" else messages
         messages = [{"role": "system", "content": body["instructions"]}, *rest]
     before: Any = None
-    for place, item in enumerate(items):
-        before = _add(messages, item, f"input[{place}]", before)
+    for index, item in enumerate(items):
+        before = _add(messages, item, f"input[{index}]", before)
     if not messages:
         raise Refused(400, "input is empty", param="input")
-    tools = read_tools(_tools(body.get("tools")), limits)
-    said = [read_message(one, place) for place, one in enumerate(messages)]
-    asked = Asked(messages, said, tools, read_choice(body.get("tool_choice"), tools), form="responses")
-    asked.max_tokens = whole(body.get("max_output_tokens"), "max_output_tokens", 1)
-    asked.stop = read_stop(body.get("stop"))
-    form = body.get("text")
-    asked.schema, asked.json_only = read_format(form.get("format") if isinstance(form, Mapping) else None)
-    include = body.get("include")
-    asked.logprobs = bool(body.get("top_logprobs")) or (isinstance(include, list) and SCORED in include)
-    return read_sampling(asked, body, limits)
+    form, include = body.get("text"), body.get("include")
+    chat = {
+        **{name: body.get(name) for name in ("tool_choice", "stop", "temperature", "top_p", "min_p", "top_k", "seed", "stream", "model")},
+        "messages": messages,
+        "tools": _tools(body.get("tools")),
+        "max_tokens": body.get("max_output_tokens"),
+        "response_format": form.get("format") if isinstance(form, Mapping) else None,
+        "logprobs": body.get("top_logprobs") or (isinstance(include, list) and SCORED in include),
+    }
+    asked = read_chat(chat, limits)
+    asked.form = "responses"
+    return asked
 
 
 def _add(messages: list[Json], item: Any, where: str, before: Any) -> Any:
@@ -93,10 +81,10 @@ def _tools(tools: Any) -> Any:
     """Tools in the form of chat completions."""
     if not isinstance(tools, list):
         return tools
-    for place, tool in enumerate(tools):
+    for index, tool in enumerate(tools):
         if not isinstance(tool, Mapping) or tool.get("type") != "function":
             kind = tool.get("type") if isinstance(tool, Mapping) else None
-            raise Refused(400, f"tools[{place}]: functions are taken, not {shown(kind)}", "unsupported_tool", param=f"tools[{place}]")
+            raise Refused(400, f"tools[{index}]: functions are taken, not {shown(kind)}", "unsupported_tool", param=f"tools[{index}]")
     return [tool if isinstance(tool.get("function"), Mapping) else {"type": "function", "function": tool} for tool in tools]
 
 
@@ -104,7 +92,7 @@ def response(live: Live, model: str, done: bool = True) -> Json:
     """The answer; while it is not done, without output."""
     call, asked = live.calls[0], live.asked
     short = call.stop_reason == Finish.LENGTH.value and not call.message.get("tool_calls")
-    found: Json = {
+    body: Json = {
         "id": call.id,
         "object": "response",
         "created_at": int(time.time()),
@@ -125,8 +113,8 @@ def response(live: Live, model: str, done: bool = True) -> Json:
         "usage": _usage(live) if done else None,
     }
     if done and call.problem:
-        found["turnwise"] = {"problems": [call.problem]}
-    return found
+        body["turnwise"] = {"problems": [call.problem]}
+    return body
 
 
 def output(live: Live) -> list[Json]:
@@ -134,8 +122,8 @@ def output(live: Live) -> list[Json]:
     call = live.calls[0]
     calls = call.message.get("tool_calls", ())
     scored = logprobs(call, live.dialogue)["content"] if live.asked.logprobs else []
-    found = [] if calls and not call.message["content"] else [_message(call, call.message["content"] or "", scored)]
-    return [*found, *(_function_call(call, place) for place in range(len(calls)))]
+    items = [] if calls and not call.message["content"] else [_message(call, call.message["content"] or "", scored)]
+    return [*items, *(_function_call(call, index) for index in range(len(calls)))]
 
 
 def _message(call: Call, content: str, scored: list[Json], status: str = "completed") -> Json:
@@ -147,11 +135,11 @@ def _part(content: str, scored: list[Json]) -> Json:
     return {"type": "output_text", "text": content, "annotations": [], "logprobs": scored}
 
 
-def _function_call(call: Call, place: int, status: str = "completed") -> Json:
-    tool = call.message["tool_calls"][place]
+def _function_call(call: Call, index: int, status: str = "completed") -> Json:
+    tool = call.message["tool_calls"][index]
     function = tool["function"]
     return {
-        "id": f"fc_{call.id.partition('_')[2]}_{place}",
+        "id": f"fc_{call.id.partition('_')[2]}_{index}",
         "type": "function_call",
         "call_id": tool["id"],
         "name": function["name"],
@@ -200,14 +188,14 @@ async def _events(live: Live, model: str) -> AsyncIterator[Json]:
     if live.refused is not None:
         yield {"type": "error", "code": live.refused.code, "message": str(live.refused), "param": None}
         return
-    for place, item in enumerate(output(live)):
+    for index, item in enumerate(output(live)):
         if item["type"] == "message":
             for body in () if opened else opening():
                 yield body
             for body in _text_end(live, where, item):
                 yield body
         else:
-            for body in _call_events(call, place, item):
+            for body in _call_events(call, index, item):
                 yield body
     whole = response(live, model)
     yield {"type": f"response.{whole['status']}", "response": whole}
@@ -224,14 +212,14 @@ def _text_end(live: Live, where: Json, item: Json) -> list[Json]:
     ]
 
 
-def _call_events(call: Call, place: int, item: Json) -> list[Json]:
+def _call_events(call: Call, index: int, item: Json) -> list[Json]:
     number = int(item["id"].rpartition("_")[2])
-    where = {"item_id": item["id"], "output_index": place}
+    where = {"item_id": item["id"], "output_index": index}
     return [
-        {"type": "response.output_item.added", "output_index": place, "item": _function_call(call, number, "in_progress")},
+        {"type": "response.output_item.added", "output_index": index, "item": _function_call(call, number, "in_progress")},
         {"type": "response.function_call_arguments.delta", **where, "delta": item["arguments"]},
         {"type": "response.function_call_arguments.done", **where, "name": item["name"], "arguments": item["arguments"]},
-        {"type": "response.output_item.done", "output_index": place, "item": item},
+        {"type": "response.output_item.done", "output_index": index, "item": item},
     ]
 
 
@@ -239,18 +227,18 @@ def completion(asked: Asked, calls: Sequence[Call], model: str, dialogue: Dialog
     """The whole answer."""
     choices = [
         {
-            "index": place,
+            "index": index,
             "message": call.message,
             "logprobs": logprobs(call, dialogue) if asked.logprobs else None,
             "finish_reason": finish_reason(call),
         }
-        for place, call in enumerate(calls)
+        for index, call in enumerate(calls)
     ]
-    found = {**head(calls[0], "chat.completion", model), "choices": choices, "usage": usage(calls)}
-    found["system_fingerprint"] = f"version-{calls[0].version}"
+    body = {**head(calls[0], "chat.completion", model), "choices": choices, "usage": usage(calls)}
+    body["system_fingerprint"] = f"version-{calls[0].version}"
     if problems := [call.problem for call in calls if call.problem]:
-        found["turnwise"] = {"problems": problems}
-    return found
+        body["turnwise"] = {"problems": problems}
+    return body
 
 
 def head(call: Call, kind: str, model: str) -> dict[str, Any]:
@@ -271,11 +259,11 @@ def usage(calls: Sequence[Call]) -> dict[str, Any]:
 
 def logprobs(call: Call, dialogue: Dialogue) -> dict[str, Any]:
     """The sampled tokens with their log-probs. Alternatives are not known, so `top_logprobs` is empty."""
-    found = []
+    scored = []
     for token, logprob in zip(call.response_ids, call.logprobs, strict=True):
         text = dialogue.chat.tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        found.append({"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []})
-    return {"content": found, "refusal": None}
+        scored.append({"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []})
+    return {"content": scored, "refusal": None}
 
 
 async def chunks(live: Live, model: str) -> AsyncIterator[dict[str, Any]]:
@@ -296,8 +284,8 @@ async def chunks(live: Live, model: str) -> AsyncIterator[dict[str, Any]]:
     for choice, call in enumerate(live.calls):
         if text := live.rest(choice):
             yield part(choice, {"content": text})
-        for place, tool in enumerate(call.message.get("tool_calls", ())):
-            yield part(choice, {"tool_calls": [{"index": place, **tool}]})
+        for index, tool in enumerate(call.message.get("tool_calls", ())):
+            yield part(choice, {"tool_calls": [{"index": index, **tool}]})
         yield part(choice, {}, finish_reason(call), logprobs(call, live.dialogue) if asked.logprobs else None)
     if asked.stream_usage:
         yield {**start, "choices": [], "usage": usage(live.calls)}

@@ -97,13 +97,13 @@ class Live:
 
     async def texts(self) -> AsyncIterator[tuple[int, str]]:
         """Choices and the texts to send for them; at the end the call is recorded."""
-        found = self._first
-        begun = found is not None
-        while found is not None:
-            choice, token = found
+        drawn = self._first
+        begun = drawn is not None
+        while drawn is not None:
+            choice, token = drawn
             if text := self._growing[choice].push(token):
                 yield choice, text
-            found = await self._queue.get()
+            drawn = await self._queue.get()
         if begun:
             try:
                 await self.whole()
@@ -153,9 +153,9 @@ class Growing:
             self._start = len(self._ids) - KEPT
             self._known = self._decode(self._start)
         end = self._safe()
-        found = self.text[self.sent : end]
+        added = self.text[self.sent : end]
         self.sent = max(self.sent, end)
-        return found
+        return added
 
     def rest(self, content: str) -> str:
         """What was not sent yet of the recorded content."""
@@ -172,8 +172,8 @@ class Growing:
             if text[self._answer : self._answer + 200].lstrip()[:1] in ("", *BARE):
                 end = self._answer
         for one in watched:
-            place = text.find(one, max(0, self.sent - len(one)))
-            end = min(end, place if place >= 0 else len(text) - _overlap(text, one))
+            start = text.find(one, max(0, self.sent - len(one)))
+            end = min(end, start if start >= 0 else len(text) - _overlap(text, one))
         return len(text[:end].rstrip()) if watched else end
 
     def _decode(self, start: int) -> str:

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import uvicorn
 
-from turnwise.engines.serve.limits import Limits
+from turnwise.engines.serve.calls import Limits
 
 LOOK_SECONDS = 1.0
 KEEP_ALIVE_SECONDS = 120
@@ -98,7 +98,7 @@ def _look(
     connections: list[Any], stuck: dict[int, tuple[tuple[Any, ...], float]], now: float, limits: Limits
 ) -> dict[int, tuple[tuple[Any, ...], float]]:
     """Close connections without progress for too long. `stuck` has the state of each connection, and the time of its last change."""
-    found: dict[int, tuple[tuple[Any, ...], float]] = {}
+    progress: dict[int, tuple[tuple[Any, ...], float]] = {}
     crowded = len(connections) > limits.connections
     for one in connections:
         unsent = one.transport.get_write_buffer_size() if one.transport is not None else 0
@@ -112,8 +112,8 @@ def _look(
         if waits_for_reader or waits_for_headers or (crowded and idle and not unsent):
             _abort(one)
         else:
-            found[id(one)] = (state, since)
-    return found
+            progress[id(one)] = (state, since)
+    return progress
 
 
 def _abort(connection: Any) -> None:

@@ -55,8 +55,8 @@ def find() -> Release:
         text = str(getattr(loaded, "__version__", "") or metadata.version("vllm"))
     except metadata.PackageNotFoundError:
         raise MissingExtra("engine.name=vllm", "vllm") from None
-    found = re.match(r"(\d+)\.(\d+)", text)
-    number = (int(found[1]), int(found[2])) if found else (0, 0)
+    digits = re.match(r"(\d+)\.(\d+)", text)
+    number = (int(digits[1]), int(digits[2])) if digits else (0, 0)
     if number < OLDEST:
         raise TurnwiseError(
             f"engine.name=vllm: vLLM {text} is installed, and {OLDEST[0]}.{OLDEST[1]} or later is needed: pip install 'turnwise[vllm]'"
@@ -144,7 +144,7 @@ def global_chance() -> Iterator[None]:
 
 
 def graph_sizes(max_batch: int) -> list[int]:
-    """The numbers of tokens for which a step is recorded. A step of an agent's rows is mostly a mixture of rows that draw and of short
+    """The numbers of tokens for which a step is captured. A step of an agent's rows is mostly a mixture of rows that draw and of short
     new parts of prompts, so there are sizes beyond the number of rows; a step of more tokens is launched kernel by kernel."""
     rows = {1, 2, 4, *range(8, max_batch, 8), max_batch}
     return sorted(rows | {size for size in (*range(256, 1024, 64), *range(1024, 2049, 256)) if size > max_batch})

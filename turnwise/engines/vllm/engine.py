@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import torch
@@ -25,14 +25,12 @@ from torch import Tensor
 
 from turnwise.config.options import Help
 from turnwise.engines.base import Finish, Request, Response, Sampling
-from turnwise.engines.built_in import Vllm
-from turnwise.engines.module import evaluating, longest
-from turnwise.engines.registry import register
+from turnwise.engines.module import evaluating, inner_model, longest
+from turnwise.engines.registry import Vllm, register
 from turnwise.engines.reports import read_report, refuse
-from turnwise.engines.sampling import frozen
-from turnwise.engines.stopping import StopStrings, newest, stop_tokens, watch
+from turnwise.engines.stopping import Running, need_tokenizer, stop_tokens, wrong_length, wrong_tokens
 from turnwise.engines.vllm.compat import Core, check, engine_arguments
-from turnwise.engines.vllm.weights import Ipc, Local, Pairs, Route, checked, config_folder, inner_model, named_weights, shapes_of
+from turnwise.engines.vllm.weights import Ipc, Local, Pairs, Route, checked, config_folder, named_weights, shapes_of
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
@@ -42,23 +40,13 @@ REPORTS = ("top_logprobs", "top_tokens")
 CHECKED_TOKENS = 16  # that are compared at the start
 LARGEST_GAP = 1.0  # nats per token, on average: bfloat16 gives a few hundredths, wrong weights several
 
-Rule = Callable[[int, Mapping[str, float]], bool]
 
+@dataclass(slots=True, eq=False)
+class Row(Running):
+    """`name` is vLLM's for this request. `marks` says after how many tokens weights were replaced, and the version of those that had drawn
+    them."""
 
-@dataclass(slots=True)
-class Row:
-    """A submitted request. `name` is vLLM's for it now; `most` is how many tokens it may have. `marks` says after how many tokens weights
-    were replaced, and the version of those that had drawn them."""
-
-    request: Request
-    prompt: list[int]
-    most: int
-    stop: StopStrings | None
-    rule: Rule | None
     name: str = ""
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    reports: dict[str, list[float]] = field(default_factory=dict)
     marks: list[tuple[int, int]] = field(default_factory=list)
 
     def take(self, token: int, logprob: float, flat: Any, start: int) -> None:
@@ -78,22 +66,21 @@ class Row:
 
     def spans(self, version: int) -> tuple[tuple[int, int], ...]:
         """Versions in order, each with the number of tokens that it drew; those since the last mark were drawn with `version`."""
-        found: list[tuple[int, int]] = []
+        spans: list[tuple[int, int]] = []
         before = 0
-        for end, drew in [*self.marks, (len(self.ids), version)]:
-            count, before = min(end, len(self.ids)) - before, max(before, min(end, len(self.ids)))
-            if count > 0 and found and found[-1][0] == drew:
-                found[-1] = drew, found[-1][1] + count
+        sampled = len(self.logprobs)
+        for end, drew in [*self.marks, (sampled, version)]:
+            count, before = min(end, sampled) - before, max(before, min(end, sampled))
+            if count > 0 and spans and spans[-1][0] == drew:
+                spans[-1] = drew, spans[-1][1] + count
             elif count > 0:
-                found.append((drew, count))
-        return tuple(found)
+                spans.append((drew, count))
+        return tuple(spans)
 
-    def response(self, version: int, finish: Finish, message: str = "") -> Response:
+    def with_spans(self, version: int, finish: Finish, message: str = "") -> Response:
         """The response as it is now; `version` is that of the weights that drew its latest tokens."""
         spans = self.spans(version)
-        first = spans[0][0] if spans else version
-        ids, logprobs = tuple(self.ids), tuple(self.logprobs)
-        return Response(self.request.key, ids, logprobs, finish, message, None, frozen(self.reports), first, spans)
+        return replace(self.response(finish, message), version=spans[0][0] if spans else version, spans=spans)
 
 
 @register("vllm")
@@ -158,8 +145,8 @@ class VllmEngine(Vllm):
         }  # fmt: skip
         name = str(dtype or next(inner.parameters()).dtype).removeprefix("torch.")
         with config_folder(model) as folder:
-            made = engine_arguments(folder, name, max_batch, self.max_length, self._route.backend, more | (arguments or {}))
-            self._core = Core(release, made)
+            core_arguments = engine_arguments(folder, name, max_batch, self.max_length, self._route.backend, more | (arguments or {}))
+            self._core = Core(release, core_arguments)
         self._start(self_check)
 
     @staticmethod
@@ -187,35 +174,15 @@ class VllmEngine(Vllm):
     def submit(self, requests: Sequence[Request]) -> None:
         self._alive()
         for request in requests:
-            sampling = request.sampling
-            check_sampling(sampling)
-            if sampling.stop and self.tokenizer is None:
-                raise TurnwiseError("engine: stop strings need a tokenizer: give one to VllmEngine")
+            check_sampling(request.sampling)
+            need_tokenizer(request, self.tokenizer, "VllmEngine")
             if request.images:
                 raise TurnwiseError("engine.name=vllm takes no images: use engine.name=transformers")
             prompt = [int(token) for token in request.prompt_ids]
-            if problem := self._problem(prompt):
+            if problem := wrong_length(prompt, self.max_length) or wrong_tokens(prompt, self._words):
                 self._done.append(Response(request.key, finish=Finish.REFUSED, message=problem))
-                continue
-            stop = StopStrings(self.tokenizer, sampling.stop) if sampling.stop else None
-            most = min(sampling.max_tokens, self.max_length - len(prompt))
-            self._enter(Row(request, prompt, most, stop, watch(sampling, self.tokenizer)))
-
-    def _problem(self, prompt: list[int]) -> str:
-        """Why a prompt is rejected; empty if it is not."""
-        if not prompt:
-            return "the prompt is empty: it needs at least one token"
-        if len(prompt) >= self.max_length:
-            return (
-                f"the prompt has {len(prompt)} tokens, and prompt and response together may have {self.max_length}: "
-                "give a shorter prompt or a larger max_length"
-            )
-        if min(prompt) < 0 or max(prompt) >= self._words:
-            return (
-                f"the prompt has token ids from {min(prompt)} to {max(prompt)}, and the model knows 0 to {self._words - 1}: "
-                "another tokenizer?"
-            )
-        return ""
+            else:
+                self._enter(Row.of(request, prompt, self.max_length, self.tokenizer))
 
     def _enter(self, row: Row) -> None:
         """Give vLLM a row; during an update, when that is over."""
@@ -226,16 +193,16 @@ class VllmEngine(Vllm):
         parameters = self._core.parameters(
             stream=row.stop is not None or row.rule is not None,
             temperature=sampling.temperature,
-            max_tokens=row.most,
+            max_tokens=row.end - len(row.ids),
             seed=row.request.seed & SEEDS,
             logprobs=max((read_report(name).count for name in sampling.report), default=0),
             stop_token_ids=sorted(self.stop_token_ids),
         )
         key = f"{self._count}"
         try:
-            row.name = self._core.add(key, row.prompt, self._salt, parameters)
+            row.name = self._core.add(key, row.ids, self._salt, parameters)
         except ValueError as error:  # vLLM takes everything that we let through, as far as we know
-            self._done.append(row.response(-1, Finish.REFUSED, f"vLLM: {error}"))
+            self._done.append(row.response(Finish.REFUSED, f"vLLM: {error}"))
             return
         self._rows[key] = row
 
@@ -274,36 +241,26 @@ class VllmEngine(Vllm):
         row = self._rows.get(output.request_id)
         if row is None:
             return None  # aborted, and answered already
-        found = output.outputs[0]
-        flat = found.logprobs
-        for place, token in enumerate(found.token_ids):
+        completion = output.outputs[0]
+        flat = completion.logprobs
+        for place, token in enumerate(completion.token_ids):
             start = flat.start_indices[place] if flat is not None else 0
             logprob = flat.logprobs[start] if flat is not None and len(flat.logprobs) > start else math.nan
             if logprob is None or not math.isfinite(logprob):
-                message = f"the model's logits after {len(row.prompt) + len(row.ids)} tokens are not numbers: has it diverged?"
+                message = f"the model's logits after {len(row.ids)} tokens are not numbers: has it diverged?"
                 return self._leave(row, output, Finish.FAULT, message)
             row.take(int(token), float(logprob), flat, start)
-            if ended := self._ended(row, int(token)):
+            if ended := row.ended(int(token), self.stop_token_ids):
                 return self._leave(row, output, ended)
         if output.finished:
-            reason = found.finish_reason
-            known = {"stop": Finish.STOP, "length": Finish.LENGTH}
-            self._leave(row, output, known.get(reason, Finish.FAULT), "" if reason in known else f"vLLM ended it: {reason}")
-        return None
-
-    def _ended(self, row: Row, token: int) -> Finish | None:
-        """Whether we end a response that vLLM would continue: at a stop string, or by the request's rule."""
-        if token in self.stop_token_ids or (row.stop is not None and row.stop.push(token)):
-            return Finish.STOP
-        if len(row.ids) < row.most and row.rule is not None and row.rule(token, newest(row.reports)):
-            return Finish.RULE
+            self._leave(row, output, Finish.FAULT, f"vLLM ended it: {completion.finish_reason}")
         return None
 
     def _leave(self, row: Row, output: Any, finish: Finish, message: str = "") -> None:
         del self._rows[output.request_id]
         if not output.finished:
             self._core.abort([row.name])
-        self._done.append(row.response(self.version, finish, message))
+        self._done.append(row.with_spans(self.version, finish, message))
 
     # Weights.
 
@@ -431,8 +388,8 @@ def compare_transfers(engine: VllmEngine) -> None:
 def _greedy(engine: VllmEngine) -> Response:
     request = Request(0, _prompt(engine), Sampling(temperature=0.0, max_tokens=min(CHECKED_TOKENS, engine.max_length - 8)))
     engine.submit([request])
-    (found,) = engine.poll()
-    return found
+    (response,) = engine.poll()
+    return response
 
 
 def _prompt(engine: VllmEngine) -> list[int]:
@@ -440,14 +397,14 @@ def _prompt(engine: VllmEngine) -> list[int]:
     return [derive(0, "vllm", place) % words for place in range(min(8, engine.max_length // 2))]
 
 
-def gap_to_module(engine: VllmEngine, found: Response) -> float:
+def gap_to_module(engine: VllmEngine, response: Response) -> float:
     """The mean distance between a greedy response's log-probs and those of the learner's module, for the check's own prompt."""
     parameter = next(inner_model(engine.model).parameters())
-    if parameter.is_meta or not found.token_ids:
+    if parameter.is_meta or not response.token_ids:
         return 0.0
     prompt = _prompt(engine)
-    ids = torch.tensor([prompt + list(found.token_ids)], device=parameter.device)
+    ids = torch.tensor([prompt + list(response.token_ids)], device=parameter.device)
     with evaluating(engine.model), torch.no_grad():
         logits = engine.model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float()
-    own = torch.log_softmax(logits, -1).gather(1, ids[0, len(prompt) :, None])[:, 0].cpu()
-    return float((own - torch.tensor(found.logprobs)).abs().mean())
+    logprobs = torch.log_softmax(logits, -1).gather(1, ids[0, len(prompt) :, None])[:, 0].cpu()
+    return float((logprobs - torch.tensor(response.logprobs)).abs().mean())

@@ -22,17 +22,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from turnwise.engines.module import active_adapters, inner_model
 from turnwise.engines.vllm.compat import LOCAL, Core
 from turnwise.util.errors import TurnwiseError
 
 WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
 
 Pairs = Iterable[tuple[str, Tensor]]
-
-
-def inner_model(model: Any) -> Any:
-    """The model inside its adapters."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def named_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
@@ -44,8 +40,8 @@ def named_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
             continue
         weight = parameter.detach()
         weight = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
-        owner, _, own = name.rpartition(".")
-        if own == "weight" and owner.endswith(".base_layer"):
+        owner, _, kind = name.rpartition(".")
+        if kind == "weight" and owner.endswith(".base_layer"):
             weight = _merged(weight, modules[owner.removesuffix(".base_layer")])
         yield plain_name(name), weight
 
@@ -59,16 +55,11 @@ def plain_name(name: str) -> str:
 
 def _merged(weight: Tensor, layer: Any) -> Tensor:
     """A layer's weight with its active adapters, computed in float32."""
-    if layer.merged or layer.disable_adapters:
-        return weight
-    names = [name for name in layer.active_adapters if name in layer.lora_A]
-    if not names:
+    adapters = active_adapters(layer)
+    if not adapters:
         return weight
     with torch.no_grad():
-        total = weight.float()
-        for name in names:
-            total = total + layer.lora_B[name].weight.float() @ layer.lora_A[name].weight.float() * layer.scaling[name]
-        return total.to(weight.dtype)
+        return sum((up.float() @ down.float() * scale for down, up, scale in adapters), weight.float()).to(weight.dtype)
 
 
 def shapes_of(model: Any) -> dict[str, tuple[int, ...]]:
@@ -79,17 +70,17 @@ def shapes_of(model: Any) -> dict[str, tuple[int, ...]]:
 def checked(weights: Mapping[str, Tensor] | Pairs, shapes: Mapping[str, tuple[int, ...]], tied: bool) -> list[tuple[str, Tensor]]:
     """Weights in the order of the layers, complete and of the right shapes; otherwise an error, and nothing has been touched. Tied
     weights may be given twice."""
-    given = {plain_name(name): tensor for name, tensor in (weights.items() if isinstance(weights, Mapping) else weights)}
+    by_name = {plain_name(name): tensor for name, tensor in (weights.items() if isinstance(weights, Mapping) else weights)}
     if tied and "lm_head.weight" not in shapes:
-        given.pop("lm_head.weight", None)
-    if unknown := [name for name in given if name not in shapes]:
-        raise TurnwiseError(f"engine: the model has no weights {', '.join(unknown[:3])!r} ({len(unknown)} of {len(given)} are unknown)")
-    if missing := [name for name in shapes if name not in given]:
+        by_name.pop("lm_head.weight", None)
+    if unknown := [name for name in by_name if name not in shapes]:
+        raise TurnwiseError(f"engine: the model has no weights {', '.join(unknown[:3])!r} ({len(unknown)} of {len(by_name)} are unknown)")
+    if missing := [name for name in shapes if name not in by_name]:
         raise TurnwiseError(f"engine: {len(missing)} of the model's weights are missing in what was published, among them {missing[0]!r}")
     for name, shape in shapes.items():
-        if tuple(given[name].shape) != shape:
-            raise TurnwiseError(f"engine: {name!r} has the shape {shape} in the model, and {tuple(given[name].shape)} was published")
-    return [(name, given[name].detach()) for name in shapes]
+        if tuple(by_name[name].shape) != shape:
+            raise TurnwiseError(f"engine: {name!r} has the shape {shape} in the model, and {tuple(by_name[name].shape)} was published")
+    return [(name, by_name[name].detach()) for name in shapes]
 
 
 @contextmanager

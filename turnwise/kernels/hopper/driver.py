@@ -4,10 +4,8 @@ The compiler is NVRTC, which torch brings. It takes a second or less for each ki
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache, lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +31,6 @@ def good(answer: tuple[Any, ...]) -> Any:
     if int(code) != 0:
         raise RuntimeError(f"CUDA says {code.name}")
     return rest[0] if len(rest) == 1 else rest
-
-
-def usable(device: torch.device, compile_one: Callable[[], Any], instead: str) -> bool:
-    """Whether this GPU is a Hopper and a kernel can be compiled for it; a warning says what is used `instead` if that fails."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0) or find_spec("cuda") is None:
-        return False
-    try:
-        compile_one()
-    except (ImportError, AttributeError, RuntimeError, OSError) as error:
-        warnings.warn(f"one of the engine's own kernels cannot be compiled, {instead} is used: {error}", stacklevel=3)
-        return False
-    return True
 
 
 def source_of(name: str, **values: int | str) -> str:

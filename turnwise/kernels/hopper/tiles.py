@@ -7,16 +7,18 @@ another kernel reads them again, here they stay in registers. `sample.py` is the
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from ctypes import c_int, c_void_p
 from functools import cache
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from turnwise.kernels.hopper import driver
-from turnwise.kernels.hopper.driver import ROOM, box_map, clusters, loaded, usable
+from turnwise.kernels.hopper.driver import ROOM, box_map, clusters, loaded
 
 ROWS, INNER = 128, 64  # of a tile, and of one part of the inner size
 PIECE = 16  # columns of an output layer whose weights are summed
@@ -84,8 +86,15 @@ def fits(x: Tensor, weight: Tensor) -> bool:
 
 @cache
 def available(device: torch.device) -> bool:
-    """Whether this GPU is a Hopper and the kernel can be compiled for it."""
-    return usable(device, lambda: kernel_of(Tile(64, 2), 0, False, False, device), "the library's product")
+    """Whether this GPU is a Hopper and the kernel can be compiled for it; a warning if that fails."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0) or find_spec("cuda") is None:
+        return False
+    try:
+        kernel_of(Tile(64, 2), 0, False, False, device)
+    except (ImportError, AttributeError, RuntimeError, OSError) as error:
+        warnings.warn(f"one of the engine's own kernels cannot be compiled, the library's product is used: {error}", stacklevel=3)
+        return False
+    return True
 
 
 def name_of(head: int) -> str:
