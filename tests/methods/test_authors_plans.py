@@ -18,12 +18,11 @@ from turnwise import Task, Trajectory, Turn
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.data.tasks import TaskSet
-from turnwise.methods.aepo import aepo_initial
-from turnwise.methods.arpo import segment_entropy
+from turnwise.methods.arpo import aepo_initial, segment_entropy
 from turnwise.methods.cppo import largest
-from turnwise.methods.filtered import select
 from turnwise.methods.planning import Gathered, Places, Plan
 from turnwise.methods.slea import Lesson, Library, similar
+from turnwise.methods.starpo_s import select
 
 
 def streamed(plan: Plan, groups: int, returns: list[list[float]], size: int) -> Gathered:

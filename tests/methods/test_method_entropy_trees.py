@@ -17,8 +17,7 @@ from references import forms
 import turnwise as tw
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
-from turnwise.methods.aepo import Aepo, aepo_initial, aepo_loss
-from turnwise.methods.arpo import Arpo, Surprise, segment_entropy
+from turnwise.methods.arpo import Aepo, Arpo, Surprise, aepo_initial, aepo_loss, segment_entropy
 from turnwise.methods.planning import Places
 from turnwise.objectives.tokens import Tokens
 from turnwise.runs.reading import stored_batch

@@ -20,9 +20,9 @@ from turnwise.data.batch import Batch
 from turnwise.data.tasks import TaskSet
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings
 from turnwise.methods.cppo import largest
-from turnwise.methods.filtered import Filtered, score, select
 from turnwise.methods.planning import Gathered, Places, Plan
 from turnwise.methods.registry import plans
+from turnwise.methods.starpo_s import Filtered, score, select
 from turnwise.recipe.schema import Config
 from turnwise.setup.needs import reports
 

@@ -17,8 +17,9 @@ import contextlib
 import inspect
 import math
 import re
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -199,10 +200,11 @@ class Registry(Generic[F]):
         changes: str = "",
         costs: str = "",
         evidence: str = "",
+        further: Mapping[str, Option] | None = None,
     ) -> Callable[[F], F]:
         """Decorator: registers a function or a class under `name`. The first sentence of its docstring is its description in lists;
         `needs` and `gives` name what it reads and what it adds. For a method: what it `changes`, what it `costs` in forward passes and
-        rollouts, and the `evidence` for its formula (code, paper, notes)."""
+        rollouts, and the `evidence` for its formula (code, paper, notes). `further` are options that its signature does not have."""
         if is_reference(name) or not name.strip():
             raise TurnwiseError(f"a {self.kind} cannot be called {name!r}: a name has letters and no ':' or '.py'")
 
@@ -212,9 +214,8 @@ class Registry(Generic[F]):
             if known is not None and known.function.__qualname__ != function.__qualname__:
                 raise TurnwiseError(f"{self.kind} {name!r} is already registered, by {known.function.__module__}")
             notes = {"changes": changes, "costs": costs, "evidence": evidence}
-            made = replace(
-                self._entry(name, function, paper, parts, needs, gives), notes={word: text for word, text in notes.items() if text}
-            )
+            made = self._entry(name, function, paper, parts, needs, gives)
+            made = replace(made, options={**made.options, **(further or {})}, notes={word: text for word, text in notes.items() if text})
             if not made.summary:
                 raise TurnwiseError(f"{self.kind} {name!r} needs a docstring: its first sentence is what users see in lists")
             self._entries[name] = made
@@ -310,19 +311,24 @@ def read_options(function: Callable[..., Any], first: int | None = None) -> dict
     inner = function
     while isinstance(inner, partial):
         inner = inner.func
+    inner = inspect.unwrap(inner)
     kinds = (
         (inspect.Parameter.KEYWORD_ONLY,) if first is None else (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     )
     parameters = {name: p for name, p in list(_parameters(function).items())[first or 0 :] if p.kind in kinds}
-    hints = _hints(inspect.getattr_static(inner, "__init__") if isinstance(inner, type) else inner, parameters)
+    own = inspect.getattr_static(inner, "__init__") if isinstance(inner, type) else inner
+    hints: dict[str, Any] = {}
+    for owner in (*(reversed(inner.__mro__) if isinstance(inner, type) and is_dataclass(inner) else ()), own):
+        hints |= _hints(owner, parameters)  # a field of a dataclass means what it means where it is declared
     return {name: _read_option(name, hints.get(name), p.default) for name, p in parameters.items()}
 
 
 def _hints(function: Any, options: Collection[str]) -> dict[str, Any]:
     """The annotations of the options. Those of other parameters are not read: they may name types that only a type checker imports."""
-    annotations = {name: hint for name, hint in getattr(function, "__annotations__", {}).items() if name in options}
+    annotations = {name: hint for name, hint in inspect.get_annotations(function).items() if name in options}
+    names = vars(sys.modules[function.__module__]) if isinstance(function, type) else getattr(function, "__globals__", {})
     try:
-        return get_type_hints(SimpleNamespace(__annotations__=annotations), getattr(function, "__globals__", {}), include_extras=True)
+        return get_type_hints(SimpleNamespace(__annotations__=annotations), names, include_extras=True)
     except Exception:  # an annotation that cannot be read here: defaults determine the type
         return {}
 

@@ -141,6 +141,18 @@ def pair(first: Ints, second: Ints) -> tuple[Ints, int]:
     return code, len(distinct)
 
 
+def token_sums(values: NDArray[np.floating], r: Rollouts) -> Floats:
+    """The sum over the tokens of each turn; `values` has one entry per token."""
+    total = np.concatenate([np.zeros(1), np.cumsum(values, dtype=np.float64)])
+    return np.diff(total[r.token_offsets])
+
+
+def last_turns(r: Rollouts) -> Bools:
+    """True for the last turn of each trajectory, of rollouts that are in order."""
+    last: Bools = np.append(r.trajectory[:-1] != r.trajectory[1:], True)
+    return last
+
+
 def discounted_returns(r: Rollouts, gamma: float) -> Floats:
     """Σ γ^k · reward of the turn k later, to the trajectory's end, for each turn of rollouts that are in order."""
     return reverse_scan(r.reward, gamma, r.trajectory)

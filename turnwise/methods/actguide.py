@@ -19,12 +19,9 @@ from typing import Annotated, Any
 from turnwise.config.options import Help
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory
-from turnwise.methods.authors import kl_loss
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds, by_group
-from turnwise.methods.registry import Brings, method, plan, section
+from turnwise.methods.registry import Brings, kl_loss, method, plan
 
-Threshold = Annotated[float, Help("an attempt succeeds if its return is above this")]
-Keep = Annotated[bool, Help("keep the unguided attempts and the probes in the group, instead of replacing them")]
 WORDS = "These actions are the beginning of a way that works. It may be incomplete; more actions may be needed.\n{actions}"
 
 
@@ -51,21 +48,17 @@ class Search:
 
 
 @plan("actguide", needs=("env.expert", "group.peers"))
+@dataclass(kw_only=True, eq=False)
 class ActGuide(Plan):
     """Every group once; a group that fails as a whole is attempted again with the smallest helpful number of reference actions."""
 
     old_logprobs = "engine"
 
-    def __init__(
-        self,
-        *,
-        threshold: Threshold = 0.0,
-        searches: Annotated[int, Help("how often the interval is halved at most", low=1)] = 5,
-        probes: Annotated[int, Help("attempts per number of actions that is tried", low=1)] = 2,
-        keep: Keep = False,
-        words: Annotated[str, Help("what is said; {actions} stands for the numbered actions")] = WORDS,
-    ):
-        self.threshold, self.searches, self.probes, self.keep, self.words = threshold, searches, probes, keep, words
+    threshold: Annotated[float, Help("an attempt succeeds if its return is above this")] = 0.0
+    searches: Annotated[int, Help("how often the interval is halved at most", low=1)] = 5
+    probes: Annotated[int, Help("attempts per number of actions that is tried", low=1)] = 2
+    keep: Annotated[bool, Help("keep the unguided attempts and the probes in the group, instead of replacing them")] = False
+    words: Annotated[str, Help("what is said; {actions} stands for the numbered actions")] = WORDS
 
     def gather(self, places: Places, groups: int) -> Rounds:
         starts = places.groups(groups)
@@ -107,7 +100,7 @@ class ActGuide(Plan):
         rescued = sum(self.works(again.get(group, [])) for group in searches)
         probes = sum(len(search.probed) for search in searches.values())
         shown = sum(search.low for search in searches.values()) / max(len(searches), 1)
-        return {"hard_groups": float(len(hard)), "rescued_groups": float(rescued), "probes": float(probes), "shown_actions": shown}
+        return {"hard_groups": len(hard), "rescued_groups": rescued, "probes": probes, "shown_actions": shown}
 
 
 @method(
@@ -116,12 +109,9 @@ class ActGuide(Plan):
     changes="plan, objective",
     costs="for a group that fails: up to `searches` × `probes` further attempts, then a second group",
     evidence="code; mixture of the group from notes",
+    options={ActGuide: "threshold keep"},
 )
-def actguide(*, threshold: Threshold = 0.0, keep: Keep = False) -> dict[str, Any]:
+def actguide() -> dict[str, Any]:
     """A group that fails is shown the fewest reference actions that help, and learns to do without them."""
-    own = section("plan", name="actguide", threshold=threshold, keep=keep) | {
-        "credit.name": "grpo",
-        "objective.name": "clip",
-        "learner.old_logprobs": "engine",
-    }
+    own = {"plan.name": "actguide", "credit.name": "grpo", "objective.name": "clip", "learner.old_logprobs": "engine"}
     return Brings(own, {"objective.aggregation": "token"} | kl_loss(0.001))

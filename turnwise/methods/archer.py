@@ -13,7 +13,9 @@ Turns that are in the batch for the critics alone (`turn.critic_only`) are maske
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -22,9 +24,9 @@ from turnwise.config.options import Help
 from turnwise.credit import registry as credit
 from turnwise.credit.segments import TurnDiscount, unmasked
 from turnwise.data.batch import Batch
-from turnwise.data.rollouts import Rollouts
-from turnwise.methods.buffer import REPLAYED, Buffer, Size, Warmup, counted, noted
-from turnwise.methods.planning import Gathered, Places, Rounds
+from turnwise.data.rollouts import Rollouts, Trajectory
+from turnwise.data.schema import from_rows, to_rows
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds, summary
 from turnwise.methods.registry import Brings, method, plan, section, signal
 from turnwise.util.seeds import derive
 
@@ -32,18 +34,67 @@ PAPER = "Zhou et al. 2024, ArCHer, arXiv 2402.19446"
 TARGETS = ("turn.target_q1", "turn.target_q2", "turn.target_v1", "turn.target_v2")
 Replays = Annotated[int, Help("earlier attempts that the critics learn from in each iteration", low=0)]
 Tau = Annotated[float, Help("the share by which the target critics follow, per iteration", low=0, high=1)]
+REPLAYED = "turn.replayed"
+REPLAY_GROUP = -1
+Size = Annotated[int, Help("earlier attempts that are kept; the oldest goes first", low=0)]
+Warmup = Annotated[int, Help("iterations in which only the critics learn", low=0)]
 CRITIC_ONLY = "turn.critic_only"
 VALUES = ("turn.q1", "turn.q2", "turn.v1", "turn.v2")
 BASELINE, TARGET = "token.baseline", "token.target_baseline"
 Baseline = Annotated[bool, Help("subtract a critic's prediction of the advantage at each token (column token.baseline)")]
 
 
+@dataclass(kw_only=True, eq=False)
+class Buffer(Plan):
+    """The base of plans that keep attempts. The buffer and the number of batches are their state."""
+
+    size: Size = 256
+    replays: Replays = 32
+    warmup: Warmup = 0
+
+    def __post_init__(self) -> None:
+        self.kept: list[Trajectory] = []  # the oldest first
+        self.batches = 0
+
+    def drawn(self, places: Places, seed: int) -> list[Trajectory]:
+        """Some of the attempts that are kept, as attempts of this batch."""
+        chosen = random.Random(seed).sample(self.kept, min(self.replays, len(self.kept)))
+        return [places.adopt(one, REPLAY_GROUP) for one in chosen]
+
+    def keep(self, attempts: Sequence[Trajectory]) -> None:
+        """A batch is composed: keep its new attempts."""
+        self.kept = [*self.kept, *attempts][-self.size :] if self.size else []
+        self.batches += 1
+
+    @property
+    def warming(self) -> float:
+        """1 where only the critics learn."""
+        return float(self.batches < self.warmup)
+
+    def state(self) -> dict[str, Any]:
+        return {"batches": self.batches, "kept": [to_rows([one], tokens=True, reports=True) for one in self.kept]}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.batches = state["batches"]
+        self.kept = [from_rows(rows, "the buffer of attempts")[0] for rows in state["kept"]]
+
+
+def noted(trajectory: Trajectory, replayed: float, critic_only: float) -> Trajectory:
+    """The trajectory with notes on its turns: from an earlier batch or not, for the critics alone or not."""
+    notes = {"replayed": replayed, "critic_only": critic_only}
+    return replace(trajectory, turns=[replace(turn, notes={**turn.notes, **notes}) for turn in trajectory.turns])
+
+
+def counted(attempts: Sequence[Trajectory], old: Sequence[Trajectory], kept: int) -> dict[str, float]:
+    """Counts for the log. Success and reward are those of the new attempts, if there are any."""
+    new = summary(attempts)
+    return {"replayed": len(old), "buffer": kept} | ({"success": new["success"], "reward": new["reward"]} if attempts else {})
+
+
 @plan("archer", paper=PAPER, gives=(REPLAYED, CRITIC_ONLY))
+@dataclass(kw_only=True, eq=False)
 class Replay(Buffer):
     """Every group once, and attempts of earlier batches for the critics."""
-
-    def __init__(self, *, size: Size = 256, replays: Replays = 32, warmup: Warmup = 0):
-        super().__init__(size, replays, warmup)
 
     def gather(self, places: Places, groups: int) -> Rounds:
         attempts = yield places.groups(groups)
@@ -96,36 +147,31 @@ def credit_needs(options: Mapping[str, Any]) -> tuple[str, ...]:
 archer_credit.needs_of = credit_needs  # type: ignore[attr-defined]
 
 
+def critic_pair(heads: Mapping[str, str], model: Mapping[str, Any], training: Mapping[str, Any], **options: Any) -> dict[str, Any]:
+    """Settings of a trained critic with these heads and of its target, whose losses are mean squared errors."""
+    parts = {**model, "kind": "heads", "options": {"heads": heads, "weights": dict.fromkeys(heads, 2.0), **options}}
+    return section("models.critic", **parts, trained=True, **training) | section("models.critic_target", **parts)
+
+
 @method(
     "archer",
     paper=PAPER,
     changes="plan, critics, credit, objective",
     costs="a trained critic and a target copy of the policy's size; two scoring passes; updates on earlier attempts",
     evidence="code; sizes of the buffer are ours",
+    options={Replay: "size replays warmup", archer_values: "gamma tau"},
 )
 def archer(
     *,
-    gamma: TurnDiscount = 0.9,
-    tau: Tau = 0.1,
-    size: Size = 256,
-    replays: Replays = 32,
-    warmup: Warmup = 0,
     critic_lr: Annotated[float, Help("learning rate of the critics", low=0)] = 1e-5,
     critic_epochs: Annotated[int, Help("passes of the critics over a batch", low=1)] = 3,
     baseline: Baseline = False,
 ) -> dict[str, Any]:
     """Two critics of whole responses learn from new and earlier attempts; the policy follows the more careful one."""
     heads = {"q1": "turn_end", "q2": "turn_end", "v1": "turn", "v2": "turn"} | ({"baseline": "token"} if baseline else {})
-    settings: dict[str, Any] = {}
-    for name in ("critic", "critic_target"):
-        own = {"copy_of": "policy", "kind": "heads", "options": {"heads": heads, "weights": dict.fromkeys(heads, 2.0), "spread": 0.01}}
-        settings |= {f"models.{name}.{key}": value for key, value in own.items()}
-    training = {"trained": True, "lr": critic_lr, "epochs": critic_epochs}
     own = (
-        settings
-        | section("plan", name="archer", size=size, replays=replays, warmup=warmup)
+        critic_pair(heads, {"copy_of": "policy"}, {"lr": critic_lr, "epochs": critic_epochs}, spread=0.01)
+        | {"plan.name": "archer", "signal": [{"name": "archer_values"}], "objective.name": "reinforce"}
         | section("credit", name="archer", baseline=baseline)
-        | section("models.critic", **training)
-        | {"signal": [{"name": "archer_values", "gamma": gamma, "tau": tau}], "objective.name": "reinforce"}
     )
     return Brings(own, {"objective.aggregation": "turn_sum", "objective.kl": "off"})

@@ -10,14 +10,14 @@ once per mini-batch, before it is split, so the choice does not depend on the si
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from turnwise.config.options import Help
-from turnwise.methods.authors import kl_loss
-from turnwise.methods.registry import Brings, method
+from turnwise.methods.registry import Brings, kl_loss, method
 from turnwise.objectives import registry as objectives
 from turnwise.objectives.registry import TokenLoss
 from turnwise.util.seeds import derive
@@ -50,28 +50,22 @@ def _centred(column: Any, counted: Mask) -> Floats:
 
 
 @objectives.register("clip_cov", paper="Cui et al. 2025, Clip-Cov, arXiv 2505.22617", needs=("token.old_logprob",))
+@dataclass(kw_only=True, eq=False)
 class ClipCov:
     """PPO's clip with wide bounds; a random few of the tokens with a large covariance of advantage and log-prob have no loss."""
 
-    def __init__(
-        self,
-        *,
-        fraction: Annotated[float, Help("share of the mini-batch's tokens that lose their loss, at least one token", low=0, high=1)] = 2e-4,
-        cov_low: Annotated[float, Help("only tokens with a covariance above this are chosen from")] = 1.0,
-        cov_high: Annotated[float, Help("only tokens with a covariance below this are chosen from")] = 5.0,
-        clip_low: Annotated[float, Help("the ratio is clipped below at 1 − this", low=0, high=1)] = 1.0,
-        clip_high: Annotated[float, Help("the ratio is clipped above at 1 + this", low=0)] = 1.0,
-        seed: Annotated[int, Help("seeds the choice of tokens", low=0)] = 0,
-    ):
-        self.fraction, self.bounds, self.seed = fraction, (cov_low, cov_high), seed
-        self.clip_low, self.clip_high = clip_low, clip_high
-        self.draws = 0  # mini-batches so far: each has its own random choice, also after a resume
+    fraction: Annotated[float, Help("share of the mini-batch's tokens that lose their loss, at least one token", low=0, high=1)] = 2e-4
+    cov_low: Annotated[float, Help("only tokens with a covariance above this are chosen from")] = 1.0
+    cov_high: Annotated[float, Help("only tokens with a covariance below this are chosen from")] = 5.0
+    clip_low: Annotated[float, Help("the ratio is clipped below at 1 − this", low=0, high=1)] = 1.0
+    clip_high: Annotated[float, Help("the ratio is clipped above at 1 + this", low=0)] = 1.0
+    seed: Annotated[int, Help("seeds the choice of tokens", low=0)] = 0
+    draws: int = field(default=0, init=False)  # mini-batches so far: each has its own random choice, also after a resume
 
     def prepare(self, columns: Mapping[str, Any]) -> Mapping[str, Any]:
         """Once per mini-batch: which tokens are dropped."""
         cov, counted = covariance(columns)
-        low, high = self.bounds
-        candidates = np.flatnonzero(counted & (cov > low) & (cov < high))
+        candidates = np.flatnonzero(counted & (cov > self.cov_low) & (cov < self.cov_high))
         order = np.random.default_rng(derive(self.seed, "clip_cov", self.draws)).permutation(len(candidates))
         self.draws += 1
         dropped = np.zeros(len(cov), np.bool_)
@@ -82,15 +76,11 @@ class ClipCov:
         """One loss per token, 0 for dropped ones."""
         import torch
 
-        advantage, ratio, dropped = tokens.advantage, tokens.ratio, tokens.extra["cov_dropped"]
-        loss = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1 - self.clip_low, 1 + self.clip_high))
-        metrics = {
-            "clip_low": (advantage < 0) & (ratio < 1 - self.clip_low),
-            "clip_high": (advantage > 0) & (ratio > 1 + self.clip_high),
-            "cov": tokens.extra["cov"],
-            "cov_dropped": dropped,
-        }
-        return TokenLoss(torch.where(dropped, 0.0, loss), metrics)
+        from turnwise.objectives.clip import clip
+
+        loss, metrics = clip(tokens, clip_low=self.clip_low, clip_high=self.clip_high)
+        dropped = tokens.extra["cov_dropped"]
+        return TokenLoss(torch.where(dropped, 0.0, loss), {**metrics, "cov": tokens.extra["cov"], "cov_dropped": dropped})
 
     def state(self) -> dict[str, Any]:
         return {"draws": self.draws}
@@ -100,16 +90,12 @@ class ClipCov:
 
 
 @objectives.register("kl_cov", paper="Cui et al. 2025, KL-Cov, arXiv 2505.22617", needs=("token.old_logprob",))
+@dataclass(kw_only=True, eq=False)
 class KlCov:
     """Advantage times ratio, unclipped; the few tokens with the largest covariance of advantage and log-prob also pay their log-ratio."""
 
-    def __init__(
-        self,
-        *,
-        fraction: Annotated[float, Help("share of the mini-batch's tokens that pay, at least one token", low=0, high=1)] = 0.002,
-        coefficient: Annotated[float, Help("what a chosen token pays per unit of its absolute log-ratio", low=0)] = 1.0,
-    ):
-        self.fraction, self.coefficient = fraction, coefficient
+    fraction: Annotated[float, Help("share of the mini-batch's tokens that pay, at least one token", low=0, high=1)] = 0.002
+    coefficient: Annotated[float, Help("what a chosen token pays per unit of its absolute log-ratio", low=0)] = 1.0
 
     def prepare(self, columns: Mapping[str, Any]) -> Mapping[str, Any]:
         """Once per mini-batch: which tokens pay. Of equal covariances the earlier tokens are taken."""

@@ -6,6 +6,7 @@ also one that is left out, counts in the group's mean.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -13,9 +14,8 @@ import numpy as np
 from turnwise.config.options import Help
 from turnwise.credit.columns import credit_of
 from turnwise.data.rollouts import Bools, Floats, Ints, Rollouts
-from turnwise.methods.authors import kl_loss
 from turnwise.methods.planning import Places, Plain, Rounds
-from turnwise.methods.registry import Brings, method, plan, schedule
+from turnwise.methods.registry import Brings, kl_loss, method, plan, schedule
 from turnwise.methods.steps import ScheduleView, Sequences, Step, Unit, cut
 from turnwise.util.errors import TurnwiseError
 
@@ -40,11 +40,11 @@ def cppo(*, prune: Prune = 0.5, within: Within = "group", fill: Annotated[bool, 
 
 
 @plan("cppo")
+@dataclass(kw_only=True, eq=False)
 class Allocated(Plain):
     """Collect more groups: as many attempts remain after pruning as there would be without."""
 
-    def __init__(self, *, prune: Prune = 0.5):
-        self.prune = prune
+    prune: Prune = 0.5
 
     def gather(self, places: Places, groups: int) -> Rounds:
         return (yield from super().gather(places, int(groups / (1 - self.prune) + ROUNDING)))

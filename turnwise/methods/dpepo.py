@@ -46,8 +46,7 @@ from turnwise.envs.answers import read_observation, read_snapshot, read_transiti
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.snapshots import pack, restoring, unpack
 from turnwise.envs.wrapping import OVER, Instead, checked_count, wrapper
-from turnwise.methods.authors import VERL_AGENT
-from turnwise.methods.registry import Brings, method, signal
+from turnwise.methods.registry import VERL_AGENT, Brings, method, signal
 
 PAPER = "DPEPO, arXiv 2604.24320"
 LOOK = "look"

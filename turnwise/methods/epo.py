@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
 from turnwise.config.options import Help
-from turnwise.methods.authors import VERL_AGENT
-from turnwise.methods.registry import Brings, method
+from turnwise.methods.registry import VERL_AGENT, Brings, method
 from turnwise.objectives import registry as objectives
 from turnwise.objectives.registry import TokenLoss
 
@@ -33,6 +33,7 @@ COSTS = "none: the engine reports the entropies that it samples with"
 
 
 @objectives.register("epo", paper=PAPER, needs=("turn.t", "token.entropy"))
+@dataclass(kw_only=True, eq=False)
 class Epo:
     """PPO's clip with an entropy bonus, and the published constant penalty where an entropy leaves the band around its history."""
 
@@ -40,24 +41,19 @@ class Epo:
         "form": 'remove it. objective.name = "epo" is the published form; the former form "hinge" is objective.name = "epo_hinge"'
     }
 
-    def __init__(
-        self,
-        *,
-        level: Annotated[Literal["token", "turn"], Help("what is compared with the band: each token, or the mean of a turn")] = "token",
-        bonus: Annotated[float, Help("coefficient of the entropy, and of the penalty with it", low=0)] = 0.001,
-        smoothing: Annotated[float, Help("weight of the penalty relative to the entropy", low=0)] = 1.0,
-        penalty: Annotated[float, Help("size of the penalty outside of the band", low=0)] = 0.1,
-        low: Annotated[float, Help("lower edge of the band, as a multiple of the history", low=0)] = 0.0,
-        high: Annotated[float, Help("upper edge of the band, as a multiple of the history", low=0)] = 2.0,
-        decay: Annotated[int | None, Help("updates over which the weight of the penalty decays; none: it does not", low=1)] = 150,
-        gate: Annotated[int, Help("penalise only in mini-batches that have a turn with at least this index", low=0)] = 0,
-        clip_low: Annotated[float, Help("the ratio is clipped below at 1 − this", low=0, high=1)] = 0.2,
-        clip_high: Annotated[float, Help("the ratio is clipped above at 1 + this", low=0)] = 0.2,
-        dual_clip: Annotated[float | None, Help("bound on the ratio if the advantage is negative", low=1)] = None,
-    ):
-        self.level, self.bonus, self.smoothing = level, bonus, smoothing
-        self.penalty, self.low, self.high, self.decay, self.gate = penalty, low, high, decay, gate
-        self.clip = {"clip_low": clip_low, "clip_high": clip_high, "dual_clip": dual_clip}
+    level: Annotated[Literal["token", "turn"], Help("what is compared with the band: each token, or the mean of a turn")] = "token"
+    bonus: Annotated[float, Help("coefficient of the entropy, and of the penalty with it", low=0)] = 0.001
+    smoothing: Annotated[float, Help("weight of the penalty relative to the entropy", low=0)] = 1.0
+    penalty: Annotated[float, Help("size of the penalty outside of the band", low=0)] = 0.1
+    low: Annotated[float, Help("lower edge of the band, as a multiple of the history", low=0)] = 0.0
+    high: Annotated[float, Help("upper edge of the band, as a multiple of the history", low=0)] = 2.0
+    decay: Annotated[int | None, Help("updates over which the weight of the penalty decays; none: it does not", low=1)] = 150
+    gate: Annotated[int, Help("penalise only in mini-batches that have a turn with at least this index", low=0)] = 0
+    clip_low: Annotated[float, Help("the ratio is clipped below at 1 − this", low=0, high=1)] = 0.2
+    clip_high: Annotated[float, Help("the ratio is clipped above at 1 + this", low=0)] = 0.2
+    dual_clip: Annotated[float | None, Help("bound on the ratio if the advantage is negative", low=1)] = None
+
+    def __post_init__(self) -> None:
         self.updates = 0
         self.sums, self.counts = np.zeros(0), np.zeros(0)  # over updates: the mean entropy at each turn index, and how many had one
         self._seen = np.zeros((2, 0))  # in this update: the entropies and the number of tokens, by turn index
@@ -88,7 +84,7 @@ class Epo:
         outside = known & ~((compared > low) & (compared < high))
         distance = torch.where(known, self.distance(compared, low, high), 0.0)
         weight = self.smoothing * smoothing_weight(self.updates, self.decay)
-        loss, metrics = clip(tokens, **self.clip)
+        loss, metrics = clip(tokens, clip_low=self.clip_low, clip_high=self.clip_high, dual_clip=self.dual_clip)
         return TokenLoss(loss - self.bonus * (entropy - weight * self.penalty * distance), {**metrics, "entropy_outside": outside})
 
     def distance(self, entropy: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -112,6 +108,7 @@ class Epo:
 
 
 @objectives.register("epo_hinge", paper=f"ours, after {PAPER}", needs=("turn.t", "token.entropy"))
+@dataclass(kw_only=True, eq=False)
 class EpoHinge(Epo):
     """EPO with a penalty that has a gradient: it grows with the distance of an entropy from the band around its history."""
 

@@ -8,6 +8,7 @@ its mean; α makes up for it. With no group that differs, all credit is 0.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -25,11 +26,12 @@ Attempts = Annotated[int, Help("batches that are collected at most", low=1)]
 
 
 @plan("gpg")
+@dataclass(kw_only=True, eq=False)
 class Resampled(Plan):
     """Collect further batches until enough groups have different returns; fill up with groups of the last batch that do not."""
 
-    def __init__(self, *, least: Least = 0.4, attempts: Attempts = 20):
-        self.least, self.attempts = least, attempts
+    least: Least = 0.4
+    attempts: Attempts = 20
 
     def gather(self, places: Places, groups: int) -> Rounds:
         alive: list[list[Trajectory]] = []

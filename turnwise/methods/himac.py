@@ -20,10 +20,9 @@ from turnwise.config.options import Help
 from turnwise.data.attempts import ChangingHint, Hint, Start
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task
-from turnwise.methods.authors import kl_loss
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds
-from turnwise.methods.registry import Brings, method, plan
-from turnwise.methods.strategies import LONGEST, shown, summary, writing, written
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds, summary
+from turnwise.methods.registry import Brings, kl_loss, method, plan
+from turnwise.methods.strategies import LONGEST, shown, writing, written
 from turnwise.util.seeds import derive
 
 PAPER = "HiMAC, arXiv 2603.00977"
@@ -33,7 +32,6 @@ ASK = "{task}\n\nDo not act yet. Write a plan for this task: the subgoals to rea
 SHOW = "Your plan for this task, one subgoal after another: {text}"
 SHOW_ONE = f"Your subgoal now ({{k}} of {{n}}): {{text}}. Say {DONE} with the action that reaches it."
 Budget = Annotated[int | None, Help("show the active subgoal alone, for at most this many actions; none: the whole blueprint", low=1)]
-Temperature = Annotated[float, Help("of the actions that carry out blueprints which are compared; 0: greedy", low=0)]
 
 
 @dataclass
@@ -53,18 +51,16 @@ class Best:
 
 
 @plan("himac", paper=PAPER, needs=("group.peers",))
+@dataclass(kw_only=True, eq=False)
 class Himac(Plan):
     """Blueprints of the policy are compared by carrying them out; in the next batch, attempts with the best one are compared."""
 
-    def __init__(
-        self,
-        *,
-        temperature: Temperature = 0.0,
-        ask: Annotated[str, Help("how a blueprint is asked for; {task} stands for the goal and the first observation")] = ASK,
-        show: Annotated[str, Help("how a blueprint is shown in prompts; {text} stands for it")] = SHOW,
-        budget: Budget = None,
-    ):
-        self.temperature, self.words, self.show, self.budget = temperature, ask, show, budget
+    temperature: Annotated[float, Help("of the actions that carry out blueprints which are compared; 0: greedy", low=0)] = 0.0
+    ask: Annotated[str, Help("how a blueprint is asked for; {task} stands for the goal and the first observation")] = ASK
+    show: Annotated[str, Help("how a blueprint is shown in prompts; {text} stands for it")] = SHOW
+    budget: Budget = None
+
+    def __post_init__(self) -> None:
         self.tasks = 0  # tasks for which blueprints were compared so far
         self.best: list[Best] = []  # of the last batch, for the attempts of the next one
 
@@ -77,7 +73,7 @@ class Himac(Plan):
         starts = [places.group(task) for task in tasks]
         firsts = [group[0] for group in starts]
         seed = derive(places.seed, "himac", firsts[0].group)
-        texts = written(places, firsts, self.words, places.group_size, seed)
+        texts = written(places, firsts, self.ask, places.group_size, seed)
         turn_of = {start.number: turn for own, turns in zip(starts, texts, strict=True) for start, turn in zip(own, turns, strict=True)}
         planned = {start.number: start for own in starts for start in own}
         hints = {number: self.kept(turn) for number, turn in turn_of.items()}
@@ -106,7 +102,7 @@ class Himac(Plan):
 
     def evaluation(self, places: Places, starts: Sequence[Start]) -> list[Start]:
         """Every attempt with one blueprint of its own."""
-        texts = written(places, starts, self.words, 1, derive(places.seed, "himac", "evaluation"))
+        texts = written(places, starts, self.ask, 1, derive(places.seed, "himac", "evaluation"))
         return [replace(start, hint=self.told(self.kept(turn))) for start, [turn] in zip(starts, texts, strict=True)]
 
     def kept(self, turn: Turn) -> str:
@@ -158,9 +154,10 @@ def parts_of(text: str) -> tuple[str, ...]:
     changes="plan, prompts",
     costs="one short generation per attempt in every second iteration; half of the iterations learn blueprints only",
     evidence="notes; group sizes, budgets and prompts are ours",
+    options={Himac: "temperature"},
 )
-def himac(*, temperature: Temperature = 0.0, budget: Budget = None) -> dict[str, Any]:
+def himac(*, budget: Budget = None) -> dict[str, Any]:
     """The policy writes a plan of subgoals and carries it out; writing and acting are learned in alternate iterations."""
     one_by_one = {} if budget is None else {"plan.budget": budget, "agent.parse": "tags"}
-    own = one_by_one | {"plan.name": "himac", "plan.temperature": temperature, "credit.name": "grpo"}
+    own = one_by_one | {"plan.name": "himac", "credit.name": "grpo"}
     return Brings(own, {"credit.norm": "std"} | kl_loss(0.01))

@@ -46,8 +46,7 @@ from turnwise.data.tasks import Task
 from turnwise.envs.base import Observation, Restorable, Transition
 from turnwise.envs.snapshots import restoring
 from turnwise.envs.wrapping import Around, checked_count, expert_target, restored_around, state_around, wrapper
-from turnwise.methods.authors import VERL_AGENT, RecipeDiscount
-from turnwise.methods.registry import Brings, method, section, signal
+from turnwise.methods.registry import VERL_AGENT, Brings, RecipeDiscount, method, section, signal
 from turnwise.methods.spans import Spans
 
 PAPER = "HiPER, arXiv 2602.16165"
@@ -55,17 +54,11 @@ INSTRUCTIONS = (
     "Work on one subgoal at a time. Answer with <switch>KEEP</switch> or <switch>SWITCH</switch>, then the current subgoal as "
     "<subgoal>…</subgoal>, then the next action as <action>…</action>."
 )
-Keep = Annotated[float, Help("added to the reward of a turn that keeps its subgoal", high=0)]
-Consistency = Annotated[float, Help("added where a turn keeps, and names another subgoal than before", high=0)]
-KeepMode = Annotated[Literal["fixed", "normalized"], Help("`keep` on each turn that keeps, or `keep` over the number of turns")]
 PART, SWITCH, LOW_AT, TRUNCATED = "token.part", "turn.switch", "turn.low_at", "trajectory.truncated"
 VALUES = ("turn.value_low", "turn.value_high", "turn.value_term")
 TARGETS = ("token.target_low", "turn.target_high", "turn.target_term")
 SWITCH_PART, SUBGOAL_PART, ACTION_PART = 1, 2, 3  # what a token belongs to; 0: none of them
 PARTS = {"switch": SWITCH_PART, "subgoal": SUBGOAL_PART, "action": ACTION_PART}
-Lambda = Annotated[float, Help("λ inside a segment", low=0, high=1)]
-SegmentLambda = Annotated[float, Help("λ across segments", low=0, high=1)]
-Bootstrap = Annotated[bool, Help("after a trajectory that a limit ended: its own last value instead of 0")]
 WORDS = "<switch>{}</switch><subgoal>{}</subgoal>"
 
 
@@ -159,9 +152,11 @@ def subgoals(
     batch: Batch,
     models: Any,
     *,
-    keep: Keep = -0.3,
-    keep_mode: KeepMode = "fixed",
-    consistency: Consistency = -0.3,
+    keep: Annotated[float, Help("added to the reward of a turn that keeps its subgoal", high=0)] = -0.3,
+    keep_mode: Annotated[
+        Literal["fixed", "normalized"], Help("`keep` on each turn that keeps, or `keep` over the number of turns")
+    ] = "fixed",
+    consistency: Annotated[float, Help("added where a turn keeps, and names another subgoal than before", high=0)] = -0.3,
     invalid: Penalty = 0.1,
 ) -> Mapping[str, Any]:
     """Which tokens are the switch, the subgoal and the action, which turns switch, and the shaped reward."""
@@ -202,7 +197,12 @@ def subgoal_values(batch: Batch, models: Any) -> Mapping[str, Any]:
 
 @credit.register("hiper", paper="HiPER, arXiv 2602.16165", needs=(PART, SWITCH, LOW_AT, TRUNCATED, *VALUES), gives=TARGETS)
 def hiper_credit(
-    r: Rollouts, *, gamma: TurnDiscount = 1.0, lam: Lambda = 1.0, lam_high: SegmentLambda = 0.95, bootstrap: Bootstrap = True
+    r: Rollouts,
+    *,
+    gamma: TurnDiscount = 1.0,
+    lam: Annotated[float, Help("λ inside a segment", low=0, high=1)] = 1.0,
+    lam_high: Annotated[float, Help("λ across segments", low=0, high=1)] = 0.95,
+    bootstrap: Annotated[bool, Help("after a trajectory that a limit ended: its own last value instead of 0")] = True,
 ) -> dict[str, Any]:
     """Advantages of actions inside a subgoal's segment, of subgoals across segments, and of switches, on their own tokens."""
     v_low, v_high, v_term = (np.asarray(r.need(name, "hiper"), np.float64) for name in VALUES)
@@ -264,40 +264,23 @@ def at_tokens(r: Rollouts, values: Floats) -> Floats:
     changes="prompt, reward, credit",
     costs="a trained critic of the policy's size with three heads, and one scoring pass of it",
     evidence="code",
+    options={hiper_credit: "lam lam_high bootstrap", subgoals: "keep keep_mode consistency invalid"},
 )
 def hiper(
     *,
     gamma: RecipeDiscount = None,
-    lam: Lambda = 1.0,
-    lam_high: SegmentLambda = 0.95,
-    bootstrap: Bootstrap = True,
-    keep: Keep = -0.3,
-    keep_mode: KeepMode = "fixed",
-    consistency: Consistency = -0.3,
-    invalid: Penalty = 0.1,
     critic_lr: Annotated[float, Help("learning rate of the critic", low=0)] = 1e-5,
     instructions: Annotated[bool, Help("tell the agent about the tags; false keeps the recipe's instructions")] = True,
     teach: Annotated[int, Help("actions per subgoal of the expert, which names them in a warm start; 0: it names none", low=0)] = 3,
 ) -> dict[str, Any]:
     """Subgoals that the policy keeps or switches, with a value head and credit for the action, the subgoal and the switch."""
-    settings: dict[str, Any] = (
-        section(
-            "models.critic",
-            copy_of="policy",
-            trained=True,
-            lr=critic_lr,
-            kind="heads",
-            options={"heads": {"low": "token", "high": "turn", "term": "turn"}},
-        )
-        | section("credit", name="hiper", gamma=gamma, lam=lam, lam_high=lam_high, bootstrap=bootstrap)
-        | {
-            "signal": [
-                {"name": "subgoals", "keep": keep, "keep_mode": keep_mode, "consistency": consistency, "invalid": invalid},
-                {"name": "subgoal_values"},
-            ],
-            "objective.name": "clip",
-        }
-    )
+    heads = {"heads": {"low": "token", "high": "turn", "term": "turn"}}
+    settings: dict[str, Any] = section("models.critic", copy_of="policy", trained=True, lr=critic_lr, kind="heads", options=heads) | {
+        "credit.name": "hiper",
+        "credit.gamma": gamma,
+        "signal": [{"name": "subgoals"}, {"name": "subgoal_values"}],
+        "objective.name": "clip",
+    }
     told = {"agent.instructions": INSTRUCTIONS, "agent.parse": "tags"} if instructions else {}
     own = settings | told | ({"env.options.subgoals": teach} if teach else {})
     return Brings(own, VERL_AGENT | {"credit.gamma": 1.0})

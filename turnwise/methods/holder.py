@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from turnwise.config.options import Help
@@ -49,30 +50,28 @@ def power_mean(tokens: Tokens, log_ratio: Tensor, p: float, level: Level) -> Ten
 
 
 @objectives.register("holder", paper="Chen et al. 2026, HölderPO, arXiv 2605.12058")
+@dataclass(kw_only=True, eq=False)
 class Holder:
     """The clipped ratio of a whole turn or trajectory, which is the power mean of its tokens' ratios; the power follows a schedule."""
 
-    def __init__(
-        self,
-        *,
-        start: Annotated[float, Help("the power p at the start of the schedule")] = 1.0,
-        end: Annotated[float, Help("the power p at its end")] = -1.0,
-        shape: Annotated[Shape, Help("how p moves in between; power: start + (end − start) · progress^exponent")] = "linear",
-        exponent: Annotated[float, Help("with shape=power", low=0)] = 2.0,
-        steps: Annotated[int | None, Help("iterations that the schedule takes; none: the whole run", low=1)] = None,
-        clip_low: Annotated[float, Help("ratios are clipped below at 1 − this", low=0, high=0.999)] = 0.2,
-        clip_high: Annotated[float, Help("ratios are clipped above at 1 + this", low=0)] = 0.2,
-        clip: Annotated[Literal["span", "token"], Help("clip the power mean, or each token's ratio before the mean")] = "span",
-        level: Annotated[Literal["turn", "trajectory"], Help("the span of the mean; micro-batches must contain whole spans")] = "turn",
-    ):
-        self.schedule = (start, end, shape, exponent)
-        self.low, self.high, self.clip, self.level, self.steps = 1 - clip_low, 1 + clip_high, clip, level, steps
-        self.updates, self.p = 0, start
+    start: Annotated[float, Help("the power p at the start of the schedule")] = 1.0
+    end: Annotated[float, Help("the power p at its end")] = -1.0
+    shape: Annotated[Shape, Help("how p moves in between; power: start + (end − start) · progress^exponent")] = "linear"
+    exponent: Annotated[float, Help("with shape=power", low=0)] = 2.0
+    steps: Annotated[int | None, Help("iterations that the schedule takes; none: the whole run", low=1)] = None
+    clip_low: Annotated[float, Help("ratios are clipped below at 1 − this", low=0, high=0.999)] = 0.2
+    clip_high: Annotated[float, Help("ratios are clipped above at 1 + this", low=0)] = 0.2
+    clip: Annotated[Literal["span", "token"], Help("clip the power mean, or each token's ratio before the mean")] = "span"
+    level: Annotated[Literal["turn", "trajectory"], Help("the span of the mean; micro-batches must contain whole spans")] = "turn"
+
+    def __post_init__(self) -> None:
+        self.updates, self.p = 0, self.start
+        self.low, self.high = 1 - self.clip_low, 1 + self.clip_high
 
     def begin(self, progress: float) -> None:
         """Before each update: where the schedule is."""
-        start, end, shape, exponent = self.schedule
-        self.p = power_at(progress if self.steps is None else self.updates / self.steps, start, end, shape, exponent)
+        done = progress if self.steps is None else self.updates / self.steps
+        self.p = power_at(done, self.start, self.end, self.shape, self.exponent)
 
     def observe(self, metrics: Mapping[str, float]) -> None:
         self.updates += 1

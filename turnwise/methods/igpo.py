@@ -1,4 +1,4 @@
-"""IGPO: a turn is rewarded by how much it raises the policy's own probability of the gold answer.
+"""IGPO and A²TGPO: a turn is rewarded by how much it raises the policy's own probability of the gold answer.
 
     p_k     = exp(mean log-prob of the gold answer's tokens)     after the prompt of turn k and the words that open an answer
     gain_k  = p_{k+1} − p_k, or log p_{k+1} − log p_k             the last turn has none: the outcome judges it
@@ -18,25 +18,40 @@ known (NaN: its task has no gold answer) has no reward and is in no mean; with `
 
 `version` "first" is the formula before the authors' rewrite of February 2026: s is the sample deviation, every known gain counts, and the
 discount is per turn, with or without a reward. With no gold answer at all it is GRPO, discounted by γ per turn.
+
+A²TGPO: IGPO's information gain, compared with turns of the same depth only, and a clip range that follows the gain of each turn.
+
+    z_k = (gain_k − mean) / (population std + 1e-6)      over the turns with index k of the group
+    D_k = Σ_{j=k}^{n} γ^{j−k} z_j / √(n − k + 1)         n: the trajectory's last turn with a gain
+    A_k = α · D_k + O                                    O: the outcome as in GRPO; the last turn has no gain, and gets O alone
+    c_k = 1 + β · (2 σ(z_k) − 1)                         column turn.clip_scale; 1 without a gain
+
+The objective has one ratio per turn, clipped to [1 − c_k · clip_low, 1 + c_k · clip_high]. The signal is IGPO's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
 from turnwise.config.options import Help
 from turnwise.credit import registry as credit
-from turnwise.credit.segments import EPSILON, TurnDiscount, deviation, episode_returns, reverse_scan, standardise
+from turnwise.credit.grpo import episode_credit
+from turnwise.credit.segments import EPSILON, TurnDiscount, deviation, episode_returns, last_turns, pair, reverse_scan, standardise
 from turnwise.data.batch import Batch
-from turnwise.data.rollouts import Bools, Floats, Rollouts
+from turnwise.data.rollouts import Floats, Rollouts
 from turnwise.data.tasks import Task
-from turnwise.methods.authors import RecipeDiscount, kl_loss
-from turnwise.methods.registry import Brings, method, section, signal
+from turnwise.methods.registry import Brings, RecipeDiscount, kl_loss, method, signal
 from turnwise.methods.spans import Spans
+from turnwise.objectives import registry as objectives
+from turnwise.objectives.registry import TokenLoss
 
+if TYPE_CHECKING:
+    from turnwise.objectives.tokens import Tokens
+
+A2TGPO = "A²TGPO, arXiv 2605.06200"
 PAPER = "Wang et al. 2025, Information Gain-based Policy Optimization, arXiv 2510.14967"
 Key = Annotated[str, Help("key of the tasks' data that holds the gold answer, or a list of them")]
 Form = Annotated[str, Help("how the agent says an answer, with {} in place of it")]
@@ -45,6 +60,10 @@ Weight = Annotated[float, Help("a weight of rewards at the start or at the end o
 GAIN, GAIN_WEIGHT, OUTCOME_WEIGHT = "turn.information_gain", "trajectory.gain_weight", "trajectory.outcome_weight"
 Pooling = Annotated[Literal["joint", "separate"], Help("one z-score over gains and outcomes of a group, or one for each")]
 Version = Annotated[Literal["rewrite", "first"], Help("the authors' rewrite of February 2026, or the formula before it")]
+GainWeight = Annotated[float, Help("weight of the gains next to the outcome", low=0)]
+ClipShift = Annotated[float, Help("how far a gain widens or narrows the clip range of its turn", low=0, high=1)]
+TurnClipLow = Annotated[float, Help("a turn's ratio is clipped below at 1 − its scale × this", low=0, high=1)]
+TurnClipHigh = Annotated[float, Help("a turn's ratio is clipped above at 1 + its scale × this", low=0)]
 Zeros = Annotated[Literal["count", "skip"], Help("turns whose gain is exactly 0 have a reward of 0, or none")]
 
 
@@ -101,9 +120,7 @@ def gold_answers(task: Task, key: str) -> list[str]:
     return [str(answer) for answer in listed]
 
 
-@credit.register(
-    "igpo", paper="Wang et al. 2025, Information Gain-based Policy Optimization, arXiv 2510.14967", needs=("group.peers", GAIN)
-)
+@credit.register("igpo", paper=PAPER, needs=("group.peers", GAIN))
 def igpo_credit(
     r: Rollouts, *, gamma: TurnDiscount = 1.0, normalise: Pooling = "joint", version: Version = "rewrite", zeros: Zeros = "count"
 ) -> Floats:
@@ -128,28 +145,86 @@ def weights(r: Rollouts, name: str) -> Floats | float:
     return np.asarray(r.column(name), np.float64)[r.trajectory] if r.has(name) else 1.0
 
 
-def last_turns(r: Rollouts) -> Bools:
-    """True for the last turn of each trajectory, of rollouts that are in order."""
-    last: Bools = np.append(r.trajectory[:-1] != r.trajectory[1:], True)
-    return last
-
-
-@method("igpo", paper=PAPER, changes="reward, credit", costs="one scoring pass per turn and gold answer", evidence="code; sum from notes")
+@method(
+    "igpo",
+    paper=PAPER,
+    changes="reward, credit",
+    costs="one scoring pass per turn and gold answer",
+    evidence="code; sum from notes",
+    options={igpo_credit: "normalise version zeros", information_gain: "key form gain"},
+)
 def igpo(
     *,
     gamma: RecipeDiscount = None,
-    normalise: Pooling = "joint",
-    version: Version = "rewrite",
-    zeros: Zeros = "count",
-    gain: Gain = "prob",
     curriculum: Annotated[bool, Help("the weight of gains falls over the run, and that of the outcome rises")] = False,
-    key: Key = "answers",
-    form: Form = "<answer>{}</answer>",
 ) -> dict[str, Any]:
     """A turn is rewarded by how much it raises the policy's probability of the gold answer."""
-    of_gain = {"name": "information_gain", "key": key, "form": form, "gain": gain}
-    own = section("credit", name="igpo", gamma=gamma, normalise=normalise, version=version, zeros=zeros) | {
-        "signal": [of_gain, {"name": "information_curriculum"}] if curriculum else [of_gain]
-    }
+    weights = [{"name": "information_curriculum"}] if curriculum else []
+    own = {"credit.name": "igpo", "credit.gamma": gamma, "signal": [{"name": "information_gain"}, *weights]}
     authors = {"objective.name": "clip", "objective.aggregation": "token", "objective.entropy_coef": 0.001, "credit.gamma": 1.0}
     return Brings(own, authors | kl_loss(0.001))
+
+
+@credit.register("a2tgpo", paper=A2TGPO, needs=("group.peers", GAIN), gives=("turn.clip_scale",))
+def a2tgpo_credit(
+    r: Rollouts,
+    *,
+    gamma: TurnDiscount = 1.0,
+    alpha: GainWeight = 0.3,
+    beta: ClipShift = 0.3,
+) -> dict[str, Any]:
+    """Information gains compared with those of the same depth, summed and rescaled, plus the outcome; gives each turn its clip range."""
+    gain = np.asarray(r.column(GAIN), np.float64)
+    gained = ~last_turns(r) & ~np.isnan(gain)
+    z = np.zeros(len(r))
+    depth, depths = pair(r.group[gained], r.t[gained])
+    z[gained] = standardise(gain[gained], depth, depths, "std", ddof=0)
+    left = reverse_scan(gained.astype(np.float64), 1.0, r.trajectory)  # turns with a gain from here on
+    ahead = reverse_scan(z, gamma, r.trajectory) / np.sqrt(np.maximum(left, 1.0))
+    outcome = episode_credit(r, norm="std", weighting="trajectory", invalid_penalty=0.0)
+    return {"turn.advantage": alpha * ahead + outcome, "turn.clip_scale": 1.0 + beta * np.tanh(z / 2)}  # 2σ(z) − 1 = tanh(z / 2)
+
+
+@objectives.register("a2tgpo", paper=A2TGPO, needs=("turn.clip_scale",))
+def a2tgpo_loss(
+    tokens: Tokens,
+    *,
+    clip_low: TurnClipLow = 3e-3,
+    clip_high: TurnClipHigh = 4e-3,
+    level: Annotated[Literal["turn", "trajectory"], Help("the span that has one ratio; micro-batches must contain whole spans")] = "turn",
+) -> TokenLoss:
+    """One ratio and one clipping decision for each turn, within the clip range that credit gave to the turn."""
+    import torch
+
+    from turnwise.objectives.gspo import MAX_LOG_SPAN_RATIO
+    from turnwise.objectives.tokens import ratio_of
+
+    advantage, scale = tokens.advantage, tokens.extra["clip_scale"]
+    span = tokens.mean_over(level, tokens.log_ratio.detach())
+    ratio = ratio_of(tokens.logprob - tokens.logprob.detach() + span, high=MAX_LOG_SPAN_RATIO)
+    low, high = 1 - scale * clip_low, 1 + scale * clip_high
+    loss = torch.maximum(-advantage * ratio, -advantage * torch.minimum(torch.maximum(ratio, low), high))
+    metrics = {
+        "clip_low": (advantage < 0) & (ratio < low),
+        "clip_high": (advantage > 0) & (ratio > high),
+        "span_ratio": ratio,
+        "clip_scale": scale,
+    }
+    return TokenLoss(loss, metrics)
+
+
+@method(
+    "a2tgpo",
+    paper=A2TGPO,
+    changes="reward, credit, objective",
+    costs="one scoring pass per turn and gold answer",
+    evidence="code, second-hand",
+    options={a2tgpo_credit: "alpha beta", a2tgpo_loss: "clip_low clip_high", information_gain: "key form"},
+)
+def a2tgpo(
+    *,
+    gamma: RecipeDiscount = None,
+) -> dict[str, Any]:
+    """Information gains are compared at the same depth, and a turn with a large gain may move the policy further."""
+    credit = {"credit.name": "a2tgpo", "credit.gamma": gamma}
+    return Brings({**credit, "objective.name": "a2tgpo", "signal": [{"name": "information_gain"}]}, {"credit.gamma": 1.0})

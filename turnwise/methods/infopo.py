@@ -27,11 +27,10 @@ import numpy as np
 from turnwise.config.options import Help
 from turnwise.credit import registry as credit
 from turnwise.credit.grpo import episode_credit
-from turnwise.credit.segments import episode_returns, relative, segment_count, segment_sum, standardise, trajectory_groups
+from turnwise.credit.segments import deviation, episode_returns, standardise, trajectory_groups
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Floats, Rollouts
-from turnwise.methods.authors import kl_loss
-from turnwise.methods.registry import Brings, method, section, signal
+from turnwise.methods.registry import Brings, kl_loss, method, signal
 from turnwise.methods.spans import Spans
 from turnwise.util.errors import TurnwiseError
 
@@ -99,24 +98,20 @@ def _deviation(values: Floats, tokens: Floats) -> float:
 
 def _gate(r: Rollouts, temperature: float) -> Floats:
     """Between 1/2, where all returns of a turn's group are equal, and 0."""
-    group, size = trajectory_groups(r), len(r.group_labels)
-    apart = relative(episode_returns(r), group, size)
-    count = segment_count(group, size)
-    centred = apart - (segment_sum(apart, group, size) / np.maximum(count, 1))[group]
-    deviation = np.sqrt(segment_sum(centred**2, group, size) / np.maximum(count - 1, 1))
-    gate: Floats = 0.5 * (1.0 - np.tanh(deviation / (2 * temperature)))  # the logistic of −deviation / T, which cannot overflow
+    spread = deviation(episode_returns(r), trajectory_groups(r), len(r.group_labels))
+    gate: Floats = 0.5 * (1.0 - np.tanh(spread / (2 * temperature)))  # the logistic of −spread / T, which cannot overflow
     return gate[r.group]
 
 
-@method("infopo", paper=PAPER, changes="reward, credit", costs="one scoring pass over the batch and one per turn", evidence="code")
-def infopo(
-    *,
-    beta: Annotated[float, Help("weight of the information part", low=0)] = 0.5,
-    temperature: Annotated[float, Help("T of the gate: deviation of returns at which information fades out", low=1e-6)] = 0.05,
-    placeholder: Placeholder = "No information found.",
-) -> dict[str, Any]:
+@method(
+    "infopo",
+    paper=PAPER,
+    changes="reward, credit",
+    costs="one scoring pass over the batch and one per turn",
+    evidence="code",
+    options={infopo_credit: "beta temperature", feedback_gain: "placeholder"},
+)
+def infopo() -> dict[str, Any]:
     """In groups whose outcomes are alike, a turn is rewarded if its feedback changed the next action."""
-    own = section("credit", name="infopo", beta=beta, temperature=temperature) | {
-        "signal": [{"name": "feedback_gain", "placeholder": placeholder}]
-    }
+    own = {"credit.name": "infopo", "signal": [{"name": "feedback_gain"}]}
     return Brings(own, {"objective.name": "clip", "objective.aggregation": "token", "objective.entropy_coef": 0.001} | kl_loss(0.0))

@@ -30,8 +30,6 @@ from turnwise.util.seeds import derive
 REFLECT = Kind("reflection", takes=("instruction", "attempts"), gives=("str",), example="def mine(instruction, attempts) -> str")
 FIRST = ["", "Before each action, think about what is still missing.", "Do not repeat an action that changed nothing."]
 LONGEST = 600  # characters of an instruction
-Instructions = Annotated[list[str], Help("the first population; an empty text is no instruction")]
-Every = Annotated[int, Help("batches between two changes of the population; 0: never", low=0)]
 
 
 @dataclass
@@ -54,8 +52,8 @@ class Inspo(Plan):
     def __init__(
         self,
         *,
-        instructions: Instructions = FIRST,
-        every: Every = 10,
+        instructions: Annotated[list[str], Help("the first population; an empty text is no instruction")] = FIRST,
+        every: Annotated[int, Help("batches between two changes of the population; 0: never", low=0)] = 10,
         temperature: Annotated[float, Help("how even the choice is: small prefers the best", low=1e-6)] = 0.2,
         least: Annotated[int, Help("attempts before an instruction can be dropped", low=1)] = 16,
         buffer: Annotated[int, Help("attempts kept for reflection", low=1)] = 32,
@@ -84,8 +82,8 @@ class Inspo(Plan):
                 rivals = [replace(start, hint=worst.text) for start in places.more(starts[0], places.group_size)]
                 tried = yield [*trials, *rivals]
                 renewed = self.verified(worst, text, tried, {start.number for start in trials})
-        counts = {"instructions": len(self.population), "renewed": renewed}
-        return Gathered(attempts, {**{k: float(v) for k, v in counts.items()}, "best_instruction": self.best().mean})
+        counts = {"instructions": len(self.population), "renewed": renewed, "best_instruction": self.best().mean}
+        return Gathered(attempts, counts)
 
     def draw(self, seed: int, group: int | str) -> Instruction:
         """The instruction of a group: by its place in the run, so the same after a resume."""
@@ -150,7 +148,8 @@ def _question(instruction: str, attempts: Sequence[dict[str, Any]]) -> str:
     changes="plan, prompts",
     costs="two further groups per change of the population, and one generation",
     evidence="notes; sampling rule, intervals and sizes are ours",
+    options={Inspo: "instructions every"},
 )
-def inspo(*, instructions: Instructions = FIRST, every: Every = 10) -> dict[str, Any]:
+def inspo() -> dict[str, Any]:
     """A population of instructions is rated by rewards, pruned and renewed while the policy trains."""
-    return {"plan.name": "inspo", "plan.instructions": list(instructions), "plan.every": every, "credit.name": "grpo"}
+    return {"plan.name": "inspo", "credit.name": "grpo"}

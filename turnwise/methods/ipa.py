@@ -26,19 +26,18 @@ out by the importance correction `reject`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
 from turnwise.config.options import Help
 from turnwise.credit import registry as credit
-from turnwise.credit.segments import TurnDiscount, reverse_scan
+from turnwise.credit.segments import TurnDiscount, last_turns, reverse_scan
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Floats, Rollouts, Trajectory
-from turnwise.methods.authors import RecipeDiscount
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds, by_group
-from turnwise.methods.registry import Brings, method, plan, section
+from turnwise.methods.registry import Brings, RecipeDiscount, method, plan, section
 from turnwise.objectives import registry as objectives
 from turnwise.objectives.registry import TokenLoss
 
@@ -52,26 +51,19 @@ Imitation = Annotated[float, Help("weight of the imitation of turns that an expe
 
 
 @plan("ipa_rollback", paper=PAPER, needs=("env.expert",), gives=("turn.given",))
+@dataclass(kw_only=True, eq=False)
 class Rollback(Plan):
     """Attempts start inside the expert's trajectory, nearer to its beginning as the policy succeeds, or everywhere at once."""
 
-    def __init__(
-        self,
-        *,
-        order: Annotated[Literal["sequential", "parallel"], Help("move the start back step by step, or use many starts at once")] = (
-            "sequential"
-        ),
-        success: Success = 0.5,
-        imitate: Annotated[bool, Help("what the expert played is learned from too")] = False,
-    ):
-        self.order, self.success, self.imitate = order, success, imitate
-        self.given: dict[str, int] = {}  # by task: how many turns the expert plays next time
+    order: Annotated[Literal["sequential", "parallel"], Help("move the start back step by step, or use many starts at once")] = "sequential"
+    success: Success = 0.5
+    imitate: Annotated[bool, Help("what the expert played is learned from too")] = False
+    given: dict[str, int] = field(default_factory=dict, init=False)  # by task: how many turns the expert plays next time
 
     def gather(self, places: Places, groups: int) -> Rounds:
         starts = places.groups(groups)
-        tasks = {start.task.id: start.task for start in starts}
-        shown = {one.task: one for one in places.demonstrations(list(tasks.values())) if one.success and one.turns}
-        planned = [one for group in by_group(starts).values() for one in self.begun(places, group, shown.get(group[0].task.id))]
+        solutions = places.solutions(starts)
+        planned = [one for group in by_group(starts).values() for one in self.begun(places, group, solutions.get(group[0].task.id))]
         attempts = yield planned
         given = [start.branch.t if start.branch is not None else 0 for start in planned]
         if self.order == "sequential":
@@ -117,8 +109,7 @@ def imitated(trajectory: Trajectory) -> Trajectory:
 @credit.register("ipa", paper="IPA, arXiv 2512.24873")
 def ipa_credit(r: Rollouts, *, gamma: TurnDiscount = 0.95, neutral: Neutral = 0.0) -> Floats:
     """The discounted return from each turn on, minus a constant at the end; no baseline."""
-    last = np.append(r.trajectory[:-1] != r.trajectory[1:], True)
-    return reverse_scan(r.reward - neutral * last, gamma, r.trajectory)
+    return reverse_scan(r.reward - neutral * last_turns(r), gamma, r.trajectory)
 
 
 @objectives.register("ipa", paper="IPA, arXiv 2512.24873; TOPR", needs=("trajectory.return",))

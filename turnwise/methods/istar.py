@@ -24,7 +24,7 @@ import numpy as np
 
 from turnwise.config.options import Help
 from turnwise.credit import registry as credit
-from turnwise.credit.segments import EPSILON, episode_returns, segment_count, standardise, trajectory_groups
+from turnwise.credit.segments import EPSILON, episode_returns, segment_count, standardise, token_sums, trajectory_groups
 from turnwise.data.anchors import Ints
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Floats, Rollouts
@@ -45,9 +45,7 @@ StepWeight = Annotated[float, Help("weight of the process rewards next to the ou
 def implicit_reward(batch: Batch, models: Any, *, beta: Beta = 0.05) -> Mapping[str, Any]:
     """The implicit reward of every turn, by the model called prm."""
     sampled = models.policy.score(batch)
-    ratio = np.asarray(models["prm"].score(batch) - sampled, np.float64)
-    sums = np.concatenate([np.zeros(1), np.cumsum(ratio)])[batch.rollouts.token_offsets]
-    return {REWARD: beta * np.diff(sums), SAMPLED: sampled}
+    return {REWARD: beta * token_sums(models["prm"].score(batch) - sampled, batch.rollouts), SAMPLED: sampled}
 
 
 @model("outcome_pairs")
@@ -108,19 +106,17 @@ def centred(values: Floats, group: Ints, size: int, baseline: str) -> Floats:
     changes="reward, credit",
     costs="a second trained model of the policy's size; one more scoring pass of each model",
     evidence="code, second-hand",
+    options={istar_credit: "weight baseline"},
 )
 def istar(
     *,
     beta: Beta = 0.05,
-    weight: StepWeight = 1.0,
-    baseline: Baseline = "rloo",
     lr: Annotated[float, Help("learning rate of the process reward model", low=0)] = 1e-6,
 ) -> dict[str, Any]:
     """A process reward model learns from pairs of successes and failures, and its log-ratio rewards every turn."""
-    own = (
-        section("models.prm", copy_of="policy", trained=True, lr=lr, clip=10.0, kind="outcome_pairs", options={"beta": beta})
-        | section("credit", name="istar", weight=weight, baseline=baseline)
-        | {"signal": [{"name": "implicit_reward", "beta": beta}]}
-    )
+    own = section("models.prm", copy_of="policy", trained=True, lr=lr, clip=10.0, kind="outcome_pairs", options={"beta": beta}) | {
+        "credit.name": "istar",
+        "signal": [{"name": "implicit_reward", "beta": beta}],
+    }
     authors = {"objective.name": "clip", "objective.aggregation": "token", "objective.kl": "off", "objective.entropy_coef": 0.001}
     return Brings(own, authors)

@@ -28,8 +28,7 @@ from turnwise.credit.segments import TurnDiscount, pair, reverse_scan, standardi
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Floats, Rollouts, Turn
 from turnwise.data.tasks import Task
-from turnwise.methods.authors import RecipeDiscount
-from turnwise.methods.registry import Brings, method, signal
+from turnwise.methods.registry import Brings, RecipeDiscount, method, signal
 from turnwise.util.errors import TurnwiseError
 
 PAPER = "MICA, arXiv 2603.06194"
@@ -84,8 +83,8 @@ def mica_credit(r: Rollouts, *, gamma: TurnDiscount = 0.95, mix: Mix = 1.0, peer
     changes="reward, credit",
     costs="one call of the judge per turn",
     evidence="notes, part: peers, mix and gamma are ours",
+    options={Potential: "judge", mica_credit: "mix peers"},
 )
-def mica(*, judge: Judge = "", gamma: RecipeDiscount = None, mix: Mix = 1.0, peers: Peers = "group") -> dict[str, Any]:
+def mica(*, gamma: RecipeDiscount = None) -> dict[str, Any]:
     """A judge's potential of the state gives every turn its own reward."""
-    credit = {"credit.name": "mica", "credit.gamma": gamma, "credit.mix": mix, "credit.peers": peers}
-    return Brings({"signal": [{"name": "potential", "judge": judge}], **credit})
+    return Brings({"signal": [{"name": "potential"}], "credit.name": "mica", "credit.gamma": gamma})

@@ -36,7 +36,10 @@ class Gathered:
     with a group of this batch and an id that no other has (`Places.adopt`)."""
 
     trajectories: list[Trajectory]
-    counts: dict[str, float] = field(default_factory=dict)
+    counts: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.counts = {name: float(count) for name, count in self.counts.items()}
 
 
 Member = TypeVar("Member", Start, Trajectory)
@@ -136,6 +139,11 @@ class Places:
             raise TurnwiseError('the plan asks for the expert\'s attempts, and there is none: declare needs=("env.expert",)')
         return self.expert(tasks)
 
+    def solutions(self, starts: Sequence[Start]) -> dict[str, Trajectory]:
+        """The expert's attempts at the tasks of these attempts, by task, where it succeeded."""
+        tasks = {start.task.id: start.task for start in starts}
+        return {one.task: one for one in self.demonstrations(list(tasks.values())) if one.success and one.turns}
+
     def answers(self, texts: Sequence[str], seed: int) -> list[str]:
         """What the current policy answers to each of these messages."""
         if self.ask is None:
@@ -225,16 +233,12 @@ class Plain(Plan):
 
 
 @plan("dynamic")
+@dataclass(kw_only=True, eq=False)
 class Dynamic(Plan):
     """Drop groups whose attempts all have the same return, and collect further groups instead."""
 
-    def __init__(
-        self,
-        *,
-        refills: Annotated[int, Help("how often further groups are collected at most", low=0)] = 10,
-        metric: Annotated[Literal["return", "success"], Help("what has to differ between the attempts of a group")] = "return",
-    ):
-        self.refills, self.metric = refills, metric
+    refills: Annotated[int, Help("how often further groups are collected at most", low=0)] = 10
+    metric: Annotated[Literal["return", "success"], Help("what has to differ between the attempts of a group")] = "return"
 
     def gather(self, places: Places, groups: int) -> Rounds:
         counts = {"dropped_groups": 0.0, "refills": -1.0}
@@ -260,3 +264,14 @@ def by_group(members: Sequence[Member]) -> dict[int | str, list[Member]]:
     for member in members:
         groups.setdefault(member.group, []).append(member)
     return groups
+
+
+def summary(attempts: Sequence[Trajectory]) -> dict[str, float]:
+    """Counts of some attempts alone, for a batch that has other trajectories too."""
+    n = max(len(attempts), 1)
+    return {
+        "trajectories": float(len(attempts)),
+        "success": sum(attempt.success for attempt in attempts) / n,
+        "reward": sum(attempt.reward for attempt in attempts) / n,
+        "length": sum(len(attempt.turns) for attempt in attempts) / n,
+    }

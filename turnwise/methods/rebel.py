@@ -44,8 +44,7 @@ from turnwise.credit.segments import TurnDiscount, episode_returns, pair, revers
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Floats, Rollouts, Trajectory
 from turnwise.envs.household import tracking
-from turnwise.methods.authors import VERL_AGENT, RecipeDiscount
-from turnwise.methods.registry import Brings, method, signal
+from turnwise.methods.registry import VERL_AGENT, Brings, RecipeDiscount, method, signal
 from turnwise.util.errors import TurnwiseError
 
 PAPER = "ReBel, arXiv 2605.20061"
@@ -161,14 +160,17 @@ def rebel_credit(
     return episode_credit(r, norm="none", weighting="trajectory", invalid_penalty=0.0) + weight * step
 
 
-@method("rebel", paper=PAPER, changes="reward, credit", costs="none; beliefs make responses longer", evidence="code; parts simplified")
+@method(
+    "rebel",
+    paper=PAPER,
+    changes="reward, credit",
+    costs="none; beliefs make responses longer",
+    evidence="code; parts simplified",
+    options={rebel_credit: "weight", Belief: "tracker"},
+)
 def rebel(
     *,
     gamma: RecipeDiscount = None,
-    weight: Annotated[float, Help("weight of the step credit within belief groups", low=0)] = 0.5,
-    tracker: Tracker = "none",
 ) -> dict[str, Any]:
     """Turns are compared with turns of the same belief, and beliefs that agree with what was seen are rewarded."""
-    signal_ = {"name": "belief", "tracker": tracker}
-    own = {"signal": [signal_], "credit.name": "rebel", "credit.gamma": gamma, "credit.weight": weight}
-    return Brings(own, VERL_AGENT | {"credit.gamma": 0.95})
+    return Brings({"signal": [{"name": "belief"}], "credit.name": "rebel", "credit.gamma": gamma}, VERL_AGENT | {"credit.gamma": 0.95})

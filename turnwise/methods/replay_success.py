@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -26,19 +27,15 @@ Size = Annotated[int, Help("successes kept per task; the oldest goes first", low
 
 
 @plan("replay_success", needs=("group.peers",))
+@dataclass(kw_only=True, eq=False)
 class ReplaySuccess(Plan):
     """Every group once; where a whole group fails, a stored success replaces its first attempt."""
 
-    def __init__(
-        self,
-        *,
-        size: Size = 8,
-        stored_above: Annotated[float, Help("an attempt is stored if its return is above this")] = 0.1,
-        flat: Annotated[float, Help("a group is helped if the standard deviation of its returns is below this", low=0)] = 0.05,
-        poor: Annotated[float, Help("… and their mean is below this")] = 0.2,
-    ):
-        self.size, self.stored_above, self.flat, self.poor = size, stored_above, flat, poor
-        self.kept: dict[str, list[Trajectory]] = {}  # by task, the oldest first
+    size: Size = 8
+    stored_above: Annotated[float, Help("an attempt is stored if its return is above this")] = 0.1
+    flat: Annotated[float, Help("a group is helped if the standard deviation of its returns is below this", low=0)] = 0.05
+    poor: Annotated[float, Help("… and their mean is below this")] = 0.2
+    kept: dict[str, list[Trajectory]] = field(default_factory=dict, init=False)  # by task, the oldest first
 
     def gather(self, places: Places, groups: int) -> Rounds:
         finished = yield places.groups(groups)
@@ -51,16 +48,15 @@ class ReplaySuccess(Plan):
                 attempts, replaced = [places.adopt(drawn, group), *attempts[1:]], replaced + 1
             chosen += attempts
         self.store(finished)
-        counts = {"replaced": replaced, "buffer": sum(map(len, self.kept.values()))}
-        return Gathered(chosen, {name: float(count) for name, count in counts.items()})
+        return Gathered(chosen, {"replaced": replaced, "buffer": sum(map(len, self.kept.values()))})
 
     def fails(self, returns: Sequence[float]) -> bool:
         """Whether a group has nothing to compare, and little reward."""
         return float(np.std(returns)) < self.flat and float(np.mean(returns)) < self.poor
 
-    def store(self, found: Sequence[Trajectory]) -> None:
+    def store(self, attempts: Sequence[Trajectory]) -> None:
         """Keep this batch's successes. Replayed ones are not among them: they are kept already."""
-        for trajectory in found:
+        for trajectory in attempts:
             if trajectory.reward > self.stored_above:
                 self.kept[trajectory.task] = [*self.kept.get(trajectory.task, []), trajectory][-self.size :]
 

@@ -29,7 +29,7 @@ from turnwise.credit.registry import assign
 from turnwise.credit.segments import episode_returns
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Bools, Floats, Ints, Rollouts, ragged
-from turnwise.methods.registry import Brings, method, section, signal
+from turnwise.methods.registry import Brings, method, signal
 from turnwise.util.seeds import derive
 
 PAPER = "Lin et al. 2026, ResRL, github.com/1229095296/ResRL"
@@ -145,14 +145,14 @@ def quantiles(values: Floats, group: Ints, size: int, at: tuple[float, float]) -
     return result
 
 
-@method("resrl", paper=PAPER, changes="credit", costs="one pass over groups with successes and failures", evidence="code")
-def resrl(
-    *,
-    positive: Annotated[float, Help("factor in successful trajectories", low=0)] = 0.1,
-    least: Annotated[float, Help("smallest factor in failed trajectories", low=0, high=1)] = 0.1,
-    rank: Rank = 64,
-    layer: Layer = -2,
-) -> dict[str, Any]:
+@method(
+    "resrl",
+    paper=PAPER,
+    changes="credit",
+    costs="one pass over groups with successes and failures",
+    evidence="code",
+    options={resrl_credit: "positive least", residual: "rank layer"},
+)
+def resrl() -> dict[str, Any]:
     """Tokens of failures are punished less if successes of the same task have similar hidden states."""
-    own = section("credit", name="resrl", positive=positive, least=least) | {"signal": [{"name": "residual", "rank": rank, "layer": layer}]}
-    return Brings(own, {"objective.name": "clip", "objective.aggregation": "token"})
+    return Brings({"credit.name": "resrl", "signal": [{"name": "residual"}]}, {"objective.name": "clip", "objective.aggregation": "token"})

@@ -28,11 +28,9 @@ from numpy.typing import NDArray
 
 from turnwise.config.options import Help
 from turnwise.credit import registry as credit
-from turnwise.credit.segments import episode_returns, pair, segment_count, segment_sum, standardise
-from turnwise.data.anchors import Ints
+from turnwise.credit.segments import deviation, episode_returns, pair, standardise, token_sums
 from turnwise.data.rollouts import Floats, Rollouts
-from turnwise.methods.authors import KlCoef, kl_loss
-from turnwise.methods.registry import Brings, method, schedule, section
+from turnwise.methods.registry import Brings, KlCoef, kl_loss, method, schedule, section
 from turnwise.methods.steps import ScheduleView, Step
 
 Low = Annotated[float, Help("smallest ratio, of one turn and accumulated", low=0, high=1)]
@@ -58,9 +56,7 @@ def seeupo_order(view: ScheduleView, *, low: Low = 0.8, high: High = 1.2) -> Gen
 
 def turn_ratios(change: NDArray[Any], r: Rollouts, low: float, high: float) -> Floats:
     """For each turn the geometric mean of its tokens' ratios, bounded; 1 for a turn without tokens. `change` has a log-ratio per token."""
-    offsets = r.token_offsets
-    total = np.diff(np.concatenate([np.zeros(1), np.cumsum(change, dtype=np.float64)])[offsets])
-    ratio: Floats = np.clip(np.exp(total / np.maximum(np.diff(offsets), 1)), low, high)
+    ratio: Floats = np.clip(np.exp(token_sums(change, r) / np.maximum(np.diff(r.token_offsets), 1)), low, high)
     return ratio
 
 
@@ -77,21 +73,10 @@ def seeupo_credit(
         segment, size = pair(r.group, r.t)
         centred = standardise(score[r.trajectory], segment, size, "none")  # its mean over a turn number is 0 by construction
     else:
-        centred = _centred(standardise(score, r.per_trajectory(r.group), len(r.group_labels), "none")[r.trajectory], r.t)
-    return np.clip(_scaled(centred, r.t), -bound, bound)
-
-
-def _centred(values: Floats, number: Ints) -> Floats:
-    size = int(number.max()) + 1
-    centred: Floats = values - (segment_sum(values, number, size) / np.maximum(segment_count(number, size), 1))[number]
-    return centred
-
-
-def _scaled(centred: Floats, number: Ints) -> Floats:
-    """Values divided by the deviation of their turn number; unchanged where that is too small to divide by."""
-    size = int(number.max()) + 1
-    std = np.sqrt(segment_sum(centred**2, number, size) / np.maximum(segment_count(number, size) - 1, 1))
-    return centred / np.where(std > SMALLEST_STD, std, 1.0)[number]
+        of_group = standardise(score, r.per_trajectory(r.group), len(r.group_labels), "none")[r.trajectory]
+        centred = standardise(of_group, r.t, int(r.t.max()) + 1, "none")
+    std = deviation(centred, r.t, int(r.t.max()) + 1)
+    return np.clip(centred / np.where(std > SMALLEST_STD, std, 1.0)[r.t], -bound, bound)
 
 
 @method(
@@ -100,12 +85,10 @@ def _scaled(centred: Floats, number: Ints) -> Floats:
     changes="credit, objective, schedule",
     costs="one scoring pass over the batch and one optimiser step per turn number",
     evidence="code",
+    options={seeupo_order: "low high"},
 )
-def seeupo(*, low: Low = 0.8, high: High = 1.2, kl_coef: KlCoef = None) -> dict[str, Any]:
+def seeupo(*, kl_coef: KlCoef = None) -> dict[str, Any]:
     """Turns are updated in reverse order, each weighed by what the later updates changed."""
-    own = (
-        section("schedule", name="seeupo", low=low, high=high)
-        | section("learner", epochs=1, minibatches=1)
-        | {"credit.name": "seeupo", "objective.name": "gspo", **kl_loss(kl_coef)}
-    )
+    parts = {"schedule.name": "seeupo", "credit.name": "seeupo", "objective.name": "gspo"}
+    own = parts | section("learner", epochs=1, minibatches=1) | kl_loss(kl_coef)
     return Brings(own, {"objective.aggregation": "turn"} | kl_loss(0.002))

@@ -16,6 +16,7 @@ at most `most`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -24,8 +25,7 @@ from numpy.typing import NDArray
 from turnwise.config.options import Help
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory
-from turnwise.methods.authors import kl_loss
-from turnwise.methods.registry import Brings, method, section, signal
+from turnwise.methods.registry import Brings, kl_loss, method, signal
 from turnwise.methods.spans import Spans
 from turnwise.objectives import registry as objectives
 from turnwise.objectives.registry import TokenLoss
@@ -94,6 +94,7 @@ def serl_loss(
     """Clipped policy gradient; on tokens of an action, credit is weighted by what a copy of the policy says that knows the feedback."""
     import torch
 
+    from turnwise.objectives.clip import clip
     from turnwise.objectives.tokens import ratio_of
 
     hindsight, share = tokens.extra["hindsight_logprob"], tokens.extra["hindsight_share"]
@@ -101,33 +102,23 @@ def serl_loss(
     gap = hindsight - tokens.logprob.detach()
     weight = ratio_of(tokens.advantage.sign() * gap).clamp(1 - bound, 1 + bound)
     advantage = tokens.advantage * torch.where(action, (1 - share) + share * weight, 1.0)
-    bounded = tokens.ratio.clamp(1 - clip_low, 1 + clip_high)
-    loss = torch.maximum(-advantage * tokens.ratio, -advantage * bounded)
-    metrics = {
-        "clip_low": (advantage < 0) & (tokens.ratio < 1 - clip_low),
-        "clip_high": (advantage > 0) & (tokens.ratio > 1 + clip_high),
-        "hindsight_weight": torch.where(action, weight, 1.0),
-        "hindsight_gap": torch.where(action, gap, 0.0),
-    }
+    loss, clipped = clip(replace(tokens, advantage=advantage), clip_low=clip_low, clip_high=clip_high)
+    metrics = {**clipped, "hindsight_weight": torch.where(action, weight, 1.0), "hindsight_gap": torch.where(action, gap, 0.0)}
     if distil > 0:
         drawn = ratio_of(hindsight - tokens.old_logprob).clamp(max=most)
         loss = loss - torch.where(action, distil * share * drawn * tokens.logprob, 0.0)
     return TokenLoss(loss, metrics)
 
 
-@method("serl", paper=PAPER, changes="objective", costs="one scoring pass per turn; a copy of the policy", evidence="notes; schedule code")
-def serl(
-    *,
-    share: Share = 0.5,
-    horizon: Horizon = 50,
-    every: Every = 10,
-    bound: Annotated[float, Help("weights are between 1 − this and 1 + this", low=0, high=1)] = 0.2,
-    distil: Annotated[float, Help("weight of the distillation term, times λ", low=0)] = 1.0,
-) -> dict[str, Any]:
+@method(
+    "serl",
+    paper=PAPER,
+    changes="objective",
+    costs="one scoring pass per turn; a copy of the policy",
+    evidence="notes; schedule code",
+    options={hindsight: "share horizon every", serl_loss: "bound distil"},
+)
+def serl() -> dict[str, Any]:
     """Credit of an action is distributed over its tokens by a copy of the policy that has seen the feedback."""
-    own = section("objective", name="serl", bound=bound, distil=distil) | {
-        "models.hindsight.copy_of": "policy",
-        "signal": [{"name": "hindsight", "share": share, "horizon": horizon, "every": every}],
-        "credit.name": "grpo",
-    }
+    own = {"objective.name": "serl", "models.hindsight.copy_of": "policy", "signal": [{"name": "hindsight"}], "credit.name": "grpo"}
     return Brings(own, {"objective.aggregation": "token", "objective.entropy_coef": 0.001, "credit.norm": "std"} | kl_loss(0.0))

@@ -19,6 +19,7 @@ the observation that is being looked at, else by its score. Looking up changes n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from difflib import SequenceMatcher
@@ -29,40 +30,35 @@ from turnwise.config.loading import load_reference
 from turnwise.config.options import Help
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Stop, Trajectory
-from turnwise.methods.authors import VERL_AGENT
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds
-from turnwise.methods.registry import Brings, method, plan
+from turnwise.methods.registry import VERL_AGENT, Brings, method, plan
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 EXTRACT = Kind("extraction", takes=("trajectory",), gives=("list", "sequence", "tuple"), example="def mine(trajectory) -> list[Lesson]")
 SUCCESS = 0.5  # return from which an attempt counts as a success
-Characters = Annotated[int, Help("characters of all lessons in a prompt", low=1)]
-Warmup = Annotated[int, Help("batches before the first lesson is shown", low=0)]
-Smallest = Annotated[int, Help("entries before the first lesson is shown", low=0)]
 ZONES = {"golden": ("principle", "method", "example"), "warning": ("mistake", "pattern", "diagnostic")}
 COMPARED = {"entry": 300, "observation": 500}  # characters that are compared
 
 
 @plan("slea")
+@dataclass(kw_only=True, eq=False)
 class Slea(Plan):
     """Every group once; prompts show lessons of earlier batches that belong to the observation."""
 
-    def __init__(
-        self,
-        *,
-        golden: Annotated[int, Help("entries per golden level", low=1)] = 100,
-        warnings: Annotated[int, Help("entries per warning level", low=1)] = 50,
-        similarity: Annotated[float, Help("texts are alike from this share of matching characters", low=0, high=1)] = 0.85,
-        clusters: Annotated[int, Help("observations that are distinguished; the least used goes first", low=1)] = 500,
-        warmup: Warmup = 5,
-        smallest: Smallest = 10,
-        characters: Characters = 800,
-        attempts: Annotated[int, Help("successes, and failures, that are read per batch", low=1)] = 5,
-        extract: Annotated[str | None, Help("your own function of a trajectory: path/to/file.py:NAME")] = None,
-    ):
-        self.library = Library({"golden": golden, "warning": warnings}, similarity, clusters)
-        self.warmup, self.smallest, self.characters, self.attempts, self.step = warmup, smallest, characters, attempts, 0
-        self.extract: Callable[[Trajectory], Sequence[Lesson]] = lessons if extract is None else load_reference(extract, EXTRACT)
+    golden: Annotated[int, Help("entries per golden level", low=1)] = 100
+    warnings: Annotated[int, Help("entries per warning level", low=1)] = 50
+    similarity: Annotated[float, Help("texts are alike from this share of matching characters", low=0, high=1)] = 0.85
+    clusters: Annotated[int, Help("observations that are distinguished; the least used goes first", low=1)] = 500
+    warmup: Annotated[int, Help("batches before the first lesson is shown", low=0)] = 5
+    smallest: Annotated[int, Help("entries before the first lesson is shown", low=0)] = 10
+    characters: Annotated[int, Help("characters of all lessons in a prompt", low=1)] = 800
+    attempts: Annotated[int, Help("successes, and failures, that are read per batch", low=1)] = 5
+    extract: Annotated[str | None, Help("your own function of a trajectory: path/to/file.py:NAME")] = None
+
+    def __post_init__(self) -> None:
+        self.library = Library({"golden": self.golden, "warning": self.warnings}, self.similarity, self.clusters)
+        self.lessons: Callable[[Trajectory], Sequence[Lesson]] = lessons if self.extract is None else load_reference(self.extract, EXTRACT)
+        self.step = 0
 
     def gather(self, places: Places, groups: int) -> Rounds:
         attempts = yield [self.evaluated(start) for start in places.groups(groups)]
@@ -71,8 +67,7 @@ class Slea(Plan):
             self.library.see(turn.observation for trajectory in attempts for turn in trajectory.turns)
         added = self.learn(attempts)
         self.step += 1
-        counts = {"lessons": len(self.library.entries), "lessons_added": added, "lessons_shown": ready}
-        return Gathered(attempts, {name: float(count) for name, count in counts.items()})
+        return Gathered(attempts, {"lessons": len(self.library.entries), "lessons_added": added, "lessons_shown": ready})
 
     @property
     def ready(self) -> bool:
@@ -92,7 +87,7 @@ class Slea(Plan):
         bad = sorted((t for t in found if t.reward < SUCCESS), key=lambda t: t.reward)[: self.attempts]
         left = {"golden": 10, "warning": 5}
         for trajectory in (*good, *bad):
-            for lesson in map(_lesson, self.extract(trajectory)):
+            for lesson in map(_lesson, self.lessons(trajectory)):
                 if left[zone_of(lesson.level)] > 0 and self.library.add(lesson):
                     left[zone_of(lesson.level)] -= 1
         return 15 - sum(left.values())
@@ -184,17 +179,18 @@ def alike(one: str, other: str, threshold: float) -> bool:
     words, others = set(one.split()), set(other.split())
     if len(words & others) > threshold * max(len(words | others), 1):
         return True
-    match = SequenceMatcher(None, one[: COMPARED["entry"]], other[: COMPARED["entry"]], autojunk=False)
-    return match.real_quick_ratio() > threshold and match.quick_ratio() > threshold and match.ratio() > threshold
+    return _matches(one[: COMPARED["entry"]], other[: COMPARED["entry"]], math.nextafter(threshold, math.inf))
 
 
 def similar(one: str, other: str, threshold: float) -> bool:
     """Whether two observations are one situation: their matching characters make up at least this share of both."""
-    one, other = one[: COMPARED["observation"]], other[: COMPARED["observation"]]
-    if one == other:
-        return True
+    return _matches(one[: COMPARED["observation"]], other[: COMPARED["observation"]], threshold)
+
+
+def _matches(one: str, other: str, share: float) -> bool:
+    """Whether matching characters make up at least this share of both; upper bounds are computed first, because they are cheap."""
     match = SequenceMatcher(None, one, other, autojunk=False)
-    return match.real_quick_ratio() >= threshold and match.quick_ratio() >= threshold and match.ratio() >= threshold
+    return one == other or all(ratio() >= share for ratio in (match.real_quick_ratio, match.quick_ratio, match.ratio))
 
 
 class Library:
@@ -281,9 +277,9 @@ def shown(golden: Sequence[Entry], warning: Sequence[Entry], longest: int) -> st
     changes="plan, prompts",
     costs="longer prompts; string comparisons",
     evidence="code; without self-distillation and without extraction by a language model",
+    options={Slea: "warmup smallest characters"},
 )
-def slea(*, warmup: Warmup = 5, smallest: Smallest = 10, characters: Characters = 800) -> dict[str, Any]:
+def slea() -> dict[str, Any]:
     """Prompts show lessons from earlier successes and failures, looked up on every turn."""
-    own = {"plan.name": "slea", "plan.warmup": warmup, "plan.smallest": smallest, "plan.characters": characters}
     credit = {"credit.gamma": 0.95, "credit.omega": 1.0, "credit.norm": "none", "credit.invalid_penalty": 0.1}
-    return Brings(own | {"credit.name": "gigpo"}, VERL_AGENT | credit)
+    return Brings({"plan.name": "slea", "credit.name": "gigpo"}, VERL_AGENT | credit)

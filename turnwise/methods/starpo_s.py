@@ -1,6 +1,15 @@
 """StarPO-S: trajectory filtering, a critic as baseline, no KL and a higher upper clip bound, under one name.
 
-The credit function `snr_weighted` is the soft form of its filter, for any other algorithm:
+The plan `filtered` goes around any other plan: only the groups with the most signal are learned from. Groups are sorted by a score, usually
+the spread of their returns:
+
+    top_k   keeps a share of all groups
+    top_p   keeps the shortest prefix that holds a share of the total score (mass="linear") or of its softmax (mass="softmax")
+    min_p   keeps all groups with at least a share of the best score
+
+If no group is kept, the iteration has no update. Several such iterations in a row end the run.
+
+The credit function `snr_weighted` is the soft form of the filter, for any other algorithm:
 
     A' = A · σ_g / max σ        σ_g: sample standard deviation of the returns of group g
 
@@ -10,8 +19,9 @@ base algorithm already (norm="std"), the weight would only undo that, so the def
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -19,11 +29,140 @@ from turnwise.config.options import Help
 from turnwise.credit import registry as credit
 from turnwise.credit.registry import algorithms, assign
 from turnwise.credit.segments import Norm, Penalty, deviation, episode_returns, trajectory_groups
-from turnwise.data.rollouts import Floats, Rollouts
-from turnwise.methods.authors import RAGEN
-from turnwise.methods.filtered import Mass, Metric, Strategy
-from turnwise.methods.registry import Brings, method
+from turnwise.data.attempts import Start
+from turnwise.data.rollouts import Floats, Ints, Rollouts, Trajectory, alike
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds, by_group
+from turnwise.methods.registry import RAGEN, Brings, method, plan, plans, section
 from turnwise.util.errors import TurnwiseError
+
+Strategy = Literal["top_k", "top_p", "min_p"]
+Mass = Literal["linear", "softmax"]
+Metric = Literal["reward_std", "reward_mean", "reward_sum", "entropy", "entropy_std", "length"]
+Prefer = Literal["largest", "smallest"]
+Keeping = Annotated[Strategy, Help("which groups are kept: a share of groups, of the total score, or of the best score")]
+Share = Annotated[float, Help("that share", low=0, high=1)]
+MassOf = Annotated[Mass, Help("with top_p: shares of the scores themselves, or of their softmax")]
+Zero = Annotated[bool, Help("whether groups with a score of 0 can be kept")]
+TINY = 1e-10  # scores up to this count as 0
+
+
+@plan("filtered")
+@dataclass(kw_only=True, eq=False)
+class Filtered(Plan):
+    """Keep only the groups with the best score of what another plan collects, by top-k, top-p or min-p."""
+
+    base: Annotated[str, Help("the plan that collects")] = "plain"
+    options: Annotated[dict[str, Any] | None, Help("its options")] = None
+    strategy: Keeping = "top_p"
+    keep: Share = 0.9
+    mass: MassOf = "linear"
+    metric: Annotated[Metric, Help("a group's score, from the returns, token entropies or lengths of its attempts")] = "reward_std"
+    prefer: Annotated[Prefer, Help("whether large or small scores are kept")] = "largest"
+    zero: Zero = False
+    slack: Annotated[float, Help("with top_p and linear: the prefix may fall short of its share by this much score", low=0)] = 0.01
+    patience: Annotated[int, Help("end the run after this many iterations in a row in which no group was kept", low=1)] = 5
+
+    def __post_init__(self) -> None:
+        self.inner: Plan = plans[self.base].make(self.options or {}, plans.kind)  # type: ignore[assignment]
+        self.empty = 0
+
+    def gather(self, places: Places, groups: int) -> Rounds:
+        gathered = yield from self.inner.gather(places, groups)
+        members = list(by_group(gathered.trajectories).values())
+        scores = [score(group, self.metric) for group in members]
+        chosen = select(scores, self.strategy, self.keep, self.mass, self.prefer, self.zero, self.slack)
+        self.empty = 0 if len(chosen) else self.empty + 1
+        if self.empty >= self.patience:
+            raise TurnwiseError(
+                f"plan 'filtered': no group was kept in {self.empty} iterations in a row, the last one had {len(members)}. All attempts of "
+                "a group end alike: use easier tasks, larger groups (collect.group_size) or a longer warm start, or keep such groups "
+                "(plan.zero = true)"
+            )
+        counts = {"groups_scored": len(members), "groups_kept": len(chosen), "empty_in_a_row": self.empty}
+        return Gathered([trajectory for number in chosen for trajectory in members[number]], {**gathered.counts, **counts})
+
+    def evaluated(self, start: Start) -> Start:
+        return self.inner.evaluated(start)
+
+    def evaluation(self, places: Places, starts: Sequence[Start]) -> list[Start]:
+        return self.inner.evaluation(places, starts)
+
+    def state(self) -> dict[str, Any]:
+        return {"empty": self.empty, "base": self.inner.state()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.empty = int(state["empty"])
+        self.inner.load_state(state["base"])
+
+    @staticmethod
+    def needs_of(options: Mapping[str, Any]) -> tuple[str, ...]:
+        """What the other plan needs, and the entropies where the score is made of them."""
+        own = ("token.entropy",) if str(options["metric"]).startswith("entropy") else ()
+        return own + plans[options["base"]].needed(options.get("options") or {})
+
+
+def score(group: Sequence[Trajectory], metric: Metric = "reward_std") -> float:
+    """The score of one group: of its attempts' returns, mean entropies or lengths, the mean, the sum or the sample deviation."""
+    if metric == "length":
+        values = [float(sum(len(turn.response_ids) for turn in one.turns)) for one in group]
+    elif metric.startswith("entropy"):
+        values = [_entropy(one) for one in group]
+    else:
+        values = [one.reward for one in group]
+    if metric.endswith("_std"):
+        return 0.0 if alike(values) else float(np.std(values, ddof=1))
+    return float(np.sum(values) if metric == "reward_sum" else np.mean(values))
+
+
+def select(
+    scores: Sequence[float],
+    strategy: Strategy = "top_p",
+    keep: float = 0.9,
+    mass: Mass = "linear",
+    prefer: Prefer = "largest",
+    zero: bool = False,
+    slack: float = 0.01,
+) -> Ints:
+    """The numbers of the groups that are kept, in order. Of equal scores the earlier groups come first."""
+    values = np.asarray(scores, np.float64)
+    left = np.flatnonzero(zero | (np.abs(values) > TINY))
+    if not len(left):
+        return left
+    sign = 1.0 if prefer == "largest" else -1.0
+    if strategy == "min_p":
+        return np.asarray(left[_near_best(values[left], keep, prefer)])
+    ordered = left[np.argsort(-sign * values[left], kind="stable")]
+    if strategy == "top_k":
+        count = max(1, int(keep * len(values)))
+    elif keep >= 1:
+        count = len(left)
+    elif mass == "softmax":
+        share = np.exp(sign * values[ordered] - (sign * values[ordered]).max())
+        count = int(np.searchsorted(np.cumsum(share / share.sum()), keep)) + 1
+    else:
+        count = _prefix(values[ordered], keep * values[left].sum() - slack)
+    return np.sort(ordered[:count])
+
+
+def _near_best(values: Floats, keep: float, prefer: Prefer) -> Any:
+    """Which scores are within a share of the best one."""
+    if prefer == "largest":
+        return values >= keep * values.max() - TINY
+    return keep * values <= values.min() + TINY
+
+
+def _prefix(ordered: Floats, threshold: float) -> int:
+    """How many of the scores, from the front, add up to the threshold. Scores of 0 and below never help; 0 if it is out of reach."""
+    positive = np.cumprod(ordered > 0).sum()
+    sums = np.concatenate([np.zeros(1), np.cumsum(ordered[:positive])])
+    reached = np.flatnonzero(sums >= threshold)
+    return int(reached[0]) if len(reached) else 0
+
+
+def _entropy(trajectory: Trajectory) -> float:
+    """The mean over turns of the mean entropy of a turn's tokens, as the engine reported it."""
+    means = [float(np.mean(turn.reports["entropy"])) for turn in trajectory.turns if len(turn.reports.get("entropy", ()))]
+    return float(np.mean(means)) if means else 0.0
 
 
 @credit.register("snr_weighted", paper="Wang et al. 2025, RAGEN, arXiv 2504.20073", needs=("group.peers",))
@@ -72,11 +211,11 @@ snr_weighted_credit.needs_of = credit_needs  # type: ignore[attr-defined]
 )
 def starpo_s(
     *,
-    strategy: Annotated[Strategy, Help("which groups are kept: a share of groups, of the total score, or of the best score")] = "top_k",
-    keep: Annotated[float, Help("that share", low=0, high=1)] = 0.25,
-    mass: Annotated[Mass, Help("with top_p: shares of the scores themselves, or of their softmax")] = "linear",
+    strategy: Keeping = "top_k",
+    keep: Share = 0.25,
+    mass: MassOf = "linear",
     metric: Annotated[Metric, Help("a group's score")] = "reward_std",
-    zero: Annotated[bool, Help("whether groups with a score of 0 can be kept")] = False,
+    zero: Zero = False,
     soft: Annotated[bool, Help("weight the credit of groups by their spread instead of dropping groups")] = False,
     critic: Annotated[bool, Help("GAE over tokens with a value head; false: GRPO")] = True,
 ) -> dict[str, Any]:
@@ -95,6 +234,5 @@ def starpo_s(
         credit = {"name": "snr_weighted", "base": base, "options": credit, "norm": "none"}
     else:
         credit |= {"norm": "std"} if critic else {}
-        settings |= {"plan.name": "filtered", "plan.strategy": strategy, "plan.keep": keep, "plan.mass": mass}
-        settings |= {"plan.metric": metric, "plan.zero": zero}
-    return Brings(settings | {f"credit.{key}": value for key, value in credit.items()}, authors)
+        settings |= section("plan", name="filtered", strategy=strategy, keep=keep, mass=mass, metric=metric, zero=zero)
+    return Brings(settings | section("credit", **credit), authors)

@@ -45,23 +45,17 @@ from turnwise.envs.answers import read_observation, read_transition
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.snapshots import restoring
 from turnwise.envs.wrapping import OVER, Instead, checked_count, expert_target, restored_around, state_around, wrapper
-from turnwise.methods.archer import CRITIC_ONLY
-from turnwise.methods.buffer import REPLAYED, Buffer, Size, Warmup, counted, noted
+from turnwise.methods.archer import CRITIC_ONLY, REPLAYED, Buffer, Tau, counted, critic_pair, noted
 from turnwise.methods.planning import Gathered, Places, Rounds
 from turnwise.methods.registry import Brings, method, plan, section, signal
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
 PAPER = "Zhen et al. 2026, STEP-HRL, arXiv 2604.05808"
-Replays = Annotated[int, Help("earlier attempts that are learned from in each iteration", low=0)]
-Collects = Annotated[int | None, Help("iterations that collect; later ones learn from the buffer alone. None: all collect", low=1)]
-Tau = Annotated[float, Help("the share by which the target critics follow, per iteration", low=0, high=1)]
 ROLES = ("subtask", "action", "progress")
 HEADS = {f"{kind}_{role}": place for role in ROLES for kind, place in (("q", "turn_end"), ("v", "turn"))}
 REWARD, ENDS = "turn.role_reward", "turn.role_ends"
-Rewarded = Annotated[Literal["subtask", "environment"], Help("what rewards actions: completing their subtask, or the environment")]
 ROLE, Q, V = "turn.role", "turn.q", "turn.v"
-Balance = Annotated[bool, Help("each role weighs the same, however many turns it has")]
 DONE = "; done"
 LONGEST = 300  # characters of a subtask or a progress that are shown
 AHEAD = 3  # actions of the expert that make a subtask, and that its progress lists
@@ -190,12 +184,14 @@ class SubtasksEnv(Instead):
 
 
 @plan("step_hrl", paper=PAPER, gives=(REPLAYED, CRITIC_ONLY))
+@dataclass(kw_only=True, eq=False)
 class Steps(Buffer):
     """Every group once, and attempts of earlier batches, for the critics and for the policy."""
 
-    def __init__(self, *, size: Size = 256, replays: Replays = 32, warmup: Warmup = 0, collects: Collects = None):
-        super().__init__(size, replays, warmup)
-        self.collects = collects
+    replays: Annotated[int, Help("earlier attempts that are learned from in each iteration", low=0)] = 32
+    collects: Annotated[int | None, Help("iterations that collect; later ones learn from the buffer alone. None: all collect", low=1)] = (
+        None
+    )
 
     def gather(self, places: Places, groups: int) -> Rounds:
         collects = self.collects is None or self.batches < self.collects
@@ -239,7 +235,14 @@ def step_of(turn: Turn) -> Mapping[str, Any]:
 
 
 @signal("step_roles", paper="STEP-HRL, arXiv 2604.05808", gives=(ROLE, REWARD, ENDS))
-def step_roles(batch: Batch, models: Any, *, rewarded: Rewarded = "subtask") -> Mapping[str, Any]:
+def step_roles(
+    batch: Batch,
+    models: Any,
+    *,
+    rewarded: Annotated[
+        Literal["subtask", "environment"], Help("what rewards actions: completing their subtask, or the environment")
+    ] = "subtask",
+) -> Mapping[str, Any]:
     """The role of every turn, the reward of that role, and whether the role's episode ends with the turn."""
     role, reward, ends = np.zeros(len(batch), np.int64), np.zeros(len(batch)), np.zeros(len(batch), np.bool_)
     for k, trajectory in enumerate(batch.trajectories):
@@ -272,7 +275,9 @@ def subtasks_of(trajectories: Sequence[Trajectory]) -> float:
 
 
 @credit.register("step_hrl", paper="STEP-HRL, arXiv 2604.05808", needs=(ROLE, Q, V))
-def step_hrl_credit(r: Rollouts, *, balance: Balance = True) -> dict[str, Any]:
+def step_hrl_credit(
+    r: Rollouts, *, balance: Annotated[bool, Help("each role weighs the same, however many turns it has")] = True
+) -> dict[str, Any]:
     """The value of the response minus the value of its state, by the critic of the role that the turn is in."""
     advantage = np.asarray(r.need(Q, "step_hrl"), np.float64) - np.asarray(r.need(V, "step_hrl"), np.float64)
     kept = np.ones(len(r), np.bool_)
@@ -292,34 +297,20 @@ def step_hrl_credit(r: Rollouts, *, balance: Balance = True) -> dict[str, Any]:
     changes="environment, prompts, plan, critics, credit, objective",
     costs="about two responses per action, with short prompts; value heads, two scoring passes; updates on earlier attempts",
     evidence="code; buffer, labels of the expert and the limit of a subtask are ours",
+    options={Steps: "size replays warmup collects", step_roles: "rewarded", step_values: "gamma tau", step_hrl_credit: "balance"},
 )
 def step_hrl(
     *,
     longest: Annotated[int, Help("actions of a subtask at most", low=1)] = 10,
-    gamma: TurnDiscount = 0.99,
-    tau: Tau = 0.2,
     expectile: Annotated[float, Help("the expectile of Q that V learns: below 0.5 a careful one", low=0, high=1)] = 0.05,
-    rewarded: Rewarded = "subtask",
-    balance: Balance = True,
-    size: Size = 256,
-    replays: Replays = 32,
-    warmup: Warmup = 0,
-    collects: Collects = None,
     critic_lr: Annotated[float, Help("learning rate of the critics", low=0)] = 1e-4,
 ) -> dict[str, Any]:
     """One policy names subtasks, acts and summarises, each from a prompt about a single step; each role has a critic of its own."""
-    heads = {"heads": HEADS, "weights": dict.fromkeys(HEADS, 2.0), "layers": 2}
-    values = {"expectiles": {name: expectile for name in HEADS if name.startswith("v_")}}
-    settings: dict[str, Any] = {}
-    for name in ("critic", "critic_target"):
-        settings |= {f"models.{name}.reads": "policy", f"models.{name}.kind": "heads", f"models.{name}.options": heads | values}
+    expectiles = {name: expectile for name in HEADS if name.startswith("v_")}
     own = (
-        settings
-        | section("models.critic", trained=True, lr=critic_lr)
+        critic_pair(HEADS, {"reads": "policy"}, {"lr": critic_lr}, layers=2, expectiles=expectiles)
         | section("agent", context="window", history=0)
-        | section("plan", name="step_hrl", size=size, replays=replays, warmup=warmup, collects=collects)
-        | section("credit", name="step_hrl", balance=balance)
-        | {"env.options.subtasks": longest, "objective.name": "reinforce"}
-        | {"signal": [{"name": "step_roles", "rewarded": rewarded}, {"name": "step_values", "gamma": gamma, "tau": tau}]}
+        | {"plan.name": "step_hrl", "credit.name": "step_hrl", "objective.name": "reinforce", "env.options.subtasks": longest}
+        | {"signal": [{"name": "step_roles"}, {"name": "step_values"}]}
     )
     return Brings(own, {"objective.aggregation": "turn", "objective.kl": "off"})

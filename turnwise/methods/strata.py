@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -45,9 +45,9 @@ from turnwise.credit.segments import (
 from turnwise.data.anchors import Ints
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Floats, Rollouts, Trajectory, Turn
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds
-from turnwise.methods.registry import method, plan, section
-from turnwise.methods.strategies import note, shown, summary, writing, written
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds, summary
+from turnwise.methods.registry import method, plan
+from turnwise.methods.strategies import note, shown, writing, written
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
@@ -58,45 +58,38 @@ SHOW = "Your strategy for this task: {text}"
 GRAM = 3  # characters per gram
 LINE = 160  # characters of an action in the question to the judge
 Strategies = Annotated[int, Help("strategies per task; the attempts of a group are shared out among them", low=1)]
-Factor = Annotated[int, Help("candidates per strategy that is chosen", low=1)]
-Judge = Annotated[str, Help('who flags turns: "policy", "none", or your own function of (strategy, turns): path/to/file.py:NAME')]
-Embed = Annotated[str, Help('how texts are compared: "grams" (counts of three characters), or your own: path/to/file.py:NAME')]
 PAPER = "StraTA, arXiv 2605.06642"
 COLUMNS = ("turn.strategy", "turn.writes", "turn.flagged")
-Delta = Annotated[float, Help("share of a strategy's attempts, the best ones, that its return is the mean of", low=0, high=1)]
-Kappa = Annotated[float, Help("subtracted from the return for a flagged turn", low=0)]
 Pool = Annotated[
     Literal["turns", "trajectories"],
     Help("what counts once in the statistics of a strategy: each turn (long attempts weigh more), or each attempt"),
 ]
-Weight = Annotated[float, Help("factor of the credit of strategies", low=0)]
 
 
 @plan("strata", paper=PAPER, needs=("group.peers",), gives=COLUMNS)
+@dataclass(kw_only=True, eq=False)
 class Strata(Plan):
     """Every group once, its attempts shared out among strategies that the policy has written before."""
 
-    def __init__(
-        self,
-        *,
-        strategies: Strategies = 4,
-        factor: Factor = 8,
-        judge: Judge = "policy",
-        embed: Embed = "grams",
-        ask: Annotated[str, Help("how a strategy is asked for; {task} stands for the goal and the first observation")] = ASK,
-        show: Annotated[str, Help("how a strategy is shown in prompts; {text} stands for it")] = SHOW,
-    ):
-        self.strategies, self.factor, self.judge, self.words, self.show = strategies, factor, judge, ask, show
-        self.embed: Callable[[Sequence[str]], Any] = grams if embed == "grams" else load_reference(embed, EMBED)
-        self.flags: Callable[[str, Sequence[Turn]], Sequence[int]] | None = None
-        if judge not in ("policy", "none"):
-            self.flags = load_reference(judge, JUDGE)
+    strategies: Strategies = 4
+    factor: Annotated[int, Help("candidates per strategy that is chosen", low=1)] = 8
+    judge: Annotated[str, Help('who flags turns: "policy", "none", or your own function of (strategy, turns): path/to/file.py:NAME')] = (
+        "policy"
+    )
+    embed: Annotated[str, Help('how texts are compared: "grams" (counts of three characters), or your own: path/to/file.py:NAME')] = "grams"
+    ask: Annotated[str, Help("how a strategy is asked for; {task} stands for the goal and the first observation")] = ASK
+    show: Annotated[str, Help("how a strategy is shown in prompts; {text} stands for it")] = SHOW
+
+    def __post_init__(self) -> None:
+        self.vectors: Callable[[Sequence[str]], Any] = grams if self.embed == "grams" else load_reference(self.embed, EMBED)
+        own_judge = self.judge not in ("policy", "none")
+        self.flags: Callable[[str, Sequence[Turn]], Sequence[int]] | None = load_reference(self.judge, JUDGE) if own_judge else None
 
     def gather(self, places: Places, groups: int) -> Rounds:
         starts = places.groups(groups)
         size, firsts = places.group_size, starts[:: places.group_size]
         number, seed = min(self.strategies, size), derive(places.seed, "strata", firsts[0].group)
-        candidates = written(places, firsts, self.words, self.factor * number, seed)
+        candidates = written(places, firsts, self.ask, self.factor * number, seed)
         chosen = [[turns[k] for k in self.different(turns, number)] for turns in candidates]
         own = {start.number: (n // size, n % number) for n, start in enumerate(starts)}  # the task and the strategy of each attempt
         turn_of = {attempt: chosen[task][z] for attempt, (task, z) in own.items()}
@@ -113,14 +106,13 @@ class Strata(Plan):
             if len((turn := chosen[task][z]).response_ids):
                 note([turn], {"strategy": z, "writes": 1.0, "flagged": 0.0})
                 texts.append(writing(places, firsts[task], turn, tried))
-        counts = {"strategies": len(texts), "flagged": len(flagged)}
-        return Gathered([*finished, *texts], {**summary(finished), **{name: float(count) for name, count in counts.items()}})
+        return Gathered([*finished, *texts], {**summary(finished), "strategies": len(texts), "flagged": len(flagged)})
 
     def different(self, turns: Sequence[Turn], number: int) -> list[int]:
         """Which of these texts are chosen."""
         if len(turns) <= number:
             return list(range(len(turns)))
-        vectors = np.asarray(self.embed([turn.action for turn in turns]), np.float64)
+        vectors = np.asarray(self.vectors([turn.action for turn in turns]), np.float64)
         if vectors.ndim != 2 or len(vectors) != len(turns) or not np.isfinite(vectors).all():
             raise TurnwiseError(
                 f"strata: embed returned shape {vectors.shape} for {len(turns)} texts; one vector of numbers per text is needed"
@@ -141,7 +133,7 @@ class Strata(Plan):
 
     def evaluation(self, places: Places, starts: Sequence[Start]) -> list[Start]:
         """Every attempt with one strategy of its own."""
-        texts = written(places, starts, self.words, 1, derive(places.seed, "strata", "evaluation"))
+        texts = written(places, starts, self.ask, 1, derive(places.seed, "strata", "evaluation"))
         return [replace(start, hint=shown(turn, self.show)) for start, [turn] in zip(starts, texts, strict=True)]
 
 
@@ -177,7 +169,14 @@ def farthest(vectors: Any, number: int, first: int = 0) -> list[int]:
 
 
 @credit.register("strata", paper=PAPER, needs=(*COLUMNS, "group.peers"))
-def strata_credit(r: Rollouts, *, delta: Delta = 0.5, kappa: Kappa = 0.1, pool: Pool = "turns", weight: Weight = 1.0) -> Floats:
+def strata_credit(
+    r: Rollouts,
+    *,
+    delta: Annotated[float, Help("share of a strategy's attempts, the best ones, that its return is the mean of", low=0, high=1)] = 0.5,
+    kappa: Annotated[float, Help("subtracted from the return for a flagged turn", low=0)] = 0.1,
+    pool: Pool = "turns",
+    weight: Annotated[float, Help("factor of the credit of strategies", low=0)] = 1.0,
+) -> Floats:
     """Credit of a strategy against the task's other strategies, and of actions against other attempts with the same strategy."""
     number, writes, flagged = (r.need(name, "strata") for name in COLUMNS)
     strategy, size = pair(r.group, np.asarray(number, np.int64))
@@ -224,21 +223,13 @@ def best_mean(values: Floats, segment: Ints, size: int, share: float) -> Floats:
     changes="plan, prompts, credit",
     costs="`factor` × `strategies` short generations per task, one per attempt for the judge; longer prompts",
     evidence="notes; embedding, prompts and the statistics over turns are ours",
+    options={Strata: "factor judge embed", strata_credit: "delta kappa pool"},
 )
 def strata(
     *,
     strategies: Strategies = 4,
     attempts: Annotated[int, Help("attempts per strategy: sets collect.group_size, unless the recipe does", low=1)] = 8,
-    factor: Factor = 8,
-    judge: Judge = "policy",
-    embed: Embed = "grams",
-    delta: Delta = 0.5,
-    kappa: Kappa = 0.1,
-    pool: Pool = "turns",
 ) -> dict[str, Any]:
     """The policy writes strategies and acts by them: strategies are compared with strategies, actions with actions under the same one."""
-    return (
-        section("plan", name="strata", strategies=strategies, factor=factor, judge=judge, embed=embed)
-        | section("credit", name="strata", delta=delta, kappa=kappa, pool=pool)
-        | {"collect.group_size": strategies * attempts}
-    )
+    plan = {"plan.name": "strata", "plan.strategies": strategies}
+    return {**plan, "credit.name": "strata", "collect.group_size": strategies * attempts}

@@ -35,17 +35,6 @@ def writing(places: Places, start: Start, turn: Turn, attempts: Sequence[Traject
     return places.adopt(Trajectory(start.group, "", start.task.id, [turn], success=won, goal=attempts[0].goal), start.group)
 
 
-def summary(attempts: Sequence[Trajectory]) -> dict[str, float]:
-    """Counts of the attempts alone, for a batch that also has trajectories of texts."""
-    n = max(len(attempts), 1)
-    return {
-        "trajectories": float(len(attempts)),
-        "success": sum(attempt.success for attempt in attempts) / n,
-        "reward": sum(attempt.reward for attempt in attempts) / n,
-        "length": sum(len(attempt.turns) for attempt in attempts) / n,
-    }
-
-
 def note(turns: Sequence[Turn], notes: Mapping[str, Any]) -> None:
     """Note the same on all of these turns."""
     for turn in turns:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -22,9 +23,8 @@ import numpy as np
 from turnwise.config.options import Help
 from turnwise.data.masks import INSERTED
 from turnwise.data.rollouts import Turn
-from turnwise.methods.authors import VERL_AGENT
 from turnwise.methods.planning import Plain
-from turnwise.methods.registry import Brings, method, plan
+from turnwise.methods.registry import VERL_AGENT, Brings, method, plan
 
 PAPER = "T²PO 2026, arXiv 2605.02178"
 TAIL = 16  # tokens at the end of a response in which a tag is looked for
@@ -32,28 +32,26 @@ FLOOR = 1e-8  # an uncertainty of 0 would make the geometric mean 0 whatever the
 
 
 @plan("t2po", paper=PAPER, needs=("token.entropy", "token.top_logprob_{tops}"))
+@dataclass(kw_only=True, eq=False)
 class T2po(Plain):
     """Every group once; thoughts end when uncertainty is flat, and turns that do not move it are drawn again."""
 
-    def __init__(
-        self,
-        *,
-        mix: Annotated[float, Help("share of the entropy in the uncertainty; the rest is the confidence", low=0, high=1)] = 0.5,
-        tops: Annotated[int, Help("most likely tokens that the confidence is computed from", low=1, high=100)] = 5,
-        stops: Annotated[bool, Help("end thoughts whose uncertainty is flat")] = True,
-        window: Annotated[int, Help("tokens over which changes of the uncertainty are averaged", low=1)] = 16,
-        flat: Annotated[float, Help("a thought ends if the mean change is below this", low=0)] = 0.05,
-        least: Annotated[int, Help("tokens that a response has before its thought may be ended", low=1)] = 32,
-        most: Annotated[int | None, Help("tokens after which a thought is ended in any case; none: never", low=1)] = 450,
-        opening: Annotated[str, Help("what a thought begins with; empty: a response begins as a thought")] = "<think>",
-        closing: Annotated[str, Help("what a thought ends with")] = "</think>",
-        insert: Annotated[str, Help("what is put behind a thought that is ended")] = "</think>\n<action>",
-        eta: Annotated[float, Help("a turn is drawn again if it changes the uncertainty by less than this", low=0)] = 0.3,
-        tries: Annotated[int, Help("how often a turn is drawn again at most; 0: never", low=0)] = 2,
-    ):
-        self.mix, self.tops, self.stops, self.window, self.flat, self.least, self.most = mix, tops, stops, window, flat, least, most
-        self.opening, self.closing, self.insert, self.eta, self.tries = opening, closing, insert, eta, tries
-        self.reads = ("entropy", *(f"top_logprob_{place}" for place in range(1, tops + 1)))
+    mix: Annotated[float, Help("share of the entropy in the uncertainty; the rest is the confidence", low=0, high=1)] = 0.5
+    tops: Annotated[int, Help("most likely tokens that the confidence is computed from", low=1, high=100)] = 5
+    stops: Annotated[bool, Help("end thoughts whose uncertainty is flat")] = True
+    window: Annotated[int, Help("tokens over which changes of the uncertainty are averaged", low=1)] = 16
+    flat: Annotated[float, Help("a thought ends if the mean change is below this", low=0)] = 0.05
+    least: Annotated[int, Help("tokens that a response has before its thought may be ended", low=1)] = 32
+    most: Annotated[int | None, Help("tokens after which a thought is ended in any case; none: never", low=1)] = 450
+    opening: Annotated[str, Help("what a thought begins with; empty: a response begins as a thought")] = "<think>"
+    closing: Annotated[str, Help("what a thought ends with")] = "</think>"
+    insert: Annotated[str, Help("what is put behind a thought that is ended")] = "</think>\n<action>"
+    eta: Annotated[float, Help("a turn is drawn again if it changes the uncertainty by less than this", low=0)] = 0.3
+    tries: Annotated[int, Help("how often a turn is drawn again at most; 0: never", low=0)] = 2
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return ("entropy", *(f"top_logprob_{place}" for place in range(1, self.tops + 1)))
 
     @property
     def drawing(self) -> T2po:

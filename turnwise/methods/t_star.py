@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
@@ -34,12 +34,22 @@ from numpy.typing import NDArray
 
 from turnwise.config.options import Help
 from turnwise.credit import registry as credit
-from turnwise.credit.segments import Norm, episode_returns, pair, segment_count, segment_first, segment_sum, standardise, trajectory_groups
+from turnwise.credit.segments import (
+    Norm,
+    episode_returns,
+    pair,
+    segment_count,
+    segment_first,
+    segment_sum,
+    standardise,
+    token_sums,
+    trajectory_groups,
+)
 from turnwise.data.anchors import Ints, dense
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Bools, Floats, Rollouts, Trajectory
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds, summary
 from turnwise.methods.registry import method, plan, signal
 from turnwise.objectives import registry as objectives
 from turnwise.objectives.registry import TokenLoss
@@ -71,7 +81,7 @@ def tree(batch: Batch, models: Any, *, gap: Gap = 1.0, kl: Kl = 0.0, beta: Beta 
     better, worse = pairs[0], pairs[1]
     preference = np.zeros(len(batch))
     if len(better) and weight > 0:
-        ratio = _sums(models.policy.score(batch) - models.reference.score(batch), rollouts)
+        ratio = token_sums(models.policy.score(batch) - models.reference.score(batch), rollouts)
         pull = weight * beta / (1.0 + np.exp(np.clip(beta * (ratio[better] - ratio[worse]), -700, 700)))
         np.add.at(preference, better, pull)
         np.add.at(preference, worse, -pull)
@@ -124,12 +134,6 @@ def merged_states(batch: Batch, action: Ints, policy: Any, most: float) -> Ints:
     return np.array([same.get(((group, past), own), own) for group, past, own in keys], np.int64)
 
 
-def _sums(values: Floats, r: Rollouts) -> Floats:
-    """The sum over the tokens of each turn."""
-    total = np.concatenate([np.zeros(1), np.cumsum(np.asarray(values, np.float64))])
-    return np.diff(total[r.token_offsets])
-
-
 class Fork(NamedTuple):
     """Two turns of the same state: trajectory and turn number of the better and of the worse one; whether it is corrected."""
 
@@ -139,17 +143,13 @@ class Fork(NamedTuple):
 
 
 @plan("t_star", paper=PAPER, needs=("env.snapshot?",), gives=("turn.fork",))
+@dataclass(kw_only=True, eq=False)
 class Corrected(Plan):
     """Collect every group once; where its attempts diverge most, the policy answers again with both branches in view."""
 
-    def __init__(
-        self,
-        *,
-        corrections: Corrections = 1,
-        gap: Gap = 1.0,
-        hint: Annotated[str, Help("what the policy is shown, with {better}, {worse}, {high} and {low}")] = HINT,
-    ):
-        self.corrections, self.gap, self.hint = corrections, gap, hint
+    corrections: Corrections = 1
+    gap: Gap = 1.0
+    hint: Annotated[str, Help("what the policy is shown, with {better}, {worse}, {high} and {low}")] = HINT
 
     def gather(self, places: Places, groups: int) -> Rounds:
         roots = yield places.groups(groups)
@@ -167,9 +167,8 @@ class Corrected(Plan):
             better.turns[t].notes = {**better.turns[t].notes, "fork": number}
             bad = fork.worse[0].turns[fork.worse[1]]
             bad.notes = {**bad.notes, "fork": -number}
-        counts = {"forks": float(len(forks)), "corrections": float(len(corrected))}
-        n = max(len(roots), 1)  # what is logged of attempts is of whole ones alone
-        counts |= {"success": sum(root.success for root in roots) / n, "reward": sum(root.reward for root in roots) / n}
+        whole = summary(roots)  # what is logged of attempts is of whole ones alone
+        counts = {"forks": len(forks), "corrections": len(corrected), "success": whole["success"], "reward": whole["reward"]}
         return Gathered([*roots, *corrected], counts)
 
     def forks(self, roots: list[Trajectory]) -> list[Fork]:

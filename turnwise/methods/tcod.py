@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from turnwise.config.options import Help
@@ -30,9 +30,6 @@ from turnwise.data.rollouts import Rollouts
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds
 from turnwise.methods.registry import Brings, method, plan, section, signal
 
-Direction = Annotated[Literal["f2b", "b2f"], Help("the horizon grows from the first turn on, or from the last one back")]
-Every = Annotated[int | None, Help("iterations per turn that is added; none: 6 for f2b, 5 for b2f", low=1)]
-
 
 @signal("teacher_logprobs", needs=("model.teacher",), gives=("token.teacher_logprob",))
 def teacher_logprobs(batch: Batch, models: Any) -> Mapping[str, Any]:
@@ -40,11 +37,12 @@ def teacher_logprobs(batch: Batch, models: Any) -> Mapping[str, Any]:
     return {"token.teacher_logprob": models["teacher"].score(batch)}
 
 
+@dataclass(kw_only=True, eq=False)
 class Horizon(Plan, ABC):
-    """Attempts over a horizon that grows by a turn every few batches."""
+    """Attempts over a horizon that grows every few batches. The number of batches so far is its state."""
 
-    def __init__(self, every: int):
-        self.every, self.step = every, 0  # step: batches so far
+    every: int
+    step: int = field(default=0, init=False)
 
     @property
     def grown(self) -> int:
@@ -71,17 +69,12 @@ class Horizon(Plan, ABC):
 
 
 @plan("tcod_f2b")
+@dataclass(kw_only=True, eq=False)
 class FrontToBack(Horizon):
     """Attempts end after a number of turns that grows by one every few batches."""
 
-    def __init__(
-        self,
-        *,
-        every: Annotated[int, Help("iterations per turn that is added", low=1)] = 6,
-        limit: Annotated[int | None, Help("the largest number of turns; none: the run's own", low=1)] = None,
-    ):
-        super().__init__(every)
-        self.limit = limit
+    every: Annotated[int, Help("iterations per turn that is added", low=1)] = 6
+    limit: Annotated[int | None, Help("the largest number of turns; none: the run's own", low=1)] = None
 
     def limited(self, places: Places, starts: Sequence[Start]) -> list[Start]:
         reach = min(n for n in (1 + self.grown, self.limit, places.max_turns) if n is not None)
@@ -89,20 +82,17 @@ class FrontToBack(Horizon):
 
 
 @plan("tcod_b2f", needs=("env.expert",))
+@dataclass(kw_only=True, eq=False)
 class BackToFront(Horizon):
     """The expert plays the first turns of an attempt, one fewer every few batches; the student plays the rest."""
 
-    def __init__(self, *, every: Annotated[int, Help("iterations per turn that the expert gives up", low=1)] = 5):
-        super().__init__(every)
+    every: Annotated[int, Help("iterations per turn that the expert gives up", low=1)] = 5
 
     def limited(self, places: Places, starts: Sequence[Start]) -> list[Start]:
-        tasks = {start.task.id: start.task for start in starts}
-        shown = {one.task: one for one in places.demonstrations(list(tasks.values())) if one.success}
-        planned = []
+        solutions, planned = places.solutions(starts), []
         for start in starts:
-            given = max(0, len(shown[start.task.id].turns) - 1 - self.grown) if start.task.id in shown else 0
-            branch = places.branch(shown[start.task.id], given, group=start.group, task=start.task) if given else [start]
-            planned += branch
+            given = max(0, len(solutions[start.task.id].turns) - 1 - self.grown) if start.task.id in solutions else 0
+            planned += places.branch(solutions[start.task.id], given, group=start.group, task=start.task) if given else [start]
         return planned
 
 
@@ -118,18 +108,15 @@ def tcod_credit(r: Rollouts, *, coef: Annotated[float, Help("factor of the gap",
     changes="curriculum, credit, objective",
     costs="one scoring pass of the teacher; b2f: the expert plays every task",
     evidence="code",
+    options={tcod_credit: "coef"},
 )
 def tcod(
     *,
-    direction: Direction = "f2b",
-    every: Every = None,
-    coef: Annotated[float, Help("factor of the gap", low=0)] = 1.0,
+    direction: Annotated[Literal["f2b", "b2f"], Help("the horizon grows from the first turn on, or from the last one back")] = "f2b",
+    every: Annotated[int | None, Help("iterations per turn that is added; none: 6 for f2b, 5 for b2f", low=1)] = None,
 ) -> dict[str, Any]:
     """Distillation from a teacher on the student's own samples, over a growing number of turns."""
     steps = every or (6 if direction == "f2b" else 5)
-    own = (
-        section("plan", name=f"tcod_{direction}", every=steps)
-        | section("credit", name="tcod", coef=coef)
-        | {"signal": [{"name": "teacher_logprobs"}], "objective.name": "clip"}
-    )
+    own = section("plan", name=f"tcod_{direction}", every=steps)
+    own |= {"credit.name": "tcod", "signal": [{"name": "teacher_logprobs"}], "objective.name": "clip"}
     return Brings(own, {"objective.aggregation": "turn" if direction == "f2b" else "token", "objective.kl": "off"})

@@ -30,9 +30,8 @@ from turnwise.credit.segments import Norm, TurnDiscount, deviation, pair, revers
 from turnwise.data.anchors import Ints
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Bools, Floats, Rollouts, Stop, Trajectory, Turn
-from turnwise.methods.authors import RecipeDiscount, kl_loss
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds
-from turnwise.methods.registry import Brings, method, plan, section
+from turnwise.methods.registry import Brings, RecipeDiscount, kl_loss, method, plan
 
 PAPER = "UI-S1, arXiv 2509.11543"
 Patches = Annotated[int, Help("wrong actions per attempt that the expert's replaces; -1: all of them", low=-1)]
@@ -55,17 +54,16 @@ class Line:
 
 
 @plan("ui_s1", paper=PAPER, needs=("env.expert",), gives=("turn.score", "turn.match", "turn.patched"))
+@dataclass(kw_only=True, eq=False)
 class SemiOnline(Plan):
     """Attempts along an expert's trajectory; a wrong action is replaced by the expert's a few times, then the attempt ends."""
 
-    def __init__(self, *, patches: Patches = 2):
-        self.patches = patches
+    patches: Patches = 2
 
     def gather(self, places: Places, groups: int) -> Rounds:
         starts = places.groups(groups)
-        tasks = {start.task.id: start.task for start in starts}
-        shown = {one.task: one for one in places.demonstrations(list(tasks.values())) if one.success and one.turns}
-        lines = [Line(start, shown[start.task.id], shown[start.task.id]) for start in starts if start.task.id in shown]
+        solutions = places.solutions(starts)
+        lines = [Line(start, one, one) for start in starts if (one := solutions.get(start.task.id)) is not None]
         going = lines
         while going:
             planned = [(line, self.next(line, places)) for line in going]
@@ -76,7 +74,7 @@ class SemiOnline(Plan):
             going = [line for line, start in planned if not line.lost and self.goes_on(line, played[start.number])]
         kept = [line for line in lines if not line.lost]
         counts = {"without_expert": len(starts) - len(lines), "patched": sum(one.patched for one in kept)}
-        return Gathered([self.learned(line) for line in kept], {name: float(count) for name, count in counts.items()})
+        return Gathered([self.learned(line) for line in kept], counts)
 
     def next(self, line: Line, places: Places) -> Start:
         """The attempt that continues a line behind its history."""
@@ -169,18 +167,13 @@ def contrasted(r: Rollouts, first: Ints, later: Floats, least: float) -> Bools:
     changes="plan, reward, credit",
     costs="the expert plays every task; turns after a wrong action are played and thrown away; earlier actions are played again",
     evidence="code",
+    options={SemiOnline: "patches", ui_s1_credit: "episode_weight step_weight least"},
 )
 def ui_s1(
     *,
-    patches: Patches = 2,
     gamma: RecipeDiscount = None,
-    episode_weight: EpisodeWeight = 1.0,
-    step_weight: StepWeight = 1.0,
-    least: Least = 0.3,
 ) -> dict[str, Any]:
     """The policy acts along an expert's trajectory, its wrong actions are replaced, and every turn is judged by the expert's."""
-    own = section("plan", name="ui_s1", patches=patches) | section(
-        "credit", name="ui_s1", gamma=gamma, episode_weight=episode_weight, step_weight=step_weight, least=least
-    )
+    own = {"plan.name": "ui_s1", "credit.name": "ui_s1", "credit.gamma": gamma}
     authors = {"objective.name": "clip", "objective.aggregation": "token", "objective.entropy_coef": 0.0}
     return Brings(own, authors | {"credit.gamma": 0.5, "credit.norm": "std"} | kl_loss(0.0001))

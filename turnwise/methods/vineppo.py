@@ -15,7 +15,7 @@ takes what follows: V(s_k) = r_k + γ · V(s_{k+1}), so its turn gets exactly 0 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -29,25 +29,26 @@ from turnwise.data.rollouts import NOISE, Floats, Rollouts, Trajectory, Turn
 from turnwise.methods.planning import Gathered, Places, Plan, Rounds
 from turnwise.methods.registry import Brings, method, plan, section
 
-Branches = Annotated[int, Help("fresh attempts per state", low=1)]
 Share = Annotated[
     Literal["prompt", "anchor", "none"],
     Help("which states of a group share one estimate: the same turn with the same prompt, equal anchors, or none"),
 ]
-Last = Annotated[int | None, Help("the last turn whose state is valued; states after it take what followed; none: all states", low=0)]
 Gamma = Annotated[float, Help("discount per turn", low=0, high=1)]
-Learn = Annotated[bool, Help("learn from the fresh attempts too")]
 Place = tuple[int | str, int]  # a trajectory's id and a turn of it
 
 
 @plan("vineppo", paper="Kazemnejad et al. 2024, VinePPO, arXiv 2410.01679", needs=("env.snapshot?",), gives=("turn.mc_value",))
+@dataclass(kw_only=True, eq=False)
 class Vine(Plan):
     """Attempts from the start, then further ones from the state before each of their turns, whose mean return is the state's value."""
 
-    def __init__(
-        self, *, branches: Branches = 9, share: Share = "prompt", last: Last = None, gamma: Gamma = 1.0, learn_branches: Learn = False
-    ):
-        self.branches, self.share, self.last, self.gamma, self.learn = branches, share, last, gamma, learn_branches
+    branches: Annotated[int, Help("fresh attempts per state", low=1)] = 9
+    share: Share = "prompt"
+    last: Annotated[
+        int | None, Help("the last turn whose state is valued; states after it take what followed; none: all states", low=0)
+    ] = None
+    gamma: Gamma = 1.0
+    learn_branches: Annotated[bool, Help("learn from the fresh attempts too")] = False
 
     def gather(self, places: Places, groups: int) -> Rounds:
         roots = yield places.groups(groups)
@@ -59,13 +60,10 @@ class Vine(Plan):
             starts = [replace(start, branchable=False) for root in own for start in places.branch(root, t, self.branches)]
             fresh = (yield starts) if starts else []
             values |= self.values(fresh)
-            learned += fresh if self.learn else []
+            learned += fresh if self.learn_branches else []
         for root in roots:
             note(root.turns, [values.get(home.get((root.id, t), ("", -1)), np.nan) for t in range(len(root.turns))])
-        counts = {
-            "valued_states": float(len(values)),
-            "shared_states": float(len(home) - len(set(home.values()))),
-        }
+        counts = {"valued_states": len(values), "shared_states": len(home) - len(set(home.values()))}
         return Gathered([*roots, *self.learned(roots, learned)], counts)
 
     def homes(self, roots: Sequence[Trajectory]) -> dict[Place, Place]:
@@ -131,14 +129,10 @@ def vineppo_credit(
     changes="plan, credit",
     costs="`branches` attempts per state: about turns × branches rollouts for each one that is learned from",
     evidence="code",
+    options={Vine: "branches share last learn_branches"},
 )
-def vineppo(
-    *, branches: Branches = 9, share: Share = "prompt", last: Last = None, gamma: Gamma = 1.0, learn_branches: Learn = False
-) -> dict[str, Any]:
+def vineppo(*, gamma: Gamma = 1.0) -> dict[str, Any]:
     """The value of every state is the mean return of fresh attempts from there, and a turn is worth what it adds to it."""
-    own = (
-        section("plan", name="vineppo", branches=branches, share=share, last=last, gamma=gamma, learn_branches=learn_branches)
-        | section("credit", name="vineppo", gamma=gamma)
-        | {"collect.shared_prefix": "once"}
-    )
+    own = section("plan", name="vineppo", gamma=gamma) | section("credit", name="vineppo", gamma=gamma)
+    own |= {"collect.shared_prefix": "once"}
     return Brings(own, {"objective.name": "clip", "objective.aggregation": "token"})

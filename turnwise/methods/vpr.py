@@ -35,7 +35,7 @@ from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Rollouts, Stop, Trajectory, Turn
 from turnwise.envs.base import Transition
 from turnwise.envs.wrapping import Around, wrapper
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds
+from turnwise.methods.planning import Gathered, Places, Plan, Rounds, summary
 from turnwise.methods.registry import method, plan
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
@@ -153,15 +153,11 @@ class Candidated(Plan):
 
     def counts(self, lines: Sequence[Line]) -> dict[str, float]:
         """Numbers for the log: those of attempts are of the committed lines alone."""
-        n = max(len(lines), 1)
-        noted = [turn.notes["score"] for line in lines for turn in line.here.turns if "score" in turn.notes]
-        return {
-            "candidates": float(sum(len(line.others) + len(line.here.turns) for line in lines)),
-            "committed_score": sum(noted) / max(len(noted), 1),
-            "success": sum(line.here.success for line in lines) / n,
-            "reward": sum(line.here.reward for line in lines) / n,
-            "length": sum(len(line.here.turns) for line in lines) / n,
-        }
+        scores = [turn.notes["score"] for line in lines for turn in line.here.turns if "score" in turn.notes]
+        candidates = sum(len(line.others) + len(line.here.turns) for line in lines)
+        committed = summary([line.here for line in lines])
+        del committed["trajectories"]
+        return {"candidates": candidates, "committed_score": sum(scores) / max(len(scores), 1), **committed}
 
 
 @credit.register("vpr", paper="VPR, arXiv 2605.10325", needs=("turn.choice", "turn.score"))
@@ -192,12 +188,8 @@ def vpr_credit(
     changes="plan, credit",
     costs="`candidates` generations and one replay or restore per candidate on each turn; one call of the oracle per candidate",
     evidence="code",
+    options={Candidated: "candidates oracle", vpr_credit: "norm"},
 )
-def vpr(
-    *,
-    candidates: Candidates = 4,
-    oracle: OracleName = EXPERT,
-    norm: Annotated[Literal["none", "std"], Help("inside a state: do not divide, or divide by the standard deviation")] = "none",
-) -> dict[str, Any]:
+def vpr() -> dict[str, Any]:
     """Several responses at each visited state, scored by an oracle and compared with each other; one of the best is played."""
-    return {"plan.name": "vpr", "plan.candidates": candidates, "plan.oracle": oracle, "credit.name": "vpr", "credit.norm": norm}
+    return {"plan.name": "vpr", "credit.name": "vpr"}

@@ -22,12 +22,11 @@ import numpy as np
 
 from turnwise.config.options import Help
 from turnwise.credit import registry as credit
-from turnwise.credit.segments import Norm, episode_returns, is_constant, segment_count, segment_sum, standardise, trajectory_groups
+from turnwise.credit.segments import Norm, deviation, episode_returns, is_constant, standardise, trajectory_groups
 from turnwise.data.anchors import Ints
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Floats, Rollouts, Stop
-from turnwise.methods.authors import kl_loss
-from turnwise.methods.registry import Brings, method, signal
+from turnwise.methods.registry import Brings, kl_loss, method, signal
 
 PAPER = "PRS and VSPO, arXiv 2512.07478"
 Parsed = Annotated[float, Help("reward for a trajectory whose turns can all be parsed; less in proportion", low=0)]
@@ -55,8 +54,7 @@ def vspo_credit(r: Rollouts, *, norm: Norm = "std", smoothing: Smoothing = 0.5) 
     centred = standardise(score, group, size, "none")
     best = np.zeros(size)
     np.maximum.at(best, group, centred)
-    spread = np.maximum(segment_count(group, size) - 1, 1)  # the sample deviation's
-    value = best * np.sqrt(segment_sum(centred**2, group, size) / spread)
+    value = best * deviation(score, group, size)
     uses = 1 + share_out(value, int(is_constant(score, group, size).sum()))
     advantage = standardise(score, group, size, norm) * (uses ** (1.0 - smoothing))[group]
     return {"turn.advantage": advantage[r.trajectory], "group.value": value, "group.uses": uses}
