@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,8 +9,6 @@ from typing import Any
 
 import pytest
 from conftest import shared_folder
-from hypothesis import given
-from hypothesis import strategies as st
 from search_data import write_data
 
 from turnwise.data.rollouts import Trajectory, Turn
@@ -110,25 +107,6 @@ def test_anchors_are_the_text_or_the_state(data: Path, task: Task) -> None:
     assert key("x") != key("x", "x")  # fewer turns are left
     assert key("search[mount everest]") == key("search[highest mountain]")  # other words, the same passages
     assert isinstance(key("x"), bytes) and len(key("x")) == 16
-
-
-@given(
-    st.lists(
-        st.text(st.characters()) | st.sampled_from(["search[london]", "<search>\ud800", "answer[x]", "<answer>1</answer>"]), max_size=6
-    )
-)
-def test_no_action_crashes_and_rewards_stay_in_their_range(data: Path, actions: list[str]) -> None:
-    env = SearchEnv(data=data)
-    task = env.tasks("nq")[2]
-    env.reset(task)
-    for action in actions:
-        transition = env.step(action)
-        assert transition.reward in (0.0, 1.0) and transition.success == (transition.reward == 1.0)
-        json.dumps(dict(transition.info)).encode()
-        if transition.done:
-            with pytest.raises(EpisodeOver):
-                env.step(action)
-            return
 
 
 def test_the_expert_looks_up_the_evidence_and_wins(env: SearchEnv) -> None:

@@ -17,7 +17,7 @@ from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs import EpisodeOver
 from turnwise.envs.check import check
 from turnwise.envs.sokoban.boxoban import BoxobanEnv, rooms
-from turnwise.envs.sokoban.env import REWARD_RANGE, GeneratedSokoban, SokobanEnv, room_of
+from turnwise.envs.sokoban.env import GeneratedSokoban, SokobanEnv, room_of
 from turnwise.envs.sokoban.generator import Knobs, generate, standard_plan
 from turnwise.envs.sokoban.room import DIRECTIONS, Room, read_room
 from turnwise.envs.sokoban.solver import Solver
@@ -150,19 +150,6 @@ def test_what_is_no_move_costs_the_step_and_nothing_else() -> None:
         answer = env.step(odd)
         assert answer.reward == pytest.approx(-0.1) and answer.observation.text == before.text
         assert answer.info["understood"] is (odd == "left")
-
-
-@given(st.lists(st.one_of(st.text(max_size=20), st.sampled_from(DIRECTIONS)), max_size=30), st.integers(0, 50))
-@settings(max_examples=60)
-def test_no_text_crashes_and_rewards_stay_in_their_range(actions: list[str], number: int) -> None:
-    env = GeneratedSokoban(size=(5, 7), boxes=2, observe="both")
-    env.reset(env.tasks("train")[number])
-    for action in actions:
-        answer = env.step(action)
-        assert REWARD_RANGE[0] <= answer.reward <= REWARD_RANGE[1]
-        if answer.done:
-            assert answer.success
-            break
 
 
 def test_rooms_are_the_same_for_ever() -> None:

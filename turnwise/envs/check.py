@@ -238,17 +238,19 @@ class _Checks:
 
     def _reset(self, env: Any, task: Task, seed: int) -> Transition | None:
         where = f"task {task.id!r}"
+        answer: Transition | None = None
         with self.report.reported("reset(task, seed) does not raise", where):
             returned = env.reset(task, seed)
-            return self._answer(returned, Transition(read_observation(returned, env)), f"reset of {where}")
-        return None
+            answer = self._answer(returned, Transition(read_observation(returned, env)), f"reset of {where}")
+        return answer  # noqa: RET504 (none after an exception)
 
     def _step(self, env: Any, action: str, where: str) -> Transition | None:
         where = f"{where}, action {action[:40]!r}"
+        answer: Transition | None = None
         with self.report.reported("step(any text) does not raise", where):
             returned = env.step(action)
-            return self._answer(returned, read_transition(returned, env), where)
-        return None
+            answer = self._answer(returned, read_transition(returned, env), where)
+        return answer  # noqa: RET504 (none after an exception)
 
     def _answer(self, returned: Any, answer: Transition, where: str) -> Transition:
         actions = answer.observation.actions or ()
@@ -367,19 +369,20 @@ class _Checks:
             self.report.notes.append(f"a snapshot takes {largest:,} bytes; a few thousand are usual, and a run keeps many")
 
     def _restores(self, script: Script, turn: int, state: bytes) -> None:
-        where, env, report = f"{script.where}, snapshot before turn {turn}", self.make(), self.report
-        seen: Observation | None = None
-        with report.reported(RESTORE, where):
+        where, env = f"{script.where}, snapshot before turn {turn}", self.make()
+        with self.report.reported(RESTORE, where):
             seen = read_observation(env.restore(state), env, "restore")
-        if seen is None:
-            return None
-        if essence(seen) != essence(script.answers[turn].observation):
-            return report.add(SEES, f"{where}: text, actions or anchor differ")
-        with report.reported(GOES_ON, where):
+            if essence(seen) == essence(script.answers[turn].observation):
+                self._goes_on(env, script, turn, where)
+            else:
+                self.report.add(SEES, f"{where}: text, actions or anchor differ")
+
+    def _goes_on(self, env: Any, script: Script, turn: int, where: str) -> None:
+        with self.report.reported(GOES_ON, where):
             for later, action in enumerate(script.actions[turn:], turn):
                 if essence(read_transition(env.step(action), env)) != essence(script.answers[later + 1]):
-                    return report.add(GOES_ON, f"{where}: the answer of turn {later} differs")
-        return None
+                    self.report.add(GOES_ON, f"{where}: the answer of turn {later} differs")
+                    return
 
     def _replays(self, scripts: list[Script]) -> None:
         """Without snapshots a branch replays the actions. If that does not reach the same state, it is a note, not a broken rule."""
