@@ -74,6 +74,17 @@ def test_a_group_is_named_by_the_fewest_keys_that_tell_it_apart() -> None:
     assert label_keys([], [[]]) == []
 
 
+def test_runs_of_an_earlier_version_are_in_the_group_of_their_recipe(tmp_path: Path) -> None:
+    """Its recipes had keys that are gone, here with their defaults, and lacked some that an unset value says the same as."""
+    old, _ = (write_run(tmp_path, name, {20: GOOD}, seed=seed) for seed, name in enumerate(("old", "new")))
+    text = (old / "config.toml").read_text().replace('source = "none"\n', "")
+    (old / "config.toml").write_text(text.replace("[engine]\n", "[engine]\nmin_p = 0.0\n"))
+    (group,) = tw.compare(tmp_path).groups
+    assert group.seeds == [0, 1]
+    (old / "config.toml").write_text(text.replace("[engine]\n", "[engine]\nmin_p = 0.5\n"))
+    assert [group.seeds for group in tw.compare(tmp_path).groups] == [[0], [1]]
+
+
 def test_the_same_recipe_and_seed_twice_is_refused(tmp_path: Path) -> None:
     write_run(tmp_path, "a", {20: GOOD}, seed=3)
     write_run(tmp_path, "b", {20: BAD}, seed=3)

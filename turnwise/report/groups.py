@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,11 +68,14 @@ def grouped(records: Sequence[Record]) -> tuple[list[Group], list[str]]:
 
 def gathered(records: Sequence[Record]) -> tuple[list[Group], list[str]]:
     """The groups, in an order that does not depend on the order of the records, and the keys that name them."""
-    keys = sorted({key for record in records for key in record.config if _matters(key)})
-    differing = [key for key in keys if len({_text(record, key) for record in records}) > 1]
+    configs = [{key: value for key, value in record.config.items() if _matters(key) and not _retired(key, value)} for record in records]
+    keys = sorted({key for config in configs for key in config})
+    unset = {key: "none" if any(key not in config for config in configs) else None for key in keys}  # to leave a key out is to unset it
+    texts = [{key: ABSENT if config.get(key, "none") == unset[key] else _word(config[key]) for key in keys} for config in configs]
+    differing = [key for key in keys if len({values[key] for values in texts}) > 1]
     members: dict[tuple[str, ...], list[Record]] = {}
-    for record in records:
-        members.setdefault(tuple(_text(record, key) for key in differing), []).append(record)
+    for record, shown in zip(records, texts, strict=True):
+        members.setdefault(tuple(shown[key] for key in differing), []).append(record)
     named = label_keys(differing, list(members))
     groups = []
     for values, inside in members.items():
@@ -121,10 +125,12 @@ def _matters(key: str) -> bool:
     return key not in IMMATERIAL and not key.startswith(("run.", "method.authors."))
 
 
-def _text(record: Record, key: str) -> str:
-    if key not in record.config:
-        return ABSENT
-    return _word(record.config[key])
+def _retired(key: str, value: Any) -> bool:
+    """Whether it is a setting of an earlier version with the value that changes nothing."""
+    from turnwise.recipe.schema import RETIRED
+
+    harmless, _ = RETIRED.get(re.sub(r"^models\.[^.]+", "models.*", key), (ABSENT, ""))
+    return bool(value == ("none" if harmless is None else harmless))
 
 
 def _word(value: Any) -> str:
