@@ -51,8 +51,11 @@ def mark_of(slots: Any, plan: Any) -> Mark:
 class Brought(Protocol):
     """What a plan returns in the end: the trajectories to learn from, and counts for the log."""
 
-    trajectories: list[Trajectory]
-    counts: dict[str, float]
+    @property
+    def trajectories(self) -> list[Trajectory]: ...
+
+    @property
+    def counts(self) -> Mapping[str, float]: ...
 
 
 class Gathers(Protocol):
