@@ -13,7 +13,7 @@ from conftest import ROOT, Cli
 import turnwise as tw
 from turnwise.config import addons, plugins
 from turnwise.envs import registry
-from turnwise.envs.gymnasium import families
+from turnwise.envs.gymnasium import words as gym_words
 from turnwise.recipe.reading import find_recipe, shipped_recipes
 from turnwise.recipe.schema import Config
 from turnwise.util.errors import TurnwiseError
@@ -28,7 +28,7 @@ def not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     others = {name: registry.spec(name) for name in registry.names() if name not in addons.ENVIRONMENTS}
     monkeypatch.setattr(registry, "_specs", others)
     monkeypatch.setattr(addons, "_recipe_folders", [])
-    monkeypatch.setattr(families, "_families", [])
+    monkeypatch.setattr(gym_words, "_families", [])
 
 
 def test_the_listing_is_what_the_distribution_has() -> None:
@@ -83,7 +83,7 @@ def test_without_it_environments_and_recipes_say_what_to_install(here: Cli) -> N
             find_recipe(Path(name))
         assert command in str(told.value)
     with pytest.raises(TurnwiseError, match="MiniGrid") as told:
-        families.prepare("MiniGrid-Empty-5x5-v0")
+        gym_words.prepare("MiniGrid-Empty-5x5-v0")
     assert command in str(told.value)
     for words in (
         ["train", "babyai"],
