@@ -15,7 +15,6 @@ from rapidfuzz.distance import Indel
 import turnwise as tw
 from turnwise import Rollouts, TurnwiseError
 from turnwise.config.options import Help
-from turnwise.credit.anchor_groups import anchor_groups
 from turnwise.credit.gae import gae_advantages
 from turnwise.credit.similar import similar_components
 
@@ -203,32 +202,6 @@ def test_an_own_algorithm_that_returns_nonsense_is_named(wrong: Any) -> None:
         tw.credit.compute("nonsense", make([2, 2], [1.0, 2.0]))
 
 
-def lcs_similarity(a: str, b: str) -> float:
-    """From the definition, by dynamic programming."""
-    row = [0] * (len(b) + 1)
-    for x in a:
-        above = row
-        row = [0]
-        for j, y in enumerate(b):
-            row.append(above[j] + 1 if x == y else max(above[j + 1], row[-1]))
-    return 1.0 if not a and not b else 2 * row[-1] / (len(a) + len(b))
-
-
-def plain_components(texts: list[str], threshold: float) -> list[int]:
-    label = list(range(len(texts)))
-    for _ in texts:  # relax until nothing changes
-        for i in range(len(texts)):
-            for j in range(len(texts)):
-                if lcs_similarity(texts[i], texts[j]) >= threshold:
-                    label[i] = label[j] = min(label[i], label[j])
-    return label
-
-
-@given(st.lists(st.text(alphabet="abcé ", max_size=12), min_size=1, max_size=8), st.sampled_from([0.0, 0.5, 0.8, 0.95, 1.0]))
-def test_similar_anchors_are_the_connected_components_of_the_definition(texts: list[str], threshold: float) -> None:
-    assert similar_components(texts, threshold).tolist() == plain_components(texts, threshold)
-
-
 @given(st.integers(0, 10_000), st.sampled_from([0.7, 0.9, 0.95]), st.sampled_from(["ab", "abcdefgh ", "añ漢🙂 xyz"]))
 def test_the_bounds_never_spare_a_similar_pair(seed: int, threshold: float, alphabet: str) -> None:
     rng = random.Random(seed)
@@ -247,19 +220,6 @@ def test_the_bounds_never_spare_a_similar_pair(seed: int, threshold: float, alph
                 old, new = max(label[i], label[j]), min(label[i], label[j])
                 label = [new if one == old else one for one in label]
     assert similar_components(texts, threshold).tolist() == label
-
-
-def test_similar_anchors_do_not_depend_on_row_order_and_stay_inside_their_group() -> None:
-    rng = random.Random(0)
-    base = ["".join(rng.choices("abcdefgh ", k=120)) for _ in range(4)]
-    texts = [text[:i] + "#" + text[i:] for text in base for i in (5, 50, 100)]
-    n = len(texts)
-    r = Rollouts.from_columns(group=[0] * n + [1] * n, trajectory=range(2 * n), t=[0] * 2 * n, reward=range(2 * n), anchor=texts * 2)
-    segment, size = anchor_groups(r, "similar", 0.95)
-    assert size == 8 and np.bincount(segment).tolist() == [3] * 8
-    order = rng.sample(range(2 * n), 2 * n)
-    shuffled = tw.credit.compute("gigpo", r.permuted(order), anchors="similar", norm="none")
-    np.testing.assert_array_equal(shuffled, tw.credit.compute("gigpo", r, anchors="similar", norm="none")[order])
 
 
 def test_similar_anchors_survive_texts_with_frequent_characters() -> None:

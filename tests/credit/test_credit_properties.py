@@ -145,25 +145,6 @@ def test_gae_over_turns_and_tokens_equals_its_authors_code(rows: list[slow.Row],
     check_close("bi_level_gae", rows, both, gamma=0.9, lam=0.7, token_gamma=gamma, token_lam=lam, **shared)
 
 
-@given(batches(), weightings, penalties)
-def test_rloo_and_dr_grpo_equal_their_public_code(rows: list[slow.Row], weighting: str, penalty: float) -> None:
-    """Rows are turns, or attempts. A group of one attempt gives 0 here, and its score there."""
-    rows, of = ordered(rows)
-    charge = [0.0 if row.valid else penalty for row in rows]
-    score = [slow.episode_return(rows, row.trajectory) for row in rows]
-    attempts = {row.trajectory: index for index, row in enumerate(rows)}
-    alone = [len({other.trajectory for other in rows if other.group == row.group}) == 1 for row in rows]
-    for name, public in (("rloo", verl.rloo), ("dr_grpo", lambda s, g, a: verl.over_rows(s, g, False, a))):
-        if weighting == "step":
-            of_rows = public([s - c for s, c in zip(score, charge, strict=True)], of["group"], 0.0)
-            expected = [0.0 if one else a for a, one in zip(of_rows, alone, strict=True)]
-        else:
-            own = public([score[i] for i in attempts.values()], [of["group"][i] for i in attempts.values()], 0.0)
-            by_attempt = dict(zip(attempts, own, strict=True))
-            expected = [by_attempt[row.trajectory] - c for row, c in zip(rows, charge, strict=True)]
-        check_close(name, rows, expected, weighting=weighting, invalid_penalty=penalty)
-
-
 @given(batches(), penalties)
 def test_reinforce_pp_counts_tokens_as_its_public_code_does(rows: list[slow.Row], penalty: float) -> None:
     rows, of = ordered(rows)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_credit import lcs_similarity
 
 import turnwise as tw
 from turnwise.credit.anchor_groups import anchor_groups
@@ -29,6 +28,17 @@ THRESHOLDS = {
     0.95: (19, 20),
 }
 LISTS = st.lists(st.text(alphabet="ab ", max_size=7), min_size=1, max_size=8, unique=True)
+
+
+def lcs_similarity(a: str, b: str) -> float:
+    """2·LCS / (|a| + |b|), by the table of the definition."""
+    row = [0] * (len(b) + 1)
+    for x in a:
+        above = row
+        row = [0]
+        for j, y in enumerate(b):
+            row.append(above[j] + 1 if x == y else max(above[j + 1], row[-1]))
+    return 1.0 if not a and not b else 2 * row[-1] / (len(a) + len(b))
 
 
 def similar(a: str, b: str, threshold: float) -> bool:

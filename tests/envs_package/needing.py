@@ -25,7 +25,7 @@ OPENENV_PYTHON = os.environ.get("OPENENV_PYTHON") or (sys.executable if find_spe
 def ready(name: str) -> None:
     """Skip this test, or the rest of this file, unless the environment can run here."""
     entry = spec(name)
-    if left := missing(entry):
+    if left := [line for line in missing(entry) if not line.startswith("an environment is missing")]:  # verifiers' option: tests give it
         pytest.skip(f"{name}: {'; '.join(left)}", allow_module_level=True)
     use_private(private_names(entry.needs))
 

@@ -75,7 +75,7 @@ def test_progress_is_reported_as_often_as_announced() -> None:
     told: list[str] = []
     run(settings, told.append)
     assert len(told) == total_steps(settings)
-    assert list(dict.fromkeys(told)) == ["credit", "learning curves", "aliasing", "recurrence", "skill"]
+    assert list(dict.fromkeys(told)) == ["credit", "learning", "samples", "aliasing", "recurrence", "skill"]
 
 
 @pytest.mark.parametrize("width", [80, 100])

@@ -14,7 +14,6 @@ from turnwise import credit
 from turnwise.data.rollouts import Rollouts, Trajectory
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings
 from turnwise.objectives import Loss
-from turnwise.objectives.entropy import from_logits
 
 
 def slow_gigpo(
@@ -33,7 +32,7 @@ def slow_gigpo(
             for place, (new, old) in enumerate(zip(logprob, turn.logprobs, strict=True)):
                 ratio = torch.exp(new - old)
                 loss = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(0.8, 1.2))
-                loss = loss - entropy_coef * from_logits(logits[len(turn.prompt_ids) - 1 + place])
+                loss = loss - entropy_coef * torch.distributions.Categorical(logits=logits[len(turn.prompt_ids) - 1 + place]).entropy()
                 total = total + loss / (turns * len(turn.response_ids) if aggregation == "turn" else tokens)
     model.zero_grad()
     total.backward()

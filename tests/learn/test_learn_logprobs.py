@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from learn_cases import VOCABULARY, plain_logprobs, tiny, trajectories
+from torch.distributions import Categorical
 
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.logprobs import Head, token_logprobs
 from turnwise.learn.packing import pack
-from turnwise.objectives.entropy import from_logits
 from turnwise.util.errors import TurnwiseError
 
 
@@ -44,9 +44,9 @@ def test_value_and_gradient_equal_those_of_full_logits(
     logits = plain[0] @ plain[1].t() * scale if shift is None else (plain[0] @ plain[1].t() + plain[2]) * scale
     logits = (logits if softcap is None else softcap * torch.tanh(logits / softcap)) / temperature
     wanted = logits.log_softmax(-1).gather(-1, target[:, None])[:, 0]
-    (pull @ wanted + push @ from_logits(logits)).backward()
+    (pull @ wanted + push @ Categorical(logits=logits).entropy()).backward()
     torch.testing.assert_close(logprob, wanted, rtol=near, atol=near)
-    torch.testing.assert_close(entropy, from_logits(logits), rtol=near, atol=near)
+    torch.testing.assert_close(entropy, Categorical(logits=logits).entropy(), rtol=near, atol=near)
     for one, other in zip(own, plain, strict=True):
         if one is not None:
             torch.testing.assert_close(one.grad, other.grad, rtol=10 * near, atol=10 * near)

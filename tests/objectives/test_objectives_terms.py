@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from turnwise.objectives import Loss, Tokens, combine, entropy, explained_variance, kl, token_weights, value_loss
-from turnwise.objectives.importance import agreeing
+from turnwise.objectives import Loss, Tokens, combine, explained_variance, kl, token_weights, value_loss
 from turnwise.util.errors import TurnwiseError
 
 pytestmark = pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True to a scalar")
@@ -100,13 +99,6 @@ def test_kl_in_the_reward_is_summed_over_the_tokens_of_each_turn(kind: str) -> N
     assert not kl.reward_penalty(learned, torch.from_numpy(ref), 0.1, kind).requires_grad
     with pytest.raises(TurnwiseError, match="use k3"):
         kl.reward_penalty(logprob, ref, 0.1, "k3+")
-
-
-def test_entropy_of_logits_is_exact_also_where_tokens_are_forbidden() -> None:
-    logits = torch.tensor([[0.0, 0.0, -math.inf], [math.log(0.25), math.log(0.5), math.log(0.25)]], requires_grad=True)
-    found = entropy.from_logits(logits)
-    assert found.tolist() == pytest.approx([math.log(2), 1.5 * math.log(2)])
-    assert slope(found.sum(), logits).isfinite().all()
 
 
 def batch(**columns: Any) -> Tokens:
@@ -201,15 +193,6 @@ def test_the_gap_between_engine_and_learner_is_measured() -> None:
     assert float(metrics["engine_gap_max"]) == 2.0
     parts = [Loss("clip")(tokens.take(tokens.turn == k))[1] for k in (0, 1)]
     assert float(combine(parts)["engine_gap_max"]) == 2.0
-
-
-def test_spans_that_disagree_can_be_left_out_before_the_weights() -> None:
-    tokens = batch()
-    keep = agreeing(tokens.old_logprob, tokens.engine_logprob, tokens.turn, low=0.5, high=1.5)
-    assert keep.tolist() == [False, False, False, True, True]
-    assert token_weights(tokens.turn, tokens.trajectory, "turn", mask=keep).tolist() == [0, 0, 0, 0.5, 0.5]
-    assert agreeing(tokens.old_logprob, tokens.engine_logprob).tolist() == [True, False, True, True, True]
-    assert agreeing(tokens.old_logprob, tokens.engine_logprob, tokens.turn, high=1.5, span="product").tolist() == [False] * 3 + [True] * 2
 
 
 def critic_batch(seed: int = 0, size: int = 40) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

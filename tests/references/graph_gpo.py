@@ -12,7 +12,7 @@ in zzj1111/alfworldauto at 37aec781. Confirmed by executing these functions on 1
   environment are not read. gamma 0.10 (ALFWorld), 0.20 (WebShop), 0.80 (Sokoban); normalize_distance off.
 - The penalty of an invalid action (0.1) is subtracted from the step return and from the episode score of that turn.
 - Step advantage: over the turns of a task with the same anchor, sample std + 1e-6 (or not divided); one turn: 0.
-- Episode advantage: `verl.over_rows`, the return less the turn's penalty, over ALL TURNS of the task.
+- Episode advantage: as GRPO, the return less the turn's penalty, over ALL TURNS of the task.
 - A = step_weight * step + episode_weight * episode; both 1.0.
 """
 

@@ -26,32 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from .forms import mean, scores
-
-
-def members(group: Sequence[object], row: int) -> list[int]:
-    return [other for other in range(len(group)) if group[other] == group[row]]
-
-
-def over_rows(score: Sequence[float], group: Sequence[object], std: bool = True, alone: float | None = None) -> list[float]:
-    """(R - mean) / (sample std + 1e-6) over the rows of the group, or not divided. A group of one row: its score, or `alone`."""
-    out = []
-    for row in range(len(score)):
-        rows = members(group, row)
-        if len(rows) == 1:
-            out.append((score[row] / (1 + 1e-6) if std else score[row]) if alone is None else alone)
-        else:
-            out.append(scores([score[other] for other in rows], std)[rows.index(row)])
-    return out
-
-
-def rloo(score: Sequence[float], group: Sequence[object], alone: float | None = None) -> list[float]:
-    """R less the mean of the others of its group. A group of one: its score, or `alone`."""
-    out = []
-    for row in range(len(score)):
-        others = [score[other] for other in members(group, row) if other != row]
-        out.append(score[row] - mean(others) if others else score[row] if alone is None else alone)
-    return out
+from .forms import mean
 
 
 def whitened_over_tokens(score: Sequence[float], tokens: Sequence[int]) -> list[float]:

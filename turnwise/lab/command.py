@@ -11,7 +11,6 @@ from typing import Any
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from turnwise.lab.experiment import QUICK, Advance, Settings, read_cases, read_lines, run, total_steps, write
-from turnwise.lab.spec import split_names
 from turnwise.lab.tables import FULL_WIDTH, opening, show
 from turnwise.util.console import Console
 from turnwise.util.errors import TurnwiseError
@@ -68,3 +67,13 @@ def progress(total: int) -> Iterator[Advance]:
     with Progress(what, BarColumn(), share, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("credit", total=total)
         yield lambda what: bar.update(task, advance=1, description=what)
+
+
+def split_names(text: str | None) -> list[str] | None:
+    """The parts of a comma-separated list, each once; None if nothing was given."""
+    if text is None:
+        return None
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    if not names:
+        raise TurnwiseError(f"{text!r} names nothing: write names separated by commas, as in gigpo,grpo")
+    return list(dict.fromkeys(names))

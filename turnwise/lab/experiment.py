@@ -14,9 +14,6 @@ from typing import Any
 from turnwise.lab.lines import Line, choose
 from turnwise.lab.problems import DEFAULT, make
 from turnwise.lab.study import (
-    ALIASING,
-    RECURRENCE,
-    SKILL,
     Case,
     aliasing_sweep,
     make_case,
@@ -85,40 +82,33 @@ def _check_whole(name: str, value: Any, low: int, high: int) -> None:
 
 
 def run(settings: Settings | None = None, advance: Advance = lambda _: None) -> dict[str, Any]:
-    """Everything: measurements, learning curves and the two sweeps. `advance` is called with what is being done, `total_steps` times."""
+    """Everything: measurements, learning curves and the sweeps. `advance` is called with what was done, `total_steps` times."""
     settings = (settings or Settings()).check()
     cases = read_cases(settings)
     lines, left_out = read_lines(settings, cases[0])
-    size, seed = settings.shown_size, settings.seed
-    shared = (size, settings.budget, settings.seeds, seed)
+    shared = (settings.shown_size, settings.budget, settings.seeds, settings.seed)
     schedule = Schedule(iterations=settings.iterations)
+    parts: dict[str, Callable[[Case], Any]] = {
+        "credit": lambda case: measure_case(case, lines, settings.group_sizes, *shared[1:]),
+        "learning": lambda case: train_case(case, lines, settings.training_seeds, settings.seed, schedule) if settings.iterations else None,
+        "samples": lambda case: samples_of(case, lines, *shared),
+        "aliasing": lambda case: aliasing_sweep(case, *shared),
+        "recurrence": lambda case: recurrence_sweep(case, *shared),
+        "skill": lambda case: skill_sweep(case, *shared),
+    }
     result = _header(settings, cases, lines, left_out)
-    result["credit"], result["learning"] = {}, {}
-    for case in cases:
-        result["credit"][case.label] = measure_case(
-            case, lines, settings.group_sizes, settings.budget, settings.seeds, seed, lambda: advance("credit")
-        )
-    for case in cases:
-        if settings.iterations:
-            result["learning"][case.label] = train_case(
-                case, lines, settings.training_seeds, seed, schedule, lambda: advance("learning curves")
-            )
-    result["samples"] = {case.label: samples_of(case, lines, *shared) for case in cases}
-    result["aliasing"] = aliasing_sweep(cases, *shared, lambda: advance("aliasing"))
-    result["recurrence"] = recurrence_sweep(cases, *shared, lambda: advance("recurrence"))
-    result["skill"] = skill_sweep(cases, *shared, lambda: advance("skill"))
+    for name, compute in parts.items():
+        result[name] = {}
+        for case in cases:
+            if (part := compute(case)) is not None:
+                result[name][case.label] = part
+            advance(name)
     return {name: rounded(part) for name, part in result.items()}
 
 
 def total_steps(settings: Settings) -> int:
-    """How often `run` will call `advance` (at most: lines that cannot run are left out)."""
-    problems, lines = len(settings.problems or DEFAULT), len(choose(_listed(settings.algos)))
-    curve_points = settings.iterations // Schedule.every + 1 if settings.iterations else 0
-    return problems * (lines * len(settings.group_sizes) + curve_points + len(ALIASING) + len(RECURRENCE) + len(SKILL))
-
-
-def _listed(names: Sequence[str] | None) -> list[str] | None:
-    return None if names is None else list(names)
+    """How often `run` will call `advance`."""
+    return 6 * len(settings.problems or DEFAULT)
 
 
 def read_cases(settings: Settings) -> list[Case]:
@@ -130,7 +120,7 @@ def read_cases(settings: Settings) -> list[Case]:
 
 def read_lines(settings: Settings, case: Case) -> tuple[list[Line], dict[str, str]]:
     """The lines to run. One that was asked for by name must run; those of the default set that cannot are left out, with the reason."""
-    lines = choose(_listed(settings.algos))
+    lines = choose(settings.algos)
     reasons = unfit(case, lines, settings.seed)
     if reasons and settings.algos is not None:
         label, reason = next(iter(reasons.items()))

@@ -9,7 +9,7 @@ A line is an algorithm with options. `critic` is an option of the lab, not of an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from turnwise.credit.registry import algorithms, apply
 from turnwise.data.anchors import Ints
 from turnwise.data.rollouts import Floats, Rollouts
+from turnwise.lab.problems import parse
 from turnwise.lab.sample import Batch
 from turnwise.lab.signals import FROM_CRITIC, Signals, runs_here, wanted
-from turnwise.lab.spec import parse
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 ORACLE = "oracle"
@@ -87,7 +87,7 @@ def read_line(text: str) -> Line:
     return Line(text, name, algorithms[name].bind(options, algorithms.kind), critic)
 
 
-def choose(texts: list[str] | None) -> list[Line]:
+def choose(texts: Sequence[str] | None) -> list[Line]:
     """The lines that were asked for; by default all algorithms for which the lab has the columns, the variants of those, and the oracle."""
     if texts is None:
         texts = [*(entry.name for entry in algorithms if runs_here(entry)), *VARIANTS, ORACLE]

@@ -32,6 +32,7 @@ from turnwise.data.rollouts import Floats
 from turnwise.lab.problems import Problem
 from turnwise.lab.sample import Batch
 from turnwise.lab.values import exact_gradient
+from turnwise.util.statistics import t_quantile
 
 Interval = dict[str, float | None]
 NAMES = ("correlation", "sign_accuracy", "gradient_cosine", "bias_squared", "variance")
@@ -166,7 +167,7 @@ def interval(values: Floats) -> Interval:
     mean = float(known.mean())
     if len(known) == 1:
         return {"mean": mean, "low": None, "high": None}
-    half = t_quantile(len(known) - 1) * float(known.std(ddof=1)) / math.sqrt(len(known))
+    half = t_quantile(0.975, len(known) - 1) * float(known.std(ddof=1)) / math.sqrt(len(known))
     return {"mean": mean, "low": mean - half, "high": mean + half}
 
 
@@ -177,21 +178,8 @@ def jackknife(values: Floats) -> Interval:
     if n < 2:
         return {"mean": float(values[0]), "low": None, "high": None}
     error = math.sqrt((n - 1) / n * float(((left_out - left_out.mean()) ** 2).sum()))
-    half = t_quantile(n - 1) * error
+    half = t_quantile(0.975, n - 1) * error
     return {"mean": float(values[0]), "low": float(values[0]) - half, "high": float(values[0]) + half}
-
-
-SMALL = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764, 5: 2.5706, 6: 2.4469, 7: 2.3646, 8: 2.3060, 9: 2.2622}
-
-
-def t_quantile(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t: exact for few degrees of freedom, else by its expansion around the normal's (error < 0.001)."""
-    if freedom in SMALL:
-        return SMALL[freedom]
-    z, n = 1.959964, float(freedom)
-    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / n + second / n**2 + third / n**3
 
 
 def summarise(readings: Mapping[str, Floats]) -> dict[str, Interval]:

@@ -30,6 +30,10 @@ QUIET = {
 }
 SPARE = ("#7B3FE4", "#E11D74", "#6B4423", "#2F4F4F", "#8B8000", "#C71585")
 GREY = "#BBBBBB"
+SWEEPS = {  # knob: reading, name of the axis, title
+    "aliasing": ("correlation", "states that share an anchor", "When anchors merge different states: correlation with the true advantage"),
+    "skill": ("gradient_cosine", "skill of the policy", "As the policy gets better: cosine with the exact gradient"),
+}
 
 
 def draw_all(result: dict[str, Any], folder: Path) -> list[Path]:
@@ -38,8 +42,8 @@ def draw_all(result: dict[str, Any], folder: Path) -> list[Path]:
     if result["learning"]:
         files += _save(folder, "learning", lambda: learning_picture(result))
     if result["aliasing"]:
-        files += _save(folder, "aliasing", lambda: aliasing_picture(result))
-    files += _save(folder, "skill", lambda: skill_picture(result))
+        files += _save(folder, "aliasing", lambda: sweep_picture(result, "aliasing"))
+    files += _save(folder, "skill", lambda: sweep_picture(result, "skill"))
     return files + _save(folder, "recurrence", lambda: recurrence_picture(result))
 
 
@@ -63,9 +67,8 @@ def _save(folder: Path, name: str, make: Callable[[], Any]) -> list[Path]:
     return files
 
 
-def style_of(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def style_of(labels: list[str]) -> dict[str, dict[str, Any]]:
     """How each line is drawn: known ones in their colour, near-duplicates of GRPO in grey, a user's own in a spare colour."""
-    labels = [line["label"] for line in result["lines"]]
     few = len(labels) <= 8
     spare = iter(SPARE * (1 + len(labels) // len(SPARE)))
     styles: dict[str, dict[str, Any]] = {}
@@ -96,20 +99,16 @@ def _panels(names: list[str], title: str, height: float = 2.7) -> tuple[Any, lis
     return figure, grid
 
 
-def _legend(figure: Any, grid: list[Any], panels: int, greys: list[str]) -> None:
+def _legend(figure: Any, grid: list[Any], panels: int, styles: dict[str, dict[str, Any]]) -> None:
     """In the space of an unused panel, if there is one, otherwise below."""
     handles, names = grid[0].get_legend_handles_labels()
-    if greys:
+    if greys := sum(style["color"] == GREY for style in styles.values()):
         handles.append(grid[0].plot([], [], color=GREY)[0])
-        names.append(f"{len(greys)} others, see lab.json")
+        names.append(f"{greys} others, see lab.json")
     if panels < len(grid):
         grid[panels].legend(handles, names, loc="upper left", ncols=1, frameon=False, fontsize=8, handlelength=3)
     else:
         figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
-
-
-def _greys(styles: dict[str, dict[str, Any]]) -> list[str]:
-    return [label for label, style in styles.items() if style["color"] == GREY]
 
 
 def _band(axes: Any, x: list[Any], low: list[Any], high: list[Any], style: dict[str, Any]) -> None:
@@ -119,28 +118,20 @@ def _band(axes: Any, x: list[Any], low: list[Any], high: list[Any], style: dict[
 
 def credit_picture(result: dict[str, Any]) -> Any:
     """Correlation with the truth by group size, a panel for each problem."""
-    sizes, styles = result["settings"]["group_sizes"], style_of(result)
+    sizes = result["settings"]["group_sizes"]
+    panels = {
+        problem: {label: (sizes, [by_size[str(size)]["correlation"] for size in sizes]) for label, by_size in lines.items()}
+        for problem, lines in result["credit"].items()
+    }
+    for lines in panels.values():
+        lines.pop("oracle", None)
     title = "Correlation of credit with the true advantage, by group size (same number of trajectories)"
-    figure, grid = _panels(list(result["credit"]), title)
-    for axes, lines in zip(grid, result["credit"].values(), strict=False):
-        for label, by_size in lines.items():
-            if label == "oracle":
-                continue
-            readings = [by_size[str(size)]["correlation"] for size in sizes]
-            axes.plot(sizes, [one["mean"] for one in readings], marker="o", markersize=2.5, **styles[label])
-            _band(axes, sizes, [one["low"] for one in readings], [one["high"] for one in readings], styles[label])
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(sizes, [str(size) for size in sizes])
-        axes.minorticks_off()
-        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
-        axes.set_xlabel("group size")
-    _legend(figure, grid, len(result["credit"]), _greys(styles))
-    return figure
+    return _curves(panels, style_of([line["label"] for line in result["lines"]]), title, "group size", ticks=sizes)
 
 
 def learning_picture(result: dict[str, Any]) -> Any:
     """Learning curves, a panel for each problem."""
-    styles = style_of(result)
+    styles = style_of([line["label"] for line in result["lines"]])
     seeds = result["settings"]["training_seeds"]
     title = f"Training with each credit: exact expected return, 0 = first policy, 1 = best possible (mean of {seeds} seeds, 95 % band)"
     figure, grid = _panels(list(result["learning"]), title)
@@ -150,42 +141,37 @@ def learning_picture(result: dict[str, Any]) -> Any:
             if label in ("grpo", "gigpo") or label not in STYLES:
                 _band(axes, readings["iterations"], line["low"], line["high"], styles[label])
         axes.set_xlabel("iteration")
-    _legend(figure, grid, len(result["learning"]), _greys(styles))
+    _legend(figure, grid, len(result["learning"]), styles)
     return figure
 
 
-def aliasing_picture(result: dict[str, Any]) -> Any:
-    """Correlation by how many states share an anchor."""
-    title = f"When anchors merge different states: correlation with the true advantage, groups of {result['settings']['shown_size']}"
-    figure, grid = _sweep_picture(result["aliasing"], "aliasing", "correlation", title, "states that share an anchor")
-    for axes, lines in zip(grid, result["aliasing"].values(), strict=False):
-        levels = [row["aliasing"] for row in next(iter(lines.values()))]
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(levels, [str(level) for level in levels])
-        axes.minorticks_off()
-    return figure
+def sweep_picture(result: dict[str, Any], knob: str) -> Any:
+    """A reading by a knob: correlation by how many states share an anchor, or the cosine with the exact gradient by skill."""
+    reading, axis, title = SWEEPS[knob]
+    panels = {
+        problem: {label: ([row[knob] for row in rows], [row[reading] for row in rows]) for label, rows in lines.items()}
+        for problem, lines in result[knob].items()
+    }
+    labels, levels = list(next(iter(panels.values()))), next(iter(next(iter(panels.values())).values()))[0]
+    title = f"{title}, groups of {result['settings']['shown_size']}"
+    return _curves(panels, style_of(labels), title, axis, ticks=levels if knob == "aliasing" else None)
 
 
-def skill_picture(result: dict[str, Any]) -> Any:
-    """Cosine with the exact gradient by the skill of the policy."""
-    title = f"As the policy gets better: cosine with the exact gradient, groups of {result['settings']['shown_size']}"
-    return _sweep_picture(result["skill"], "skill", "gradient_cosine", title, "skill of the policy")[0]
-
-
-def _sweep_picture(found: dict[str, Any], knob: str, reading: str, title: str, axis: str) -> tuple[Any, list[Any]]:
-    """A panel for each problem, a curve for each line."""
-    figure, grid = _panels(list(found), title)
-    for axes, lines in zip(grid, found.values(), strict=False):
-        for label, rows in lines.items():
-            colour, dash = STYLES[label]
-            style = {"color": colour, "linestyle": dash, "linewidth": 1.6, "label": label}
-            x, y = [row[knob] for row in rows], [row[reading] for row in rows]
-            axes.plot(x, [one["mean"] for one in y], marker="o", markersize=2.5, **style)
-            _band(axes, x, [one["low"] for one in y], [one["high"] for one in y], style)
+def _curves(panels: dict[str, Any], styles: dict[str, dict[str, Any]], title: str, axis: str, ticks: list[int] | None = None) -> Any:
+    """A panel for each problem, a curve for each line; `ticks`, if there are any, on a logarithmic axis."""
+    figure, grid = _panels(list(panels), title)
+    for axes, lines in zip(grid, panels.values(), strict=False):
+        for label, (x, readings) in lines.items():
+            axes.plot(x, [one["mean"] for one in readings], marker="o", markersize=2.5, **styles[label])
+            _band(axes, x, [one["low"] for one in readings], [one["high"] for one in readings], styles[label])
+        if ticks is not None:
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(ticks, [str(tick) for tick in ticks])
+            axes.minorticks_off()
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
         axes.set_xlabel(axis)
-    _legend(figure, grid, len(found), [])
-    return figure, grid
+    _legend(figure, grid, len(panels), styles)
+    return figure
 
 
 def recurrence_picture(result: dict[str, Any]) -> Any:

@@ -26,7 +26,6 @@ import numpy as np
 from turnwise.config.options import Help, Registry
 from turnwise.data.anchors import Ints
 from turnwise.data.rollouts import Bools, Floats
-from turnwise.lab.spec import parse
 from turnwise.util.errors import TurnwiseError
 
 Horizon = Annotated[int | None, Help("turns after which a trajectory is cut off", low=1)]
@@ -35,6 +34,7 @@ Aliasing = Annotated[int, Help("how many neighbouring states share an anchor", l
 Recurrence = Annotated[float, Help("share of turns that show their state's own anchor, not a one-off", low=0, high=1)]
 problems: Registry[Callable[..., Problem]] = Registry("lab problem")
 register = problems.register
+WORDS = {"true": True, "false": False}
 DEFAULT = ("bifurcation", "corridor", "grid", "chain", "tree")
 
 
@@ -147,20 +147,20 @@ def bifurcation(
     recurrence: Recurrence = 1.0,
 ) -> Problem:
     """One early choice decides: branch 0 is good, the others are not, and nothing done on a branch matters."""
-    made = Builder("bifurcation", branching * delay + 1, branching, outcomes=2)
+    builder = Builder("bifurcation", branching * delay + 1, branching, outcomes=2)
     root = branching * delay
     for action in range(branching):
-        made.add(root, action, action)
+        builder.add(root, action, action)
         for place in range(delay):
             for branch in range(branching):
                 state = place * branching + branch
                 if place < delay - 1:
-                    made.add(state, action, state + branching)
+                    builder.add(state, action, state + branching)
                     continue
                 chance = 1 - luck if branch == 0 else luck
-                made.win(state, action, chance)
-                made.add(state, action, made.lost, 1 - chance)
-    return made.build([root], horizon or delay + 1, aliasing, recurrence)
+                builder.win(state, action, chance)
+                builder.add(state, action, builder.lost, 1 - chance)
+    return builder.build([root], horizon or delay + 1, aliasing, recurrence)
 
 
 @register("corridor")
@@ -174,19 +174,19 @@ def corridor(
     recurrence: Recurrence = 1.0,
 ) -> Problem:
     """Fetch the key at one end of a corridor and open the door at the other. A task is a first cell between the two."""
-    made = Builder("corridor", 2 * length, branching, delay=delay)
+    builder = Builder("corridor", 2 * length, branching, delay=delay)
     for cell in range(length):
         for key in (0, 1):
             state = 2 * cell + key
-            made.add(state, 0, 2 * max(cell - 1, 0) + key)
-            made.add(state, 1, 2 * min(cell + 1, length - 1) + key)
+            builder.add(state, 0, 2 * max(cell - 1, 0) + key)
+            builder.add(state, 1, 2 * min(cell + 1, length - 1) + key)
             if cell == length - 1 and key:
-                made.win(state, 2)
+                builder.win(state, 2)
             else:
-                made.add(state, 2, 1 if cell == 0 else state)
+                builder.add(state, 2, 1 if cell == 0 else state)
             for idle in range(3, branching):
-                made.add(state, idle, state)
-    return made.build([2 * cell for cell in range(1, length - 1)], horizon or 5 * length + delay, aliasing, recurrence)
+                builder.add(state, idle, state)
+    return builder.build([2 * cell for cell in range(1, length - 1)], horizon or 5 * length + delay, aliasing, recurrence)
 
 
 @register("grid")
@@ -201,7 +201,7 @@ def grid(
     recurrence: Recurrence = 1.0,
 ) -> Problem:
     """Walk to the goal in the far corner, past pits that end the attempt; walls and slips make trajectories loop and return."""
-    made = Builder("grid", size * size, branching, outcomes=5, delay=delay)
+    builder = Builder("grid", size * size, branching, outcomes=5, delay=delay)
     goal, pits = size * size - 1, {size + 1, size * (size - 1) + size // 2 - 1}
     moves = ((-1, 0), (1, 0), (0, -1), (0, 1))
 
@@ -209,20 +209,20 @@ def grid(
         row, column = (min(max(at + by, 0), size - 1) for at, by in zip(divmod(state, size), moves[move], strict=True))
         to = row * size + column
         if to == goal:
-            made.win(state, action, probability)
+            builder.win(state, action, probability)
         else:
-            made.add(state, action, made.lost if to in pits else to, probability)
+            builder.add(state, action, builder.lost if to in pits else to, probability)
 
     for state in range(size * size):
         for action in range(branching):
             if action >= len(moves):
-                made.add(state, action, state)
+                builder.add(state, action, state)
                 continue
             arrive(state, action, action, 1 - slip)
             for move in range(len(moves)):
                 arrive(state, action, move, slip / len(moves))
     starts = [0, size - 1, size * (size - 1)]
-    return made.build(starts, horizon or 5 * size + delay, aliasing, recurrence)
+    return builder.build(starts, horizon or 5 * size + delay, aliasing, recurrence)
 
 
 @register("chain")
@@ -238,17 +238,17 @@ def chain(
 ) -> Problem:
     """A row of choices of which each pays 1 if right, under reward noise on every turn. There is no goal, only the sum."""
     due = 2**delay  # the last `delay` choices, right or wrong, as bits: the oldest is the highest
-    made = Builder("chain", (length + delay) * due, branching)
+    builder = Builder("chain", (length + delay) * due, branching)
     for place in range(length + delay):
         for pending in range(due):
             state = place * due + pending
-            made.noise[state] = noise
+            builder.noise[state] = noise
             for action in range(branching):
                 right = int(place < length and action == place % branching)
                 bits = 2 * pending + right
                 to = (place + 1) * due + bits % due
-                made.add(state, action, to if place + 1 < length + delay else made.won, reward=float(bits >> delay))
-    return made.build([0], horizon or length + delay, aliasing, recurrence, goals=False)
+                builder.add(state, action, to if place + 1 < length + delay else builder.won, reward=float(bits >> delay))
+    return builder.build([0], horizon or length + delay, aliasing, recurrence, goals=False)
 
 
 @register("tree")
@@ -273,17 +273,17 @@ def tree(
         quality[node] += quality[(node - 1) // branching]  # good leaves share ancestors, so early choices matter too
     leaves = quality[nodes:]
     bar = np.quantile(leaves, 1 - pays)
-    made = Builder("tree", nodes, branching, delay=delay)
+    builder = Builder("tree", nodes, branching, delay=delay)
     for node in range(nodes):
         for action in range(branching):
             child = branching * node + action + 1
             if child < nodes:
-                made.add(node, action, child)
+                builder.add(node, action, child)
             elif quality[child] > bar:
-                made.win(node, action)
+                builder.win(node, action)
             else:
-                made.add(node, action, made.lost)
-    return made.build([0], horizon or depth + delay, aliasing, recurrence)
+                builder.add(node, action, builder.lost)
+    return builder.build([0], horizon or depth + delay, aliasing, recurrence)
 
 
 def make(text: str, **knobs: Any) -> Problem:
@@ -291,3 +291,31 @@ def make(text: str, **knobs: Any) -> Problem:
     name, given = parse(text)
     entry = problems[name]
     return entry.function(**entry.bind({**given, **knobs}, problems.kind)).check()
+
+
+def parse(text: str) -> tuple[str, dict[str, Any]]:
+    """The name and the options of `gigpo:omega=2:once=true` or `grid:size=5`: booleans, numbers or text."""
+    name, *parts = text.strip().split(":")
+    options: dict[str, Any] = {}
+    for part in parts:
+        key, equals, value = part.partition("=")
+        if not (name and key and equals and value):
+            raise TurnwiseError(f"{text!r}: write a name, then :option=value for each option, as in gigpo:omega=2:once=true")
+        if key.strip() in options:
+            raise TurnwiseError(f"{text!r}: option {key.strip()!r} is given twice")
+        options[key.strip()] = read_value(value.strip())
+    if not name:
+        raise TurnwiseError("an empty name: write names separated by commas, as in gigpo,grpo")
+    return name, options
+
+
+def read_value(text: str) -> Any:
+    """true, false, an integer, a number, or the text itself."""
+    if text.lower() in WORDS:
+        return WORDS[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -10,7 +10,7 @@ same truth.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -28,7 +28,6 @@ from turnwise.lab.signals import Signals
 from turnwise.lab.values import action_values, advantages, occupancy, skilled_policy, state_values
 from turnwise.util.errors import TurnwiseError
 
-Tick = Callable[[], None]
 ALIASING = (1, 2, 4, 8, 16)
 RECURRENCE = (0.0, 0.25, 0.5, 0.75, 1.0)
 SKILL = (0.0, 0.2, 0.4, 0.6, 0.8)
@@ -87,7 +86,7 @@ def credit_of(line: Line, views: Sequence[Views]) -> Floats:
     return np.concatenate([np.asarray(line.credit(view), np.float64) for view in views])
 
 
-def measure_case(case: Case, lines: Sequence[Line], sizes: Sequence[int], budget: int, seeds: int, seed: int, tick: Tick) -> dict[str, Any]:
+def measure_case(case: Case, lines: Sequence[Line], sizes: Sequence[int], budget: int, seeds: int, seed: int) -> dict[str, Any]:
     """label → group size → reading → interval."""
     result: dict[str, Any] = {line.label: {} for line in lines}
     for size in sizes:
@@ -95,7 +94,6 @@ def measure_case(case: Case, lines: Sequence[Line], sizes: Sequence[int], budget
         for line in lines:
             credit = credit_of(line, views)
             result[line.label][str(size)] = summarise(measure(credit, truth)) | bias_and_variance(credit, truth)
-            tick()
     return result
 
 
@@ -130,45 +128,27 @@ def recurrence_of(case: Case, size: int, budget: int, seeds: int, seed: int) -> 
     return {name: float(np.mean([one[name] for one in result])) for name in names}
 
 
-def aliasing_sweep(cases: Sequence[Case], size: int, budget: int, seeds: int, seed: int, tick: Tick) -> dict[str, Any]:
-    """problem → line → list of readings by how many states share an anchor. Problems whose anchors never repeat are left out."""
-    seen = [case for case in cases if case.problem.recurrence > 0]
-
-    def merge(case: Case, level: Any) -> Case:
-        return replace(case, problem=case.problem.with_anchors(aliasing=level))
-
-    return _sweep(seen, "aliasing", ALIASING, merge, ALIASING_LINES, (size, budget, seeds, seed), tick)
+def aliasing_sweep(case: Case, size: int, budget: int, seeds: int, seed: int) -> dict[str, Any] | None:
+    """line → list of readings by how many states share an anchor. None for a problem whose anchors never repeat."""
+    if case.problem.recurrence == 0:
+        return None
+    cases = {level: replace(case, problem=case.problem.with_anchors(aliasing=level)) for level in ALIASING}
+    return _sweep("aliasing", cases, ALIASING_LINES, size, budget, seeds, seed)
 
 
-def skill_sweep(cases: Sequence[Case], size: int, budget: int, seeds: int, seed: int, tick: Tick) -> dict[str, Any]:
-    """problem → line → list of readings by the skill of the policy whose credit is measured."""
-
-    def train(case: Case, level: Any) -> Case:
-        return make_case(case.label, case.problem, level)
-
-    return _sweep(cases, "skill", SKILL, train, SKILL_LINES, (size, budget, seeds, seed), tick)
+def skill_sweep(case: Case, size: int, budget: int, seeds: int, seed: int) -> dict[str, Any]:
+    """line → list of readings by the skill of the policy whose credit is measured."""
+    cases = {level: make_case(case.label, case.problem, level) for level in SKILL}
+    return _sweep("skill", cases, SKILL_LINES, size, budget, seeds, seed)
 
 
-def _sweep(
-    cases: Sequence[Case],
-    knob: str,
-    levels: Sequence[Any],
-    change: Callable[[Case, Any], Case],
-    labels: Sequence[str],
-    shared: tuple[int, int, int, int],
-    tick: Tick,
-) -> dict[str, Any]:
-    lines = [read_line(label) for label in labels]
-    result: dict[str, Any] = {}
-    for case in cases:
-        rows: dict[str, Any] = {line.label: [] for line in lines}
-        for level in levels:
-            truth, views = views_of(change(case, level), *shared)
-            for line in lines:
-                rows[line.label].append({knob: level, **_readings(line, truth, views)})
-            tick()
-        result[case.label] = rows
-    return result
+def _sweep(knob: str, cases: Mapping[Any, Case], labels: Sequence[str], size: int, budget: int, seeds: int, seed: int) -> dict[str, Any]:
+    rows: dict[str, Any] = {label: [] for label in labels}
+    for level, case in cases.items():
+        truth, views = views_of(case, size, budget, seeds, seed)
+        for label in labels:
+            rows[label].append({knob: level, **_readings(read_line(label), truth, views)})
+    return rows
 
 
 def _readings(line: Line, truth: Truth, views: Sequence[Views]) -> dict[str, Any]:
@@ -177,19 +157,14 @@ def _readings(line: Line, truth: Truth, views: Sequence[Views]) -> dict[str, Any
     return {name: interval(result[name]) for name in READINGS} | bias_and_variance(credit, truth)
 
 
-def recurrence_sweep(cases: Sequence[Case], size: int, budget: int, seeds: int, seed: int, tick: Tick) -> dict[str, Any]:
-    """problem → list of {recurrence, singleton_share, gain of GiGPO over GRPO, seed by seed, in correlation and gradient cosine}."""
-    gigpo, grpo = read_line("gigpo"), read_line("grpo")
-    result: dict[str, Any] = {}
-    for case in cases:
-        rows = []
-        for level in RECURRENCE:
-            seen = replace(case, problem=replace(case.problem, recurrence=level))
-            truth, views = views_of(seen, size, budget, seeds, seed)
-            ours, theirs = (measure(credit_of(line, views), truth) for line in (gigpo, grpo))
-            gain = {f"{name}_gain": interval(ours[name] - theirs[name]) for name in READINGS}
-            singles = np.mean([diagnose(view.rollouts())["singleton_share"] for view in views])
-            rows.append({"recurrence": level, "singleton_share": float(singles), **gain})
-            tick()
-        result[case.label] = rows
-    return result
+def recurrence_sweep(case: Case, size: int, budget: int, seeds: int, seed: int) -> list[dict[str, Any]]:
+    """A list of {recurrence, singleton_share, gain of GiGPO over GRPO, seed by seed, in correlation and gradient cosine}."""
+    rows = []
+    for level in RECURRENCE:
+        seen = replace(case, problem=replace(case.problem, recurrence=level))
+        truth, views = views_of(seen, size, budget, seeds, seed)
+        ours, theirs = (measure(credit_of(read_line(name), views), truth) for name in ("gigpo", "grpo"))
+        gain = {f"{name}_gain": interval(ours[name] - theirs[name]) for name in READINGS}
+        singles = np.mean([diagnose(view.rollouts())["singleton_share"] for view in views])
+        rows.append({"recurrence": level, "singleton_share": float(singles), **gain})
+    return rows

@@ -23,8 +23,8 @@ from turnwise.lab.metrics import interval, policy_gradient
 from turnwise.lab.problems import Problem
 from turnwise.lab.sample import Batch, draw, sample, stack
 from turnwise.lab.signals import Signals
-from turnwise.lab.study import Case, Tick, stream
-from turnwise.lab.values import backup, best_return, expected_return
+from turnwise.lab.study import Case, stream
+from turnwise.lab.values import action_values, best_return, expected_return, state_values
 from turnwise.util.errors import TurnwiseError
 
 
@@ -56,12 +56,12 @@ class Critic:
         self.overall += 0.5 * (mean - self.overall)
 
 
-def train_case(case: Case, lines: Sequence[Line], seeds: int, seed: int, schedule: Schedule, tick: Tick) -> dict[str, Any]:
+def train_case(case: Case, lines: Sequence[Line], seeds: int, seed: int, schedule: Schedule) -> dict[str, Any]:
     """label → curve, final value and area, on a scale from the first policy's return (0) to the best possible return (1)."""
     first, best = float(expected_return(case.problem, case.policy)), best_return(case.problem)
     if best - first < 1e-9:
         raise TurnwiseError(f"problem {case.label!r}: the first policy is the best there is. Give it less skill, or do not train")
-    curves = _curves(case, lines, seeds, seed, schedule, tick)
+    curves = _curves(case, lines, seeds, seed, schedule)
     shares = (curves - first) / (best - first)
     points = [at for at in range(schedule.iterations + 1) if at % schedule.every == 0]
     result: dict[str, Any] = {"first_return": first, "best_return": best, "iterations": points, "lines": {}}
@@ -78,7 +78,7 @@ def train_case(case: Case, lines: Sequence[Line], seeds: int, seed: int, schedul
     return result
 
 
-def _curves(case: Case, lines: Sequence[Line], seeds: int, seed: int, schedule: Schedule, tick: Tick) -> Floats:
+def _curves(case: Case, lines: Sequence[Line], seeds: int, seed: int, schedule: Schedule) -> Floats:
     """Exact expected returns, [points, lines, seeds]. Run number = line × seeds + seed."""
     problem, runs = case.problem, len(lines) * seeds
     logits = np.tile(np.log(np.maximum(case.policy, 1e-6)), (runs, 1, 1))
@@ -89,7 +89,6 @@ def _curves(case: Case, lines: Sequence[Line], seeds: int, seed: int, schedule: 
         policy = softmax(logits)
         if iteration % schedule.every == 0:
             returns.append(expected_return(problem, policy).reshape(len(lines), seeds))
-            tick()
         if iteration == schedule.iterations:
             break
         draws = [draw(problem, schedule.groups, schedule.size, chance) for chance in chances]
@@ -109,7 +108,9 @@ def _credit(
     truth = np.zeros(len(batch.t))
     informed = [run for run in range(len(policy)) if lines[run // seeds].is_bound]
     if informed:
-        value, advantage = _truth(problem, policy[informed])
+        q = action_values(problem, policy[informed])
+        value = state_values(q, policy[informed])
+        advantage = q - value[..., None]
         for place, run in enumerate(informed):
             rows = batch.part(run)
             t, state, action = batch.t[rows], batch.state[rows], batch.action[rows]
@@ -117,17 +118,6 @@ def _credit(
     values = {"estimated": critic.values(batch), "exact": exact}
     parts = [lines[run // seeds].credit(Views(batch, run, truth, values, signals[run])) for run in range(len(policy))]
     return np.concatenate([np.asarray(part, np.float64) for part in parts])
-
-
-def _truth(problem: Problem, policy: Floats) -> tuple[Floats, Floats]:
-    """V [horizon, runs, states] and A [horizon, runs, states, actions] of several policies."""
-    value = np.zeros((problem.horizon + 1, *policy.shape[:-1]))
-    advantage = np.zeros((problem.horizon, *policy.shape))
-    for t in reversed(range(problem.horizon)):
-        q = backup(problem, value[t + 1])
-        value[t] = (policy * q).sum(axis=-1)
-        advantage[t] = q - value[t][..., None]
-    return value, advantage
 
 
 def direction(gradient: Floats) -> Floats:

@@ -25,9 +25,9 @@ def backup(problem: Problem, value: Floats, discount: float = 1.0) -> Floats:
 
 
 def action_values(problem: Problem, policy: Floats) -> Floats:
-    """Q as [horizon, states, actions] under the policy π, [states, actions]."""
+    """Q as [horizon, ..., states, actions] under policies π, [..., states, actions]."""
     q = np.zeros((problem.horizon, *policy.shape))
-    value = np.zeros(problem.states)
+    value = np.zeros(policy.shape[:-1])
     for t in reversed(range(problem.horizon)):
         q[t] = backup(problem, value)
         value = (policy * q[t]).sum(axis=-1)
@@ -35,7 +35,7 @@ def action_values(problem: Problem, policy: Floats) -> Floats:
 
 
 def state_values(q: Floats, policy: Floats) -> Floats:
-    """V as [horizon, states] from Q."""
+    """V as [horizon, ..., states] from Q."""
     return np.asarray((policy * q).sum(axis=-1))
 
 

@@ -1,6 +1,10 @@
-"""PPO's clipped surrogate, per token. Clip-higher, dual clip and a reciprocal lower bound are settings of the same three numbers.
+"""Losses of single tokens.
 
-Left out: adaptive KL penalties and early stopping on KL; the first is a coefficient schedule, the second belongs to the loop.
+clip        PPO's clipped surrogate. Clip-higher, dual clip and a reciprocal lower bound are settings of the same three numbers. Left out:
+            adaptive KL penalties and early stopping on KL; the first is a coefficient schedule, the second belongs to the loop.
+cispo       REINFORCE with a clipped importance weight. The weight is a constant, so no token ever loses its gradient.
+sapo        A smooth gate instead of the hard clip. Gradients fade with the distance of the ratio from 1 instead of stopping.
+reinforce   Plain policy gradient: no ratio, no bound. Right when every batch is used for one update; the yardstick for the others.
 """
 
 from __future__ import annotations
@@ -35,3 +39,36 @@ def clip(
         loss = torch.where(worst, -advantage * dual_clip, loss)
         metrics["clip_dual"] = worst
     return TokenLoss(loss, metrics)
+
+
+@register("cispo", paper="MiniMax-M1, arXiv 2506.13585")
+def cispo(
+    tokens: Tokens,
+    *,
+    ratio_low: Annotated[float, Help("lower bound of the weight; 0: no bound", low=0, high=1)] = 0.0,
+    ratio_high: Annotated[float, Help("upper bound of the weight", low=1)] = 5.0,
+) -> TokenLoss:
+    """REINFORCE weighted by the clipped ratio as a constant: every token keeps its gradient."""
+    ratio = tokens.ratio.detach()
+    weight = ratio.clamp(ratio_low, ratio_high)
+    return TokenLoss(-weight * tokens.advantage * tokens.logprob, {"clip_low": ratio < ratio_low, "clip_high": ratio > ratio_high})
+
+
+@register("sapo", paper="SAPO, arXiv 2511.20347")
+def sapo(
+    tokens: Tokens,
+    *,
+    tau_positive: Annotated[float, Help("sharpness of the gate if the advantage is positive", low=1e-3)] = 1.0,
+    tau_negative: Annotated[float, Help("sharpness otherwise; larger values fade faster", low=1e-3)] = 1.05,
+) -> TokenLoss:
+    """A sigmoid gate on the ratio instead of a clip: full gradient at ratio 1, fading smoothly on both sides."""
+    tau = torch.full_like(tokens.advantage, tau_negative).masked_fill(tokens.advantage > 0, tau_positive)
+    gate = torch.sigmoid(tau * (tokens.ratio - 1))
+    fade = 4 * gate * (1 - gate)  # the gate's slope: 1 at ratio 1, towards 0 far away
+    return TokenLoss(-gate * 4 / tau * tokens.advantage, {"gate_slope": fade})
+
+
+@register("reinforce", paper="Williams 1992; as GPG, arXiv 2504.02546")
+def reinforce(tokens: Tokens) -> TokenLoss:
+    """Advantage times log-probability, nothing else; for data that the current policy has just sampled."""
+    return TokenLoss(-tokens.advantage * tokens.logprob, {})

@@ -1,7 +1,9 @@
-"""GSPO: one importance ratio per turn (or trajectory), the geometric mean of its tokens' ratios, which decides the clipping.
+"""Losses of spans: one ratio per turn (or trajectory), the geometric mean of its tokens' ratios.
 
-The span's ratio is a constant for autograd and each token carries the gradient of its own log-probability, so advantages may differ
-inside a span. With one advantage per span and "turn" weights this has the gradient of the sequence form.
+gspo   The span's ratio decides the clipping. It is a constant for autograd and each token carries the gradient of its own
+       log-probability, so advantages may differ inside a span. With one advantage per span and "turn" weights this has the gradient of
+       the sequence form.
+gmpo   Each token's ratio is clipped in log space before the mean, so that no single token dominates.
 """
 
 from __future__ import annotations
@@ -37,5 +39,27 @@ def gspo(
             "clip_low": (advantage < 0) & (ratio < 1 - clip_low),
             "clip_high": (advantage > 0) & (ratio > 1 + clip_high),
             "span_ratio": ratio,
+        },
+    )
+
+
+@register("gmpo", paper="GMPO, arXiv 2507.20673")
+def gmpo(
+    tokens: Tokens,
+    *,
+    clip_low: Annotated[float, Help("log-ratios of tokens with negative advantage are clipped below at − this", low=0)] = 0.4,
+    clip_high: Annotated[float, Help("log-ratios of tokens with positive advantage are clipped above at this", low=0)] = 0.4,
+    level: Annotated[Literal["turn", "trajectory"], Help("the span of the mean; micro-batches must contain whole spans")] = "turn",
+) -> TokenLoss:
+    """The geometric mean of a span's token ratios, each clipped in log space before the mean."""
+    advantage, log_ratio = tokens.advantage, tokens.log_ratio
+    bounded = torch.where(advantage < 0, log_ratio.clamp(min=-clip_low), log_ratio.clamp(max=clip_high))
+    span_ratio = ratio_of(tokens.mean_over(level, bounded))
+    return TokenLoss(
+        -advantage * span_ratio,
+        {
+            "clip_low": (advantage < 0) & (log_ratio < -clip_low),
+            "clip_high": (advantage > 0) & (log_ratio > clip_high),
+            "span_ratio": span_ratio,
         },
     )

@@ -6,19 +6,37 @@ older weights. w = exp(old_logprob − engine_logprob) corrects for it and multi
 
 A turn's ratio is the product of its tokens' ratios ("product", the exact one, whose spread grows with length) or their geometric mean
 ("mean", which treats short and long responses alike).
+
+Rejection: spans on which the engine and the learner disagree are not learned from.
+
+A span is a token, a turn (the segment that was generated in one go) or a trajectory. What is measured on it does not grow with its length:
+
+    ratio       exp( mean of log w )            log w = old_logprob − engine_logprob, per token
+    k2, k3      mean of (log w)²/2, mean of ( w − log w − 1 )        never negative; 0 if the two agree
+    difference  mean of ( p_old − p_engine )    of probabilities: a large ratio of two tiny ones counts little
+
+A rejected span leaves the mini-batch: it is in no denominator, and neither KL nor entropy act on it. Others have weight 1 or, with
+`truncate`, each token's w up to that bound. `normalise` divides by the mean weight of the tokens that are kept. All of it is data of the
+mini-batch and is computed before it is cut.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from turnwise.config.options import Help
 from turnwise.objectives.registry import Correction, register_correction
-from turnwise.objectives.tokens import Level, Tokens, ratio_of
+from turnwise.objectives.tokens import MAX_LOG_RATIO, Level, Tokens, ratio_of
 from turnwise.util.errors import TurnwiseError
+
+Floats = NDArray[np.float64]
+Bound = float | None
 
 LevelOption = Annotated[
     Literal["token", "turn", "trajectory"], Help("the span that has one weight; micro-batches must contain whole spans")
@@ -53,17 +71,63 @@ def mask(
     return Correction(torch.where(outside, 0.0, ratio), {"importance_truncated": outside})
 
 
-def agreeing(old_logprob: Any, engine_logprob: Any, ids: Any = None, low: float = 0.5, high: float = 2.0, span: str = "mean") -> Tensor:
-    """True for tokens whose span (`ids`: turns or trajectories of the whole batch; None: each token alone) has a ratio in [low, high].
+@register_correction(
+    "reject", paper="geometric and k3 rejection of spans; segment filters by ratio and difference", needs=("token.old_logprob",)
+)
+class Reject:
+    """Removes every span on which engine and learner differ by more than the bounds; others have weight 1 or the truncated weight."""
 
-    The mask for `token_weights(mask=…)`: unlike with the correction "mask", rejected tokens also leave the denominators.
-    """
-    if span not in ("product", "mean"):
-        raise TurnwiseError(f"agreeing: span is 'product' or 'mean', not {span!r}")
-    gap = torch.as_tensor(old_logprob).double() - torch.as_tensor(engine_logprob).double()
-    if ids is not None:
-        _, of_span, sizes = torch.as_tensor(ids).unique(return_inverse=True, return_counts=True)
-        total = gap.new_zeros(len(sizes)).index_add(0, of_span, gap)
-        gap = (total if span == "product" else total / sizes)[of_span]
-    ratio = ratio_of(gap)
-    return (ratio >= low) & (ratio <= high)
+    def __init__(
+        self,
+        *,
+        over: Annotated[Literal["token", "turn", "trajectory"], Help("the span that is kept or rejected as a whole")] = "turn",
+        ratio_low: Annotated[Bound, Help("least geometric mean of a span's weights; none: no bound", low=0)] = None,
+        ratio_high: Annotated[Bound, Help("largest geometric mean of a span's weights; none: no bound", low=0)] = None,
+        k2_high: Annotated[Bound, Help("largest mean of a span's k2; none: no bound", low=0)] = None,
+        k3_high: Annotated[Bound, Help("largest mean of a span's k3; none: no bound", low=0)] = None,
+        difference: Annotated[Bound, Help("largest distance of a span's mean difference of probabilities from 0", low=0)] = None,
+        truncate: Annotated[Bound, Help("weigh kept tokens by w, at most this; none: weight 1", low=1)] = None,
+        normalise: Annotated[bool, Help("divide by the mean weight of the tokens that are kept")] = False,
+    ):
+        if (ratio_low, ratio_high, k2_high, k3_high, difference, truncate) == (None,) * 6:
+            raise TurnwiseError(
+                "importance correction 'reject' has no bound: set ratio_low, ratio_high, k2_high, k3_high, difference or truncate in "
+                "objective.importance_options"
+            )
+        self.over, self.truncate, self.normalise = over, truncate, normalise
+        self.ratio, self.k2_high, self.k3_high, self.difference = (ratio_low, ratio_high), k2_high, k3_high, difference
+
+    def prepare(self, columns: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Once per mini-batch: the weight of every token, and which are rejected."""
+        counted = np.asarray(columns["weight"]) != 0
+        old, engine = (np.where(counted, np.asarray(columns[name], np.float64), 0.0) for name in ("old_logprob", "engine_logprob"))
+        log_weight = np.clip(old - engine, -MAX_LOG_RATIO, MAX_LOG_RATIO)
+        weight = np.exp(log_weight)
+        ids = np.arange(len(old)) if self.over == "token" else np.asarray(columns[self.over])
+        _, span = np.unique(ids, return_inverse=True)
+
+        def mean(values: Floats) -> Floats:
+            size = np.bincount(span, counted)
+            result: Floats = (np.bincount(span, np.where(counted, values, 0.0)) / np.maximum(size, 1))[span]
+            return result
+
+        kept = _within(np.exp(mean(log_weight)), *self.ratio) & _within(mean(weight - log_weight - 1), None, self.k3_high)
+        kept &= _within(mean(log_weight**2 / 2), None, self.k2_high)
+        kept &= _within(np.abs(mean(np.exp(old) - np.exp(engine))), None, self.difference)
+        factor = np.where(kept, 1.0 if self.truncate is None else np.minimum(weight, self.truncate), 0.0)
+        if self.normalise and (average := factor[counted & kept].mean() if (counted & kept).any() else 0.0) > 0:
+            factor = factor / average
+        return {"importance_factor": factor, "importance_rejected": ~kept}
+
+    def __call__(self, tokens: Tokens) -> Correction:
+        """The weights that were prepared."""
+        if "importance_factor" not in tokens.extra:
+            raise TurnwiseError("importance correction 'reject' is prepared per mini-batch: put its prepare(columns) into Tokens.extra")
+        return Correction(tokens.extra["importance_factor"], {"importance_rejected": tokens.extra["importance_rejected"]})
+
+
+def _within(values: Floats, low: Bound, high: Bound) -> NDArray[np.bool_]:
+    inside = np.ones(len(values), np.bool_)
+    inside &= values >= low if low is not None else True
+    inside &= values <= high if high is not None else True
+    return inside

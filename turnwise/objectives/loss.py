@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from turnwise.config.references import is_reference
-from turnwise.objectives import entropy, kl
+from turnwise.objectives import kl
 from turnwise.objectives.kl import CAP
 from turnwise.objectives.registry import CorrectionFunction, Objective, algorithms, corrections
 from turnwise.objectives.tokens import LEVELS, Level, Tokens
@@ -114,7 +114,7 @@ class Loss:
             ref = tokens.need("ref_logprob", "a KL term")
             total = total + self.kl_coef * (tokens.weight * kl.estimate(tokens.logprob, ref, self.kl, self.kl_cap)).sum()
         if self.entropy_coef > 0:
-            total = total - self.entropy_coef * (tokens.weight * entropy.bonus(tokens)).sum()
+            total = total - self.entropy_coef * (tokens.weight * tokens.need("entropy", "an entropy bonus")).sum()
         metrics = {"loss": total.detach(), "policy_loss": policy_loss.detach()}
         metrics |= {name: tokens.batch_mean(column) for name, column in (columns | _observed(tokens)).items()}
         return total, metrics | _largest(tokens)
