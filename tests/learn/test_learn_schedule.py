@@ -167,7 +167,7 @@ def test_masks_of_the_batch_leave_tokens_out_of_the_loss_and_its_averages(contex
 
 
 def test_a_critic_learns_only_from_values_that_no_mask_leaves_out() -> None:
-    learner = Learner(tiny(), LearnerSettings(optimiser=STILL, value=ValueSettings(lr=0.0)))
+    learner = Learner(tiny(), LearnerSettings(optimiser=STILL, value=ValueSettings()))
     batch = learner.annotate(Batch.of(trajectories(8)))
     targets = np.where(np.arange(len(batch)) % 2 == 0, 3.0, 100.0)
     given = credited(batch, np.zeros(len(batch)), targets).with_columns({"turn.mask": np.arange(len(batch)) % 2 == 0})
