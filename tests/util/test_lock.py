@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -122,7 +124,23 @@ def test_a_file_system_without_locks_is_told_of_and_does_not_stop_a_run(folder: 
     def refuse(*rest: Any) -> None:
         raise OSError(errno.ENOLCK, "no locks")
 
-    monkeypatch.setattr(lock.fcntl, "flock", refuse)
+    monkeypatch.setattr(lock, "_lock", refuse)
     said: list[str] = []
     Lock(folder, "train", say=said.append).release()
     assert "does not support locks" in said[0]
+
+
+def test_windows_has_a_lock_of_its_own_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: set[tuple[int, int]] = set()
+
+    def locking(handle: int, mode: int, count: int) -> None:
+        key = os.fstat(handle).st_ino, os.lseek(handle, 0, os.SEEK_CUR)
+        if key in taken:
+            raise OSError(errno.EACCES, "locked")
+        taken.add(key)
+
+    monkeypatch.setattr(lock, "POSIX", False)
+    monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(locking=locking, LK_NBLCK=2))
+    Lock(tmp_path, "train")
+    with pytest.raises(TurnwiseError, match="in use"):
+        Lock(tmp_path, "train")

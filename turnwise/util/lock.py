@@ -8,19 +8,26 @@ and the next holder takes it over. Readers need no lock.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import socket
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from turnwise.util.errors import TurnwiseError
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+POSIX: bool = fcntl is not None
+
 LOCK = ".lock"
+FAR = 1 << 30  # Windows locks bytes: lock bytes that are never read
 NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 POLL = 0.1
 
@@ -46,7 +53,8 @@ class Lock:
         handle, self._handle = self._handle, None
         if handle is None:
             return
-        self._path.unlink(missing_ok=True)
+        if POSIX:  # Windows cannot remove an open file
+            self._path.unlink(missing_ok=True)
         os.close(handle)
 
 
@@ -82,7 +90,7 @@ def _take(path: Path, say: Callable[[str], None] = lambda text: None) -> int | N
         except OSError as error:
             raise TurnwiseError(f"{path.parent} cannot be written ({error.strerror or error})") from None
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(handle)
         except OSError as error:
             if error.errno not in NO_LOCKS_HERE:
                 os.close(handle)
@@ -92,6 +100,18 @@ def _take(path: Path, say: Callable[[str], None] = lambda text: None) -> int | N
         if _is_at(handle, path):
             return handle
         os.close(handle)  # its last holder has removed it in the meantime
+
+
+def _lock(handle: int) -> None:
+    if POSIX:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return
+    windows: Any = import_module("msvcrt")
+    os.lseek(handle, FAR, os.SEEK_SET)
+    try:
+        windows.locking(handle, windows.LK_NBLCK, 1)
+    finally:
+        os.lseek(handle, 0, os.SEEK_SET)
 
 
 def _is_at(handle: int, path: Path) -> bool:

@@ -61,6 +61,11 @@ def threads_for(parameters: int, asked: int | None = None) -> int:
     return asked or told() or min(cores(), 1 + parameters // PER_THREAD)
 
 
+SMALL_MACHINE = 8 * 2**30
+
+
 def all_memory() -> int:
-    """The machine's memory in bytes."""
+    """The machine's memory in bytes; a modest guess if the system does not tell, such as Windows."""
+    if not hasattr(os, "sysconf"):
+        return SMALL_MACHINE
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
