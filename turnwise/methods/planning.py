@@ -30,16 +30,17 @@ from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import Order, derive
 
 
-@dataclass
+@dataclass(init=False)
 class Gathered:
     """What a plan brings home: the trajectories to learn from, and counts for the log. Trajectories of earlier batches may be among them,
     with a group of this batch and an id that no other has (`Places.adopt`)."""
 
     trajectories: list[Trajectory]
-    counts: Mapping[str, float] = field(default_factory=dict)
+    counts: dict[str, float]
 
-    def __post_init__(self) -> None:
-        self.counts = {name: float(count) for name, count in self.counts.items()}
+    def __init__(self, trajectories: list[Trajectory], counts: Mapping[str, float] | None = None):
+        self.trajectories = trajectories
+        self.counts = {name: float(count) for name, count in (counts or {}).items()}
 
 
 Member = TypeVar("Member", Start, Trajectory)
