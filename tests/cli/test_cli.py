@@ -135,6 +135,19 @@ def test_a_summary_never_gives_an_old_figure_as_the_new_one(tmp_path: Path) -> N
     assert (warm["success_before"], warm["success_after"]) == (None, 0.25)
 
 
+def test_the_card_of_an_unfinished_run_says_when_it_was_measured(tmp_path: Path) -> None:
+    from turnwise.pages.run_list import RunList
+
+    (tmp_path / "config.toml").write_text("iterations = 10\n")
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text("".join(json.dumps(each) + "\n" for each in (line(0, 0.25), line(1))))
+    card = RunList(tmp_path).cards()[0]
+    assert (card["before"], card["after"], card["iterations"]) == (0.25, None, 1)
+    metrics.write_text("".join(json.dumps(each) + "\n" for each in (line(0, 0.25), line(1), line(2, 0.5), line(3))))
+    card = RunList(tmp_path).cards()[0]
+    assert (card["after"], card["measured"], card["iterations"]) == (0.5, 2, 3)
+
+
 # help and mistakes
 
 

@@ -16,12 +16,13 @@ from turnwise.envs.check import check
 
 # A page's recipe is trained as it stands, only shorter.
 SHORT: dict[str, Any] = {
-    "iterations": 2,
+    "iterations": 1,
     "collect.groups": 2,
     "collect.group_size": 2,
     "sft.tasks": 4,
     "sft.steps": 2,
     "model.tiny.vocabulary_tasks": 4,
+    "model.tiny.layers": 1,
     "eval.every": 0,
     "run.checkpoint_every": 0,
 }
@@ -45,11 +46,11 @@ def trained(recipe: str, tmp_path: Path, **changes: Any) -> Any:
     return result
 
 
-@pytest.mark.parametrize("name", ["household", "numberline", "sokoban", "blackjack", "points24"])
+@pytest.mark.parametrize("name", ["household", "sokoban", "points24"])
 def test_a_recipe_that_names_only_an_environment_trains(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("least.toml").write_text(f'[env]\nname = "{name}"\n')
-    trained("least", tmp_path, **{"iterations": 1, "env.max_turns": 4, "eval.n": 2})
+    trained("least", tmp_path, **{"env.max_turns": 4, "eval.n": 2})
 
 
 def test_the_page_about_tools_is_followed_at_the_first_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,6 +87,12 @@ def test_a_run_leaves_everything_that_it_says(tmp_path: Path) -> None:
     AutoTokenizer.from_pretrained(result.folder / "model")
 
 
+def test_a_run_without_checkpoints_leaves_the_model_all_the_same(tmp_path: Path, plain: Any) -> None:
+    result = start(tmp_path, **{"run.checkpoint_every": 0})
+    assert not (result.folder / "checkpoints").exists()
+    assert result.summary["finished"] and weights(result.folder).keys() == weights(plain.folder).keys()
+
+
 def test_the_better_of_two_actions_is_learned(tmp_path: Path) -> None:
     result = start(
         tmp_path,
