@@ -136,3 +136,16 @@ def test_rooms_never_import_what_the_table_forbids() -> None:
 def test_names_of_all_methods_are_known_without_torch() -> None:
     code = "import sys, turnwise; turnwise.credit.algorithms.names(), turnwise.methods.plans.names(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_the_map_of_the_code_names_what_is_there() -> None:
+    rows = tables(section(DESIGN, "Where things happen"))[0]
+    assert len(rows) > 10
+    for row in rows:
+        path: Path | None = None
+        for name in re.findall(r"`([^`]+)`", row["where"]):
+            if name.startswith("turnwise/"):
+                path = ROOT / name
+                assert path.exists(), name
+            elif re.fullmatch(r"\w+", name) and path is not None and path.is_file():
+                assert re.search(rf"^\s*(def|class) {name}\b", path.read_text(encoding="utf-8"), re.MULTILINE), f"{name} in {path}"
