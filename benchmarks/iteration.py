@@ -47,7 +47,7 @@ from turnwise.engines.native import NativeEngine
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.pool import Pool
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings
-from turnwise.methods.planning import Places
+from turnwise.methods.planning import TaskSlots
 from turnwise.objectives import Loss
 from turnwise.util.prefix import Prefix
 from turnwise.util.seeds import derive
@@ -185,7 +185,7 @@ class Bench:
     def collect(self, turns: int, groups: int, place: int) -> list[Trajectory]:
         policy = ModelPolicy(self.engine, self._context, lambda ids, observation: ("", Parsed("go")), self.sampling)
         collector = Collector(self.pool, policy, turns)
-        return collector.run(Places(self.tasks, 0, self.shape.members, shuffle=False).starts(place, groups))
+        return collector.run(TaskSlots(self.tasks, 0, self.shape.members, shuffle=False).starts(place, groups))
 
     @cached_property
     def tasks(self) -> TaskSet:

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import turnwise as tw
 from turnwise.config.options import Help
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds
+from turnwise.methods.planning import Gathered, Plan, Rounds, TaskSlots
 from turnwise.util.seeds import derive
 
 
@@ -41,9 +41,9 @@ class Curriculum(Plan):
         self.memory, self.floor = memory, floor
         self.success: dict[str, float] = {}  # difficulty → running mean of success; unknown ones count as 0.5, the most interesting
 
-    def gather(self, places: Places, groups: int) -> Rounds:
-        chosen = self.choose(places, groups)
-        found = yield [start for task in chosen for start in places.group(task)]
+    def gather(self, slots: TaskSlots, groups: int) -> Rounds:
+        chosen = self.choose(slots, groups)
+        found = yield [start for task in chosen for start in slots.group(task)]
         by_task = {task.id: difficulty(task) for task in chosen}
         for group in dict.fromkeys(trajectory.group for trajectory in found):
             members = [trajectory for trajectory in found if trajectory.group == group]
@@ -52,12 +52,12 @@ class Curriculum(Plan):
         tried = [int(difficulty(task)) for task in chosen]
         return Gathered(found, {"difficulty": sum(tried) / len(tried)})
 
-    def choose(self, places: Places, groups: int) -> list[tw.Task]:
-        """The tasks of the next groups. `places.used` grows by one per group and is restored on resume. A generator that is seeded with it
+    def choose(self, slots: TaskSlots, groups: int) -> list[tw.Task]:
+        """The tasks of the next groups. `slots.used` grows by one per group and is restored on resume. A generator that is seeded with it
         draws the same in a run that was killed; a generator kept in `self` would have to be part of the state."""
-        chance = random.Random(derive(places.seed, "curriculum", places.used))
+        chance = random.Random(derive(slots.seed, "curriculum", slots.used))
         tasks: dict[str, list[tw.Task]] = {}
-        for task in places.tasks:
+        for task in slots.tasks:
             tasks.setdefault(difficulty(task), []).append(task)
         kinds = sorted(tasks)
         weights = [self.weight(kind) for kind in kinds]

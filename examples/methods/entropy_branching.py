@@ -20,7 +20,7 @@ import numpy as np
 
 import turnwise as tw
 from turnwise.config.options import Help
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds
+from turnwise.methods.planning import Gathered, Plan, Rounds, TaskSlots
 
 
 # The plan reads what the engine reported about each turn, so it needs token.entropy as a credit function would. With env.snapshot, states
@@ -37,20 +37,20 @@ class EntropyBranching(Plan):
     ):
         self.branches, self.first = branches, first
 
-    def gather(self, places: Places, groups: int) -> Rounds:
+    def gather(self, slots: TaskSlots, groups: int) -> Rounds:
         # A plan is a generator: yield attempts, get them back finished. The second round depends on how the first one went.
         # Attempts that a fault of an environment or engine has ended do not come back; the source counts them (collect/faults).
-        roots = yield places.groups(groups)
-        starts = [start for group in by_group(roots) for start in self.branches_of(group, places)]
+        roots = yield slots.groups(groups)
+        starts = [start for group in by_group(roots) for start in self.branches_of(group, slots)]
         branches = (yield starts) if starts else []
         # Branches that did not arrive in their parent's state are dropped and counted by the source, as lost_branches.
         return Gathered([*roots, *branches], {"roots": float(len(roots))})
 
-    def branches_of(self, group: list[tw.Trajectory], places: Places) -> list:
+    def branches_of(self, group: list[tw.Trajectory], slots: TaskSlots) -> list:
         """One attempt from each of the group's most uncertain turns."""
         turns = [(entropy_of(turn), trajectory, t) for trajectory in group for t, turn in enumerate(trajectory.turns) if t >= self.first]
         turns.sort(key=lambda found: -found[0])  # stable: ties stay in the order of the attempts, so the same seed gives the same run
-        return [start for _, trajectory, t in turns[: self.branches] for start in places.branch(trajectory, t)]
+        return [start for _, trajectory, t in turns[: self.branches] for start in slots.branch(trajectory, t)]
 
 
 def entropy_of(turn: tw.Turn) -> float:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from turnwise import Trajectory, methods
 from turnwise.config.options import Help
 from turnwise.data.schema import from_rows, to_rows
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds
+from turnwise.methods.planning import Gathered, Plan, Rounds, TaskSlots
 
 
 @methods.plan("past_successes")
@@ -31,30 +31,30 @@ class PastSuccesses(Plan):
         self.per_task, self.tasks = per_task, tasks
         self.kept: dict[str, list[Trajectory]] = {}  # by task, the one with the newest success last
 
-    def gather(self, places: Places, groups: int) -> Rounds:
+    def gather(self, slots: TaskSlots, groups: int) -> Rounds:
         # `yield` hands out attempts to make and gets them back finished. A plan may do so as often as it likes.
-        found = yield places.groups(groups)
+        found = yield slots.groups(groups)
         by_group: dict[int | str, list[Trajectory]] = {}
         for trajectory in found:
             by_group.setdefault(trajectory.group, []).append(trajectory)
         chosen: list[Trajectory] = []
         replaced = 0
         for attempts in by_group.values():
-            if (past := self.past(attempts, places)) is not None:
+            if (past := self.past(attempts, slots)) is not None:
                 attempts, replaced = [*attempts[:-1], past], replaced + 1
             chosen += attempts
         self.remember(found)
         # Counts are logged as collect/replaced and collect/buffer.
         return Gathered(chosen, {"replaced": float(replaced), "buffer": float(sum(map(len, self.kept.values())))})
 
-    def past(self, attempts: list[Trajectory], places: Places) -> Trajectory | None:
+    def past(self, attempts: list[Trajectory], slots: TaskSlots) -> Trajectory | None:
         """The stored success for a group that failed as a whole; none if it did not fail, or nothing is stored."""
         stored = self.kept.get(attempts[0].task, [])
         if not stored or any(attempt.success for attempt in attempts):
             return None
         stored.append(stored.pop(0))  # in turn: the next group that fails at this task gets another one
         # A copy with the label of the group that it joins, and an id that no other trajectory of this batch has.
-        return places.adopt(stored[-1], attempts[0].group)
+        return slots.adopt(stored[-1], attempts[0].group)
 
     def remember(self, found: list[Trajectory]) -> None:
         """Keep this batch's successes. Replacements are not among them: they are kept already."""

@@ -16,7 +16,7 @@ from turnwise.agent import Agent
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.methods.himac import OneByOne
-from turnwise.methods.planning import Places, Plan
+from turnwise.methods.planning import Plan, TaskSlots
 from turnwise.recipe.schema import Config
 from turnwise.setup.needs import check_needs
 from turnwise.setup.parts import Training
@@ -53,7 +53,7 @@ def collector(training: Training) -> Any:
 
 
 def test_an_attempt_ends_at_its_own_limit_and_never_after_the_runs() -> None:
-    starts = Places(numbered(3), seed=1, group_size=1).starts(0, 3)
+    starts = TaskSlots(numbered(3), seed=1, group_size=1).starts(0, 3)
     found = play(WordEngine(bias=0), [replace(start, max_turns=n) for start, n in zip(starts, (1, 2, 50), strict=True)], max_turns=5)
     assert [len(t.turns) for t in found[:2]] == [1, 2] and all(t.stop is Stop.STEP_LIMIT for t in found[:2]) and len(found[2].turns) <= 5
 
@@ -111,14 +111,14 @@ def test_what_a_policy_is_told_and_has_to_forget_is_not_in_the_prompts_that_it_l
 
 
 def test_a_branch_from_the_expert_begins_where_it_was_and_learns_from_its_own_turns_alone(training: Training) -> None:
-    places = training.slots
-    task = next(task for task in places.tasks if abs(task.data["target"] - task.data["start"]) == 4)
-    [shown] = places.demonstrations([task])
+    slots = training.slots
+    task = next(task for task in slots.tasks if abs(task.data["target"] - task.data["start"]) == 4)
+    [shown] = slots.demonstrations([task])
     assert shown.success and len(shown.turns) == 4
-    places.begin()
-    [group, *_] = places.group(task)
+    slots.begin()
+    [group, *_] = slots.group(task)
     made = collector(training)
-    found = made.run(places.branch(shown, 3, 2, group=group.group, task=task))
+    found = made.run(slots.branch(shown, 3, 2, group=group.group, task=task))
     assert not made.counts["lost_branches"] and [len(t.turns) for t in found] == [4, 4]
     assert all([turn.action for turn in t.turns[:3]] == [turn.action for turn in shown.turns[:3]] for t in found)
     batch = Batch.of(found, [task])
@@ -137,7 +137,7 @@ def test_the_policy_answers_a_message_of_the_plan_the_same_way_for_the_same_seed
 
 def test_the_policy_answers_with_turns_that_hold_what_was_sampled(training: Training) -> None:
     texts = ["say + or -", "again"]
-    turns = training.slots.said(texts, 5)
+    turns = training.slots.generated(texts, 5)
     assert [turn.response.strip() for turn in turns] == training.slots.answers(texts, 5)
     assert all(len(turn.response_ids) == len(turn.logprobs) > 0 and len(turn.prompt_ids) for turn in turns)
     assert [turn.observation for turn in turns] == texts
@@ -156,11 +156,11 @@ def test_an_attempt_can_have_a_temperature_of_its_own(training: Training) -> Non
 
 
 def test_without_a_run_there_is_no_expert_and_nobody_to_ask() -> None:
-    places = Places(numbered(2), 0, 2)
+    slots = TaskSlots(numbered(2), 0, 2)
     with pytest.raises(TurnwiseError, match=r"env\.expert"):
-        places.demonstrations([Task("t")])
+        slots.demonstrations([Task("t")])
     with pytest.raises(TurnwiseError, match="training run"):
-        places.answers(["?"], 0)
+        slots.answers(["?"], 0)
 
 
 def test_an_expert_is_one_who_plans_or_one_who_advises() -> None:

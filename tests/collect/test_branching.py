@@ -22,7 +22,7 @@ from turnwise.engines.base import Sampling
 from turnwise.engines.native import NativeEngine
 from turnwise.envs.base import Observation
 from turnwise.envs.pool import Pool
-from turnwise.methods.planning import Places
+from turnwise.methods.planning import TaskSlots
 
 
 def told(trajectory: Trajectory) -> list[tuple[Any, ...]]:
@@ -31,7 +31,7 @@ def told(trajectory: Trajectory) -> list[tuple[Any, ...]]:
 
 def parents_of(collector: Collector, tasks: int = 4) -> tuple[list[Start], list[Trajectory]]:
     """Starts and their trajectories, the longest first."""
-    starts = Places(numbered(tasks), seed=1, group_size=1).starts(0, tasks)
+    starts = TaskSlots(numbered(tasks), seed=1, group_size=1).starts(0, tasks)
     pairs = sorted(zip(starts, collector.run(starts), strict=True), key=lambda pair: -len(pair[1].turns))
     return [start for start, _ in pairs], [trajectory for _, trajectory in pairs]
 
@@ -152,7 +152,7 @@ def test_the_native_engine_reuses_what_it_computed_of_the_shared_turns(monkeypat
     thinking = ModelPolicy(engine, Growing, read, Sampling(max_tokens=3))
     with Pool(partial(Corridor), 1) as pool:
         collector = Collector(pool, thinking, max_turns=4)
-        starts = Places(numbered(3), seed=1, group_size=1).starts(2, 1)
+        starts = TaskSlots(numbered(3), seed=1, group_size=1).starts(2, 1)
         [parent] = collector.run(starts)
         assert len(parent.turns) >= 3
         computed.clear()

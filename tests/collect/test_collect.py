@@ -23,12 +23,12 @@ from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.engines.base import Response
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.pool import Pool
-from turnwise.methods.planning import Dynamic, Places, gathered
+from turnwise.methods.planning import Dynamic, TaskSlots, gathered
 
 
 def test_every_attempt_is_played_to_its_end_in_the_order_asked_for_and_nothing_is_generated_in_vain() -> None:
     engine = WordEngine()
-    starts = Places(numbered(5), seed=1, group_size=3).starts(0, 4)
+    starts = TaskSlots(numbered(5), seed=1, group_size=3).starts(0, 4)
     found = play(engine, starts)
     assert [t.id for t in found] == [start.number for start in starts]
     assert all(t.stop is Stop.DONE and t.success and t.reward == 1.0 for t in found)
@@ -37,7 +37,7 @@ def test_every_attempt_is_played_to_its_end_in_the_order_asked_for_and_nothing_i
 
 
 def test_turns_carry_the_exact_tokens_and_what_was_seen() -> None:
-    [trajectory] = play(WordEngine(bias=100), Places(numbered(1), 0, 1).starts(0, 1))
+    [trajectory] = play(WordEngine(bias=100), TaskSlots(numbered(1), 0, 1).starts(0, 1))
     first, second = trajectory.turns[:2]
     assert first.observation == first.anchor == "You are at 0 of 2."
     assert (first.action, first.response_ids, first.logprobs) == ("right", (1, 3), (-0.5, -0.1))
@@ -48,14 +48,14 @@ def test_turns_carry_the_exact_tokens_and_what_was_seen() -> None:
 
 @pytest.mark.parametrize(("size", "workers"), [(1, 0), (3, 0), (12, 0), (5, 2)])
 def test_neither_slots_nor_workers_change_what_happens(size: int, workers: int) -> None:
-    starts = Places(numbered(7), seed=5, group_size=3).starts(0, 4)
+    starts = TaskSlots(numbered(7), seed=5, group_size=3).starts(0, 4)
     expected = play(WordEngine(), starts, size=12)
     found = play(WordEngine(), starts, size=size, workers=workers)
     assert [[turn.action for turn in t.turns] for t in found] == [[turn.action for turn in t.turns] for t in expected]
 
 
 def test_attempts_end_at_the_step_limit() -> None:
-    found = play(WordEngine(bias=0), Places(numbered(3), 0, 2).starts(0, 3), max_turns=2)
+    found = play(WordEngine(bias=0), TaskSlots(numbered(3), 0, 2).starts(0, 3), max_turns=2)
     assert {t.stop for t in found if not t.success} == {Stop.STEP_LIMIT}
     assert max(len(t.turns) for t in found) == 2
 
@@ -63,14 +63,14 @@ def test_attempts_end_at_the_step_limit() -> None:
 def test_attempts_with_unparsable_responses_go_on_to_the_step_limit() -> None:
     engine = WordEngine(bias=0)
     engine.poll = lambda: [Response(engine.waiting.pop().key, (2,), (0.0,))]  # type: ignore[method-assign]
-    found = play(engine, Places(numbered(2), 0, 1).starts(0, 2), max_turns=3)
+    found = play(engine, TaskSlots(numbered(2), 0, 1).starts(0, 2), max_turns=3)
     assert all(t.stop is Stop.STEP_LIMIT and [turn.valid for turn in t.turns] == [False] * 3 for t in found)
 
 
 def test_attempts_end_where_the_context_is_full_and_where_the_engine_fails() -> None:
-    full = play(WordEngine(bias=0), Places(numbered(2), 0, 1).starts(0, 2), limit=4)
+    full = play(WordEngine(bias=0), TaskSlots(numbered(2), 0, 1).starts(0, 2), limit=4)
     assert all(t.stop is Stop.CONTEXT_LIMIT and len(t.turns) == 2 for t in full)
-    failed = play(WordEngine(bias=0, fault_at=4), Places(numbered(2), 0, 1).starts(0, 2))
+    failed = play(WordEngine(bias=0, fault_at=4), TaskSlots(numbered(2), 0, 1).starts(0, 2))
     assert all(t.stop is Stop.ENGINE_FAULT and t.stop_detail == "out of ink" for t in failed)
 
 
@@ -78,7 +78,7 @@ def test_attempts_end_where_the_context_is_full_and_where_the_engine_fails() -> 
     ("trouble", "workers", "stop"), [("raise", 0, "fault"), ("raise", 2, "fault"), ("die", 2, "fault"), ("hang", 2, "timeout")]
 )
 def test_a_broken_environment_ends_its_own_attempt_alone(trouble: str, workers: int, stop: str) -> None:
-    starts = Places(numbered(6), seed=2, group_size=1).starts(0, 6)
+    starts = TaskSlots(numbered(6), seed=2, group_size=1).starts(0, 6)
     env = partial(Corridor, trouble)
     with Pool(env, 3, workers=workers, timeout=0.3 if trouble == "hang" else 30.0) as pool:
         found = Collector(pool, policy(WordEngine(bias=0)), max_turns=30).run(starts)
@@ -94,24 +94,24 @@ def test_a_broken_environment_ends_its_own_attempt_alone(trouble: str, workers: 
 
 def test_cancelling_ends_everything_between_turns() -> None:
     engine, turns = WordEngine(), []
-    starts = Places(numbered(5), seed=1, group_size=3).starts(0, 4)
+    starts = TaskSlots(numbered(5), seed=1, group_size=3).starts(0, 4)
     found = play(engine, starts, hooks=Hooks(cancelled=lambda: len(turns) > 5, on_turn=turns.append))
     assert len(found) < len(starts) and any(t.stop is Stop.CANCELLED for t in found)
 
 
 def test_a_group_shares_task_and_seed_and_its_members_differ_in_what_they_draw() -> None:
-    starts = Places(numbered(9), seed=3, group_size=4).starts(0, 9)
+    starts = TaskSlots(numbered(9), seed=3, group_size=4).starts(0, 9)
     for place in range(9):
         members = [start for start in starts if start.group == place]
         assert len({start.task.id for start in members}) == len({start.env_seed for start in members}) == 1
         assert len({start.policy_seed for start in members}) == 4
     assert len({start.task.id for start in starts}) == 9
-    own = Places(numbered(9), seed=3, group_size=4, own_seeds=True).starts(0, 1)
+    own = TaskSlots(numbered(9), seed=3, group_size=4, own_seeds=True).starts(0, 1)
     assert len({start.env_seed for start in own}) == 4
 
 
 def test_a_plan_is_the_same_wherever_it_is_entered() -> None:
-    plan = Places(numbered(9), seed=3, group_size=2)
+    plan = TaskSlots(numbered(9), seed=3, group_size=2)
     assert plan.starts(0, 20)[14:18] == plan.starts(7, 2)
 
 
@@ -184,19 +184,19 @@ def test_variants_of_one_scenario_count_together_in_an_evaluation() -> None:
 
 
 def test_dynamic_sampling_replaces_groups_without_signal() -> None:
-    plan = Places(numbered(50), 0, 2)
+    plan = TaskSlots(numbered(50), 0, 2)
     rewards = {0: [1.0, 1.0], 2: [0.0, 0.0], 3: [1.0, 1.0]}
     found = gathered(Dynamic(), plan, 3, attempts(rewards))
     assert sorted({t.group for t in found.trajectories}) == [1, 4, 5]
     assert plan.used == 6 and found.counts == {"dropped_groups": 3, "refills": 2}
-    again = Places(numbered(50), 0, 2)
+    again = TaskSlots(numbered(50), 0, 2)
     hopeless = gathered(Dynamic(refills=4), again, 3, attempts({place: [0.0, 0.0] for place in range(100)}))
     assert hopeless.trajectories == [] and again.used == 15 and hopeless.counts["refills"] == 4
 
 
 def test_reward_terms_are_added_and_logged_by_name() -> None:
     terms = [Term("brief", lambda turn, transition, trajectory: -len(turn.action), 0.1), Term("late", lambda a, b, t: len(t.turns))]
-    [trajectory] = play(WordEngine(bias=100), Places(numbered(1), 0, 1).starts(0, 1), rewards=Rewards(10.0, terms))
+    [trajectory] = play(WordEngine(bias=100), TaskSlots(numbered(1), 0, 1).starts(0, 1), rewards=Rewards(10.0, terms))
     assert [turn.info["rewards"] for turn in trajectory.turns] == [
         {"environment": 0.0, "brief": -0.5, "late": 0.0},
         {"environment": 10.0, "brief": -0.5, "late": 1.0},
@@ -209,13 +209,13 @@ def test_a_broken_reward_term_costs_one_attempt_and_is_named(bad: object) -> Non
     def term(turn: Any, transition: Any, trajectory: Trajectory) -> Any:
         return bad() if trajectory.task == "1" else 1.0  # type: ignore[operator]
 
-    found = play(WordEngine(bias=100), Places(numbered(3), 0, 1, shuffle=False).starts(0, 3), rewards=Rewards(1.0, [Term("bad", term)]))
+    found = play(WordEngine(bias=100), TaskSlots(numbered(3), 0, 1, shuffle=False).starts(0, 3), rewards=Rewards(1.0, [Term("bad", term)]))
     assert [trajectory.stop for trajectory in found] == [Stop.DONE, Stop.ENVIRONMENT_FAULT, Stop.DONE]
     assert found[1].stop_detail.startswith("reward term 'bad'") and "turn 0 of task 1" in found[1].stop_detail and not found[1].turns
 
 
 def test_what_was_collected_becomes_rollouts_and_numbers() -> None:
-    found = play(WordEngine(bias=30), Places(numbered(5), seed=1, group_size=3).starts(0, 4), max_turns=4)
+    found = play(WordEngine(bias=30), TaskSlots(numbered(5), seed=1, group_size=3).starts(0, 4), max_turns=4)
     r = Rollouts.from_trajectories(found)
     assert len(r) == sum(len(t.turns) for t in found) and r.tokens is not None and (r.tokens == 2).all()
     counts = summarise(found)
@@ -256,12 +256,12 @@ def test_dynamic_sampling_takes_returns_that_differ_by_rounding_for_equal() -> N
         parts = [[0.1, 0.1, 0.1], [0.3], [0.2, 0.1]] if starts[0].group == 0 else [[0.1], [0.3], [0.2]]
         return [Trajectory(start.group, start.number, turns=[Turn("a", r) for r in parts[start.number % 3]]) for start in starts]
 
-    found = gathered(Dynamic(), Places(numbered(50), 0, 3), 1, collect)
+    found = gathered(Dynamic(), TaskSlots(numbered(50), 0, 3), 1, collect)
     assert found.counts["dropped_groups"] == 1 and {trajectory.group for trajectory in found.trajectories} == {1}
 
 
 def test_the_model_is_asked_in_the_same_order_however_quick_the_workers_are() -> None:
-    starts = Places(numbered(8), seed=0, group_size=2).starts(0, 8)
+    starts = TaskSlots(numbered(8), seed=0, group_size=2).starts(0, 8)
     orders = []
     for late, workers in ((0, 2), (1, 2), (1, 3)):
         engine = WordEngine()
@@ -282,5 +282,5 @@ def test_environments_play_while_the_model_thinks() -> None:
     engine.poll = counted  # type: ignore[method-assign]
     with Pool(Corridor, 9, workers=2, timeout=5.0) as pool:
         collector = Collector(pool, policy(engine), max_turns=20)
-        collector.run(Places(numbered(9), seed=0, group_size=1).starts(0, 9))
+        collector.run(TaskSlots(numbered(9), seed=0, group_size=1).starts(0, 9))
     assert max(thinking) == 3, "a third of the attempts are with their environments while the model is asked"

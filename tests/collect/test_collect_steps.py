@@ -15,7 +15,7 @@ from turnwise.collect.collector import Collector
 from turnwise.data.rollouts import Trajectory
 from turnwise.engines.base import Engine, Request, Response
 from turnwise.envs.pool import EnvResult, Pool
-from turnwise.methods.planning import Places
+from turnwise.methods.planning import TaskSlots
 
 
 class StepEngine(Engine):
@@ -75,7 +75,7 @@ class Workers:
 
 def play(engine: StepEngine, ordered: bool) -> list[Trajectory]:
     collector = Collector(Workers(4), policy(engine), max_turns=6, ordered=ordered)  # type: ignore[arg-type]
-    return collector.run(Places(numbered(4), seed=2, group_size=2).starts(0, 2))
+    return collector.run(TaskSlots(numbered(4), seed=2, group_size=2).starts(0, 2))
 
 
 def told(found: list[Trajectory]) -> list[list[tuple[Any, ...]]]:
@@ -105,7 +105,7 @@ def test_in_order_the_model_takes_the_same_steps_with_the_same_rows_as_without_s
 
 @pytest.mark.parametrize("ordered", [True, False])
 def test_worker_processes_of_any_pace_bring_the_same_turns(ordered: bool) -> None:
-    starts = Places(numbered(6), seed=5, group_size=2).starts(0, 3)
+    starts = TaskSlots(numbered(6), seed=5, group_size=2).starts(0, 3)
     with Pool(Corridor, 6) as pool:
         expected = told(Collector(pool, policy(StepEngine()), max_turns=5).run(starts))
     with Pool(partial(Slow, 1, 0.01), 6, workers=2, timeout=20.0) as pool:

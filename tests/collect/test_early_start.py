@@ -23,7 +23,7 @@ from turnwise.engines.native import NativeEngine
 from turnwise.engines.native.engine import EARLY_FLIGHTS
 from turnwise.envs.base import Observation
 from turnwise.envs.pool import Pool
-from turnwise.methods.planning import Places
+from turnwise.methods.planning import TaskSlots
 
 Make = Callable[..., NativeEngine]
 
@@ -74,7 +74,7 @@ class Lockstep(Engine):
 
 def walk(engine: Any, attempts: int, slots: int) -> list[Any]:
     with Pool(Corridor, slots) as pool:
-        found = Collector(pool, word_policy(engine), max_turns=6).run(Places(numbered(1), 0, attempts).starts(0, 1))
+        found = Collector(pool, word_policy(engine), max_turns=6).run(TaskSlots(numbered(1), 0, attempts).starts(0, 1))
     return [[(turn.prompt_ids, turn.response_ids, turn.action, turn.reward) for turn in one.turns] for one in found]
 
 
@@ -101,7 +101,7 @@ def test_the_turns_are_the_same_for_any_size_of_the_pieces(early: int, slots: in
 def test_a_response_that_nobody_waits_for_any_more_is_not_given_to_the_slots_next_attempt() -> None:
     engine = Lockstep(early=1)
     policy = word_policy(engine)
-    [first, second, *_] = Places(numbered(1), 0, 4).starts(0, 1)
+    [first, second, *_] = TaskSlots(numbered(1), 0, 4).starts(0, 1)
     for slot in range(4):
         policy.begin(slot, first, Observation("here"))
         policy.ask(slot)
@@ -277,7 +277,7 @@ def test_rollouts_are_the_same_for_any_size_of_the_pieces(paged: Make, full: boo
             engine, lambda: Words(full), lambda ids, _: ("", Parsed("left" if ids[0] % 3 == 0 else "right")), Sampling(max_tokens=4)
         )
         with Pool(Corridor, 10) as pool:
-            found = Collector(pool, policy, max_turns=4).run(Places(numbered(5), 3, 4).starts(0, 3))
+            found = Collector(pool, policy, max_turns=4).run(TaskSlots(numbered(5), 3, 4).starts(0, 3))
         turns = [turn for one in found for turn in one.turns]
         exact = [(list(turn.prompt_ids), turn.response_ids, turn.action, turn.reward) for turn in turns]
         return exact, [p for turn in turns for p in turn.logprobs], seen.steps

@@ -23,14 +23,14 @@ from turnwise.engines.base import Sampling
 from turnwise.engines.native import NativeEngine
 from turnwise.envs.base import Observation
 from turnwise.envs.pool import Pool
-from turnwise.methods.planning import Gathered, Places
+from turnwise.methods.planning import Gathered, TaskSlots
 
 Rounds = Generator[Sequence[Start], list[Trajectory], Gathered]
 
 
 @dataclass
 class Place:
-    plan: Places
+    plan: TaskSlots
     used: int = 0
 
     def begin(self) -> None: ...
@@ -43,16 +43,16 @@ class Place:
 class Once:
     """Every group once."""
 
-    def gather(self, places: Place, groups: int) -> Rounds:
-        found = yield places.groups(groups)
+    def gather(self, slots: Place, groups: int) -> Rounds:
+        found = yield slots.groups(groups)
         return Gathered(found, {"rounds": 1.0})
 
 
 class Branching:
     """Every attempt once, then once more from the middle of each."""
 
-    def gather(self, places: Place, groups: int) -> Rounds:
-        starts = places.groups(groups)
+    def gather(self, slots: Place, groups: int) -> Rounds:
+        starts = slots.groups(groups)
         found = yield starts
         more = yield [
             Start(start.task, start.group, 1000 + start.number, 0, start.policy_seed + 1, Branch(t, len(t.turns) // 2))
@@ -71,9 +71,9 @@ class Setting:
 
     def __post_init__(self) -> None:
         self.engine.version = 4
-        places = Place(Places(numbered(6), seed=1, group_size=2))
+        slots = Place(TaskSlots(numbered(6), seed=1, group_size=2))
         self.said: list[str] = []
-        self.source = LocalSource(places, 3, self.collector, lambda: self.engine, say=self.said.append, cancelled=lambda: self.stopped)
+        self.source = LocalSource(slots, 3, self.collector, lambda: self.engine, say=self.said.append, cancelled=lambda: self.stopped)
 
     def collector(self) -> Collector:
         return Collector(self.pool, policy(self.engine), max_turns=9)
@@ -115,9 +115,9 @@ def test_a_plan_never_sees_attempts_that_a_fault_has_ended_and_the_source_counts
     seen: list[Trajectory] = []
 
     class Again:
-        def gather(self, places: Place, groups: int) -> Rounds:
-            seen.extend((yield places.groups(groups)))
-            seen.extend((yield places.groups(groups)))
+        def gather(self, slots: Place, groups: int) -> Rounds:
+            seen.extend((yield slots.groups(groups)))
+            seen.extend((yield slots.groups(groups)))
             return Gathered(seen, {"faults": -1.0})
 
     with Pool(partial(Corridor, "raise"), 4) as pool:
@@ -144,8 +144,8 @@ def test_a_cancelled_batch_is_not_complete_and_ends_the_source() -> None:
 
 def test_stored_trajectories_need_ids_of_their_own() -> None:
     class Twice:
-        def gather(self, places: Place, groups: int) -> Rounds:
-            found = yield places.groups(groups)
+        def gather(self, slots: Place, groups: int) -> Rounds:
+            found = yield slots.groups(groups)
             return Gathered([*found, found[0]])
 
     with Pool(Corridor, 4) as pool:
@@ -162,7 +162,7 @@ def read(ids: Sequence[int], observation: Observation) -> tuple[str, Parsed]:
 
 def test_a_batch_is_the_one_that_is_collected_without_a_source_and_carries_the_published_version() -> None:
     """Token by token and log-prob by log-prob: the same forwards over the same rows."""
-    plan = Places(numbered(6), seed=3, group_size=2)
+    plan = TaskSlots(numbered(6), seed=3, group_size=2)
     found = []
     for through_source in (True, False):
         engine = NativeEngine(make(num_hidden_layers=1), max_batch=4, max_length=250)

@@ -20,7 +20,7 @@ from turnwise.data.batch import Batch
 from turnwise.data.tasks import TaskSet
 from turnwise.methods.arpo import aepo_initial, segment_entropy
 from turnwise.methods.cppo import largest
-from turnwise.methods.planning import Gathered, Places, Plan
+from turnwise.methods.planning import Gathered, Plan, TaskSlots
 from turnwise.methods.slea import Lesson, Library, similar
 from turnwise.methods.starpo_s import select
 
@@ -28,7 +28,7 @@ from turnwise.methods.starpo_s import select
 def streamed(plan: Plan, groups: int, returns: list[list[float]], size: int) -> Gathered:
     """What a plan brings home if the groups of the run, in order, have these returns."""
     return gathers(
-        plan, Places(numbered(64), 0, size), groups, lambda start: attempt(start, returns[int(start.group)][start.number % size])
+        plan, TaskSlots(numbered(64), 0, size), groups, lambda start: attempt(start, returns[int(start.group)][start.number % size])
     )[0]
 
 
@@ -72,8 +72,8 @@ def grown(plan: Any, case: dict[str, Any]) -> list[list[int]]:
 
     plan.entropy = lambda turn, vocabulary: turn.notes["entropy"]
     tree = plan._tree
-    plan._tree = lambda starts, places: replace(tree(starts, places), chance=SimpleNamespace(random=lambda: next(draws)))
-    found, _ = gathers(plan, Places(numbered(2), 0, case["number"]), 1, play)
+    plan._tree = lambda starts, slots: replace(tree(starts, slots), chance=SimpleNamespace(random=lambda: next(draws)))
+    found, _ = gathers(plan, TaskSlots(numbered(2), 0, case["number"]), 1, play)
     return [[-1 if one.parent is None else order[one.parent], one.branch_t] for one in found.trajectories]
 
 
@@ -134,7 +134,7 @@ def test_the_attempts_that_the_authors_learn_from_are_kept(case: dict[str, Any])
     batch = Batch.of([Trajectory(0, k, turns=[Turn("s", response_ids=[1])]) for k in range(len(advantages))])
     kept = np.flatnonzero(largest(batch.with_columns({"turn.advantage": advantages}).rollouts, prune, "batch")).tolist()
     assert kept == case["verl"] or (not case["verl"] and len(kept) == 1)  # ours always has one
-    starts = next(make("cppo", prune=prune).gather(Places(numbered(64), 0, 2), case["prompts"]))
+    starts = next(make("cppo", prune=prune).gather(TaskSlots(numbered(64), 0, 2), case["prompts"]))
     assert len({start.group for start in starts}) == case["drawn"]
 
 
@@ -156,7 +156,7 @@ def test_stored_successes_are_replayed_where_the_authors_do(case: dict[str, Any]
     )
     plan = make("replay_success", size=case["size"])
     for number, batch in enumerate(case["batches"]):
-        places = Places(TaskSet([Task(str(task)) for task in batch["tasks"]]), 0, 4, shuffle=False)
+        slots = TaskSlots(TaskSet([Task(str(task)) for task in batch["tasks"]]), 0, 4, shuffle=False)
 
         def play(start: Start, number: int = number, batch: dict[str, Any] = batch) -> Trajectory:
             group, place = divmod(start.number, 4)
@@ -164,7 +164,7 @@ def test_stored_successes_are_replayed_where_the_authors_do(case: dict[str, Any]
             one.turns[0].response_ids = [100 * number + 10 * group + place]  # who made it
             return one
 
-        found, _ = gathers(plan, places, 2, play)
+        found, _ = gathers(plan, slots, 2, play)
         names = [one.turns[0].response_ids[0] for one in found.trajectories]
         assert [names[:4], names[4:]] == batch["learned"]
 
@@ -182,8 +182,8 @@ def test_a_buffer_forgets_its_oldest_first_as_the_authors_does(case: dict[str, A
 
 @pytest.mark.parametrize("case", golden("scaling_inter"))
 def test_the_turn_limit_of_every_batch_is_the_authors(case: dict[str, Any]) -> None:
-    plan, places = make("scaling_inter", rounds=case["rounds"], every=case["every"]), Places(numbered(2), 0, 1)
-    found = [gathers(plan, places, 1, attempt)[1][0][0].max_turns for _ in case["turns"]]
+    plan, slots = make("scaling_inter", rounds=case["rounds"], every=case["every"]), TaskSlots(numbered(2), 0, 1)
+    found = [gathers(plan, slots, 1, attempt)[1][0][0].max_turns for _ in case["turns"]]
     assert found == case["turns"]
 
 
@@ -192,7 +192,7 @@ def test_horizons_grow_in_the_same_batch_as_the_authors(case: dict[str, Any]) ->
     starts, expert = [], expert_of(["x"] * case["actions"])
     for plan in (make("tcod_f2b", every=case["every"], limit=case["limit"]), make("tcod_b2f", every=case["every"])):
         plan.load_state({"step": case["batch"] - 1})  # the authors' first batch is 1
-        starts.append(gathers(plan, Places(numbered(2), 0, 1, expert=expert), 1, attempt)[1][0][0])
+        starts.append(gathers(plan, TaskSlots(numbered(2), 0, 1, expert=expert), 1, attempt)[1][0][0])
     assert starts[0].max_turns == case["turn_limit"]
     given = starts[1].branch.t if starts[1].branch is not None else 0
     assert given == case["expert_turns"]
@@ -200,13 +200,13 @@ def test_horizons_grow_in_the_same_batch_as_the_authors(case: dict[str, Any]) ->
 
 @pytest.mark.parametrize("case", golden("vineppo"))
 def test_the_states_that_the_authors_value_get_fresh_attempts(case: dict[str, Any]) -> None:
-    plan, places = make("vineppo", branches=1, last=case["last"]), Places(numbered(2), 0, 1)
+    plan, slots = make("vineppo", branches=1, last=case["last"]), TaskSlots(numbered(2), 0, 1)
 
     def play(start: Start) -> Trajectory:
         taken = [] if start.branch is None else list(start.branch.trajectory.turns[: start.branch.t])
         return Trajectory(start.group, start.number, start.task.id, [*taken, *(Turn(f"{t}") for t in range(len(taken), case["steps"]))])
 
-    _, rounds = gathers(plan, places, 1, play)
+    _, rounds = gathers(plan, slots, 1, play)
     assert [start.branch.t for starts in rounds[1:] for start in starts if start.branch is not None] == case["valued"]
 
 
@@ -217,8 +217,8 @@ def test_the_search_shows_the_numbers_of_actions_that_the_authors_show(case: dic
     def play(start: Start) -> Trajectory:
         return attempt(start, float(start.forget and works[str(start.hint).count(". x")]))
 
-    places = Places(numbered(2), 0, 2, expert=expert_of(["x"] * case["actions"]))
-    _, rounds = gathers(make("actguide", searches=case["searches"], probes=1), places, 1, play)
+    slots = TaskSlots(numbered(2), 0, 2, expert=expert_of(["x"] * case["actions"]))
+    _, rounds = gathers(make("actguide", searches=case["searches"], probes=1), slots, 1, play)
     if case["actions"]:  # without reference actions the group stays as it is
         assert [str(starts[0].hint).count(". x") for starts in rounds[1:]] == [*case["probed"], case["shown"]]
 
@@ -236,8 +236,8 @@ def test_wrong_actions_are_replaced_as_often_as_by_the_authors(case: dict[str, A
         new = [Turn(f"{t}", action=f"do {t if matches[t] else 'else'}") for t in range(len(before), len(matches))]
         return Trajectory(start.group, start.number, start.task.id, before + new)
 
-    places = Places(numbered(1), 0, 1, expert=lambda tasks: [Trajectory(0, "expert", task.id, expert, success=True) for task in tasks])
-    [one] = gathers(make("ui_s1", patches=case["patches"]), places, 1, play)[0].trajectories
+    slots = TaskSlots(numbered(1), 0, 1, expert=lambda tasks: [Trajectory(0, "expert", task.id, expert, success=True) for task in tasks])
+    [one] = gathers(make("ui_s1", patches=case["patches"]), slots, 1, play)[0].trajectories
     assert [turn.notes["patched"] > 0 for turn in one.turns] == patched
     assert [turn.notes["match"] > 0 for turn in one.turns] == matches[: len(patched)]
     assert all((turn.action == f"do {t}") == matches[t] for t, turn in enumerate(one.turns))  # the policy's own

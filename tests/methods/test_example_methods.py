@@ -24,7 +24,7 @@ from turnwise.data.batch import Batch
 from turnwise.data.tasks import TaskSet
 from turnwise.envs.cards.numberline import NumberLineEnv
 from turnwise.learn import Learner, LearnerSettings, checkpoint, pack
-from turnwise.methods.planning import Places
+from turnwise.methods.planning import TaskSlots
 from turnwise.recipe.schema import Config
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
@@ -167,14 +167,14 @@ def test_a_curriculum_goes_on_after_a_kill_as_if_nothing_had_happened(tmp_path: 
 
 def test_a_curriculum_draws_by_its_state() -> None:
     made = load_file(METHODS / "curriculum.py").Curriculum
-    places = Places(tw.tasks("numberline", highest=5), 0, 2)
-    distance = {task.id: str(abs(task.data["target"] - task.data["start"])) for task in places.tasks}
+    slots = TaskSlots(tw.tasks("numberline", highest=5), 0, 2)
+    distance = {task.id: str(abs(task.data["target"] - task.data["start"])) for task in slots.tasks}
 
     def drawn(success: dict[str, float]) -> set[str]:
         plan = made(floor=0.0)
         plan.load_state({"success": success})
         assert plan.state() == {"success": success}
-        starts = next(plan.gather(places, 20))
+        starts = next(plan.gather(slots, 20))
         return {distance[start.task.id] for start in starts}
 
     solved = dict.fromkeys(distance.values(), 1.0)
@@ -303,16 +303,16 @@ def test_a_run_is_refused_where_the_loss_of_a_model_lacks_a_column(tmp_path: Pat
 def test_only_a_group_that_failed_as_a_whole_gets_a_past_success_and_a_restored_plan_goes_on_alike() -> None:
     PastSuccesses = load_file(METHODS / "past_successes.py").PastSuccesses
 
-    def batch(plan: Any, places: Places, *outcomes: tuple[bool, ...]) -> Any:
+    def batch(plan: Any, slots: TaskSlots, *outcomes: tuple[bool, ...]) -> Any:
         won = iter(float(one) for group in outcomes for one in group)
-        return gathers(plan, places, len(outcomes), lambda start: attempt(start, next(won)))[0]
+        return gathers(plan, slots, len(outcomes), lambda start: attempt(start, next(won)))[0]
 
-    plan, places = PastSuccesses(per_task=1), Places(TaskSet([Task("only")]), 0, 2)
-    nothing = batch(plan, places, (False, False), (True, False), (False, True))
+    plan, slots = PastSuccesses(per_task=1), TaskSlots(TaskSet([Task("only")]), 0, 2)
+    nothing = batch(plan, slots, (False, False), (True, False), (False, True))
     assert nothing.counts == {"replaced": 0.0, "buffer": 1.0}  # successes of the same batch do not serve it
     restored = PastSuccesses(per_task=1)
     restored.load_state(plan.state())
-    for own, used in ((plan, places), (restored, Places(places.tasks, 0, 2, used=places.used))):
+    for own, used in ((plan, slots), (restored, TaskSlots(slots.tasks, 0, 2, used=slots.used))):
         found = batch(own, used, (False, False), (False, True), (False, False))
         assert [t.id for t in found.trajectories] == [6, -1, 8, 9, 10, -2]
         assert [t.group for t in found.trajectories] == [3, 3, 4, 4, 5, 5] and found.counts["replaced"] == 2

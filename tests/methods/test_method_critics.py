@@ -19,7 +19,7 @@ from turnwise.data.batch import Batch
 from turnwise.learn.auxiliary.model import heads_of
 from turnwise.methods.archer import archer_values
 from turnwise.methods.kinds_of_models import Heads
-from turnwise.methods.planning import Places, gathered
+from turnwise.methods.planning import TaskSlots, gathered
 from turnwise.methods.step_hrl import HEADS, ROLES, SubtasksEnv, step_roles, step_values
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
@@ -119,13 +119,13 @@ def in_roles(planned: Start) -> tw.Trajectory:
 def test_earlier_attempts_come_back_and_the_buffer_is_kept(name: str) -> None:
     """For ArCHer's critics alone; STEP-HRL's policy learns from them too, and later from them alone."""
     options = {"size": 3, "replays": 2, "warmup": 1} | ({"collects": 2} if name == "step_hrl" else {})
-    plan, places = make(name, **options), Places(numbered(9), 0, 2)
-    first, _ = gathers(plan, places, 1, in_roles)
+    plan, slots = make(name, **options), TaskSlots(numbered(9), 0, 2)
+    first, _ = gathers(plan, slots, 1, in_roles)
     assert all(turn.notes == {"replayed": 0.0, "critic_only": 1.0} for one in first.trajectories for turn in one.turns)  # warm-up
-    again, same = make(name, **options), Places(places.tasks, 0, 2, used=places.used)
+    again, same = make(name, **options), TaskSlots(slots.tasks, 0, 2, used=slots.used)
     again.load_state(plan.state())
     seen = []
-    for own, used in ((plan, places), (again, same)):
+    for own, used in ((plan, slots), (again, same)):
         second, _ = gathers(own, used, 2, in_roles)
         notes = [one.turns[0].notes for one in second.trajectories]
         assert notes == [{"replayed": 0.0, "critic_only": 0.0}] * 4 + [{"replayed": 1.0, "critic_only": float(name == "archer")}] * 2

@@ -18,7 +18,7 @@ import turnwise as tw
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.methods.arpo import Aepo, Arpo, Surprise, aepo_initial, aepo_loss, segment_entropy
-from turnwise.methods.planning import Places
+from turnwise.methods.planning import TaskSlots
 from turnwise.objectives.tokens import Tokens
 from turnwise.runs.reading import stored_batch
 
@@ -118,22 +118,22 @@ def played(start: Start) -> tw.Trajectory:
 
 @pytest.mark.parametrize(("probability", "branches"), [(1.0, True), (0.0, False)])
 def test_missing_attempts_are_branches_or_start_afresh(probability: float, branches: bool) -> None:
-    found, asked = gathers(Arpo(weight=0.0, probability=probability, initial=2), Places(TASKS, 1, 6), 4, played)
+    found, asked = gathers(Arpo(weight=0.0, probability=probability, initial=2), TaskSlots(TASKS, 1, 6), 4, played)
     assert list(Counter(t.group for t in found.trajectories).values()) == [6] * 4 and len(asked[0]) == 8
     assert any(t.parent is not None for t in found.trajectories) is branches
     assert found.counts["fresh"] == sum(t.parent is None for t in found.trajectories) - 8 > (-1 if branches else 15)
 
 
 def test_a_pilot_divides_the_budget_and_is_not_learned_from() -> None:
-    places = Places(TASKS, 5, 8, vocabulary=48)
-    found, asked = gathers(Aepo(beta=5.0), places, 3, played)
+    slots = TaskSlots(TASKS, 5, 8, vocabulary=48)
+    found, asked = gathers(Aepo(beta=5.0), slots, 3, played)
     assert len(asked[0]) == 3 and {start.group for start in asked[0]} == {t.group for t in found.trajectories}
     pilots = [played(start) for start in asked[0]]
     wanted = [aepo_initial(8, [Aepo().entropy(turn, 48) for turn in pilot.turns], 5.0) for pilot in pilots]
     assert [sum(start.group == pilot.group for start in asked[1]) for pilot in pilots] == wanted
     assert found.counts["pilots"] == 3 and found.counts["initial"] == pytest.approx(np.mean(wanted))
     assert len(found.trajectories) == 24
-    _, without = gathers(Aepo(pilot=False, initial=3), Places(TASKS, 5, 8), 3, played)
+    _, without = gathers(Aepo(pilot=False, initial=3), TaskSlots(TASKS, 5, 8), 3, played)
     assert len(without[0]) == 9
 
 
@@ -141,7 +141,7 @@ def test_many_branches_in_a_row_pause() -> None:
     again = {}
     for penalty in (0.0, 1.0):
         plan = Aepo(pilot=False, initial=2, weight=0.0, probability=0.0001, penalty=penalty)
-        _, asked = gathers(plan, Places(TASKS, 2, 12), 6, played)
+        _, asked = gathers(plan, TaskSlots(TASKS, 2, 12), 6, played)
         branching = [{start.group for start in starts if start.branch is not None} for starts in asked]
         again[penalty] = [before & after for before, after in pairwise(branching)]
     assert any(again[0.0]) and not any(again[1.0])  # no group branches in two rounds in a row

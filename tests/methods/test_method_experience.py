@@ -16,7 +16,7 @@ from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Stop
 from turnwise.envs.household.tracking import state_block as household
 from turnwise.methods.constant_context import actions
-from turnwise.methods.planning import Places
+from turnwise.methods.planning import TaskSlots
 from turnwise.methods.slea import Lesson, Library, lessons, shown
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
@@ -53,8 +53,8 @@ def test_the_smallest_helpful_number_of_actions_is_found_and_shown_to_a_whole_gr
         lines = str(start.hint).count(". do ")
         return attempt(start, float(start.group == 1 or (start.forget and lines >= needed)))
 
-    places = Places(numbered(5), 0, 3, expert=expert)
-    found, rounds = gathers(make("actguide", probes=2), places, 2, play)
+    slots = TaskSlots(numbered(5), 0, 3, expert=expert)
+    found, rounds = gathers(make("actguide", probes=2), slots, 2, play)
     last = rounds[-1]
     assert {str(start.hint).count(". do ") for start in last} == {min(needed, 6)} and len(last) == 3
     assert all(start.group == 0 and start.forget for more in rounds[1:] for start in more)
@@ -64,10 +64,10 @@ def test_the_smallest_helpful_number_of_actions_is_found_and_shown_to_a_whole_gr
 
 
 def test_unguided_attempts_and_probes_stay_in_the_group_on_request_and_nobody_is_asked_without_need() -> None:
-    places = Places(numbered(5), 0, 2, expert=expert)
-    kept, rounds = gathers(make("actguide", keep=True, searches=1, probes=1), places, 1, attempt)
+    slots = TaskSlots(numbered(5), 0, 2, expert=expert)
+    kept, rounds = gathers(make("actguide", keep=True, searches=1, probes=1), slots, 1, attempt)
     assert len(kept.trajectories) == 2 + 1 + 2 and len(rounds) == 3
-    solved, rounds = gathers(make("actguide"), Places(numbered(5), 0, 2), 1, lambda start: attempt(start, 1.0))
+    solved, rounds = gathers(make("actguide"), TaskSlots(numbered(5), 0, 2), 1, lambda start: attempt(start, 1.0))
     assert len(rounds) == 1 and len(solved.trajectories) == 2
 
 
@@ -104,7 +104,7 @@ def test_lessons_are_found_through_similar_observations_first_and_the_least_used
 
 
 def test_lessons_by_rule_come_from_the_way_of_a_success_and_the_end_of_a_failure() -> None:
-    start = Places(numbered(2), 0, 1).starts(0, 1)[0]
+    start = TaskSlots(numbered(2), 0, 1).starts(0, 1)[0]
     good = lessons(attempt(start, 1.0, ["a", "b"]))
     assert [lesson.level for lesson in good] == ["method", "example", "example"] and good[0].text == "go a -> b"
     assert good[2].observation == "here 1" and good[2].score == 0.8
@@ -128,7 +128,7 @@ def test_a_run_shows_lessons_once_it_has_some_also_after_a_stop(tmp_path: Path) 
 def test_your_own_extraction_is_used(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def mine(trajectory):\n    return [('principle', 'be kind', 1.0)]\n")
     plan = make("slea", extract=f"{tmp_path}/mine.py:mine")
-    gathers(plan, Places(numbered(3), 0, 2), 1, attempt)
+    gathers(plan, TaskSlots(numbered(3), 0, 2), 1, attempt)
     assert [(entry.level, entry.text) for entry in plan.library.entries] == [("principle", "be kind")]
 
 
@@ -182,20 +182,20 @@ def test_instructions_are_drawn_by_their_mean_and_the_worst_gives_way_to_one_tha
     def play(start: Start) -> Trajectory:
         return attempt(start, worth[str(start.hint)])
 
-    places = Places(numbered(5), 0, 4, ask=answer)
+    slots = TaskSlots(numbered(5), 0, 4, ask=answer)
     plan = make("inspo", instructions=["good", "bad"], every=6, least=4, temperature=0.5)
-    drawn = [str(rounds[0][0].hint) for rounds in (gathers(plan, places, 1, play)[1] for _ in range(5))]
+    drawn = [str(rounds[0][0].hint) for rounds in (gathers(plan, slots, 1, play)[1] for _ in range(5))]
     assert set(drawn) == {"good", "bad"}
     assert {one.text: one.mean for one in plan.population} == {"good": 1.0, "bad": 0.0}
-    found, rounds = gathers(plan, places, 1, play)
+    found, rounds = gathers(plan, slots, 1, play)
     assert [str(start.hint) for start in rounds[1]] == ["new"] * 4 + ["bad"] * 4 and "bad" in asked[0]
     assert [one.text for one in plan.population] == ["good", "new"] and found.counts["renewed"] == 1
     assert len(found.trajectories) == 4  # what verified it is not learned from
     assert plan.evaluated(rounds[0][0]).hint == "good"
     restored = make("inspo", instructions=["good", "bad"], every=6, least=4, temperature=0.5)
     restored.load_state(plan.state())
-    again = Places(numbered(5), 0, 4, used=places.used, ask=answer)
-    one, two = (gathers(own, used, 3, play)[1] for own, used in ((plan, places), (restored, again)))
+    again = TaskSlots(numbered(5), 0, 4, used=slots.used, ask=answer)
+    one, two = (gathers(own, used, 3, play)[1] for own, used in ((plan, slots), (restored, again)))
     assert one == two and restored.state() == plan.state()
 
 
@@ -203,10 +203,10 @@ def test_an_instruction_that_does_worse_or_is_known_does_not_enter(tmp_path: Pat
     (tmp_path / "mine.py").write_text("def mine(instruction, attempts) -> str:\n    return attempts[0]['actions'][0]\n")
     worth = {"": 0.5, "a": 0.0}
     plan = make("inspo", instructions=[""], every=1, least=1, reflect=f"{tmp_path}/mine.py:mine")
-    found, rounds = gathers(plan, Places(numbered(3), 0, 2), 1, lambda start: attempt(start, worth[str(start.hint)]))
+    found, rounds = gathers(plan, TaskSlots(numbered(3), 0, 2), 1, lambda start: attempt(start, worth[str(start.hint)]))
     assert len(rounds) == 2 and found.counts["renewed"] == 0 and [one.text for one in plan.population] == [""]
     known = make("inspo", instructions=["", "a"], every=1, least=1, reflect=f"{tmp_path}/mine.py:mine")
-    assert len(gathers(known, Places(numbered(3), 0, 2), 1, lambda start: attempt(start, 0.0))[1]) == 1
+    assert len(gathers(known, TaskSlots(numbered(3), 0, 2), 1, lambda start: attempt(start, 0.0))[1]) == 1
 
 
 def test_a_run_attempts_each_group_with_one_instruction_also_after_a_stop(tmp_path: Path) -> None:

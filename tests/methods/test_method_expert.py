@@ -18,7 +18,7 @@ from slow_objectives import random_tokens
 import turnwise as tw
 from turnwise import Turn
 from turnwise.data.attempts import Start
-from turnwise.methods.planning import Places
+from turnwise.methods.planning import TaskSlots
 from turnwise.methods.ui_s1 import score
 from turnwise.objectives import Tokens, algorithms, corrections
 from turnwise.runs.folder import Run
@@ -78,20 +78,20 @@ def given(starts: list[Start]) -> list[int]:
 
 
 def test_the_start_moves_back_as_the_policy_succeeds_and_that_is_kept() -> None:
-    places, plan = Places(numbered(1), 0, 2, expert=expert_of("++++")), make("ipa_rollback", success=0.5)
+    slots, plan = TaskSlots(numbered(1), 0, 2, expert=expert_of("++++")), make("ipa_rollback", success=0.5)
     seen = []
     for reward in (0.0, 1.0, 1.0, 0.0, 1.0, 1.0):
         if len(seen) == 3:  # killed and resumed
             state, plan = plan.state(), make("ipa_rollback", success=0.5)
             plan.load_state(state)
-        seen.append(given(gathers(plan, places, 1, lambda start, won=reward: attempt(start, won))[1][0]))  # type: ignore[misc]
+        seen.append(given(gathers(plan, slots, 1, lambda start, won=reward: attempt(start, won))[1][0]))  # type: ignore[misc]
     assert seen == [[t, t] for t in (3, 3, 2, 1, 1, 0)]
 
 
 def test_parallel_starts_are_spread_over_the_experts_turns_and_a_failed_expert_is_not_followed() -> None:
     for expert, expected in ((expert_of("++++"), [0, 1, 2, 3]), (failed_expert, [0, 0, 0, 0])):
-        places = Places(numbered(1), 0, 4, expert=expert)
-        assert given(gathers(make("ipa_rollback", order="parallel"), places, 1, attempt)[1][0]) == expected
+        slots = TaskSlots(numbered(1), 0, 4, expert=expert)
+        assert given(gathers(make("ipa_rollback", order="parallel"), slots, 1, attempt)[1][0]) == expected
 
 
 @pytest.mark.parametrize("imitation", [0.0, 0.5])
@@ -142,9 +142,9 @@ def test_a_turn_is_scored_by_format_kind_and_exact_action() -> None:
 
 
 def test_tasks_without_an_expert_and_lost_attempts_are_left_out() -> None:
-    none, _ = gathers(make("ui_s1"), Places(numbered(2), 0, 2, expert=failed_expert), 1, attempt)
+    none, _ = gathers(make("ui_s1"), TaskSlots(numbered(2), 0, 2, expert=failed_expert), 1, attempt)
     assert none.trajectories == [] and none.counts["without_expert"] == 2
-    rounds: Any = make("ui_s1").gather(Places(numbered(2), 0, 2, expert=expert_of("+++++")), 1)
+    rounds: Any = make("ui_s1").gather(TaskSlots(numbered(2), 0, 2, expert=expert_of("+++++")), 1)
     next(rounds)
     with pytest.raises(StopIteration) as end:
         rounds.send([])

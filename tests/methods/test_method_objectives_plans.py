@@ -20,7 +20,7 @@ from turnwise.data.batch import Batch
 from turnwise.data.tasks import TaskSet
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings
 from turnwise.methods.cppo import largest
-from turnwise.methods.planning import Gathered, Places, Plan
+from turnwise.methods.planning import Gathered, Plan, TaskSlots
 from turnwise.methods.registry import plans
 from turnwise.methods.starpo_s import Filtered, score, select
 from turnwise.recipe.schema import Config
@@ -54,13 +54,13 @@ def drawn(seed: int) -> list[list[float]]:
 def brought(plan: Plan, *rounds: tuple[list[float], ...]) -> Gathered:
     """What a plan returns when the attempts of its rounds have these returns, group by group."""
     returns, size = [values for groups in rounds for values in groups], len(rounds[0][0])
-    places = Places(TaskSet([Task("only")]), 0, size)
+    slots = TaskSlots(TaskSet([Task("only")]), 0, size)
 
     def play(start: Start) -> Trajectory:
         value = returns[int(start.group)][start.number % size]
         return replace(attempt(start, value), success=value > 0.7)
 
-    found, asked = gathers(plan, places, len(rounds[0]), play)
+    found, asked = gathers(plan, slots, len(rounds[0]), play)
     assert len(asked) == len(rounds)
     return found
 

@@ -16,7 +16,7 @@ from references import seeupo
 import turnwise as tw
 from turnwise import Trajectory, Turn, TurnwiseError
 from turnwise.data.batch import Batch
-from turnwise.methods.planning import Places
+from turnwise.methods.planning import TaskSlots
 from turnwise.methods.registry import schedules
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
@@ -76,9 +76,9 @@ def test_a_seeupo_run_makes_one_step_per_turn_number_and_each_starts_at_a_ratio_
 
 
 def test_attempts_of_a_run_get_longer_also_after_a_stop_and_are_otherwise_those_of_a_plain_run(tmp_path: Path) -> None:
-    places = Places(numbered(5), 0, 2)
-    plain = places.starts(0, 1)
-    _, [starts] = gathers(make("scaling_inter", rounds=[4]), places, 1, attempt)
+    slots = TaskSlots(numbered(5), 0, 2)
+    plain = slots.starts(0, 1)
+    _, [starts] = gathers(make("scaling_inter", rounds=[4]), slots, 1, attempt)
     assert starts == [replace(start, max_turns=4) for start in plain]
     with pytest.raises(TurnwiseError, match=r"\[5, 8, 10\]"):
         make("scaling_inter", rounds=[0])
@@ -96,12 +96,12 @@ TEACHER = {"models.teacher": {"tiny": {"layers": 1, "hidden": 32, "heads": 2}}}
 
 
 def test_the_expert_gives_up_one_turn_after_another_and_is_not_followed_where_it_fails() -> None:
-    places, back = Places(numbered(5), 0, 2, expert=expert_of("++++")), make("tcod_b2f", every=1)
-    rounds = [gathers(back, places, 1, attempt)[1][0] for _ in range(5)]
+    slots, back = TaskSlots(numbered(5), 0, 2, expert=expert_of("++++")), make("tcod_b2f", every=1)
+    rounds = [gathers(back, slots, 1, attempt)[1][0] for _ in range(5)]
     given = [[start.branch.t if start.branch is not None else 0 for start in starts] for starts in rounds]
     assert given == [[c, c] for c in (2, 1, 0, 0, 0)]
     assert all(len({start.group for start in starts}) == 1 for starts in rounds)
-    _, [starts] = gathers(make("tcod_b2f"), Places(numbered(5), 0, 2, expert=failed_expert), 1, attempt)
+    _, [starts] = gathers(make("tcod_b2f"), TaskSlots(numbered(5), 0, 2, expert=failed_expert), 1, attempt)
     assert len(starts) == 2 and all(start.branch is None for start in starts)
 
 

@@ -18,7 +18,7 @@ from turnwise import Trajectory, Turn, TurnwiseError
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.methods.himac import SHOW_ONE, OneByOne, parts_of
-from turnwise.methods.planning import Places
+from turnwise.methods.planning import TaskSlots
 from turnwise.methods.strata import farthest, grams
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
@@ -99,12 +99,12 @@ def test_the_texts_that_differ_most_are_chosen() -> None:
 
 def test_attempts_are_shared_out_among_different_strategies_and_both_are_learned_from() -> None:
     asked: list[str] = []
-    places = Places(numbered(5), 0, 4, **talking(asked))
+    slots = TaskSlots(numbered(5), 0, 4, **talking(asked))
 
     def play(start: Start) -> Trajectory:
         return attempt(start, float("left" in str(start.hint)), actions=("a", "b"))
 
-    found, [starts] = gathers(make("strata", strategies=2, factor=2, judge="none"), places, 2, play)
+    found, [starts] = gathers(make("strata", strategies=2, factor=2, judge="none"), slots, 2, play)
     assert len(asked) == 8 and all("strategy" in text and "task" in text for text in asked) and asked[0] != asked[4]
     hints = [str(start.hint).removeprefix("Your strategy for this task: ") for start in starts]
     assert hints == ["go left and stay there", "wait"] * 4  # of four candidates, the first and the one least like it
@@ -126,9 +126,9 @@ def test_turns_are_flagged_by_the_answer_of_the_policy_or_by_a_function_of_the_u
             assert all("1. a" in text and "2. b" in text and "Strategy: " in text for text in texts)
             return ["steps 2 and 7", "none"] * (len(texts) // 2)
 
-        places = Places(numbered(5), 0, 2, ask=ask, **talking([]))
+        slots = TaskSlots(numbered(5), 0, 2, ask=ask, **talking([]))
         play: Callable[[Start], Trajectory] = lambda start: attempt(start, 0.0, actions=("a", "b"))  # noqa: E731
-        found, _ = gathers(make("strata", strategies=1, factor=1, **options), places, 1, play)
+        found, _ = gathers(make("strata", strategies=1, factor=1, **options), slots, 1, play)
         return [turn.notes["flagged"] for t in found.trajectories for turn in t.turns]
 
     assert flags() == [0, 1, 0, 0, 0]
@@ -141,12 +141,12 @@ def test_a_strategy_without_tokens_is_not_learned_from_and_an_embedding_is_check
     def silent(texts: Sequence[str], seed: int) -> list[Turn]:
         return [Turn(text) for text in texts]
 
-    places = Places(numbered(5), 0, 2, **(talking([]) | {"say": silent}))
-    found, [starts] = gathers(make("strata", strategies=2, factor=1, judge="none"), places, 1, attempt)
+    slots = TaskSlots(numbered(5), 0, 2, **(talking([]) | {"say": silent}))
+    found, [starts] = gathers(make("strata", strategies=2, factor=1, judge="none"), slots, 1, attempt)
     assert len(found.trajectories) == 2 and all(start.hint == "" for start in starts)
     (tmp_path / "mine.py").write_text("def flat(texts):\n    return [len(text) for text in texts]\n")
     with pytest.raises(TurnwiseError, match="one vector of numbers per text"):
-        gathers(make("strata", embed=f"{tmp_path / 'mine.py'}:flat"), places, 1, attempt)
+        gathers(make("strata", embed=f"{tmp_path / 'mine.py'}:flat"), slots, 1, attempt)
 
 
 def test_strata_learns_from_strategies_and_from_actions(tmp_path: Path) -> None:
@@ -168,14 +168,14 @@ def test_strata_learns_from_strategies_and_from_actions(tmp_path: Path) -> None:
 def test_blueprints_and_then_attempts_with_the_best_of_them_are_compared(seed: int) -> None:
     rng = np.random.default_rng(seed)
     asked: list[str] = []
-    places, plan = Places(numbered(7), 0, 4, **talking(asked)), make("himac")
+    slots, plan = TaskSlots(numbered(7), 0, 4, **talking(asked)), make("himac")
     returns = {number: float(rng.integers(0, 3)) for number in range(64)}
     if seed == 3:
         returns = dict.fromkeys(returns, 1.0)
     play: Callable[[Start], Trajectory] = lambda start: attempt(start, returns[start.number], actions=("a", "b"))  # noqa: E731
 
-    first, [macro] = gathers(plan, places, 2, play)
-    assert len(asked) == 8 and {start.temperature for start in macro} == {0.0} and places.used == 2
+    first, [macro] = gathers(plan, slots, 2, play)
+    assert len(asked) == 8 and {start.temperature for start in macro} == {0.0} and slots.used == 2
     assert all(len(t.turns) == 1 and t.turns[0].action in WORDS for t in first.trajectories)  # nothing else is learned from
     by_task = [[returns[start.number] for start in macro[k : k + 4]] for k in (0, 4)]
     credit = tw.credit.compute("grpo", Batch.of(first.trajectories).rollouts)
@@ -183,7 +183,7 @@ def test_blueprints_and_then_attempts_with_the_best_of_them_are_compared(seed: i
 
     restored = make("himac")
     restored.load_state(json.loads(json.dumps(plan.state())))
-    second, [micro] = gathers(restored, places, 2, play)
+    second, [micro] = gathers(restored, slots, 2, play)
     assert len(asked) == 8 and all(start.temperature is None for start in micro)
     for k, own in zip((0, 4), by_task, strict=True):
         chosen = macro[k + himac.best(own)]
@@ -193,8 +193,8 @@ def test_blueprints_and_then_attempts_with_the_best_of_them_are_compared(seed: i
     found = tw.credit.compute("grpo", Batch.of(second.trajectories).rollouts)
     np.testing.assert_allclose(found, np.repeat([a for own in by_task for a in himac.micro(own)], 2), atol=1e-6, rtol=1e-6)
 
-    _, [again] = gathers(restored, places, 2, play)
-    assert len(asked) == 16 and [s.task for s in again[::4]] == [s.task for s in places.starts(2, 2)[::4]]  # the run's next tasks
+    _, [again] = gathers(restored, slots, 2, play)
+    assert len(asked) == 16 and [s.task for s in again[::4]] == [s.task for s in slots.starts(2, 2)[::4]]  # the run's next tasks
 
 
 @pytest.mark.parametrize(
@@ -223,12 +223,12 @@ def test_a_subgoal_is_shown_until_it_is_called_done_or_its_budget_is_spent() -> 
 
 def test_himac_shows_the_active_subgoal_alone_if_it_has_a_budget() -> None:
     asked: list[str] = []
-    places, plan = Places(numbered(7), 0, 4, **talking(asked)), make("himac", budget=3)
-    _, [macro] = gathers(plan, places, 1, lambda start: attempt(start, float(start.number)))
+    slots, plan = TaskSlots(numbered(7), 0, 4, **talking(asked)), make("himac", budget=3)
+    _, [macro] = gathers(plan, slots, 1, lambda start: attempt(start, float(start.number)))
     assert all(isinstance(start.hint, OneByOne) and start.hint.budget == 3 for start in macro)
     again = make("himac", budget=3)
     again.load_state(json.loads(json.dumps(plan.state())))
-    _, [micro] = gathers(again, places, 1, attempt)
+    _, [micro] = gathers(again, slots, 1, attempt)
     assert all(start.hint == macro[-1].hint for start in micro)  # the best one, from its first subgoal
 
 

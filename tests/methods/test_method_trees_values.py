@@ -21,7 +21,7 @@ from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.envs.pool import Pool
-from turnwise.methods.planning import Gathered, Places, Plan, gathered
+from turnwise.methods.planning import Gathered, Plan, TaskSlots, gathered
 from turnwise.methods.vpr import Advised
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
@@ -38,7 +38,7 @@ def collected(plan: Plan, groups: int = 2, size: int = 2) -> Gathered:
         words = policy(WordEngine(bias=30))
         words.new_context = lambda hint="": WordContext()  # what a hint changes is not seen here
         collector = Collector(pool, words, max_turns=6, snapshots=True)
-        return gathered(plan, Places(numbered(6), 1, size), groups, collector.run)
+        return gathered(plan, TaskSlots(numbered(6), 1, size), groups, collector.run)
 
 
 def attempts(rewards: list[list[float]]) -> list[Trajectory]:
@@ -72,7 +72,7 @@ def test_vineppo_values_every_state_by_fresh_attempts_from_there_and_learns_from
             made.extend(found)
             return found
 
-        found = gathered(plan, Places(numbered(6), 1, 2), 2, run)
+        found = gathered(plan, TaskSlots(numbered(6), 1, 2), 2, run)
     roots = found.trajectories
     assert len(roots) == 4 and all(root.parent is None for root in roots)
     assert len(seen) == 4 + 3 * sum(len(root.turns) for root in roots)
@@ -200,7 +200,7 @@ def test_a_plan_that_branches_by_snapshots_where_there_are_any_runs_where_there_
     engine.version = 0  # type: ignore[attr-defined]
     with Pool(Corridor, 4) as pool:
         source = LocalSource(
-            Places(numbered(6), 1, 2),
+            TaskSlots(numbered(6), 1, 2),
             2,
             lambda: Collector(pool, policy(engine), max_turns=6, snapshots=True),
             lambda: engine,  # type: ignore[arg-type,return-value]

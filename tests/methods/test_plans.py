@@ -18,15 +18,15 @@ from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Turn
 from turnwise.envs.pool import Pool
 from turnwise.methods import plans
-from turnwise.methods.planning import Dynamic, Gathered, Places, Plain, Plan, Rounds, gathered
+from turnwise.methods.planning import Dynamic, Gathered, Plain, Plan, Rounds, TaskSlots, gathered
 
 
 @pytest.mark.parametrize("own_seeds", [False, True])
 def test_places_give_out_the_attempts_of_a_run_wherever_it_is_entered(own_seeds: bool) -> None:
-    places = Places(numbered(7), 3, 2, own_seeds=own_seeds)
-    whole = places.starts(0, 12)
-    assert places.used == 0 and places.groups(3) + places.groups(9) == whole and places.used == 12
-    assert Places(numbered(7), 3, 2, own_seeds=own_seeds, used=5).groups(4) == whole[10:18]
+    slots = TaskSlots(numbered(7), 3, 2, own_seeds=own_seeds)
+    whole = slots.starts(0, 12)
+    assert slots.used == 0 and slots.groups(3) + slots.groups(9) == whole and slots.used == 12
+    assert TaskSlots(numbered(7), 3, 2, own_seeds=own_seeds, used=5).groups(4) == whole[10:18]
     assert [start.number for start in whole] == list(range(24)) and [start.group for start in whole[:4]] == [0, 0, 1, 1]
     seeds = {start.env_seed for start in whole}
     assert len(seeds) == (24 if own_seeds else 12) and len({start.policy_seed for start in whole}) == 24
@@ -34,61 +34,61 @@ def test_places_give_out_the_attempts_of_a_run_wherever_it_is_entered(own_seeds:
 
 def test_the_built_in_plans_are_known_by_name() -> None:
     assert plans["plain"].function is Plain and plans["dynamic"].options["refills"].default == 10
-    places = Places(numbered(50), 0, 2)
-    found = gathered(Dynamic(refills=0), places, 3, attempts({0: [1.0, 1.0]}))  # type: ignore[arg-type]
-    assert sorted({t.group for t in found.trajectories}) == [1, 2] and places.used == 3 and found.counts["dropped_groups"] == 1
+    slots = TaskSlots(numbered(50), 0, 2)
+    found = gathered(Dynamic(refills=0), slots, 3, attempts({0: [1.0, 1.0]}))  # type: ignore[arg-type]
+    assert sorted({t.group for t in found.trajectories}) == [1, 2] and slots.used == 3 and found.counts["dropped_groups"] == 1
 
 
 def test_a_group_of_any_size_at_a_chosen_task_has_numbers_and_chance_of_its_own() -> None:
-    places = Places(numbered(5), 0, 2)
-    chosen, next_ones = places.group(Task("mine"), 5), places.groups(1)
+    slots = TaskSlots(numbered(5), 0, 2)
+    chosen, next_ones = slots.group(Task("mine"), 5), slots.groups(1)
     assert len({start.number for start in chosen + next_ones}) == 7 and len({start.policy_seed for start in chosen + next_ones}) == 7
     assert {start.task.id for start in chosen} == {"mine"} and {start.group for start in chosen} == {0} and next_ones[0].group == 1
 
 
 def test_branches_draw_by_the_place_in_the_run_and_need_a_task_of_this_batch() -> None:
     def branches(used: int, begin: bool) -> list[Start]:
-        places = Places(numbered(5), 0, 1, used=used)
+        slots = TaskSlots(numbered(5), 0, 1, used=used)
         if begin:
-            places.branch(Trajectory(0, 0, turns=[Turn("a")]), 0, 3, task=Task("earlier"))
-            places.begin()
-        [start] = places.groups(1)
+            slots.branch(Trajectory(0, 0, turns=[Turn("a")]), 0, 3, task=Task("earlier"))
+            slots.begin()
+        [start] = slots.groups(1)
         parent = Trajectory(start.group, start.number, start.task.id, [Turn("a"), Turn("b")], seed=start.env_seed)
-        return places.branch(parent, 1, 2)
+        return slots.branch(parent, 1, 2)
 
     assert [s.policy_seed for s in branches(3, False)] == [s.policy_seed for s in branches(3, True)]
     assert len({s.policy_seed for s in branches(3, False) + branches(4, False)}) == 4
     first = branches(3, False)[0]
     assert first.number < 0 and first.branch is not None and first.branch.t == 1 and first.env_seed == first.branch.trajectory.seed
     with pytest.raises(TurnwiseError, match="task=task"):
-        Places(numbered(5), 0, 1).branch(Trajectory(0, 0, "gone", [Turn("a")]), 0)
+        TaskSlots(numbered(5), 0, 1).branch(Trajectory(0, 0, "gone", [Turn("a")]), 0)
 
 
 def test_branches_of_batches_that_use_no_place_draw_differently_also_after_a_resume() -> None:
     parent = Trajectory(0, 0, "earlier", [Turn("a"), Turn("b")])
 
-    def batch(places: Places, groups: int = 0) -> list[int]:
-        places.begin()
-        places.groups(groups)
-        return [start.policy_seed for start in places.branch(parent, 1, 2, task=Task("earlier"))]
+    def batch(slots: TaskSlots, groups: int = 0) -> list[int]:
+        slots.begin()
+        slots.groups(groups)
+        return [start.policy_seed for start in slots.branch(parent, 1, 2, task=Task("earlier"))]
 
-    places = Places(numbered(5), 0, 1)
-    seeds = [*batch(places, 2), *batch(places), *batch(places)]
-    kept = places.state()
-    more = [*batch(places), *batch(places, 1)]
+    slots = TaskSlots(numbered(5), 0, 1)
+    seeds = [*batch(slots, 2), *batch(slots), *batch(slots)]
+    kept = slots.state()
+    more = [*batch(slots), *batch(slots, 1)]
     assert len({*seeds, *more}) == 10
-    again = Places(numbered(5), 0, 1)
+    again = TaskSlots(numbered(5), 0, 1)
     again.load_state(2, kept)
     assert [*batch(again), *batch(again, 1)] == more
-    plain = Places(numbered(5), 0, 1, used=2)
+    plain = TaskSlots(numbered(5), 0, 1, used=2)
     assert batch(plain, 1) == more[-2:], "where a place is used, the place alone decides"
 
 
 def test_a_trajectory_of_an_earlier_batch_gets_a_group_and_an_id_of_this_one() -> None:
-    places = Places(numbered(5), 0, 2)
+    slots = TaskSlots(numbered(5), 0, 2)
     earlier = Trajectory(7, 3, "earlier", [Turn("a")], success=True, parent=2, branch_t=1)
-    starts = [*places.group(Task("mine"), 3), *places.branch(Trajectory(0, 0, "mine", [Turn("a")]), 0)]
-    one, other = (places.adopt(earlier, starts[0].group) for _ in range(2))
+    starts = [*slots.group(Task("mine"), 3), *slots.branch(Trajectory(0, 0, "mine", [Turn("a")]), 0)]
+    one, other = (slots.adopt(earlier, starts[0].group) for _ in range(2))
     assert len({one.id, other.id, *(start.number for start in starts)}) == 6 and one.group == starts[0].group
     assert one.success and one.parent is None and one.branch_t == 0 and (earlier.group, earlier.id, earlier.parent) == (7, 3, 2)
 
@@ -97,30 +97,30 @@ def test_a_plan_that_branches_runs_through_the_source() -> None:
     class Halves(Plan):
         """Every attempt, then two from its middle."""
 
-        def gather(self, places: Places, groups: int) -> Rounds:
-            found = yield places.groups(groups)
-            more = yield [start for t in found for start in places.branch(t, len(t.turns) // 2, 2)]
+        def gather(self, slots: TaskSlots, groups: int) -> Rounds:
+            found = yield slots.groups(groups)
+            more = yield [start for t in found for start in slots.branch(t, len(t.turns) // 2, 2)]
             return Gathered([*found, *more])
 
     engine = WordEngine(bias=0)
     engine.version = 0  # type: ignore[attr-defined]
     with Pool(Corridor, 4) as pool:
-        source = LocalSource(Places(numbered(6), 1, 2), 2, lambda: Collector(pool, policy(engine), max_turns=8), lambda: engine)  # type: ignore[arg-type]
+        source = LocalSource(TaskSlots(numbered(6), 1, 2), 2, lambda: Collector(pool, policy(engine), max_turns=8), lambda: engine)  # type: ignore[arg-type]
         batch = source.collect(Halves())
     assert len(batch.trajectories) == 12 and batch.counts["branches"] == 8 and batch.counts["lost_branches"] == 0
     assert source.slots.used == 2 and Plan().state() == {}
 
 
 def test_a_plan_without_gather_says_what_to_write() -> None:
-    with pytest.raises(TurnwiseError, match=r"plan Plan has no gather\(self, places, groups\)"):
-        Plan().gather(Places(numbered(2), 0, 2), 1)
+    with pytest.raises(TurnwiseError, match=r"plan Plan has no gather\(self, slots, groups\)"):
+        Plan().gather(TaskSlots(numbered(2), 0, 2), 1)
 
 
 @pytest.mark.parametrize("snapshots", [False, True])
 def test_an_attempt_with_a_limit_of_its_own_stops_there_and_can_be_branched_there(snapshots: bool) -> None:
     with Pool(Kept, 2) as pool:
         collector = Collector(pool, policy(WordEngine(bias=0)), max_turns=12, snapshots=snapshots)
-        [start, *_] = [start for start in Places(numbered(4), 1, 1).starts(0, 4) if int(start.task.id) == 2]  # the longest corridor
+        [start, *_] = [start for start in TaskSlots(numbered(4), 1, 1).starts(0, 4) if int(start.task.id) == 2]  # the longest corridor
         [whole] = collector.run([start])
         [part] = collector.run([replace(start, number=50, max_turns=2)])
         assert part.stop is Stop.STEP_LIMIT and [t.response_ids for t in part.turns] == [t.response_ids for t in whole.turns[:2]]
@@ -133,7 +133,7 @@ def test_an_attempt_with_a_limit_of_its_own_stops_there_and_can_be_branched_ther
 def test_no_snapshots_are_kept_of_attempts_that_nobody_will_branch_from() -> None:
     with Pool(Kept, 2) as pool:
         collector = Collector(pool, policy(WordEngine(bias=0)), max_turns=12, snapshots=True)
-        starts = Places(numbered(4), 1, 1).starts(0, 2)
+        starts = TaskSlots(numbered(4), 1, 1).starts(0, 2)
         Kept.asked.clear()
         whole = collector.run(starts)
         assert Kept.asked.count("snapshot") == sum(len(trajectory.turns) for trajectory in whole)

@@ -24,7 +24,7 @@ from turnwise.data.tasks import Task, TaskSet
 from turnwise.engines.base import Engine, Request, Response, Sampling, WeightReceiver
 from turnwise.envs.base import Observation
 from turnwise.envs.pool import Pool
-from turnwise.methods.planning import Places, Plain
+from turnwise.methods.planning import Plain, TaskSlots
 from turnwise.util.seeds import derive
 
 WORDS = ["left", "right", "wait", "<eos>"]
@@ -123,9 +123,9 @@ class LightParts:
         self.pool.close()
 
 
-def places() -> Places:
+def slots() -> TaskSlots:
     tasks = TaskSet((Task(str(i), data={"number": i}) for i in range(7)), "numbers")
-    return Places(tasks, seed=3, group_size=SIZE)
+    return TaskSlots(tasks, seed=3, group_size=SIZE)
 
 
 class Learner:
@@ -165,7 +165,7 @@ def alone(batches: int = 3, env: Any = Corridor) -> Learner:
             parts.publish(version, learner.weight)
 
     engine = Published()
-    source = LocalSource(places(), GROUPS, lambda: replace(parts.collector(Spec()), snapshots=False), lambda: engine)
+    source = LocalSource(slots(), GROUPS, lambda: replace(parts.collector(Spec()), snapshots=False), lambda: engine)
     run(source, engine, learner, batches)
     parts.close()
     return learner

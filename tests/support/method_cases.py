@@ -17,7 +17,7 @@ import turnwise as tw
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.learn import checkpoint
-from turnwise.methods.planning import Gathered, Places, Plan
+from turnwise.methods.planning import Gathered, Plan, TaskSlots
 from turnwise.methods.registry import plans
 from turnwise.runs.folder import Run
 
@@ -95,11 +95,11 @@ def attempt(start: Start, reward: float = 0.0, actions: Sequence[str] = ("a",), 
     return Trajectory(start.group, start.number, start.task.id, turns, success=reward > 0, goal="go")
 
 
-def gathers(plan: Plan, places: Places, groups: int, play: Callable[[Start], Trajectory]) -> tuple[Gathered, list[list[Start]]]:
+def gathers(plan: Plan, slots: TaskSlots, groups: int, play: Callable[[Start], Trajectory]) -> tuple[Gathered, list[list[Start]]]:
     """What a plan brings home if every attempt ends as `play` says, and the attempts of each round."""
     asked: list[list[Start]] = []
-    places.begin()
-    rounds = plan.gather(places, groups)
+    slots.begin()
+    rounds = plan.gather(slots, groups)
     with pytest.raises(StopIteration) as end:
         starts = next(rounds)
         while True:

@@ -15,7 +15,7 @@ from turnwise.envs import registry
 from turnwise.envs.household import alfworld
 from turnwise.envs.pool import Pool
 from turnwise.learn.learner import Learner
-from turnwise.methods.planning import Places
+from turnwise.methods.planning import TaskSlots
 from turnwise.runs.folder import Run
 from turnwise.util.background import Pause, background
 from turnwise.util.errors import TurnwiseError
@@ -108,11 +108,11 @@ def test_an_update_that_fails_is_what_is_heard_of_and_loses_no_older_batch(tmp_p
 
 
 def test_the_tasks_that_come_are_those_of_the_next_groups() -> None:
-    places = Places(registry.tasks("numberline", "train")[:5], 3, 2)
+    slots = TaskSlots(registry.tasks("numberline", "train")[:5], 3, 2)
     for _ in range(4):
-        coming, used = places.coming(3), places.used
-        assert places.used == used
-        assert [start.task for start in places.groups(3)][::2] == coming
+        coming, used = slots.coming(3), slots.used
+        assert slots.used == used
+        assert [start.task for start in slots.groups(3)][::2] == coming
 
 
 def test_a_game_that_was_loaded_ahead_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ DESCRIBER = Kind("describer", takes=("env", "observation"), gives=("str",), exam
 CONTEXT = Kind("context", ("start", "prompt", "record"), example="class Mine(turnwise.agent.Window)")
 TRACKER = Kind("tracker", ("open", "log", "close"))
 ENGINE = Kind("engine", ("submit", "poll", "release", "refresh", "close"))
-PLAN = Kind("plan", ("gather",), example="class Mine: def gather(self, places, groups): …")
+PLAN = Kind("plan", ("gather",), example="class Mine: def gather(self, slots, groups): …")
 SOURCE = Kind(
     "source", ("batches", "publish"), example="class Mine(turnwise.collect.source.OwnSource): def batches(self, plan, n, begins): …"
 )

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from turnwise.config.options import Help
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, by_group
+from turnwise.methods.planning import Gathered, Plan, Rounds, TaskSlots, by_group
 from turnwise.methods.registry import Brings, kl_loss, method, plan
 
 WORDS = "These actions are the beginning of a way that works. It may be incomplete; more actions may be needed.\n{actions}"
@@ -60,38 +60,38 @@ class ActGuide(Plan):
     keep: Annotated[bool, Help("keep the unguided attempts and the probes in the group, instead of replacing them")] = False
     words: Annotated[str, Help("what is said; {actions} stands for the numbered actions")] = WORDS
 
-    def gather(self, places: Places, groups: int) -> Rounds:
-        starts = places.groups(groups)
+    def gather(self, slots: TaskSlots, groups: int) -> Rounds:
+        starts = slots.groups(groups)
         finished = by_group((yield starts))
         hard = [group for group, attempts in finished.items() if not self.works(attempts)]
-        searches = self.begin(places, {start.group: start for start in starts}, hard)
+        searches = self.begin(slots, {start.group: start for start in starts}, hard)
         for _ in range(self.searches):
             if not (open_ones := [search for search in searches.values() if search.low < search.high]):
                 break
-            probed = by_group((yield [start for search in open_ones for start in self.guided(places, search, search.middle, self.probes)]))
+            probed = by_group((yield [start for search in open_ones for start in self.guided(slots, search, search.middle, self.probes)]))
             for search in open_ones:
                 tried = probed.get(search.first.group, [])
                 search.probed += tried
                 search.narrow(self.works(tried))
-        guided = (yield [s for one in searches.values() for s in self.guided(places, one, one.low, places.group_size)]) if searches else []
+        guided = (yield [s for one in searches.values() for s in self.guided(slots, one, one.low, slots.group_size)]) if searches else []
         again = by_group(guided)
         for group, search in searches.items():
             before = [*finished[group], *search.probed] if self.keep else []
             finished[group] = before + again.get(group, []) or finished[group]
         return Gathered([one for group in finished.values() for one in group], self.counts(hard, searches, again))
 
-    def begin(self, places: Places, first: dict[int | str, Start], hard: Sequence[int | str]) -> dict[int | str, Search]:
+    def begin(self, slots: TaskSlots, first: dict[int | str, Start], hard: Sequence[int | str]) -> dict[int | str, Search]:
         """A search for every hard group whose task the expert can do."""
         tasks = {first[group].task.id: first[group].task for group in hard}
-        shown = {one.task: [turn.action for turn in one.turns] for one in (places.demonstrations(list(tasks.values())) if tasks else [])}
+        shown = {one.task: [turn.action for turn in one.turns] for one in (slots.demonstrations(list(tasks.values())) if tasks else [])}
         plans = {group: shown.get(first[group].task.id, []) for group in hard}
         return {group: Search(first[group], actions, high=len(actions)) for group, actions in plans.items() if actions}
 
-    def guided(self, places: Places, search: Search, k: int, n: int) -> list[Start]:
+    def guided(self, slots: TaskSlots, search: Search, k: int, n: int) -> list[Start]:
         """n attempts in the group of a search that are shown the first k actions."""
         lines = "\n".join(f"{number}. {action}" for number, action in enumerate(search.actions[:k], 1))
         hint = self.words.replace("{actions}", lines) if k else ""
-        return [replace(start, hint=hint, forget=True) for start in places.more(search.first, n)]
+        return [replace(start, hint=hint, forget=True) for start in slots.more(search.first, n)]
 
     def works(self, attempts: Sequence[Trajectory]) -> bool:
         return any(attempt.reward > self.threshold for attempt in attempts)

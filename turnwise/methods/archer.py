@@ -26,7 +26,7 @@ from turnwise.credit.segments import TurnDiscount, unmasked
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory
 from turnwise.data.schema import from_rows, to_rows
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, summary
+from turnwise.methods.planning import Gathered, Plan, Rounds, TaskSlots, summary
 from turnwise.methods.registry import Brings, method, plan, section, signal
 from turnwise.util.seeds import derive
 
@@ -56,10 +56,10 @@ class Buffer(Plan):
         self.kept: list[Trajectory] = []  # the oldest first
         self.batches = 0
 
-    def drawn(self, places: Places, seed: int) -> list[Trajectory]:
+    def drawn(self, slots: TaskSlots, seed: int) -> list[Trajectory]:
         """Some of the attempts that are kept, as attempts of this batch."""
         chosen = random.Random(seed).sample(self.kept, min(self.replays, len(self.kept)))
-        return [places.adopt(one, REPLAY_GROUP) for one in chosen]
+        return [slots.adopt(one, REPLAY_GROUP) for one in chosen]
 
     def keep(self, attempts: Sequence[Trajectory]) -> None:
         """A batch is composed: keep its new attempts."""
@@ -96,9 +96,9 @@ def counted(attempts: Sequence[Trajectory], old: Sequence[Trajectory], kept: int
 class Replay(Buffer):
     """Every group once, and attempts of earlier batches for the critics."""
 
-    def gather(self, places: Places, groups: int) -> Rounds:
-        attempts = yield places.groups(groups)
-        old = [noted(one, 1.0, 1.0) for one in self.drawn(places, derive(places.seed, "archer", places.used))]
+    def gather(self, slots: TaskSlots, groups: int) -> Rounds:
+        attempts = yield slots.groups(groups)
+        old = [noted(one, 1.0, 1.0) for one in self.drawn(slots, derive(slots.seed, "archer", slots.used))]
         new = [noted(one, 0.0, self.warming) for one in attempts]
         self.keep(attempts)
         return Gathered([*new, *old], counted(attempts, old, len(self.kept)))

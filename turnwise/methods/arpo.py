@@ -54,7 +54,7 @@ from turnwise.credit.grpo import episode_credit
 from turnwise.credit.segments import Norm, Penalty, Weighting, relative, segment_count, segment_first, segment_sum, shared_turns
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Floats, Rollouts, Trajectory, Turn, alike
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, by_group
+from turnwise.methods.planning import Gathered, Plan, Rounds, TaskSlots, by_group
 from turnwise.methods.registry import Brings, kl_loss, method, plan
 from turnwise.objectives import registry as objectives
 from turnwise.objectives.registry import TokenLoss
@@ -92,8 +92,8 @@ class Tree:
 
     def going(self, after: int) -> list[tuple[Trajectory, int]]:
         """The attempts that are still going after a round, each with its next turn."""
-        places = [(member, after - self.begun[member.id]) for member in self.members]
-        return [(member, t) for member, t in places if t < len(member.turns)]
+        positions = [(member, after - self.begun[member.id]) for member in self.members]
+        return [(member, t) for member, t in positions if t < len(member.turns)]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -117,30 +117,30 @@ class Surprise(Plan, ABC):
     def branches(self, tree: Tree, rise: float, u: float) -> bool:
         """The rule: whether an attempt branches, by the rise of its entropy and a number drawn from 0 to 1."""
 
-    def survey(self, trees: Sequence[Tree], places: Places) -> Generator[Sequence[Start], list[Trajectory], dict[str, float]]:
+    def survey(self, trees: Sequence[Tree], slots: TaskSlots) -> Generator[Sequence[Start], list[Trajectory], dict[str, float]]:
         """Look at the groups before their attempts are made; returns counts for the log."""
         yield from ()
         return {}
 
-    def gather(self, places: Places, groups: int) -> Rounds:
-        trees = {group: self._tree(starts, places) for group, starts in by_group(places.groups(groups)).items()}
-        counts = {"fresh": 0.0} | (yield from self.survey(list(trees.values()), places))
+    def gather(self, slots: TaskSlots, groups: int) -> Rounds:
+        trees = {group: self._tree(starts, slots) for group, starts in by_group(slots.groups(groups)).items()}
+        counts = {"fresh": 0.0} | (yield from self.survey(list(trees.values()), slots))
         wanted = [start for tree in trees.values() for start in tree.fresh(tree.initial, 0)]
         rounds = 0
         while wanted or any(tree.made < tree.budget for tree in trees.values()):
             for trajectory in (yield wanted) if wanted else []:
                 trees[trajectory.group].members.append(trajectory)
             rounds += 1
-            wanted = [start for tree in trees.values() for start in self._grow(tree, rounds, places)]
+            wanted = [start for tree in trees.values() for start in self._grow(tree, rounds, slots)]
             counts["fresh"] += sum(start.branch is None for start in wanted)
         return Gathered([trajectory for tree in trees.values() for trajectory in tree.members], counts)
 
-    def _tree(self, starts: list[Start], places: Places) -> Tree:
+    def _tree(self, starts: list[Start], slots: TaskSlots) -> Tree:
         initial = math.ceil(len(starts) / 2) if self.initial is None else min(self.initial, len(starts))
-        seed = derive(places.seed, type(self).__name__, starts[0].group)
+        seed = derive(slots.seed, type(self).__name__, starts[0].group)
         return Tree(starts, np.random.default_rng(seed), initial, len(starts))
 
-    def _grow(self, tree: Tree, rounds: int, places: Places) -> list[Start]:
+    def _grow(self, tree: Tree, rounds: int, slots: TaskSlots) -> list[Start]:
         """The attempts that a group starts after a round."""
         if tree.made >= tree.budget:
             return []
@@ -150,10 +150,10 @@ class Surprise(Plan, ABC):
             return tree.fresh(1, rounds)
         starts: list[Start] = []
         for trajectory, t in going:
-            rise = self.rise(trajectory, t, places.vocabulary)
+            rise = self.rise(trajectory, t, slots.vocabulary)
             for _ in range(min(self.beam - 1, tree.budget - tree.made - len(starts))):
                 if self.branches(tree, rise, tree.chance.random()):
-                    starts += places.branch(trajectory, t)
+                    starts += slots.branch(trajectory, t)
                     tree.begun[starts[-1].number] = tree.begun[trajectory.id]
         tree.made += len(starts)
         tree.streak = tree.streak + 1 if starts else 0
@@ -230,14 +230,14 @@ class Aepo(Surprise):
     def branches(self, tree: Tree, rise: float, u: float) -> bool:
         return min(max((u + self.weight * rise) * max(0.0, 1.0 - self.penalty * tree.streak), 0.0), 1.0) >= self.probability
 
-    def survey(self, trees: Sequence[Tree], places: Places) -> Generator[Sequence[Start], list[Trajectory], dict[str, float]]:
+    def survey(self, trees: Sequence[Tree], slots: TaskSlots) -> Generator[Sequence[Start], list[Trajectory], dict[str, float]]:
         if not self.pilot:
             return {}
-        pilots = [replace(tree.spare[0], policy_seed=derive(places.seed, "pilot", tree.spare[0].group)) for tree in trees]
+        pilots = [replace(tree.spare[0], policy_seed=derive(slots.seed, "pilot", tree.spare[0].group)) for tree in trees]
         played = {trajectory.group: trajectory for trajectory in (yield pilots)}
         for tree in trees:
             seen = played.get(tree.spare[0].group)
-            entropies = [0.0] if seen is None else [self.entropy(turn, places.vocabulary) for turn in seen.turns]
+            entropies = [0.0] if seen is None else [self.entropy(turn, slots.vocabulary) for turn in seen.turns]
             tree.initial = aepo_initial(tree.budget, entropies, self.beta)
         return {"pilots": len(played), "initial": sum(tree.initial for tree in trees) / len(trees)}
 

@@ -14,7 +14,7 @@ import numpy as np
 from turnwise.config.options import Help
 from turnwise.credit.columns import credit_of
 from turnwise.data.rollouts import Bools, Floats, Ints, Rollouts
-from turnwise.methods.planning import Places, Plain, Rounds
+from turnwise.methods.planning import Plain, Rounds, TaskSlots
 from turnwise.methods.registry import Brings, kl_loss, method, plan, schedule
 from turnwise.methods.steps import ScheduleView, Sequences, Step, Unit, cut
 from turnwise.util.errors import TurnwiseError
@@ -46,8 +46,8 @@ class Allocated(Plain):
 
     prune: Prune = 0.5
 
-    def gather(self, places: Places, groups: int) -> Rounds:
-        return (yield from super().gather(places, int(groups / (1 - self.prune) + ROUNDING)))
+    def gather(self, slots: TaskSlots, groups: int) -> Rounds:
+        return (yield from super().gather(slots, int(groups / (1 - self.prune) + ROUNDING)))
 
 
 @schedule("cppo")

@@ -18,7 +18,7 @@ from turnwise.credit import registry as credit
 from turnwise.credit.grpo import episode_credit
 from turnwise.credit.segments import Norm, Penalty, episode_returns, is_constant, trajectory_groups
 from turnwise.data.rollouts import Floats, Rollouts, Trajectory, alike
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, by_group
+from turnwise.methods.planning import Gathered, Plan, Rounds, TaskSlots, by_group
 from turnwise.methods.registry import Brings, method, plan
 
 Least = Annotated[float, Help("share of groups with different returns below which another batch is collected; 0: never", low=0, high=1)]
@@ -33,11 +33,11 @@ class Resampled(Plan):
     least: Least = 0.4
     attempts: Attempts = 20
 
-    def gather(self, places: Places, groups: int) -> Rounds:
+    def gather(self, slots: TaskSlots, groups: int) -> Rounds:
         alive: list[list[Trajectory]] = []
         counts = {"resampled": -1.0}
         while True:
-            attempts = yield places.groups(groups)
+            attempts = yield slots.groups(groups)
             dead: list[list[Trajectory]] = []
             for group in by_group(attempts).values():
                 (dead if alike([one.reward for one in group]) else alive).append(group)

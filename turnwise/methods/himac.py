@@ -20,7 +20,7 @@ from turnwise.config.options import Help
 from turnwise.data.attempts import ChangingHint, Hint, Start
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, summary
+from turnwise.methods.planning import Gathered, Plan, Rounds, TaskSlots, summary
 from turnwise.methods.registry import Brings, kl_loss, method, plan
 from turnwise.methods.strategies import LONGEST, shown, writing, written
 from turnwise.util.seeds import derive
@@ -64,16 +64,16 @@ class Himac(Plan):
         self.tasks = 0  # tasks for which blueprints were compared so far
         self.best: list[Best] = []  # of the last batch, for the attempts of the next one
 
-    def gather(self, places: Places, groups: int) -> Rounds:
-        return (yield from self.actions(places) if self.best else self.blueprints(places, groups))
+    def gather(self, slots: TaskSlots, groups: int) -> Rounds:
+        return (yield from self.actions(slots) if self.best else self.blueprints(slots, groups))
 
-    def blueprints(self, places: Places, groups: int) -> Rounds:
+    def blueprints(self, slots: TaskSlots, groups: int) -> Rounds:
         """Compare blueprints. Tasks come in the run's order: the groups of the other phase do not skip any."""
-        tasks = [start.task for start in places.starts(self.tasks, groups)[:: places.group_size]]
-        starts = [places.group(task) for task in tasks]
+        tasks = [start.task for start in slots.starts(self.tasks, groups)[:: slots.group_size]]
+        starts = [slots.group(task) for task in tasks]
         firsts = [group[0] for group in starts]
-        seed = derive(places.seed, "himac", firsts[0].group)
-        texts = written(places, firsts, self.ask, places.group_size, seed)
+        seed = derive(slots.seed, "himac", firsts[0].group)
+        texts = written(slots, firsts, self.ask, slots.group_size, seed)
         turn_of = {start.number: turn for own, turns in zip(starts, texts, strict=True) for start, turn in zip(own, turns, strict=True)}
         planned = {start.number: start for own in starts for start in own}
         hints = {number: self.kept(turn) for number, turn in turn_of.items()}
@@ -87,22 +87,22 @@ class Himac(Plan):
         self.tasks += groups
         self.best = [Best((own := planned[int(one.id)]).task, own.env_seed, hints[int(one.id)]) for one in best.values()]
         learned = [
-            writing(places, planned[int(one.id)], turn_of[int(one.id)], [one]) for one in attempts if len(turn_of[int(one.id)].response_ids)
+            writing(slots, planned[int(one.id)], turn_of[int(one.id)], [one]) for one in attempts if len(turn_of[int(one.id)].response_ids)
         ]
         return Gathered(learned, summary(attempts) | {"blueprints": float(len(learned))})
 
-    def actions(self, places: Places) -> Rounds:
+    def actions(self, slots: TaskSlots) -> Rounds:
         """Compare attempts with the best blueprint of each task of the last batch."""
         starts = [
-            replace(start, hint=self.told(best.hint), env_seed=best.env_seed) for best in self.best for start in places.group(best.task)
+            replace(start, hint=self.told(best.hint), env_seed=best.env_seed) for best in self.best for start in slots.group(best.task)
         ]
         attempts = yield starts
         self.best = []
         return Gathered(attempts, {"blueprints": 0.0})
 
-    def evaluation(self, places: Places, starts: Sequence[Start]) -> list[Start]:
+    def evaluation(self, slots: TaskSlots, starts: Sequence[Start]) -> list[Start]:
         """Every attempt with one blueprint of its own."""
-        texts = written(places, starts, self.ask, 1, derive(places.seed, "himac", "evaluation"))
+        texts = written(slots, starts, self.ask, 1, derive(slots.seed, "himac", "evaluation"))
         return [replace(start, hint=self.told(self.kept(turn))) for start, [turn] in zip(starts, texts, strict=True)]
 
     def kept(self, turn: Turn) -> str:

@@ -23,7 +23,7 @@ from turnwise.config.loading import load_reference
 from turnwise.config.options import Help
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds
+from turnwise.methods.planning import Gathered, Plan, Rounds, TaskSlots
 from turnwise.methods.registry import method, plan
 from turnwise.util.seeds import derive
 
@@ -65,9 +65,9 @@ class Inspo(Plan):
         self.buffer: list[dict[str, Any]] = []
         self.reflect: Callable[[str, Sequence[dict[str, Any]]], str] | None = None if reflect is None else load_reference(reflect, REFLECT)
 
-    def gather(self, places: Places, groups: int) -> Rounds:
-        starts = places.groups(groups)
-        chosen = {group: self.draw(places.seed, group) for group in dict.fromkeys(start.group for start in starts)}
+    def gather(self, slots: TaskSlots, groups: int) -> Rounds:
+        starts = slots.groups(groups)
+        chosen = {group: self.draw(slots.seed, group) for group in dict.fromkeys(start.group for start in starts)}
         attempts = yield [replace(start, hint=chosen[start.group].text) for start in starts]
         for trajectory in attempts:
             chosen[trajectory.group].see(trajectory.reward)
@@ -76,10 +76,10 @@ class Inspo(Plan):
         self.step += 1
         renewed = 0
         if self.every and self.step % self.every == 0 and (worst := self.worst()) is not None:
-            text = self.new_text(places, worst)
+            text = self.new_text(slots, worst)
             if text:
-                trials = [replace(start, hint=text) for start in places.more(starts[0], places.group_size)]
-                rivals = [replace(start, hint=worst.text) for start in places.more(starts[0], places.group_size)]
+                trials = [replace(start, hint=text) for start in slots.more(starts[0], slots.group_size)]
+                rivals = [replace(start, hint=worst.text) for start in slots.more(starts[0], slots.group_size)]
                 tried = yield [*trials, *rivals]
                 renewed = self.verified(worst, text, tried, {start.number for start in trials})
         counts = {"instructions": len(self.population), "renewed": renewed, "best_instruction": self.best().mean}
@@ -99,13 +99,13 @@ class Inspo(Plan):
         known = [one for one in reversed(self.population) if one.tried >= self.least]
         return min(known, key=lambda one: one.mean) if known else None
 
-    def new_text(self, places: Places, worst: Instruction) -> str:
+    def new_text(self, slots: TaskSlots, worst: Instruction) -> str:
         """A new instruction from what happened with an old one; empty where reflection gave none, or one that is there already."""
         attempts = sorted((item for item in self.buffer if item["instruction"] == worst.text), key=lambda item: item["reward"])
         if self.reflect is not None:
             text = str(self.reflect(worst.text, attempts))
         else:
-            [text] = places.answers([_question(worst.text, attempts)], derive(places.seed, "inspo reflects", self.step))
+            [text] = slots.answers([_question(worst.text, attempts)], derive(slots.seed, "inspo reflects", self.step))
         text = " ".join(text.split())[:LONGEST]
         return "" if any(one.text == text for one in self.population) else text
 

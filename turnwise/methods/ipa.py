@@ -36,7 +36,7 @@ from turnwise.credit import registry as credit
 from turnwise.credit.segments import TurnDiscount, last_turns, reverse_scan
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Floats, Rollouts, Trajectory
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, by_group
+from turnwise.methods.planning import Gathered, Plan, Rounds, TaskSlots, by_group
 from turnwise.methods.registry import Brings, RecipeDiscount, method, plan, section
 from turnwise.objectives import registry as objectives
 from turnwise.objectives.registry import TokenLoss
@@ -60,10 +60,10 @@ class Rollback(Plan):
     imitate: Annotated[bool, Help("what the expert played is learned from too")] = False
     given: dict[str, int] = field(default_factory=dict, init=False)  # by task: how many turns the expert plays next time
 
-    def gather(self, places: Places, groups: int) -> Rounds:
-        starts = places.groups(groups)
-        solutions = places.solutions(starts)
-        planned = [one for group in by_group(starts).values() for one in self.begun(places, group, solutions.get(group[0].task.id))]
+    def gather(self, slots: TaskSlots, groups: int) -> Rounds:
+        starts = slots.groups(groups)
+        solutions = slots.solutions(starts)
+        planned = [one for group in by_group(starts).values() for one in self.begun(slots, group, solutions.get(group[0].task.id))]
         attempts = yield planned
         given = [start.branch.t if start.branch is not None else 0 for start in planned]
         if self.order == "sequential":
@@ -71,7 +71,7 @@ class Rollback(Plan):
         counts = {"given_turns": float(np.mean(given)) if given else 0.0}
         return Gathered([imitated(one) for one in attempts] if self.imitate else attempts, counts)
 
-    def begun(self, places: Places, starts: Sequence[Start], shown: Trajectory | None) -> list[Start]:
+    def begun(self, slots: TaskSlots, starts: Sequence[Start], shown: Trajectory | None) -> list[Start]:
         """The attempts of a group, each from its own place; from the beginning where the expert failed."""
         if shown is None:
             return list(starts)
@@ -82,7 +82,7 @@ class Rollback(Plan):
             given = [length * i // len(starts) for i in range(len(starts))]
         planned: list[Start] = []
         for start, t in zip(starts, given, strict=True):
-            planned += places.branch(shown, t, group=start.group, task=start.task) if t else [start]
+            planned += slots.branch(shown, t, group=start.group, task=start.task) if t else [start]
         return planned
 
     def move_back(self, groups: dict[int | str, list[Trajectory]]) -> None:

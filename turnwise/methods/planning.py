@@ -5,13 +5,13 @@ Attempts that a fault has ended, and those without a turn, never come back: whoe
     class Twice(Plan):
         '''Every group, and again those that failed as a whole.'''
 
-        def gather(self, places: Places, groups: int) -> Rounds:
-            found = yield places.groups(groups)
+        def gather(self, slots: TaskSlots, groups: int) -> Rounds:
+            found = yield slots.groups(groups)
             …
             return Gathered(found, {"again": 3.0})
 
-`Places` gives out attempts. Every group of a run has a *place*, counted from the run's start; place and seed alone fix its task and its
-chance, so a checkpoint needs only the number of places that are used up, and whatever state the plan itself keeps (`state`, `load_state`).
+`TaskSlots` gives out attempts. Every group of a run has a *slot*, counted from the run's start; slot and seed alone fix its task and its
+chance, so a checkpoint needs only the number of slots that are used up, and whatever state the plan itself keeps (`state`, `load_state`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from turnwise.util.seeds import Order, derive
 @dataclass(init=False)
 class Gathered:
     """What a plan brings home: the trajectories to learn from, and counts for the log. Trajectories of earlier batches may be among them,
-    with a group of this batch and an id that no other has (`Places.adopt`)."""
+    with a group of this batch and an id that no other has (`TaskSlots.adopt`)."""
 
     trajectories: list[Trajectory]
     counts: dict[str, float]
@@ -48,8 +48,8 @@ Rounds = Generator[Sequence[Start], list[Trajectory], Gathered]
 
 
 @dataclass
-class Places:
-    """The attempts of a run. `used` is how many places are used up. A group shares the environment's seed, unless `own_seeds` gives each
+class TaskSlots:
+    """The attempts of a run. `used` is how many slots are used up. A group shares the environment's seed, unless `own_seeds` gives each
     attempt its own. `max_turns` is the run's step limit. `expert` plays tasks as the environment's expert does, and `ask` lets the current
     policy answer texts; `say` does the same and gives the answers as turns, and `look` resets the environment and gives what the agent is
     told first. A run gives them. `vocabulary` is the number of tokens that the policy knows, 0 if that is unknown."""
@@ -66,10 +66,10 @@ class Places:
     say: Callable[[Sequence[str], int], list[Turn]] | None = field(default=None, repr=False)
     look: Callable[[Sequence[Start]], list[str]] | None = field(default=None, repr=False)
     vocabulary: int = 0
-    _more: int = field(default=0, init=False, repr=False)  # attempts of this batch beyond those that places have
-    _repeats: int = field(default=0, init=False, repr=False)  # batches before this one that branched where no place was used up since
-    _branched: int = field(default=-1, init=False, repr=False)  # the place of the last branch
-    _begun: int = field(default=-1, init=False, repr=False)  # the place at which this batch began
+    _more: int = field(default=0, init=False, repr=False)  # attempts of this batch beyond those that slots have
+    _repeats: int = field(default=0, init=False, repr=False)  # batches before this one that branched where no slot was used up since
+    _branched: int = field(default=-1, init=False, repr=False)  # the slot of the last branch
+    _begun: int = field(default=-1, init=False, repr=False)  # the slot at which this batch began
     _given: dict[str, Task] = field(default_factory=dict, init=False, repr=False)  # the tasks of this batch by id
 
     def begin(self) -> None:
@@ -84,25 +84,25 @@ class Places:
         return [start for _ in range(n) for start in self.group(self.tasks[self._order[self.used]])]
 
     def coming(self, n: int) -> list[Task]:
-        """The tasks of the next n places, as far as a plan takes them in order; nothing is used up."""
-        return [self.tasks[self._order[place]] for place in range(self.used, self.used + n)]
+        """The tasks of the next n slots, as far as a plan takes them in order; nothing is used up."""
+        return [self.tasks[self._order[slot]] for slot in range(self.used, self.used + n)]
 
-    def starts(self, place: int, groups: int) -> list[Start]:
-        """The attempts of `groups` groups from a place on; nothing is used up."""
-        return replace(self, used=place).groups(groups)
+    def starts(self, slot: int, groups: int) -> list[Start]:
+        """The attempts of `groups` groups from a slot on; nothing is used up."""
+        return replace(self, used=slot).groups(groups)
 
     def group(self, task: Task, n: int | None = None) -> list[Start]:
-        """n attempts (default: the group size) at a task of the plan's choice, in a group of their own. Uses up one place."""
-        place, self.used = self.used, self.used + 1
-        shared = derive(self.seed, "environment", place)
+        """n attempts (default: the group size) at a task of the plan's choice, in a group of their own. Uses up one slot."""
+        slot, self.used = self.used, self.used + 1
+        shared = derive(self.seed, "environment", slot)
         self._given[task.id] = task
         return [
             Start(
                 task,
-                place,
-                place * self.group_size + member if member < self.group_size else self._number(),
+                slot,
+                slot * self.group_size + member if member < self.group_size else self._number(),
                 derive(shared, member) if self.own_seeds else shared,
-                derive(self.seed, "policy", place, member),
+                derive(self.seed, "policy", slot, member),
             )
             for member in range(self.group_size if n is None else n)
         ]
@@ -123,7 +123,7 @@ class Places:
         numbers = [self._number() for _ in range(n)]
         own, branch = trajectory.group if group is None else group, Branch(trajectory, t)
         self._branched = self.used
-        # the numbers of a batch begin anew, and so would the chance of its branches where no place was used up since the last ones
+        # the numbers of a batch begin anew, and so would the chance of its branches where no slot was used up since the last ones
         again = ("again", self._repeats) if self._repeats and self.used == self._begun else ()
         seeds = [derive(self.seed, "branch", self.used, -number, *again) for number in numbers]
         return [Start(task, own, number, trajectory.seed, seed, branch) for number, seed in zip(numbers, seeds, strict=True)]
@@ -151,7 +151,7 @@ class Places:
             raise TurnwiseError("the plan asks the policy for answers, and there is no policy here: only a training run has one")
         return self.ask(texts, seed)
 
-    def said(self, texts: Sequence[str], seed: int) -> list[Turn]:
+    def generated(self, texts: Sequence[str], seed: int) -> list[Turn]:
         """The same as turns, with tokens and log-probs: a plan can put them into trajectories of their own, and they are learned from. A
         turn without tokens: the message was too long, or the engine failed."""
         if self.say is None:
@@ -191,9 +191,9 @@ class Plan:
     overlaps: bool = False
     old_logprobs: str | None = None
 
-    def gather(self, places: Places, groups: int) -> Rounds:
+    def gather(self, slots: TaskSlots, groups: int) -> Rounds:
         raise TurnwiseError(
-            f"plan {type(self).__name__} has no gather(self, places, groups): write one that yields attempts, gets them back finished and "
+            f"plan {type(self).__name__} has no gather(self, slots, groups): write one that yields attempts, gets them back finished and "
             "returns Gathered(…); docs/extending.md has examples"
         )
 
@@ -201,8 +201,8 @@ class Plan:
         """How an attempt of the run's evaluations is made: a plan may add a hint (`dataclasses.replace`)."""
         return start
 
-    def evaluation(self, places: Places, starts: Sequence[Start]) -> list[Start]:
-        """How all attempts of one of the run's evaluations are made. `places.said` asks the policy at the evaluation's temperature."""
+    def evaluation(self, slots: TaskSlots, starts: Sequence[Start]) -> list[Start]:
+        """How all attempts of one of the run's evaluations are made. `slots.generated` asks the policy at the evaluation's temperature."""
         return [self.evaluated(start) for start in starts]
 
     def state(self) -> dict[str, Any]:
@@ -211,9 +211,9 @@ class Plan:
     def load_state(self, state: dict[str, Any]) -> None: ...
 
 
-def gathered(plan: Plan, places: Places, groups: int, collect: Callable[[Sequence[Start]], list[Trajectory]]) -> Gathered:
+def gathered(plan: Plan, slots: TaskSlots, groups: int, collect: Callable[[Sequence[Start]], list[Trajectory]]) -> Gathered:
     """What a plan brings home where `collect` makes its attempts."""
-    rounds = plan.gather(places, groups)
+    rounds = plan.gather(slots, groups)
     try:
         starts = next(rounds)
         while True:
@@ -229,8 +229,8 @@ class Plain(Plan):
 
     overlaps = True
 
-    def gather(self, places: Places, groups: int) -> Rounds:
-        return Gathered((yield places.groups(groups)))
+    def gather(self, slots: TaskSlots, groups: int) -> Rounds:
+        return Gathered((yield slots.groups(groups)))
 
 
 @plan("dynamic")
@@ -241,13 +241,13 @@ class Dynamic(Plan):
     refills: Annotated[int, Help("how often further groups are collected at most", low=0)] = 10
     metric: Annotated[Literal["return", "success"], Help("what has to differ between the attempts of a group")] = "return"
 
-    def gather(self, places: Places, groups: int) -> Rounds:
+    def gather(self, slots: TaskSlots, groups: int) -> Rounds:
         counts = {"dropped_groups": 0.0, "refills": -1.0}
         kept: list[Trajectory] = []
         kept_groups = 0
         while kept_groups < groups and counts["refills"] < self.refills:
             wanted = groups - kept_groups
-            attempts = yield places.groups(wanted)
+            attempts = yield slots.groups(wanted)
             differing = {group for group, members in by_group(attempts).items() if not alike([self._measured(one) for one in members])}
             kept += [trajectory for trajectory in attempts if trajectory.group in differing]
             kept_groups += len(differing)

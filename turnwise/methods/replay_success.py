@@ -19,7 +19,7 @@ import numpy as np
 from turnwise.config.options import Help
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.schema import from_rows, to_rows
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, by_group
+from turnwise.methods.planning import Gathered, Plan, Rounds, TaskSlots, by_group
 from turnwise.methods.registry import Brings, method, plan, section
 from turnwise.util.seeds import derive
 
@@ -37,15 +37,15 @@ class ReplaySuccess(Plan):
     poor: Annotated[float, Help("… and their mean is below this")] = 0.2
     kept: dict[str, list[Trajectory]] = field(default_factory=dict, init=False)  # by task, the oldest first
 
-    def gather(self, places: Places, groups: int) -> Rounds:
-        finished = yield places.groups(groups)
+    def gather(self, slots: TaskSlots, groups: int) -> Rounds:
+        finished = yield slots.groups(groups)
         chosen: list[Trajectory] = []
         replaced = 0
         for group, attempts in by_group(finished).items():
             stored = self.kept.get(attempts[0].task, [])
             if stored and self.fails([attempt.reward for attempt in attempts]):
-                drawn = random.Random(derive(places.seed, "replay_success", group)).choice(stored)
-                attempts, replaced = [places.adopt(drawn, group), *attempts[1:]], replaced + 1
+                drawn = random.Random(derive(slots.seed, "replay_success", group)).choice(stored)
+                attempts, replaced = [slots.adopt(drawn, group), *attempts[1:]], replaced + 1
             chosen += attempts
         self.store(finished)
         return Gathered(chosen, {"replaced": replaced, "buffer": sum(map(len, self.kept.values()))})

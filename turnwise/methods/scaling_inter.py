@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from turnwise.config.options import Help
 from turnwise.data.attempts import Start
-from turnwise.methods.planning import Places
+from turnwise.methods.planning import TaskSlots
 from turnwise.methods.registry import Brings, kl_loss, method, plan
 from turnwise.methods.tcod import Horizon
 from turnwise.util.errors import TurnwiseError
@@ -34,9 +34,9 @@ class ScalingInter(Horizon):
             raise TurnwiseError(f"scaling_inter: rounds is a list of turn limits of at least 1, such as [5, 8, 10], not {rounds!r}")
         self.rounds = list(rounds)
 
-    def limited(self, places: Places, starts: Sequence[Start]) -> list[Start]:
+    def limited(self, slots: TaskSlots, starts: Sequence[Start]) -> list[Start]:
         cap = self.rounds[min(self.step // self.every, len(self.rounds) - 1)]
-        return [replace(start, max_turns=cap if places.max_turns is None else min(cap, places.max_turns)) for start in starts]
+        return [replace(start, max_turns=cap if slots.max_turns is None else min(cap, slots.max_turns)) for start in starts]
 
 
 @method(

@@ -30,7 +30,7 @@ from turnwise.config.loading import load_reference
 from turnwise.config.options import Help
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Stop, Trajectory
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds
+from turnwise.methods.planning import Gathered, Plan, Rounds, TaskSlots
 from turnwise.methods.registry import VERL_AGENT, Brings, method, plan
 from turnwise.util.errors import TurnwiseError, unknown_name
 
@@ -60,8 +60,8 @@ class Slea(Plan):
         self.lessons: Callable[[Trajectory], Sequence[Lesson]] = lessons if self.extract is None else load_reference(self.extract, EXTRACT)
         self.step = 0
 
-    def gather(self, places: Places, groups: int) -> Rounds:
-        attempts = yield [self.evaluated(start) for start in places.groups(groups)]
+    def gather(self, slots: TaskSlots, groups: int) -> Rounds:
+        attempts = yield [self.evaluated(start) for start in slots.groups(groups)]
         ready = self.ready
         if ready:
             self.library.see(turn.observation for trajectory in attempts for turn in trajectory.turns)

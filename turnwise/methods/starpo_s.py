@@ -31,7 +31,7 @@ from turnwise.credit.registry import algorithms, assign
 from turnwise.credit.segments import Norm, Penalty, deviation, episode_returns, trajectory_groups
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Floats, Ints, Rollouts, Trajectory, alike
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, by_group
+from turnwise.methods.planning import Gathered, Plan, Rounds, TaskSlots, by_group
 from turnwise.methods.registry import RAGEN, Brings, method, plan, plans, section
 from turnwise.util.errors import TurnwiseError
 
@@ -66,8 +66,8 @@ class Filtered(Plan):
         self.inner: Plan = plans[self.base].make(self.options or {}, plans.kind)  # type: ignore[assignment]
         self.empty = 0
 
-    def gather(self, places: Places, groups: int) -> Rounds:
-        gathered = yield from self.inner.gather(places, groups)
+    def gather(self, slots: TaskSlots, groups: int) -> Rounds:
+        gathered = yield from self.inner.gather(slots, groups)
         members = list(by_group(gathered.trajectories).values())
         scores = [score(group, self.metric) for group in members]
         chosen = select(scores, self.strategy, self.keep, self.mass, self.prefer, self.zero, self.slack)
@@ -84,8 +84,8 @@ class Filtered(Plan):
     def evaluated(self, start: Start) -> Start:
         return self.inner.evaluated(start)
 
-    def evaluation(self, places: Places, starts: Sequence[Start]) -> list[Start]:
-        return self.inner.evaluation(places, starts)
+    def evaluation(self, slots: TaskSlots, starts: Sequence[Start]) -> list[Start]:
+        return self.inner.evaluation(slots, starts)
 
     def state(self) -> dict[str, Any]:
         return {"empty": self.empty, "base": self.inner.state()}

@@ -46,7 +46,7 @@ from turnwise.envs.base import Observation, Transition
 from turnwise.envs.snapshots import restoring
 from turnwise.envs.wrapping import OVER, Instead, checked_count, expert_target, restored_around, state_around, wrapper
 from turnwise.methods.archer import CRITIC_ONLY, REPLAYED, Buffer, Tau, counted, critic_pair, noted
-from turnwise.methods.planning import Gathered, Places, Rounds
+from turnwise.methods.planning import Gathered, Rounds, TaskSlots
 from turnwise.methods.registry import Brings, method, plan, section, signal
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
@@ -193,10 +193,10 @@ class Steps(Buffer):
         None
     )
 
-    def gather(self, places: Places, groups: int) -> Rounds:
+    def gather(self, slots: TaskSlots, groups: int) -> Rounds:
         collects = self.collects is None or self.batches < self.collects
-        attempts = (yield places.groups(groups)) if collects else []
-        old = self.drawn(places, derive(places.seed, "step_hrl", self.batches))
+        attempts = (yield slots.groups(groups)) if collects else []
+        old = self.drawn(slots, derive(slots.seed, "step_hrl", self.batches))
         learned = [noted(one, 0.0, self.warming) for one in attempts] + [noted(one, 1.0, self.warming) for one in old]
         self.keep(attempts)
         return Gathered(learned, counted(attempts, old, len(self.kept)) | {"subtasks": subtasks_of(attempts)})

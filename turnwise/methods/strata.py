@@ -45,7 +45,7 @@ from turnwise.credit.segments import (
 from turnwise.data.anchors import Ints
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Floats, Rollouts, Trajectory, Turn
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, summary
+from turnwise.methods.planning import Gathered, Plan, Rounds, TaskSlots, summary
 from turnwise.methods.registry import method, plan
 from turnwise.methods.strategies import note, shown, writing, written
 from turnwise.util.errors import TurnwiseError
@@ -85,16 +85,16 @@ class Strata(Plan):
         own_judge = self.judge not in ("policy", "none")
         self.flags: Callable[[str, Sequence[Turn]], Sequence[int]] | None = load_reference(self.judge, JUDGE) if own_judge else None
 
-    def gather(self, places: Places, groups: int) -> Rounds:
-        starts = places.groups(groups)
-        size, firsts = places.group_size, starts[:: places.group_size]
-        number, seed = min(self.strategies, size), derive(places.seed, "strata", firsts[0].group)
-        candidates = written(places, firsts, self.ask, self.factor * number, seed)
+    def gather(self, slots: TaskSlots, groups: int) -> Rounds:
+        starts = slots.groups(groups)
+        size, firsts = slots.group_size, starts[:: slots.group_size]
+        number, seed = min(self.strategies, size), derive(slots.seed, "strata", firsts[0].group)
+        candidates = written(slots, firsts, self.ask, self.factor * number, seed)
         chosen = [[turns[k] for k in self.different(turns, number)] for turns in candidates]
         own = {start.number: (n // size, n % number) for n, start in enumerate(starts)}  # the task and the strategy of each attempt
         turn_of = {attempt: chosen[task][z] for attempt, (task, z) in own.items()}
         finished = yield [replace(start, hint=shown(turn_of[start.number], self.show)) for start in starts]
-        flagged = self.judged(places, finished, [turn_of[int(one.id)] for one in finished], derive(seed, "judge"))
+        flagged = self.judged(slots, finished, [turn_of[int(one.id)] for one in finished], derive(seed, "judge"))
         attempts: dict[tuple[int, int], list[Trajectory]] = {}
         for trajectory in finished:
             place = own[int(trajectory.id)]
@@ -105,7 +105,7 @@ class Strata(Plan):
         for (task, z), tried in attempts.items():
             if len((turn := chosen[task][z]).response_ids):
                 note([turn], {"strategy": z, "writes": 1.0, "flagged": 0.0})
-                texts.append(writing(places, firsts[task], turn, tried))
+                texts.append(writing(slots, firsts[task], turn, tried))
         return Gathered([*finished, *texts], {**summary(finished), "strategies": len(texts), "flagged": len(flagged)})
 
     def different(self, turns: Sequence[Turn], number: int) -> list[int]:
@@ -119,7 +119,7 @@ class Strata(Plan):
             )
         return farthest(vectors, number)
 
-    def judged(self, places: Places, attempts: Sequence[Trajectory], strategies: Sequence[Turn], seed: int) -> list[Turn]:
+    def judged(self, slots: TaskSlots, attempts: Sequence[Trajectory], strategies: Sequence[Turn], seed: int) -> list[Turn]:
         """The turns that are flagged."""
         if self.judge == "none" or not attempts:
             return []
@@ -127,13 +127,13 @@ class Strata(Plan):
         if self.flags is not None:
             items = [set(self.flags(text, attempt.turns)) for text, attempt in pairs]
         else:
-            answers = places.answers([question(text, attempt) for text, attempt in pairs], seed)
+            answers = slots.answers([question(text, attempt) for text, attempt in pairs], seed)
             items = [{int(number) - 1 for number in re.findall(r"[0-9]{1,6}", answer)} for answer in answers]
         return [turn for attempt, flagged in zip(attempts, items, strict=True) for t, turn in enumerate(attempt.turns) if t in flagged]
 
-    def evaluation(self, places: Places, starts: Sequence[Start]) -> list[Start]:
+    def evaluation(self, slots: TaskSlots, starts: Sequence[Start]) -> list[Start]:
         """Every attempt with one strategy of its own."""
-        texts = written(places, starts, self.ask, 1, derive(places.seed, "strata", "evaluation"))
+        texts = written(slots, starts, self.ask, 1, derive(slots.seed, "strata", "evaluation"))
         return [replace(start, hint=shown(turn, self.show)) for start, [turn] in zip(starts, texts, strict=True)]
 
 

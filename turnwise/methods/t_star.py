@@ -49,7 +49,7 @@ from turnwise.data.anchors import Ints, dense
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Bools, Floats, Rollouts, Trajectory
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, summary
+from turnwise.methods.planning import Gathered, Plan, Rounds, TaskSlots, summary
 from turnwise.methods.registry import method, plan, signal
 from turnwise.objectives import registry as objectives
 from turnwise.objectives.registry import TokenLoss
@@ -151,10 +151,10 @@ class Corrected(Plan):
     gap: Gap = 1.0
     hint: Annotated[str, Help("what the policy is shown, with {better}, {worse}, {high} and {low}")] = HINT
 
-    def gather(self, places: Places, groups: int) -> Rounds:
-        roots = yield places.groups(groups)
+    def gather(self, slots: TaskSlots, groups: int) -> Rounds:
+        roots = yield slots.groups(groups)
         forks = self.forks(roots)
-        starts = {number: self.again(fork, number, places) for number, fork in enumerate(forks, 1) if fork.wide}
+        starts = {number: self.again(fork, number, slots) for number, fork in enumerate(forks, 1) if fork.wide}
         more = (yield list(starts.values())) if starts else []
         made = {one.id: one for one in more}
         corrected = []
@@ -185,11 +185,11 @@ class Corrected(Plan):
             seen[bad[0].group] += 1
         return items
 
-    def again(self, fork: Fork, number: int, places: Places) -> Start:
+    def again(self, fork: Fork, number: int, slots: TaskSlots) -> Start:
         """One turn from the state of the fork, with both branches in view."""
         (good, good_t), (bad, bad_t), _ = fork
         words = {"better": good.turns[good_t].action, "worse": bad.turns[bad_t].action, "high": good.reward, "low": bad.reward}
-        [start] = places.branch(bad, bad_t, group=-number)
+        [start] = slots.branch(bad, bad_t, group=-number)
         return replace(start, max_turns=bad_t + 1, hint=self.hint.format(**words), forget=True)
 
 

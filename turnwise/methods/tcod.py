@@ -27,7 +27,7 @@ from turnwise.credit.registry import PerToken
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds
+from turnwise.methods.planning import Gathered, Plan, Rounds, TaskSlots
 from turnwise.methods.registry import Brings, method, plan, section, signal
 
 
@@ -49,8 +49,8 @@ class Horizon(Plan, ABC):
         """The turns by which the horizon has grown in the next batch."""
         return (self.step + 1) // self.every
 
-    def gather(self, places: Places, groups: int) -> Rounds:
-        starts = self.limited(places, places.groups(groups))
+    def gather(self, slots: TaskSlots, groups: int) -> Rounds:
+        starts = self.limited(slots, slots.groups(groups))
         attempts = yield starts
         self.step += 1
         given = sum(start.branch.t for start in starts if start.branch is not None) / max(len(starts), 1)
@@ -58,7 +58,7 @@ class Horizon(Plan, ABC):
         return Gathered(attempts, horizon)
 
     @abstractmethod
-    def limited(self, places: Places, starts: Sequence[Start]) -> list[Start]:
+    def limited(self, slots: TaskSlots, starts: Sequence[Start]) -> list[Start]:
         """The attempts as far as the horizon reaches."""
 
     def state(self) -> dict[str, Any]:
@@ -76,8 +76,8 @@ class FrontToBack(Horizon):
     every: Annotated[int, Help("iterations per turn that is added", low=1)] = 6
     limit: Annotated[int | None, Help("the largest number of turns; none: the run's own", low=1)] = None
 
-    def limited(self, places: Places, starts: Sequence[Start]) -> list[Start]:
-        reach = min(n for n in (1 + self.grown, self.limit, places.max_turns) if n is not None)
+    def limited(self, slots: TaskSlots, starts: Sequence[Start]) -> list[Start]:
+        reach = min(n for n in (1 + self.grown, self.limit, slots.max_turns) if n is not None)
         return [replace(start, max_turns=reach) for start in starts]
 
 
@@ -88,11 +88,11 @@ class BackToFront(Horizon):
 
     every: Annotated[int, Help("iterations per turn that the expert gives up", low=1)] = 5
 
-    def limited(self, places: Places, starts: Sequence[Start]) -> list[Start]:
-        solutions, planned = places.solutions(starts), []
+    def limited(self, slots: TaskSlots, starts: Sequence[Start]) -> list[Start]:
+        solutions, planned = slots.solutions(starts), []
         for start in starts:
             given = max(0, len(solutions[start.task.id].turns) - 1 - self.grown) if start.task.id in solutions else 0
-            planned += places.branch(solutions[start.task.id], given, group=start.group, task=start.task) if given else [start]
+            planned += slots.branch(solutions[start.task.id], given, group=start.group, task=start.task) if given else [start]
         return planned
 
 

@@ -30,7 +30,7 @@ from turnwise.credit.segments import Norm, TurnDiscount, deviation, pair, revers
 from turnwise.data.anchors import Ints
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Bools, Floats, Rollouts, Stop, Trajectory, Turn
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds
+from turnwise.methods.planning import Gathered, Plan, Rounds, TaskSlots
 from turnwise.methods.registry import Brings, RecipeDiscount, kl_loss, method, plan
 
 PAPER = "UI-S1, arXiv 2509.11543"
@@ -60,13 +60,13 @@ class SemiOnline(Plan):
 
     patches: Patches = 2
 
-    def gather(self, places: Places, groups: int) -> Rounds:
-        starts = places.groups(groups)
-        solutions = places.solutions(starts)
+    def gather(self, slots: TaskSlots, groups: int) -> Rounds:
+        starts = slots.groups(groups)
+        solutions = slots.solutions(starts)
         lines = [Line(start, one, one) for start in starts if (one := solutions.get(start.task.id)) is not None]
         going = lines
         while going:
-            planned = [(line, self.next(line, places)) for line in going]
+            planned = [(line, self.next(line, slots)) for line in going]
             attempts = yield [start for _, start in planned]
             played = {one.id: one for one in attempts}
             for line, start in planned:
@@ -76,9 +76,9 @@ class SemiOnline(Plan):
         counts = {"without_expert": len(starts) - len(lines), "patched": sum(one.patched for one in kept)}
         return Gathered([self.learned(line) for line in kept], counts)
 
-    def next(self, line: Line, places: Places) -> Start:
+    def next(self, line: Line, slots: TaskSlots) -> Start:
         """The attempt that continues a line behind its history."""
-        [start] = places.branch(line.here, len(line.turns), group=line.start.group, task=line.start.task)
+        [start] = slots.branch(line.here, len(line.turns), group=line.start.group, task=line.start.task)
         return replace(start, max_turns=len(line.shown.turns))
 
     def goes_on(self, line: Line, one: Trajectory) -> bool:

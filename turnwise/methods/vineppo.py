@@ -26,7 +26,7 @@ from turnwise.credit.segments import TurnDiscount, reverse_scan
 from turnwise.credit.segments import whiten as whitened
 from turnwise.data.anchors import digest
 from turnwise.data.rollouts import NOISE, Floats, Rollouts, Trajectory, Turn
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds
+from turnwise.methods.planning import Gathered, Plan, Rounds, TaskSlots
 from turnwise.methods.registry import Brings, method, plan, section
 
 Share = Annotated[
@@ -50,14 +50,14 @@ class Vine(Plan):
     gamma: Gamma = 1.0
     learn_branches: Annotated[bool, Help("learn from the fresh attempts too")] = False
 
-    def gather(self, places: Places, groups: int) -> Rounds:
-        roots = yield places.groups(groups)
+    def gather(self, slots: TaskSlots, groups: int) -> Rounds:
+        roots = yield slots.groups(groups)
         home = self.homes(roots)
         values: dict[Place, float] = {}
         learned: list[Trajectory] = []
         for t in range(max((len(root.turns) for root in roots), default=0)):  # turn by turn: what is not learned from is let go
             own = [root for root in roots if home.get((root.id, t)) == (root.id, t)]
-            starts = [replace(start, branchable=False) for root in own for start in places.branch(root, t, self.branches)]
+            starts = [replace(start, branchable=False) for root in own for start in slots.branch(root, t, self.branches)]
             fresh = (yield starts) if starts else []
             values |= self.values(fresh)
             learned += fresh if self.learn_branches else []

@@ -35,7 +35,7 @@ from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Rollouts, Stop, Trajectory, Turn
 from turnwise.envs.base import Transition
 from turnwise.envs.wrapping import Around, wrapper
-from turnwise.methods.planning import Gathered, Places, Plan, Rounds, summary
+from turnwise.methods.planning import Gathered, Plan, Rounds, TaskSlots, summary
 from turnwise.methods.registry import method, plan
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
@@ -105,25 +105,25 @@ class Candidated(Plan):
         self.candidates = candidates
         self.oracle: Callable[[Turn, Trajectory], Any] = expert_score if oracle == EXPERT else load_reference(oracle, ORACLE)
 
-    def gather(self, places: Places, groups: int) -> Rounds:
-        starts = {start.number: start for start in places.groups(groups)}
+    def gather(self, slots: TaskSlots, groups: int) -> Rounds:
+        starts = {start.number: start for start in slots.groups(groups)}
         first = yield [replace(start, max_turns=1) for start in starts.values()]
         lines = [Line(starts[int(one.id)], one, []) for one in first]
-        attempts = yield self.branches(lines, places, 0, self.candidates - 1)
-        choices = self.commit(lines, attempts, places, 0, 0)
+        attempts = yield self.branches(lines, slots, 0, self.candidates - 1)
+        choices = self.commit(lines, attempts, slots, 0, 0)
         t = 1
         while going := [line for line in lines if line.going]:
-            attempts = yield self.branches(going, places, t, self.candidates)
-            choices = self.commit(going, attempts, places, t, choices)
+            attempts = yield self.branches(going, slots, t, self.candidates)
+            choices = self.commit(going, attempts, slots, t, choices)
             t += 1
         lines = [replace(line, here=replace(line.here, parent=None, branch_t=0)) for line in lines]  # it begins at the start
         return Gathered([one for line in lines for one in (line.here, *line.others)], self.counts(lines))
 
-    def branches(self, lines: Sequence[Line], places: Places, t: int, n: int) -> list[Start]:
+    def branches(self, lines: Sequence[Line], slots: TaskSlots, t: int, n: int) -> list[Start]:
         """n attempts per line that branch before turn t and end after it."""
-        return [replace(start, max_turns=t + 1) for line in lines for start in places.branch(line.here, t, n)]
+        return [replace(start, max_turns=t + 1) for line in lines for start in slots.branch(line.here, t, n)]
 
-    def commit(self, lines: Sequence[Line], found: Sequence[Trajectory], places: Places, t: int, choices: int) -> int:
+    def commit(self, lines: Sequence[Line], found: Sequence[Trajectory], slots: TaskSlots, t: int, choices: int) -> int:
         """Score the candidates of each line and commit one of the best. Returns the number of the next state."""
         by_parent: dict[Any, list[Trajectory]] = {}
         for one in found:
@@ -139,7 +139,7 @@ class Candidated(Plan):
                 one.turns[t].notes = {**one.turns[t].notes, "choice": choices, "score": score}
             choices += 1
             best = [one for one, score in zip(candidates, scores, strict=True) if score == max(scores)]
-            chosen = best[derive(places.seed, "vpr", line.start.number, t) % len(best)]
+            chosen = best[derive(slots.seed, "vpr", line.start.number, t) % len(best)]
             line.others += [replace(one, turns=one.turns[t:], parent=None, branch_t=0) for one in candidates if one is not chosen]
             line.here, line.going = chosen, chosen.stop is Stop.STEP_LIMIT
         return choices

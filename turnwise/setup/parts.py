@@ -33,7 +33,7 @@ from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.pool import Pool
 from turnwise.envs.program.env import ProgramEnv
 from turnwise.learn.local import Learning, Signal
-from turnwise.methods.planning import Places, Plain, Plan
+from turnwise.methods.planning import Plain, Plan, TaskSlots
 from turnwise.methods.registry import plans
 from turnwise.recipe.names import know
 from turnwise.recipe.schema import Config
@@ -73,7 +73,7 @@ class Evaluator:
     settings: Eval
     collectors: Collectors
     plan: Plan
-    slots: Places
+    slots: TaskSlots
     max_turns: int
     check: Callable[[list[Trajectory]], list[Trajectory]] = lambda trajectories: trajectories
 
@@ -103,7 +103,7 @@ class Training:
     config: Config
     source: Source
     plan: Plan
-    slots: Places
+    slots: TaskSlots
     learner: Learning
     credit: Callable[[Batch], tuple[Batch, dict[str, float]]]
     evaluate: Evaluator
@@ -250,11 +250,11 @@ class OtherPlan(Plan):
         vars(self).update({name: getattr(plan, name) for name in members if hasattr(plan, name)})
 
 
-def build_slots(config: Config, checked: Checked, agent: Agent, collectors: Collectors, vocabulary: int, hooks: Hooks) -> Places:
+def build_slots(config: Config, checked: Checked, agent: Agent, collectors: Collectors, vocabulary: int, hooks: Hooks) -> TaskSlots:
     """The attempts of the run, in its order, with the services for its plan."""
     env, max_turns = config.env, checked.max_turns
     limits = limits_of(env, hooks.cancelled)
-    return Places(
+    return TaskSlots(
         checked.tasks,
         config.seed,
         config.collect.group_size,

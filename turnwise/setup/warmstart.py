@@ -24,7 +24,7 @@ from turnwise.engines.base import WeightReceiver
 from turnwise.envs.check import SMOKE_TASKS
 from turnwise.learn.local import Learning, Signal
 from turnwise.learn.sections import SftSettings
-from turnwise.methods.planning import Places
+from turnwise.methods.planning import TaskSlots
 from turnwise.recipe.schema import Config
 from turnwise.runs.exchange import read_trajectories
 from turnwise.setup.environment import limits_of
@@ -58,7 +58,7 @@ class Examples:
         """The expert's attempts, or recorded ones; none if there is no expert and none is required."""
         if sft.file is not None:
             return self._recorded(sft.file, sft.tasks)
-        starts = Places(self.tasks, derive(self.config.seed, "warm start"), 1, self.config.collect.shuffle).groups(sft.tasks)
+        starts = TaskSlots(self.tasks, derive(self.config.seed, "warm start"), 1, self.config.collect.shuffle).groups(sft.tasks)
         if has_expert(*self._env):
             noisy = {"noise": sft.noise, "learn_all": sft.imitate == "all"}
             return self._played(expert_trajectories, starts, "warm start noise", on_task, **noisy)
@@ -210,7 +210,7 @@ class WarmStart:
     def _measurement(self, sft: SftSettings) -> Callable[[], float]:
         """Measures the share of `look_tasks` training tasks that the model, as it is, wins. If a first part is far below what is wanted,
         it stands for the whole, so that the many measurements before a model can play cost little."""
-        starts = Places(self.examples.tasks, derive(self.config.seed, "look"), 1).groups(sft.look_tasks)
+        starts = TaskSlots(self.examples.tasks, derive(self.config.seed, "look"), 1).groups(sft.look_tasks)
         first, wanted = starts[: -(-len(starts) // 4)], sft.until or sft.at_least or 0.0
 
         def won(some: Sequence[Start]) -> int:
