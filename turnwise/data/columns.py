@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnwise.data.anchors import AnchorTable, Ints, dense, encode
+from turnwise.data.tasks import LARGEST_REWARD
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_atomically
 from turnwise.util.unpack import open_archive
@@ -27,7 +28,6 @@ BY_TURN = ("group", "trajectory", "t", "reward", "anchor", "valid", "next_anchor
 BY_TOKEN = ("token_value", "token_logprob")
 FURTHER = ("extra", "token_extra", "trajectory_extra", "group_extra")
 LEARNERS = ("old_logprob", "ref_logprob")  # per token, added by `Learner.annotate`
-LARGEST_REWARD = 1e150  # squares of their sums still fit into a 64-bit float
 
 
 def bad(column: str, row: int | np.integer, what: str) -> TurnwiseError:

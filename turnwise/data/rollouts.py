@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from turnwise.data import columns
 from turnwise.data.anchors import AnchorTable, Ints, dense, encode
-from turnwise.data.columns import LARGEST_REWARD
 from turnwise.data.images import Picture
+from turnwise.data.tasks import LARGEST_REWARD
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 Floats = NDArray[np.float64]

@@ -17,6 +17,7 @@ from typing import Any, overload
 from turnwise.util.errors import TurnwiseError
 
 TASK_LINE = "your task is"
+LARGEST_REWARD = 1e150  # of an attempt at a task: squares of sums still fit into a 64-bit float. Here, because it needs no numpy
 
 
 def task_line(text: str) -> str | None:

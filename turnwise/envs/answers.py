@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from turnwise.data.columns import LARGEST_REWARD
+from turnwise.data.tasks import LARGEST_REWARD
 from turnwise.envs.base import Observation, Share, Transition
 from turnwise.envs.blame import place_of
 from turnwise.util.errors import TurnwiseError
