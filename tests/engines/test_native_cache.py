@@ -188,7 +188,7 @@ def chain_of(pages: CachePages, ids: list[int]) -> Chain:
         page = pages.take()
         assert page is not None
         chain.pages.append(page)
-    pages.publish(chain)
+    pages.index(chain)
     return chain
 
 

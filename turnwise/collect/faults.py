@@ -4,6 +4,14 @@ stops.
 An attempt is faulted if a fault of its environment (or of a reward term) or of the engine ended it, or if its prompt never fitted. A
 few of these are normal. A run with nothing else would "train" to its end and learn nothing, so it stops and shows what was wrong, with
 the lines of the user's own file. This takes several attempts at several tasks: one bad task, tried eight times, does not stop a run.
+
+The way of an environment that dies or hangs:
+
+    envs/workers.py      `WorkerSlots` notices the dead process or the passed time limit, and replaces the process; episodes of other slots
+                         in it are played again from their actions. Environments in this process (env.workers=0) have no time limit
+    collect/collector.py the attempt ends with the stop reason "environment fault" or "environment timeout"; it is not tried again
+    this file            `FaultWatch` reports it, and ends the run if nearly all attempts are like that
+    collect/source.py    the batch leaves out what is not `sound` (data/rollouts.py)
 """
 
 from __future__ import annotations

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from turnwise import credit
 from turnwise.config.options import Entry
+from turnwise.credit.columns import credit_of, give
+from turnwise.credit.diagnose import observe
 from turnwise.credit.gae import token_rows
-from turnwise.credit.registry import Credit, CreditFunction
+from turnwise.credit.registry import Credit, CreditFunction, algorithms
 from turnwise.credit.segments import PER_TURN, discounted_returns
 from turnwise.data.batch import Batch
 from turnwise.data.masks import SharedPrefix, masked
@@ -30,12 +31,12 @@ class CreditStep:
 
     def __call__(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
         """The batch with its advantages, and the metrics about them, by `credit/NAME`."""
-        batch = credit.give(masked(batch, self.shared_prefix), self.name, **self.options)
-        given = credit.credit_of(batch.rollouts)
-        metrics = credit.observe(self.name, dict(self.options), batch.rollouts, () if given is None else given.values)
+        batch = give(masked(batch, self.shared_prefix), self.name, **self.options)
+        given = credit_of(batch.rollouts)
+        metrics = observe(self.name, dict(self.options), batch.rollouts, () if given is None else given.values)
         if given is not None and self.value_level is not None:
-            entry = credit.algorithms[self.name]
-            options = entry.bind(dict(self.options), credit.algorithms.kind)
+            entry = algorithms[self.name]
+            options = entry.bind(dict(self.options), algorithms.kind)
             targets = targets_of(given, batch.rollouts, entry, options, self.value_level)
             batch = batch.with_columns({f"{self.value_level}.target": targets})
         return batch, numbers("credit", metrics)

@@ -1,4 +1,5 @@
-"""The draw on a GPU: the rules of `kernels/sample.py`, without a sort.
+"""Sampling on a GPU by one program per row: the rules of `kernels/sample.py`, without a sort. `sample_top_p.py` calls `_draw` for the rows
+that it cannot decide from tiles; `draw_tokens` samples whole batches in this way and is what tests compare the other ways with.
 
 One program per row passes over the logits, which stay in the GPU's cache, a few times: for the largest one, for the sum, for the cuts,
 and for the token. A cut (top-k, top-p) is a distance from the largest logit; it is found by dividing the interval of possible distances

@@ -1,7 +1,7 @@
 """Sampling on a GPU where every token may be drawn: no top-k, no top-p, no min-p. The usual case in training.
 
 The vocabulary is cut into tiles. Of each tile a first kernel keeps three numbers per row: the largest logit, the sum of the weights
-relative to it, and which token the largest is. It reads logits (`sample_tiles`), or it is the output layer's matrix product itself on a
+relative to it, and which token the largest is. It reads logits (`draw_tiles`), or it is the output layer's matrix product itself on a
 Hopper GPU (`hopper/sample.py`), so that logits are never written. A second kernel merges the tiles of a row, finds the tile in which the
 cumulative sum passes the row's uniform number, and looks at this tile alone; without logits it computes them again. Token, log-prob and
 uniform number are those of `sample.py` except for rounding; a greedy row takes the largest, of equal ones the smallest id."""

@@ -1,8 +1,8 @@
 """AdamW on the float32 masters of the weights (`weights.py`), with warm-up, learning-rate schedule and clipping.
 
-`learner.lr` of a recipe is `OptimiserSettings.lr`, and a step's rate is `lr` × `OptimiserSettings.factor(…)`, set in `Optimiser.step`. With
-`host`, masters and moments are in host memory, and a step brings them to the device in chunks (`chunked_adam.py`). Gradients stay on the
-device.
+`learner.lr` of a recipe is a field of `learn/sections.py:Optimiser`. `setup/build.py` makes `OptimiserSettings` of them, and a step's
+rate is `lr` × `OptimiserSettings.factor(…)`, set in `Optimiser.step` below. With `host`, masters and moments are in host memory, and a step
+brings them to the device in chunks (`chunked_adam.py`). Gradients stay on the device.
 
 A step whose loss or gradient is not finite is skipped: the weights and the moments stay as they were. A few of them in a row end training.
 """

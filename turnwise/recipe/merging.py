@@ -89,7 +89,7 @@ def _trained(values: Mapping[str, Any], section: str = "credit", default: str = 
 
 def resolved(layers: Sequence[Layer]) -> dict[str, Any]:
     """The values of all layers, the last one on top, with the settings of the method in their place."""
-    layers = [layer._replace(words=without_none(layer.words)) if layer.settled else layer for layer in layers]
+    layers = [layer._replace(words=none_as_text(layer.words)) if layer.settled else layer for layer in layers]
     sections: list[dict[str, Any]] = []
     for layer in layers:
         sections.append(_section(sections[-1] if sections else {}, layer))
@@ -141,7 +141,7 @@ def brought_by(section: Mapping[str, Any]) -> Brought:
     if _unread and is_reference(name):
         return {}, {}
     parts, authors = settings_of_method(name, {key: value for key, value in section.items() if key not in Method.model_fields})
-    return without_none(dict(parts)), without_none(dict(authors))
+    return none_as_text(dict(parts)), none_as_text(dict(authors))
 
 
 def settings_of_method(name: str, options: Mapping[str, Any]) -> Brought:
@@ -290,12 +290,12 @@ def overridden(values: dict[str, Any], pairs: Iterable[tuple[str, Any]]) -> dict
     return values
 
 
-def without_none(value: Any) -> Any:
-    """TOML has no null: a recipe writes "none"."""
+def none_as_text(value: Any) -> Any:
+    """TOML has no null: a recipe writes "none", which `config/section.py` reads as None."""
     if isinstance(value, dict):
-        return {key: without_none(item) for key, item in value.items()}
+        return {key: none_as_text(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [without_none(item) for item in value]
+        return [none_as_text(item) for item in value]
     return "none" if value is None else value
 
 

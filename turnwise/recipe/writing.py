@@ -8,13 +8,13 @@ from typing import Any, get_args
 
 import tomli_w
 
-from turnwise.recipe.merging import without_none
+from turnwise.recipe.merging import none_as_text
 from turnwise.recipe.schema import Config, fields
 
 
 def to_toml(config: Config) -> str:
     """The whole config as TOML, in the order of the schema; reading it gives the same config."""
-    return tomli_w.dumps(without_none(config.model_dump(mode="json")))
+    return tomli_w.dumps(none_as_text(config.model_dump(mode="json")))
 
 
 def toml_value(value: Any) -> str:
@@ -23,7 +23,7 @@ def toml_value(value: Any) -> str:
         return f"[{', '.join(map(toml_value, value))}]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{tomli_w.dumps({key: 0}).split(' = 0')[0]} = {toml_value(item)}" for key, item in value.items()) + "}"
-    return tomli_w.dumps({"value": without_none(value)}).removeprefix("value = ").removesuffix("\n")
+    return tomli_w.dumps({"value": none_as_text(value)}).removeprefix("value = ").removesuffix("\n")
 
 
 def content_hash(config: Config) -> str:

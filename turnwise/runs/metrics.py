@@ -1,8 +1,9 @@
 """The metrics of a run: who writes them, and who reads them.
 
-    written   the loop (turnwise/train.py) calls `Run.log` once per iteration, which appends a line to metrics.jsonl and passes it on to the
-              trackers (turnwise/runs/trackers/)
-    read      `Run.metrics()`, for comparisons (turnwise/runs/records.py), reports, pages, replay and a resumed run
+    written   the loop (turnwise/train.py) calls `Run.log` once per iteration, which appends a line to metrics.jsonl and passes it on to
+              the trackers (turnwise/runs/trackers/)
+    read      `Run.metrics()`, for comparisons (turnwise/runs/records.py), reports, replay and a resumed run; new lines of a
+              run that is still going by `news` (turnwise/runs/tail.py), for pages and sweeps
 
 What each metric means is in docs/metrics.md. Warnings are kept in the same way, in warnings.jsonl.
 """

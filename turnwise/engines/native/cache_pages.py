@@ -168,18 +168,18 @@ class CachePages:
         """The first `length` tokens of a page are being copied into another, empty one."""
         self._content[page] = self._content[source][:length]
 
-    def publish(self, chain: Chain) -> None:
+    def index(self, chain: Chain) -> None:
         """Make what is written of this chain known to later prompts."""
         first = len(chain.nodes)
         for number in range(first, chain.written // self.grain):
             start = number * self.grain
-            self._publish_grain(chain, start, tuple(chain.ids[start : start + self.grain]))
+            self._index_grain(chain, start, tuple(chain.ids[start : start + self.grain]))
         start = chain.written // self.grain * self.grain
         if start < chain.written:
             node = chain.nodes[-1] if chain.nodes else ROOT
             self._follow(node, chain.pages[start // self.size], start % self.size, chain.ids[start : chain.written])
 
-    def _publish_grain(self, chain: Chain, start: int, grain: tuple[int, ...]) -> None:
+    def _index_grain(self, chain: Chain, start: int, grain: tuple[int, ...]) -> None:
         node = chain.nodes[-1] if chain.nodes else ROOT
         page, inside = chain.pages[start // self.size], start % self.size
         self._follow(node, page, inside, grain)
@@ -200,7 +200,7 @@ class CachePages:
         self._follows[page][node] = inside
 
     def step(self) -> None:
-        """What was published so far is launched: copies of it made from now on are right."""
+        """What was indexed so far is launched: copies of it made from now on are right."""
         self._fresh.clear()
 
     def _erase(self, page: int, length: int) -> None:

@@ -51,7 +51,7 @@ class Chains:
         self.pages.drop(chain.pages[self.pages.needed(chain.written) :])
         del chain.pages[self.pages.needed(chain.written) :]
         if good:
-            self.pages.publish(chain)
+            self.pages.index(chain)
         self.release(row.request.sequence)
         if row.keeps and good:
             self.kept[row.request.sequence] = chain

@@ -339,7 +339,7 @@ class NativeEngine(Native):
         if count > 1:  # the tokens of a prompt are known: others may use them from now on
             row.chain.written = row.computed + count
             row.chain.ids = row.ids
-            self._pages.publish(row.chain)
+            self._pages.index(row.chain)
 
     def _admit(self, step: Step) -> None:
         """Take rows out of the queue, in order of arrival; those whose prefix is just being computed by another one come a step later."""
