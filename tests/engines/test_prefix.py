@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from turnwise.data.message import Decoder, Encoder, Message
+from turnwise.data.message import Message
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tokens import write_tokens
 from turnwise.learn.packing import pack
@@ -87,25 +87,3 @@ def test_shared_prompts_are_packed_sent_and_written_like_lists(seed: int, tmp_pa
     assert files[0] == files[1]
     for given in (shared, plain):
         assert pickle.loads(pickle.dumps(Message.encode(given))).decode() == plain
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_trajectories_that_are_sent_while_they_grow_arrive_as_if_sent_at_once(seed: int) -> None:
-    whole, rng = dialogues(seed), random.Random(seed)
-    played = [replace(one, turns=[]) for one in whole]
-    encoder, decoder, travelled = Encoder(), Decoder(), 0
-
-    def send(given: list[Trajectory], growing: list[Trajectory]) -> list[Trajectory]:
-        nonlocal travelled
-        message: Message = pickle.loads(pickle.dumps(encoder.encode(given, growing)))
-        travelled += len(message.lengths)
-        return decoder.decode(message)
-
-    while going := [k for k, one in enumerate(played) if len(one.turns) < len(whole[k].turns)]:
-        k = rng.choice(going)
-        played[k].turns += whole[k].turns[len(played[k].turns) :][: rng.randint(1, 3)]
-        if rng.random() < 0.6:
-            over = [one for k, one in enumerate(played) if len(one.turns) == len(whole[k].turns)][: rng.randint(0, 2)]
-            assert send(over, [one for one in played if rng.random() < 0.5 and one not in over]) == over
-    assert send(played, []) == listed(played)
-    assert travelled == len({id(turn) for one in whole for turn in one.turns}), "nothing travels twice"

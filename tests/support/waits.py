@@ -34,7 +34,7 @@ def waits_in(source: str, file: str = "") -> Iterator[Wait]:
 def all_waits() -> list[Wait]:
     """Those of all rooms."""
     files = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
-    assert len(files) > 25, "the rooms have moved"
+    assert all(any((ROOT / room).glob("*.py")) for room in ROOMS), "the rooms have moved"
     return [wait for path in files for wait in waits_in(path.read_text(encoding="utf-8"), str(path.relative_to(ROOT / "turnwise")))]
 
 
