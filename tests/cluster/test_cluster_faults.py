@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cluster_light import GROUPS, SIZE, Learner, LightParts, Sender, alone, places, run
+from cluster_light import GROUPS, SIZE, Learner, LightParts, Sender, alone, run, task_slots
 from seats_env import Race
 from toy_env import Corridor
 
@@ -125,7 +125,7 @@ def trained(
     """A run over engines."""
     learner = Learner()
     made = RolloutWorkers(start, engines, **{"deadline": 30.0, "hooks": WorkerHooks(), **workers})
-    access, own = Access(made), places()
+    access, own = Access(made), task_slots()
     engine = RemoteEngine(access, Sender(learner))
     engine.refresh()
 
@@ -215,7 +215,7 @@ def test_engines_read_weights_while_the_driver_goes_on_and_the_learner_changes_n
     engine = RemoteEngine(access, Sender(learner), waits=True, later=True)
     engine.refresh()
     assert {member.state for member in workers.members} == {"up"}, "whoever refreshes may change the weights at once"
-    source = ClusterSource(LocalSource(places(), GROUPS, lambda: RemoteCollector(access), lambda: engine), lambda: engine)
+    source = ClusterSource(LocalSource(task_slots(), GROUPS, lambda: RemoteCollector(access), lambda: engine), lambda: engine)
     try:
         for number, found in enumerate(source.batches(Plain(), n=3, begins=asked.set)):
             learner.update(found.trajectories, number)
@@ -233,7 +233,7 @@ def test_engines_read_weights_while_the_driver_goes_on_and_the_learner_changes_n
 class Nothing:
     """A plan that plays nothing."""
 
-    def gather(self, places: Any, groups: int) -> Generator[list[Start], list[Trajectory], Any]:
+    def gather(self, task_slots: Any, groups: int) -> Generator[list[Start], list[Trajectory], Any]:
         yield from ()
         return SimpleNamespace(trajectories=[], counts={})
 
@@ -393,7 +393,7 @@ def test_ahead_of_the_learner_a_group_fails_only_when_its_retries_are_used_up(fa
 
 
 def test_a_checkpoint_keeps_what_was_learned_from_and_not_what_was_collected_ahead(fake: None) -> None:
-    learner, own, plan = Learner(), places(), Plain()
+    learner, own, plan = Learner(), task_slots(), Plain()
     workers = RolloutWorkers(Dies(-1, 0).start, 2, deadline=30.0)
     access = Access(workers)
     engine = RemoteEngine(access, Sender(learner))

@@ -19,7 +19,7 @@ from typing import Any
 import cluster_driver
 import pytest
 from cluster_doom import Doom, DoomedLearner, DoomedWorker, Sits
-from cluster_light import GROUPS, SIZE, alone, places, run
+from cluster_light import GROUPS, SIZE, alone, run, task_slots
 from cluster_light import Sender as Sends
 from conftest import ROOT, TEST_PATHS
 
@@ -90,7 +90,7 @@ def trained(learner: DoomedLearner) -> tuple[DoomedLearner, RolloutWorkers]:
     access, learner.settle = Access(workers), workers.settle
     engine = RemoteEngine(access, Sends(learner))
     engine.refresh()
-    source = ClusterSource(LocalSource(places(), GROUPS, lambda: RemoteCollector(access), lambda: engine), lambda: engine)
+    source = ClusterSource(LocalSource(task_slots(), GROUPS, lambda: RemoteCollector(access), lambda: engine), lambda: engine)
     try:
         run(source, engine, learner, len(learner.doom.strikes) + 1)  # one batch to notice the last strike
         return learner, workers

@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from cluster_light import GROUPS, Learner, LightParts, Sender, places
+from cluster_light import GROUPS, Learner, LightParts, Sender, task_slots
 from conftest import ROOT
 
 from turnwise.cluster.collecting import RemoteCollector, RemoteCollectors
@@ -90,7 +90,7 @@ class Driver:
         access = Access(workers)
         engine = RemoteEngine(access, sender)
         engine.refresh()
-        slots = places()
+        slots = task_slots()
         source = ClusterSource(LocalSource(slots, GROUPS, lambda: RemoteCollector(access, Spec()), lambda: engine), lambda: engine)
         stack = ExitStack()
         stack.callback(engine.close)

@@ -123,7 +123,7 @@ class LightParts:
         self.pool.close()
 
 
-def slots() -> TaskSlots:
+def task_slots() -> TaskSlots:
     tasks = TaskSet((Task(str(i), data={"number": i}) for i in range(7)), "numbers")
     return TaskSlots(tasks, seed=3, group_size=SIZE)
 
@@ -165,7 +165,7 @@ def alone(batches: int = 3, env: Any = Corridor) -> Learner:
             parts.publish(version, learner.weight)
 
     engine = Published()
-    source = LocalSource(slots(), GROUPS, lambda: replace(parts.collector(Spec()), snapshots=False), lambda: engine)
+    source = LocalSource(task_slots(), GROUPS, lambda: replace(parts.collector(Spec()), snapshots=False), lambda: engine)
     run(source, engine, learner, batches)
     parts.close()
     return learner
