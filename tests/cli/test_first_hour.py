@@ -50,7 +50,7 @@ def trained(recipe: str, tmp_path: Path, **changes: Any) -> Any:
 def test_a_recipe_that_names_only_an_environment_trains(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("least.toml").write_text(f'[env]\nname = "{name}"\n')
-    trained("least", tmp_path, **{"env.max_turns": 4, "eval.n": 2})
+    assert trained("least", tmp_path, **{"env.max_turns": 4, "eval.n": 2}).metrics
 
 
 def test_the_page_about_tools_is_followed_at_the_first_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

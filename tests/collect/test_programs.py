@@ -209,11 +209,11 @@ def test_a_reward_function_that_fails_is_a_fault_that_shows_its_lines() -> None:
     def wrong(task: dict[str, Any], calls: list[Any]) -> float:
         return float("nan")
 
-    heard: list[Any] = []
+    messages: list[Any] = []
     work = collector(program_cases.two_turns, reward=wrong)
-    work.hooks = Hooks(on_fault=lambda trajectory, result: heard.append(result.message))
+    work.hooks = Hooks(on_fault=lambda trajectory, result: messages.append(result.message))
     (trajectory,) = work.run(starts(1))
-    assert trajectory.stop is Stop.ENVIRONMENT_FAULT and not trajectory.turns and "finite number" in heard[0]
+    assert trajectory.stop is Stop.ENVIRONMENT_FAULT and not trajectory.turns and "finite number" in messages[0]
 
 
 @pytest.mark.parametrize(("end", "success"), [(1.0, True), (0.5, False), (None, True), (Outcome(0.0, True), True)])
@@ -263,7 +263,7 @@ def test_attempts_without_any_reward_are_noticed_once() -> None:
     def quiet(task: dict[str, Any], client: Any) -> None:
         program_cases.ask(client, [program_cases.user(task["prompt"])], temperature=0.5)
 
-    def heard(*works: ProgramCollector) -> list[str]:
+    def messages(*works: ProgramCollector) -> list[str]:
         found: list[str] = []
         say = Once(found.append)
         for work in works:
@@ -271,13 +271,13 @@ def test_attempts_without_any_reward_are_noticed_once() -> None:
             work.run(starts(2))
         return found
 
-    own, returned = heard(collector(quiet), collector(quiet))  # two iterations
+    own, returned = messages(collector(quiet), collector(quiet))  # two iterations
     assert "temperature" in own and "recipe's count" in own
     assert returned.endswith("the program returned nothing, and no reward was posted: the attempt is worth 0")
     unpaid = COMMAND.replace('post("/reward", {"value": 0.125})', "")
-    (printed,) = heard(collector(command=[sys.executable, "-I", "-S", "-c", unpaid, "{prompt}"]))
+    (printed,) = messages(collector(command=[sys.executable, "-I", "-S", "-c", unpaid, "{prompt}"]))
     assert "is not a number or a JSON object: 'done with t'" in printed
-    assert heard(collector(program_cases.two_turns), collector(command=[sys.executable, "-I", "-S", "-c", COMMAND, "{prompt}"])) == []
+    assert messages(collector(program_cases.two_turns), collector(command=[sys.executable, "-I", "-S", "-c", COMMAND, "{prompt}"])) == []
 
 
 def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
@@ -359,6 +359,7 @@ def test_a_daemon_that_a_command_starts_ends_with_its_attempt(tmp_path: Path, en
     pids = [int(Path(f"{mark}{more}").read_text()) for more in ("", "2")]
     try:
         wait_until(lambda: all(map(gone, pids)))
+        assert all(map(gone, pids))
     finally:
         for pid in pids:
             with suppress(OSError):
