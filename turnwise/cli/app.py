@@ -16,6 +16,7 @@ from turnwise.cli.algos import algos
 from turnwise.cli.cluster import SHORT as CLUSTER
 from turnwise.cli.cluster import cluster
 from turnwise.cli.compare import compare
+from turnwise.cli.doctor import doctor
 from turnwise.cli.envs import envs
 from turnwise.cli.evaluate import evaluate
 from turnwise.cli.export import export
@@ -83,6 +84,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "serve": serve,
     "view": view,
     "report": report,
+    "doctor": doctor,
 }
 for _name, _command in COMMANDS.items():  # click would truncate a longer help text
     app.command(name=_name, short_help=first_sentence(_command.__doc__ or ""))(_command)

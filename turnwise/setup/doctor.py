@@ -1,0 +1,258 @@
+"""What this machine has, what is missing for what, and whether training works here: what `turnwise doctor` shows.
+
+Every part is a list of findings. A probe that fails is a finding too, and never hides the others. The self-test trains a tiny model for
+one iteration, with the same parts as any run: environments, engine, credit, learner and checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from turnwise.util.files import cache_folder
+from turnwise.util.printable import printable
+from turnwise.util.secret import redact
+from turnwise.util.threads import all_memory, cores
+from turnwise.util.version import VERSION
+
+EXTRAS = {  # what each extra is for
+    "plots": "learning curves as pictures",
+    "similar": "anchors that are similar and not equal",
+    "lora": "training adapters",
+    "4bit": "a base model in 4 bits on a small GPU",
+    "tensorboard": "the tracker tensorboard",
+    "wandb": "the tracker wandb",
+    "trackio": "the tracker trackio",
+    "parquet": "trajectories as Parquet",
+    "search": "question answering with BM25",
+    "dense": "question answering with embeddings",
+    "gymnasium": "environments of Gymnasium",
+    "serve": "serving a model, and training programs that call one",
+    "mcp": "tools of MCP servers",
+    "cluster": "several GPUs or machines",
+    "images": "models that see images",
+}
+SECONDS = 20.0  # what the self-test may take where nothing has to be compiled
+GAP = 1e-3  # between the engine's and the learner's log-probs, in float32 on one machine
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked for. `good` is None where nothing is right or wrong about it."""
+
+    what: str
+    value: str
+    good: bool | None = None
+    remedy: str = ""
+
+
+def examine(self_test: bool = True, tell: Callable[[str], None] = lambda part: None) -> Iterator[tuple[str, list[Finding]]]:
+    """The findings, part after part; `tell` is called with the name of a part before it is looked at."""
+    parts: dict[str, Callable[[], Iterator[Finding]]] = {
+        "machine": machine,
+        "torch": torch_build,
+        "extras": extras,
+        "programs": programs,
+        "environments": environments,
+    }
+    if self_test:
+        parts["self-test"] = trial
+    for name, part in parts.items():
+        tell(name)
+        yield name, list(_safely(name, part))
+
+
+def healthy(findings: dict[str, list[Finding]]) -> bool:
+    """Whether nothing that every run needs has failed. Missing extras, programs and data concern only those who want them."""
+    return not any(finding.good is False for part in ("machine", "torch", "self-test") for finding in findings.get(part, ()))
+
+
+def report(findings: dict[str, list[Finding]]) -> str:
+    """The findings as Markdown for an issue, without secrets, user names or folders of this machine."""
+    lines = [f"turnwise {VERSION}, Python {platform.python_version()}"]
+    for part, rows in findings.items():
+        lines += ["", f"### {part}"]
+        lines += [f"- {_mark(row)}{row.what}: {row.value}" for row in rows]
+    return _anonymous("\n".join(lines))
+
+
+def _mark(row: Finding) -> str:
+    return {True: "", None: "", False: "MISSING OR FAILED: "}[row.good]
+
+
+def _anonymous(text: str) -> str:
+    text = redact(printable(text))
+    names = {str(Path.home()): "~", tempfile.gettempdir(): "TMP", platform.node(): "HOST"}
+    for variable in ("USER", "LOGNAME", "USERNAME"):
+        names[os.environ.get(variable, "")] = "USER"
+    for name, word in names.items():
+        if len(name) > 2:
+            text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", word, text)
+    return text
+
+
+def _safely(name: str, part: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    try:
+        yield from part()
+    except Exception as error:
+        yield Finding(name, f"could not be examined: {type(error).__name__}: {error}", False)
+
+
+# -- what is there ------------------------------------------------------------------------------------------------------------------------
+
+
+def machine() -> Iterator[Finding]:
+    """The computer: system, processor, memory, disk."""
+    yield Finding("system", f"{platform.system()} {platform.release()}, {platform.machine()}")
+    supported = (3, 11) <= sys.version_info[:2] <= (3, 13)
+    yield Finding("Python", platform.python_version(), supported, "" if supported else "use Python 3.11, 3.12 or 3.13")
+    yield Finding("processor", f"{_processor()}, {cores()} cores for this process")
+    memory = all_memory()
+    yield Finding("memory", f"{memory / 1e9:.0f} GB", memory > 3.5e9, "the quickstart wants 4 GB")
+    for what, folder in (("disk for runs", Path.cwd()), ("disk for the cache", cache_folder("."))):
+        free = shutil.disk_usage(_existing(folder)).free
+        yield Finding(what, f"{free / 1e9:.0f} GB free", free > 2e9, "free some space: a run of a small model writes a few hundred MB")
+
+
+def _existing(folder: Path) -> Path:
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
+
+
+def _processor() -> str:
+    try:
+        names = re.findall(r"(?m)^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or "unknown"
+
+
+def torch_build() -> Iterator[Finding]:
+    """torch, transformers, and the GPUs that torch sees."""
+    for name in ("torch", "transformers"):
+        try:
+            yield Finding(name, metadata.version(name), True)
+        except metadata.PackageNotFoundError:
+            yield Finding(name, "missing", False, "pip install torch==2.13.0, then install Turnwise again")
+            return
+    import torch
+
+    kind = f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {torch.version.hip}" if torch.version.hip else "for the CPU"
+    yield Finding("build", f"{kind}, {torch.backends.cpu.get_cpu_capability()}")
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else range(0)
+    for number in gpus:
+        about = torch.cuda.get_device_properties(number)
+        yield Finding(f"GPU {number}", f"{about.name}, {about.total_memory / 1e9:.0f} GB, compute capability {about.major}.{about.minor}", True)
+    if not gpus:
+        visible = shutil.which("nvidia-smi") is not None
+        yield Finding("GPU", "torch sees none", False if visible else None, "this torch is for the CPU: install one for CUDA" if visible else "")
+    elif find_spec("triton") is None:
+        yield Finding("triton", "missing: the engine's and the learner's kernels cannot be compiled", False, "pip install triton")
+
+
+def extras() -> Iterator[Finding]:
+    """The optional packages, by extra."""
+    missing: dict[str, list[str]] = {}
+    for requirement in metadata.requires("turnwise") or []:
+        package, extra = re.match(r"[\w.-]+", requirement), re.search(r"""extra == ["']([\w-]+)["']""", requirement)
+        if package is not None and extra is not None and extra[1] in EXTRAS:
+            missing.setdefault(extra[1], [])
+            if not _installed(package[0]):
+                missing[extra[1]].append(package[0])
+    for extra_name, packages in missing.items():
+        value = f"missing {', '.join(packages)}" if packages else "installed"
+        yield Finding(f"{extra_name} ({EXTRAS[extra_name]})", value, None if packages else True, f"pip install 'turnwise[{extra_name}]'")
+
+
+def _installed(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def programs() -> Iterator[Finding]:
+    """Programs that some environments, kernels and tests call."""
+    wanted = (
+        ("C compiler", ("cc", "gcc", "clang"), "triton's kernels on a GPU", "apt-get install gcc"),
+        ("browser", ("chromium", "chromium-browser", "google-chrome"), "the environment miniwob", "apt-get install chromium"),
+        ("sandbox", ("bwrap",), "the environment shell", "apt-get install bubblewrap"),
+        ("Java", ("java",), "the environments scienceworld and textworld-express", "apt-get install default-jre-headless"),
+    )
+    for what, names, purpose, remedy in wanted:
+        program = next((name for name in names if shutil.which(name)), None)
+        yield Finding(f"{what} ({purpose})", program or "missing", True if program else None, remedy)
+
+
+def environments() -> Iterator[Finding]:
+    """The environments, and what those that are not ready lack."""
+    from turnwise.envs.registry import describe
+
+    rows = describe()
+    yield Finding("ready", ", ".join(row["name"] for row in rows if row["ready"]), True)
+    for row in rows:
+        lacking = [need for need in row["needs"] if not need["present"]]
+        if not row["ready"]:
+            value = row["error"] or f"lacks {', '.join(need['what'] for need in lacking)}"
+            yield Finding(row["name"], value, None, "; ".join(need["remedy"] for need in lacking if need["remedy"]))
+
+
+# -- whether it works ---------------------------------------------------------------------------------------------------------------------
+
+
+def trial() -> Iterator[Finding]:
+    """Credit against numbers known by hand, then one iteration of a tiny model on every kind of device that is there."""
+    yield _credit()
+    import torch
+
+    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+        yield from _iteration(device)
+
+
+def _credit() -> Finding:
+    import numpy as np
+
+    from turnwise import credit
+    from turnwise.data.rollouts import Rollouts
+
+    # Two attempts share the hall: returns 1 and 0 have a mean of ½ and a deviation of √½ there, and as returns of the attempts.
+    columns: dict[str, Any] = {"reward": [0.0, 1.0, 0.0, 0.0], "anchor": ["hall", "kitchen", "hall", "cellar"]}
+    rollouts = Rollouts.from_columns(group=[0] * 4, trajectory=[0, 0, 1, 1], t=[0, 1, 0, 1], **columns)
+    given = credit.compute("gigpo", rollouts, gamma=1.0, omega=1.0)
+    right = np.allclose(given, np.array([2.0, 1.0, -2.0, -1.0]) * 0.5**0.5, atol=1e-4)
+    return Finding("credit", "as computed by hand" if right else f"wrong: {given}", bool(right))
+
+
+def _iteration(device: str) -> Iterator[Finding]:
+    from turnwise import api
+
+    recipe = {
+        "device": device,
+        "iterations": 1,
+        "sft": None,
+        "collect.groups": 4,
+        "eval.n": 6,
+        "eval.repeats": 1,
+        "model.tiny.layers": 1,
+        "learner.old_logprobs": "learner",
+        "run.checkpoint_every": 1,
+        "run.keep_rollouts": 0,
+    }
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="turnwise-doctor-") as folder:
+        result = api.train("numberline-tiny", quiet=True, out=folder, **recipe)
+    seconds = time.perf_counter() - started
+    yield Finding(f"an iteration on {device}", f"{seconds:.0f} s", seconds < SECONDS if device == "cpu" else True, "close other programs")
+    gap = result.metrics[-1].get("learner/engine_gap_max", float("nan"))
+    yield Finding(f"engine and learner agree on {device}", f"log-probs differ by {gap:.1g} at most", gap < GAP, "please report this")
