@@ -22,7 +22,9 @@ from turnwise.cli.evaluate import evaluate
 from turnwise.cli.export import export
 from turnwise.cli.fit import fit
 from turnwise.cli.lab import lab
+from turnwise.cli.new import new
 from turnwise.cli.play import play
+from turnwise.cli.recipes import recipes
 from turnwise.cli.replay import replay
 from turnwise.cli.report import report
 from turnwise.cli.rescore import rescore
@@ -70,6 +72,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "envs": envs,
     "play": play,
     "algos": algos,
+    "recipes": recipes,
+    "new": new,
     "lab": lab,
     "fit": fit,
     "train": train,

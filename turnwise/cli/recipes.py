@@ -1,0 +1,60 @@
+"""`turnwise recipes`."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from turnwise.util.terminal import command, say
+
+
+def recipes(
+    words: Annotated[list[str] | None, typer.Argument(metavar="[WORD]…", help="Only recipes that mention all of these words.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the recipes that come with Turnwise. Any of them runs by its name, from anywhere: `turnwise train NAME`."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from turnwise.config.addons import RECIPES, install_command, recipe_environment
+    from turnwise.recipe.reading import shipped_recipes
+    from turnwise.util.console import Console
+
+    found = shipped_recipes()
+    rows = [about(name, path) for name, path in found.items()]
+    rows = [row for row in rows if all(word.lower() in json.dumps(row, ensure_ascii=False).lower() for word in words or ())]
+    if as_json:
+        say(json.dumps(rows, indent=2))
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("name", "plays", "model"):
+        table.add_column(column, no_wrap=column == "name", overflow="fold")
+    table.add_column("what it is", ratio=1)
+    for row in rows:
+        table.add_row(Text(row["name"], style="bold cyan"), Text(row["environment"]), Text(row["model"]), Text(row["about"]))
+    console = Console()
+    console.print(table)
+    missing = [name for name in RECIPES if name not in found]
+    if missing:
+        console.print(Text(f"\nNot installed: {', '.join(missing)}. For example: {install_command(recipe_environment(missing[0]) or '')}"))
+    console.print(Text(f"\n{command('train', 'NAME')} runs one; {command('train', 'NAME', '--dry-run')} shows it whole."))
+
+
+def about(name: str, path: Path) -> dict[str, Any]:
+    """One row of the list: the first sentence of the file's comment, and what the recipe plays and trains."""
+    from turnwise.recipe.reading import read_recipe
+
+    values = read_recipe(path)
+    comment = " ".join(line.lstrip("# ") for line in path.read_text("utf-8").split("\n\n")[0].splitlines() if re.match(r"#(?! {2})", line))
+    model = values.get("model", {}).get("path")
+    return {
+        "name": name,
+        "environment": str(values.get("env", {}).get("name", "")),
+        "model": str(model).rpartition("/")[2] if model else "tiny, on a CPU",
+        "about": re.split(r"(?<=[.;])\s", comment, maxsplit=1)[0].rstrip(".;:"),
+        "file": str(path),
+    }
