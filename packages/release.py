@@ -1,0 +1,147 @@
+"""Build wheels and sdists of both distributions, and check them in empty environments, away from the repository: `make release`.
+
+python packages/release.py                    build into dist/, check on every Python from 3.11 to 3.13 that this machine has
+python packages/release.py --python python3.12    only this one
+
+A check installs the wheels into a new virtual environment, works in an empty folder, and trains a tiny model for one iteration. Nothing is
+uploaded: the last lines say what a person then does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECTS = {"turnwise": ROOT, "turnwise-envs": ROOT / "packages" / "turnwise-envs"}
+SUPPORTED = ("3.11", "3.12", "3.13")
+TORCH = "torch==2.13.0"  # the exact version finds a CPU build where one is offered
+WANTED = ("turnwise/recipes/quickstart.toml", "turnwise/pages/static/index.html", "turnwise/cli/templates/env.py.txt", "turnwise/py.typed")
+CHECKS = (
+    ("--version",),
+    ("envs",),
+    ("recipes",),
+    ("doctor", "--no-test"),
+    ("new", "env", "my_game"),
+    ("envs", "--check", "my_game.py:MyGame"),
+    ("train", "numberline-tiny", "iterations=1", "eval.n=6", "eval.repeats=1"),
+    ("eval", "runs/numberline-tiny", "--n", "6"),
+    ("report", "runs/numberline-tiny"),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--python", action="append", help="check on this Python only; repeatable")
+    parser.add_argument("--out", type=Path, default=ROOT / "dist")
+    arguments = parser.parse_args()
+    version = versions_agree()
+    files = build(arguments.out)
+    look_inside(files)
+    pythons = {python: _version_of(python) for python in arguments.python} if arguments.python else dict(found_pythons())
+    failed = [python for python, number in pythons.items() if not check(python, number, files)]
+    if failed or not pythons:
+        print(f"\nNot ready: {'failed on ' + ', '.join(failed) if failed else 'no Python to check on'}")
+        return 1
+    print(f"\nChecked on Python {', '.join(sorted(pythons.values()))}. To release {version}:")
+    print(f"  git tag -a v{version} -m 'Turnwise {version}' && git push --tags")
+    print(f"  python -m twine upload {' '.join(os.path.relpath(file) for file in files)}")
+    return 0
+
+
+def versions_agree() -> str:
+    """The version, which both distributions, the package and the citation must share."""
+    found = {name: tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]["version"] for name, folder in PROJECTS.items()}
+    found["turnwise/util/version.py"] = (ROOT / "turnwise" / "util" / "version.py").read_text("utf-8").split('"')[-2]
+    citation = (ROOT / "CITATION.cff").read_text("utf-8").splitlines()
+    found["CITATION.cff"] = next(line.split(":")[1].strip() for line in citation if line.startswith("version:"))
+    if len(set(found.values())) != 1:
+        sys.exit(f"the versions differ: {found}")
+    version = found["turnwise"]
+    if f"## {version}" not in (ROOT / "CHANGELOG.md").read_text("utf-8"):
+        sys.exit(f"CHANGELOG.md has no section {version}")
+    return version
+
+
+def build(out: Path) -> list[Path]:
+    """Wheels and sdists, from a clean copy of what git tracks."""
+    shutil.rmtree(out, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as folder:
+        tools = Path(folder) / "tools"
+        _run(sys.executable, "-m", "venv", tools)
+        _run(tools / "bin" / "python", "-m", "pip", "install", "--quiet", "build", "twine")
+        clean = Path(folder) / "clean"
+        _run("git", "clone", "--quiet", ROOT, clean)
+        for project in PROJECTS.values():
+            _run(tools / "bin" / "python", "-m", "build", "--outdir", out, clean / project.relative_to(ROOT), quiet=True)
+        files = sorted(out.iterdir())
+        _run(tools / "bin" / "python", "-m", "twine", "check", "--strict", *files)
+    return files
+
+
+def look_inside(files: list[Path]) -> None:
+    """What a wheel must have, and must not."""
+    wheel = next(file for file in files if file.name.startswith("turnwise-") and file.suffix == ".whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    missing = [name for name in WANTED if name not in names]
+    foreign = [name for name in names if name.startswith(("tests/", "docs/", "benchmarks/", "experiments/"))]
+    if missing or foreign:
+        sys.exit(f"{wheel.name}: missing {missing}, foreign {foreign[:5]}")
+    for file in files:
+        print(f"built {file.name}, {file.stat().st_size / 1e6:.1f} MB")
+
+
+def found_pythons() -> Iterator[tuple[str, str]]:
+    """The Pythons of this machine, the first of each version."""
+    installed = sorted(Path.home().glob(".pyenv/versions/*/bin/python"))
+    names = [f"python{version}" for version in SUPPORTED] + [str(path) for path in installed] + [sys.executable]
+    seen = set[str]()
+    for name in names:
+        number = _version_of(name)
+        if number in SUPPORTED and number not in seen:
+            seen.add(number)
+            yield name, number
+
+
+def _version_of(python: str) -> str:
+    try:
+        code = "import sys; print('.'.join(map(str, sys.version_info[:2])))"
+        return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def check(python: str, number: str, files: list[Path]) -> bool:
+    """Install the wheels into a new environment of this Python, and use them in an empty folder."""
+    wheels = [file for file in files if file.suffix == ".whl"]
+    with tempfile.TemporaryDirectory() as folder:
+        place, work = Path(folder) / "venv", Path(folder) / "work"
+        work.mkdir()
+        outside = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+        try:
+            _run(python, "-m", "venv", place)
+            _run(place / "bin" / "python", "-m", "pip", "install", "--quiet", TORCH, cwd=work)
+            _run(place / "bin" / "python", "-m", "pip", "install", "--quiet", *wheels, cwd=work)
+            for words in CHECKS:
+                _run(place / "bin" / "turnwise", *words, cwd=work, quiet=True, env=outside)
+                print(f"Python {number}: turnwise {' '.join(words)}", flush=True)
+        except subprocess.CalledProcessError as error:
+            print(f"Python {number}: {error}\n{error.stdout or ''}{error.stderr or ''}")
+            return False
+    return True
+
+
+def _run(*words: str | Path, cwd: Path | None = None, quiet: bool = False, env: dict[str, str] | None = None) -> None:
+    subprocess.run(list(map(str, words)), cwd=cwd, check=True, capture_output=quiet, text=True, env=env)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
