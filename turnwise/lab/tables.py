@@ -31,11 +31,9 @@ def show(result: dict[str, Any], console: Console, files: list[Path], note: str)
     console.print(Group(credit_table(result, full), *([learning_table(result, full)] if result["learning"] else [])))
     for line in reading_help(result):
         console.print(line)
-    for label, reason in result["left_out"].items():
-        console.print(Text.assemble(("Left out:", "yellow"), f" {label}: {reason}"))
     if note:
         console.print(Text.assemble(("No pictures:", "yellow"), f" {note}"))
-    console.print("Files: " + ", ".join(str(path) for path in files if path.suffix != ".svg"), soft_wrap=True)
+    console.print("Files: " + ", ".join(map(str, files)), soft_wrap=True)
 
 
 def credit_table(result: dict[str, Any], full: bool = True) -> Group:
@@ -98,8 +96,8 @@ def reading_help(result: dict[str, Any]) -> Iterator[Text]:
             gain = (lines["gigpo"][size]["correlation"]["mean"] or 0.0) - (lines["grpo"][size]["correlation"]["mean"] or 0.0)
             yield Text(f"  {problem:<14} {gain:+.2f}   {result['problems'][problem]['anchors']['singleton_share']:4.0%} alone")
     yield Text(
-        "Look at: where all turns are alone the two are equal. The pictures show how repeated states make the gain (recurrence), how "
-        "merged states take it away (aliasing), and how it changes while the policy improves (skill)."
+        "Look at: where all turns are alone the two are equal. Options of a problem show more: recurrence=0.5 makes states rarer, "
+        "aliasing=2 merges them, and --skill 0.6 measures a better policy."
     )
 
 
