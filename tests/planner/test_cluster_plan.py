@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -160,16 +159,6 @@ def test_the_network_matters_to_learners_on_several_nodes_alone() -> None:
 def test_what_cannot_be_planned_is_said_before_anything_is_simulated(question: Question, message: str) -> None:
     with pytest.raises(TurnwiseError, match=message):
         splits(question, shape_of(question.model))
-
-
-def test_a_model_is_read_from_its_folder(tmp_path: Path) -> None:
-    shape = SHAPES["1.5b"]
-    values = {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2}
-    (tmp_path / "config.json").write_text(json.dumps(values | {"model_type": "qwen2", "vocab_size": 151936, "tie_word_embeddings": True}))
-    assert shape_of(str(tmp_path)).parameters == shape.parameters
-    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 3}))
-    with pytest.raises(TurnwiseError, match="does not describe a dense decoder"):
-        shape_of(str(tmp_path))
 
 
 # the command

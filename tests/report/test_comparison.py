@@ -238,8 +238,6 @@ def test_any_metric_is_shown_over_training(tmp_path: Path) -> None:
     assert not alone.mean and alone.overall is None and not nowhere.mean
     assert re.search(r"collect/turns +gigpo +1 to 20 +200 +200 +200 +200 +200 +100 +300", words(found))
     assert quarters([1.0, 2.0, 3.0, 4.0, 6.0]) == [1.0, 2.0, 3.0, 5.0] and quarters([7.0]) == [None, None, None, 7.0]
-    height = [int.from_bytes(one.plot(tmp_path / "x.png").read_bytes()[20:24], "big") for one in (tw.compare(tmp_path), found)]
-    assert height[1] > height[0], "each metric has its place below the curves"
     with pytest.raises(TurnwiseError, match=r"metric 'collect/turn'.*'collect/turns'"):
         tw.compare(tmp_path, metrics=["collect/turn"])
 
