@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.lab.lines import choose, read_line, runs_here
+from turnwise.lab.lines import choose, read_line
 from turnwise.lab.metrics import bias_and_variance, correlation, interval, jackknife, measure, sign_accuracy
 from turnwise.lab.problems import make
+from turnwise.lab.signals import runs_here
 from turnwise.lab.study import Case, credit_of, make_case, views_of
 from turnwise.lab.training import Schedule, train_case
 

@@ -18,7 +18,7 @@ import turnwise as tw
 from turnwise import lab
 from turnwise.cli.app import app
 from turnwise.lab.experiment import Settings, run, write
-from turnwise.lab.tables import markdown, show
+from turnwise.lab.tables import show
 
 DOCS = Path(__file__).parents[2] / "docs" / "lab.md"
 SMALL: dict[str, Any] = {"group_sizes": (2, 4), "seeds": 3, "iterations": 6, "budget": 16}
@@ -77,15 +77,6 @@ def test_tables_fit_the_terminal_and_name_every_algorithm(result: dict[str, Any]
     for line in result["lines"]:
         assert re.search(rf"^ ?{re.escape(line['label'])} ", text, re.M), line["label"]
     assert "100% alone" in text and "lab-results/lab.json" in text
-
-
-def test_the_markdown_names_all_lines_the_best_first_and_bounds_last(result: dict[str, Any]) -> None:
-    text = markdown(result)
-    assert "| `oracle` (bound) | 1.00 ± 0.00 | 1.00 ± 0.00 |" in text
-    chain = text[text.index("## chain") :]
-    assert chain.index("`gigpo`") < chain.index("`grpo`") < chain.index("`oracle`")
-    with pytest.raises(tw.TurnwiseError, match=r"istar cannot run in the lab: .*turn\.implicit_reward"):
-        run(Settings(problems=["grid"], algos=["istar"], seeds=2))
 
 
 def test_without_the_plots_extra_there_is_still_everything_but_pictures(

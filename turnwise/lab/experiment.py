@@ -13,7 +13,7 @@ from typing import Any
 
 from turnwise.lab.lines import Line, choose
 from turnwise.lab.problems import DEFAULT, make
-from turnwise.lab.study import Case, make_case, measure_case, recurrence_of
+from turnwise.lab.study import Case, make_case, measure_case, recurrence_of, samples_of
 from turnwise.lab.tables import markdown
 from turnwise.lab.training import Schedule, train_case
 from turnwise.util.errors import MissingExtra, TurnwiseError
@@ -76,9 +76,10 @@ def run(settings: Settings | None = None) -> dict[str, Any]:
     cases, lines = read_cases(settings), choose(settings.algos)
     seeds, seed = settings.seeds, settings.seed
     schedule = Schedule(iterations=settings.iterations)
-    result = _header(settings, cases, lines) | {"credit": {}, "learning": {}}
+    result = _header(settings, cases, lines) | {"credit": {}, "samples": {}, "learning": {}}
     for case in cases:
         result["credit"][case.label] = measure_case(case, lines, settings.group_sizes, settings.budget, seeds, seed)
+        result["samples"][case.label] = samples_of(case, lines, settings.shown_size, settings.budget, seed)
         if settings.iterations:
             result["learning"][case.label] = train_case(case, lines, settings.training_seeds, seed, schedule)
     return {name: rounded(part) for name, part in result.items()}

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turnwise.config.options import Entry
-from turnwise.credit.registry import CreditFunction, algorithms, apply, stands_alone
+from turnwise.credit.registry import algorithms, apply
 from turnwise.data.anchors import Ints
 from turnwise.data.rollouts import Floats, Rollouts
 from turnwise.lab.problems import parse
 from turnwise.lab.sample import Batch
+from turnwise.lab.signals import FROM_CRITIC, Signals, runs_here, wanted
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 ORACLE = "oracle"
@@ -64,15 +64,15 @@ class Line:
             return views.truth
         entry = algorithms[self.name]
         try:
-            return apply(entry, views.rollouts(self.critic), dict(self.options)).values
+            return apply(entry, views.rollouts(self.critic, wanted(entry)), dict(self.options)).values
         except TurnwiseError as error:
             raise TurnwiseError(f"{self.label} cannot run in the lab: {error}") from None
 
-
-def runs_here(entry: Entry[CreditFunction]) -> bool:
-    """Whether the lab has all columns that an algorithm needs: those of every batch, a critic's values, and the actions. Signals ask a
-    language model or play further attempts, and have no counterpart here."""
-    return stands_alone(entry, ("turn.action",))
+    @property
+    def uses_critic(self) -> bool:
+        """Whether its credit depends on a critic's values."""
+        needs = () if self.name == ORACLE else algorithms[self.name].needed(dict(self.options))
+        return any(need.endswith(".value") or need in FROM_CRITIC for need in needs)
 
 
 def read_line(text: str) -> Line:
@@ -102,16 +102,18 @@ def choose(texts: Sequence[str] | None) -> list[Line]:
 class Views:
     """One run of a batch as the lines see it; the rollouts are made once for each critic."""
 
-    def __init__(self, batch: Batch, run: int, truth: Floats, values: Mapping[str, Floats]):
-        self.truth = truth[batch.part(run)]
+    def __init__(self, batch: Batch, run: int, truth: Floats, values: Mapping[str, Floats], signals: Signals):
+        self.truth, self.signals = truth[batch.part(run)], signals
         self._batch, self._run, self._values = batch, run, values
         self._made: dict[str, Rollouts] = {}
 
-    def rollouts(self, critic: str = "estimated") -> Rollouts:
-        """The rollouts with a critic's values."""
+    def rollouts(self, critic: str = "estimated", signals: tuple[str, ...] = ()) -> Rollouts:
+        """The rollouts with a critic's values, and the columns of these signals."""
+        values = self._values[critic][self._batch.part(self._run)]
         if critic not in self._made:
-            self._made[critic] = self._batch.rollouts(self._run, self._values[critic][self._batch.part(self._run)])
-        return self._made[critic]
+            self._made[critic] = self._batch.rollouts(self._run, values)
+        made = self._made[critic]
+        return made.with_columns(self.signals.columns(signals, values)) if signals else made
 
 
 def value_table(batch: Batch, states: int, runs: int) -> tuple[Floats, Ints]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from zlib import crc32
 
@@ -20,6 +21,7 @@ from turnwise.lab.lines import Line, Views, estimated_values
 from turnwise.lab.metrics import Truth, bias_and_variance, measure, summarise, truth_of
 from turnwise.lab.problems import Problem
 from turnwise.lab.sample import Batch, draw, sample, stack
+from turnwise.lab.signals import Signals
 from turnwise.lab.values import action_values, advantages, occupancy, skilled_policy, state_values
 from turnwise.util.errors import TurnwiseError
 
@@ -64,7 +66,9 @@ def views_of(case: Case, size: int, budget: int, seeds: int, seed: int) -> tuple
         "exact": case.value[batch.t, batch.state],
     }
     truth = truth_of(case.problem, case.policy, batch, seeds, case.advantage)
-    return truth, [Views(batch, run, truth.advantage, values) for run in range(seeds)]
+    chances = [partial(stream, seed, case.problem.name, "fresh", size, run) for run in range(seeds)]
+    signals = [Signals(case.problem, case.policy, batch, run, chance) for run, chance in enumerate(chances)]
+    return truth, [Views(batch, run, truth.advantage, values, signals[run]) for run in range(seeds)]
 
 
 def credit_of(line: Line, views: Sequence[Views]) -> Floats:
@@ -80,6 +84,17 @@ def measure_case(case: Case, lines: Sequence[Line], sizes: Sequence[int], budget
         for line in lines:
             credit = credit_of(line, views)
             result[line.label][str(size)] = summarise(measure(credit, truth)) | bias_and_variance(credit, truth)
+    return result
+
+
+def samples_of(case: Case, lines: Sequence[Line], size: int, budget: int, seed: int) -> dict[str, float]:
+    """Turns of the environment per turn that gets credit, by label: 1 for the batch itself, 1 for the batch from which a critic learned,
+    and the turns of fresh attempts."""
+    result = {}
+    for line in lines:
+        _, views = views_of(case, size, budget, 1, seed)
+        credit = line.credit(views[0])
+        result[line.label] = 1.0 + line.uses_critic + views[0].signals.spent / len(credit)
     return result
 
 

@@ -99,7 +99,7 @@ def markdown(result: dict[str, Any]) -> str:
         "",
         f"Groups of {size}, {settings['budget']} trajectories per batch, {settings['seeds']} batches, seed {settings['seed']}. Mean ± half",
         "of the 95 % interval. Bias² and variance in units of the mean square of the true advantage; a dash: the credit has no",
-        "signal to scale by.",
+        "signal to scale by. Samples: turns of the environment per turn that gets credit.",
     ]
     for problem, readings in result["credit"].items():
         rows = {label: readings[label][size] for label in bound}
@@ -107,12 +107,13 @@ def markdown(result: dict[str, Any]) -> str:
             "",
             f"## {problem}",
             "",
-            f"| credit | {' | '.join(READINGS.values())} |",
-            "|---|" + "---:|" * len(READINGS),
+            f"| credit | {' | '.join(READINGS.values())} | samples |",
+            "|---|" + "---:|" * (len(READINGS) + 1),
         ]
         for label in sorted(rows, key=lambda name: (bound[name], -(rows[name]["correlation"]["mean"] or 0.0), name)):
             cells = " | ".join(cell(rows[label][reading]) for reading in READINGS)
-            lines.append(f"| `{label}`{' (bound)' if bound[label] else ''} | {cells} |")
+            samples = "" if bound[label] else f"{result['samples'][problem][label]:.3g}"
+            lines.append(f"| `{label}`{' (bound)' if bound[label] else ''} | {cells} | {samples} |")
     return "\n".join(lines) + "\n"
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from turnwise.lab.lines import Line, Views, look_up, value_table
 from turnwise.lab.metrics import interval, policy_gradient
 from turnwise.lab.problems import Problem
 from turnwise.lab.sample import Batch, draw, sample, stack
+from turnwise.lab.signals import Signals
 from turnwise.lab.study import Case, stream
 from turnwise.lab.values import action_values, best_return, expected_return, state_values
 from turnwise.util.errors import TurnwiseError
@@ -91,13 +93,17 @@ def _curves(case: Case, lines: Sequence[Line], seeds: int, seed: int, schedule: 
             break
         draws = [draw(problem, schedule.groups, schedule.size, chance) for chance in chances]
         batch = sample(problem, policy, stack(draws * len(lines)))
-        credit = _credit(problem, policy, lines, seeds, batch, critic)
+        fresh = [partial(stream, seed, problem.name, "fresh", "training", k, iteration) for k in range(seeds)]
+        signals = [Signals(problem, policy[run], batch, run, fresh[run % seeds]) for run in range(runs)]
+        credit = _credit(problem, policy, lines, seeds, batch, critic, signals)
         logits += schedule.rate * direction(policy_gradient(credit, batch, policy))
         critic.learn(batch)
     return np.array(returns)
 
 
-def _credit(problem: Problem, policy: Floats, lines: Sequence[Line], seeds: int, batch: Batch, critic: Critic) -> Floats:
+def _credit(
+    problem: Problem, policy: Floats, lines: Sequence[Line], seeds: int, batch: Batch, critic: Critic, signals: Sequence[Signals]
+) -> Floats:
     exact = np.zeros(len(batch.t))
     truth = np.zeros(len(batch.t))
     informed = [run for run in range(len(policy)) if lines[run // seeds].is_bound]
@@ -110,7 +116,7 @@ def _credit(problem: Problem, policy: Floats, lines: Sequence[Line], seeds: int,
             t, state, action = batch.t[rows], batch.state[rows], batch.action[rows]
             exact[rows], truth[rows] = value[t, place, state], advantage[t, place, state, action]
     values = {"estimated": critic.values(batch), "exact": exact}
-    parts = [lines[run // seeds].credit(Views(batch, run, truth, values)) for run in range(len(policy))]
+    parts = [lines[run // seeds].credit(Views(batch, run, truth, values, signals[run])) for run in range(len(policy))]
     return np.concatenate([np.asarray(part, np.float64) for part in parts])
 
 
