@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import io
 import json
 import linecache
 import subprocess
@@ -208,52 +207,10 @@ def test_the_source_of_a_class_in_a_cell_is_found_by_its_methods() -> None:
     assert "is not available" in objects.description("python:Bare", space["Bare"])
 
 
-class Shown:
-    """What a notebook is asked to show."""
-
-    def __init__(self) -> None:
-        self.outputs: list[list[str]] = []
-
-    def display(self, what: Any, display_id: bool = False) -> Any:
-        versions = [repr(what)]
-        self.outputs.append(versions)
-
-        class Handle:
-            @staticmethod
-            def update(again: Any) -> None:
-                versions.append(repr(again))
-
-        return Handle if display_id else None
-
-
-def test_a_notebook_gets_one_output_that_is_updated() -> None:
-    shown = Shown()
-    told = progress.Notebook(shown.display)
-    told.begin("a title", 40, 0)
-    for number in range(1, 41):
-        told.phase("collecting", 4)
-        told.advance()
-        told.iteration(number, {"collect/success": number / 40})
-    told.beat()
-    told.note("a \x1b[31mred note")
-    told.end()
-    panel, note = shown.outputs
-    assert "a title" in panel[0] and "iteration 40 of 40" in panel[-1] and "100 %" in panel[-1] and "done" in panel[-1]
-    assert len(note) == 1 and note[0].startswith("a ") and "\x1b" not in "".join([*panel, *note])
-    assert len(panel) == 3, "the beginning, one heartbeat and the end"
-
-
 def test_python_shows_what_suits_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = progress.Console
     assert type(progress.default_reporter()) is progress.LineReporter
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert type(progress.default_reporter()) is progress.Panelled
-    fake = type(sys)("IPython.display")
-    fake.display = Shown().display  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "IPython", type(sys)("IPython"))
-    monkeypatch.setitem(sys.modules, "IPython.display", fake)
-    monkeypatch.setattr(progress, "Console", lambda **options: real(file=io.StringIO(), force_jupyter=True))
-    assert type(progress.default_reporter()) is progress.Notebook
 
 
 def test_everything_public_is_listed_there_and_explained() -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.lab import study as sweeps
 from turnwise.lab.lines import choose, read_line
 from turnwise.lab.metrics import bias_and_variance, correlation, interval, jackknife, measure, sign_accuracy
 from turnwise.lab.problems import make
@@ -111,37 +110,37 @@ def test_leave_one_out_credit_is_unbiased_as_theory_says() -> None:
     assert bias["low"] < 0.01 and bias["high"] > -0.01
 
 
-def test_gigpos_credit_is_closer_to_the_truth_than_grpos_where_states_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeps, "RECURRENCE", (1.0,))
-    # about half of the gain that each of six other seeds shows
-    least = {"bifurcation": 0.06, "corridor": 0.015, "grid": 0.012, "chain": 0.03}
-    cases = [make_case(name, make(name), SKILL) for name in least]
-    found = {case.label: sweeps.recurrence_sweep(case, 8, 128, 12, 0) for case in cases}
-    for name, gain in least.items():
-        assert found[name][0]["correlation_gain"]["low"] > gain, name
-        assert found[name][0]["gradient_cosine_gain"]["low"] > 0, name
+def readings(problem: str, credit: str, seeds: int) -> dict[str, np.ndarray]:
+    """What a credit reads on a problem, batch by batch."""
+    truth, views = views_of(make_case(problem, make(problem), SKILL), 8, 128, seeds, 0)
+    return measure(credit_of(read_line(credit), views), truth)
 
 
-def test_gigpos_gain_grows_with_recurrence_and_is_nil_without() -> None:
-    cases = [make_case(name, make(name), SKILL) for name in ("bifurcation", "chain")]
-    found = {case.label: sweeps.recurrence_sweep(case, 8, 128, 8, 0) for case in cases}
-    for rows in found.values():
-        assert rows[0]["singleton_share"] == 1
-        assert rows[0]["correlation_gain"]["mean"] == 0
-        gains = [row["correlation_gain"]["mean"] for row in rows]
-        assert gains == sorted(gains)
-        assert [row["singleton_share"] for row in rows] == sorted((row["singleton_share"] for row in rows), reverse=True)
+def gain(problem: str, reading: str, seeds: int) -> dict[str, float | None]:
+    """GiGPO's gain over GRPO."""
+    ours, theirs = (readings(problem, name, seeds)[reading] for name in ("gigpo", "grpo"))
+    return interval(ours - theirs)
+
+
+# about half of the gain that each of six other seeds shows
+@pytest.mark.parametrize(("problem", "least"), [("bifurcation", 0.06), ("corridor", 0.015), ("grid", 0.012), ("chain", 0.03)])
+def test_gigpos_credit_is_closer_to_the_truth_than_grpos_where_states_repeat(problem: str, least: float) -> None:
+    assert (gain(problem, "correlation", 12)["low"] or 0) > least
+    assert (gain(problem, "gradient_cosine", 12)["low"] or 0) > 0
+
+
+@pytest.mark.parametrize("problem", ["bifurcation", "chain"])
+def test_gigpos_gain_grows_with_recurrence_and_is_nil_without(problem: str) -> None:
+    gains = [gain(f"{problem}:recurrence={share}", "correlation", 8)["mean"] for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    assert gains[0] == 0 and gains == sorted(gains)
 
 
 def test_merging_the_branches_costs_gigpo_all_its_gain() -> None:
-    case = make_case("bifurcation", make("bifurcation"), SKILL)
-    found = sweeps.aliasing_sweep(case, 8, 128, 8, 0)
-    assert found is not None
-    by_level = {row["aliasing"]: row["correlation"]["mean"] for row in found["gigpo"]}
-    grpo = found["grpo"][0]["correlation"]["mean"]
-    assert by_level[1] > grpo + 0.08
-    assert by_level[4] == pytest.approx(grpo, abs=1e-6)  # four branches: step groups hold whole groups at one time
-    assert by_level[16] < grpo - 0.01
+    merged = {level: readings(f"bifurcation:aliasing={level}", "gigpo", 8)["correlation"].mean() for level in (1, 4, 16)}
+    grpo = readings("bifurcation", "grpo", 8)["correlation"].mean()
+    assert merged[1] > grpo + 0.08
+    assert merged[4] == pytest.approx(grpo, abs=1e-6)  # four branches: step groups hold whole groups at one time
+    assert merged[16] < grpo - 0.01
 
 
 def test_training_with_the_truth_learns_fastest_and_gigpo_beats_grpo_on_the_chain(chain: Case) -> None:

@@ -49,7 +49,7 @@ def test_gains_are_differences_of_the_critics_values() -> None:
 def test_credit_by_fresh_attempts_is_unbiased_and_costs_what_it_says() -> None:
     case = make_case("bifurcation", make("bifurcation"), 0.2)
     lines = [read_line(name) for name in ("grpo", "gae", "vineppo", "igpo")]
-    samples = samples_of(case, lines, 8, 32, 1, 0)
+    samples = samples_of(case, lines, 8, 32, 0)
     assert samples["grpo"] == 1 and samples["gae"] == samples["igpo"] == 2 and samples["vineppo"] > 3
 
 

@@ -25,11 +25,10 @@ from turnwise.lab.values import (
 TINY = (
     "bifurcation:branching=2:delay=2",
     "corridor:length=3:horizon=4",
-    "corridor:length=3:horizon=4:delay=1:branching=4",
     "grid:size=3:horizon=3:slip=0",
     "grid:size=3:horizon=2:slip=0.4",
-    "chain:length=2:delay=2:branching=2",
-    "tree:depth=2:branching=3:delay=1",
+    "chain:length=4:branching=2",
+    "tree:depth=2:branching=3",
 )
 
 
@@ -184,16 +183,6 @@ def test_aliasing_and_recurrence_change_anchors_and_nothing_else() -> None:
     assert len(np.unique(fresh.anchor)) == len(fresh.anchor)
 
 
-def test_a_delay_moves_the_reward_and_keeps_the_truth() -> None:
-    now, later = make("corridor:horizon=20"), make("corridor:horizon=23:delay=3")
-    policy = random_policy(now)
-    longer = np.full((later.states, later.actions), 1 / later.actions)
-    longer[: 2 * 6] = policy[: 2 * 6]
-    assert float(expected_return(later, longer)) == pytest.approx(float(expected_return(now, policy)))
-    assert np.abs(advantages(later, longer)[:20, :12] - advantages(now, policy)[:, :12]).max() < 1e-12
-    assert not advantages(later, longer)[:, 12:].any()  # nothing that is done while waiting matters
-
-
 def test_skill_is_the_share_of_best_actions_and_raises_the_return() -> None:
     problem = make("grid")
     returns = [float(expected_return(problem, skilled_policy(problem, skill))) for skill in (0.0, 0.3, 0.6, 0.9)]
@@ -240,5 +229,5 @@ def test_tables_that_do_not_fit_together_are_refused() -> None:
 def test_every_problem_says_what_it_is_and_what_its_knobs_mean() -> None:
     for entry in problems:
         assert entry.summary
-        assert {"horizon", "branching", "recurrence", "delay", "aliasing"} <= set(entry.options)
+        assert {"horizon", "recurrence", "aliasing"} <= set(entry.options)
         assert all(option.help.text for option in entry.options.values())

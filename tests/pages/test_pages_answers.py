@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import struct
@@ -19,7 +18,6 @@ import turnwise as tw
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.pages.answers import Answers, as_json
-from turnwise.pages.packed import PackedLines
 from turnwise.pages.pictures import png
 from turnwise.pages.reasons import signed
 from turnwise.pages.run_list import RunList
@@ -281,14 +279,3 @@ def test_a_recipe_that_cannot_be_read_is_shown_as_text(tmp_path: Path) -> None:
     (run.folder / "config.toml").write_bytes(b"name = \xff broken")
     answers = Answers(RunList(tmp_path))
     assert answers("config", {"run": "good"})["problem"] and answers("runs", {})["runs"][0]["run"] == "good"
-
-
-DAMAGED = {"no gzip": b"no gzip", "cut off": gzip.compress(b'{"id": 1}\n' * 99)[:20], "no JSON": gzip.compress(b"no json\n")}
-
-
-@pytest.mark.parametrize("what", DAMAGED)
-def test_a_damaged_file_of_texts_is_an_error_that_names_it(tmp_path: Path, what: str) -> None:
-    data = DAMAGED[what]
-    (tmp_path / "x.jsonl.gz").write_bytes(data)
-    with pytest.raises(tw.TurnwiseError, match=r"x\.jsonl\.gz"):
-        PackedLines(tmp_path / "x.jsonl.gz")

@@ -229,11 +229,6 @@ def test_a_recipe_on_a_small_gpu_gets_settings_and_says_so() -> None:
     assert again.fit.fits and set(again.fit.changed) <= {"recompute"}, "what was chosen stays"
 
 
-def test_a_recipe_on_a_large_gpu_stays_as_it_is() -> None:
-    config = Config.load(RECIPE)
-    assert fitted(find(config, 141 * GB), pytest.fail) is config
-
-
 def test_a_recipe_that_cannot_fit_is_refused_with_what_to_do() -> None:
     with pytest.raises(TurnwiseError, match=r"learner.tokens_per_batch=32768.*not changed.*learner.tokens_per_batch=0"):
         fitted(find(Config.load(RECIPE, FIXED), 10 * GB))
@@ -405,8 +400,6 @@ def test_a_family_that_the_native_engine_does_not_take_is_predicted_with_the_one
     ("words", "message"),
     [
         (["--memory", "inf"], r"--memory takes gigabytes above 0 and up to 1,000,000, not inf"),
-        (["--memory", "1e300"], r"--memory takes gigabytes above 0 and up to 1,000,000, not 1e\+300"),
-        (["--memory", "0"], r"--memory takes gigabytes above 0 and up to 1,000,000, not 0"),
         (["--memory=-3"], r"--memory takes gigabytes above 0 and up to 1,000,000, not -3"),
         (["models.teacher.path=nowhere"], r"models.teacher.path nowhere: no such folder.*0.5b"),
         (["--model", "9b"], r"unknown model size '9b'. Did you mean '7b'"),

@@ -1,16 +1,13 @@
-"""What `turnwise lab` does: read the choices, run with a progress bar, show tables, write files."""
+"""What `turnwise lab` does: read the choices, run, show tables, write files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-from turnwise.lab.experiment import QUICK, Advance, Settings, read_cases, read_lines, run, total_steps, write
+from turnwise.lab.experiment import QUICK, Settings, read_cases, run, write
+from turnwise.lab.lines import choose
 from turnwise.lab.tables import FULL_WIDTH, opening, show
 from turnwise.util.console import Console
 from turnwise.util.errors import TurnwiseError
@@ -40,15 +37,13 @@ def lab(
         changes["iterations"] = 0
     settings = replace(Settings(split_names(problems), split_names(algos)), **changes).check()
     console = Console(wide=FULL_WIDTH)
-    cases = read_cases(settings)  # wrong names are rejected before anything is shown or made
-    lines, _ = read_lines(settings, cases[0])
+    cases, lines = read_cases(settings), choose(settings.algos)  # wrong names are rejected before anything is shown or made
     try:
         Path(out).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise TurnwiseError(f"--out {out}: no folder can be made there ({error.strerror})") from None
     console.print(opening(len(cases), len(lines), settings.seeds), soft_wrap=True)
-    with progress(total_steps(settings)) as advance:
-        result = run(settings, advance)
+    result = run(settings)
     show(result, console, *write(result, out))
 
 
@@ -57,16 +52,6 @@ def _whole(text: str) -> int:
         return int(text)
     except ValueError:
         raise TurnwiseError(f"--group-sizes takes integers separated by commas, as in 2,8,32, not {text!r}") from None
-
-
-@contextmanager
-def progress(total: int) -> Iterator[Advance]:
-    """A bar on stderr that says what is being done; nothing if stderr is not a terminal."""
-    console = Console(stderr=True)
-    what, share = TextColumn("{task.description:<16}", markup=False), TextColumn("{task.percentage:>3.0f} %")
-    with Progress(what, BarColumn(), share, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("credit", total=total)
-        yield lambda what: bar.update(task, advance=1, description=what)
 
 
 def split_names(text: str | None) -> list[str] | None:

@@ -63,7 +63,10 @@ class Line:
         if self.name == ORACLE:
             return views.truth
         entry = algorithms[self.name]
-        return apply(entry, views.rollouts(self.critic, wanted(entry)), dict(self.options)).values
+        try:
+            return apply(entry, views.rollouts(self.critic, wanted(entry)), dict(self.options)).values
+        except TurnwiseError as error:
+            raise TurnwiseError(f"{self.label} cannot run in the lab: {error}") from None
 
     @property
     def uses_critic(self) -> bool:

@@ -4,7 +4,7 @@
     demand.terms, demand.totals, demand.peak        # bytes by term and phase, by phase, and the most
 
 docs/performance.md lists the formulas. What a backward pass keeps is decided by the learner's own functions (`learn/activations.py`);
-`choose.py` chooses settings. Bytes are those that torch allocates, except for the terms in `OUTSIDE`.
+`choose.py` chooses settings. Bytes are those that torch allocates, except for the CUDA context, captured graphs and the allocator's gaps.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ EIGHT_BIT = 2 * (1 + 4 / 128)  # bytes per weight: two moments of one byte, and 
 EXACT = 8  # bytes per weight: two moments in float32
 CHUNK = 2**22  # weights that a step in chunks updates at once
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-OUTSIDE = ("CUDA context", "captured CUDA graphs", "allocator's gaps")
 
 Place = Literal["device", "host"]
 
@@ -176,11 +175,6 @@ class Demand:
     @property
     def peak(self) -> int:
         return max(self.totals.values())
-
-    @property
-    def in_use(self) -> int:
-        """The peak of what torch counts as allocated."""
-        return max(totals([term for term in self.terms if term.name not in OUTSIDE]).values())
 
 
 def _terms(demand: Demand) -> list[Term]:

@@ -267,8 +267,8 @@ def fit_as_data(found: Found) -> dict[str, Any]:
 
 # -- `turnwise cluster plan` ----------------------------------------------------------------------------------------------------------
 
-WIDE = 120  # columns of a terminal that shows everything
 SIMULATED = "Simulated with service times measured on one H200; nothing was run on these GPUs. Assumptions: docs/cluster-planning.md"
+COLUMNS = ("", "learners", "engines", "GPUs\neach", "trajectories\nper second", "iterations\nper hour", "learners\nidle", "engines\nidle")
 
 
 def plan_command(question: Question, as_json: bool = False) -> None:
@@ -279,8 +279,7 @@ def plan_command(question: Question, as_json: bool = False) -> None:
     if as_json:
         say(json.dumps(plan_as_data(plan), indent=1))
     else:
-        console = Console(wide=140)
-        console.print(split_table(plan, console.width))
+        Console(wide=140).print(split_table(plan))
         say(summary(plan))
 
 
@@ -294,24 +293,23 @@ def plan_as_data(plan: Plan) -> dict[str, Any]:
 def row(result: Result) -> dict[str, Any]:
     """One split as plain values."""
     layout = result.layout
-    numbers = {
-        "trajectories_per_s": result.trajectories_per_s,
-        "iterations_per_h": result.iterations_per_h,
-        "learner_idle": result.learner_idle,
-        "engine_idle": result.engine_idle,
-        "trajectories_per_engine": result.sequences,
+    return {
+        "learners": layout.learners,
+        "engines": layout.engines,
+        "tensor_parallel": layout.tensor_parallel,
+        "colocated": layout.colocated,
+        "staleness": result.staleness,
+        "groups_per_engine": layout.capacity,
+        "trajectories_per_s": round(result.trajectories_per_s, 4),
+        "iterations_per_h": round(result.iterations_per_h, 4),
+        "learner_idle": round(result.learner_idle, 4),
+        "engine_idle": round(result.engine_idle, 4),
+        "seconds": {part: round(value, 2) for part, value in result.parts.items()},
     }
-    return (
-        {"learners": layout.learners, "engines": layout.engines, "tensor_parallel": layout.tensor_parallel, "colocated": layout.colocated}
-        | {"staleness": result.staleness, "groups_per_engine": layout.capacity}
-        | {name: round(value, 4) for name, value in numbers.items()}
-        | {"ages": {str(age): round(share, 4) for age, share in result.ages.items()}}
-        | {"seconds": {part: round(value, 2) for part, value in result.parts.items()}}
-    )
 
 
-def split_table(plan: Plan, width: int = 140) -> Table:
-    """One row per split; the best one has a star. A narrow terminal gets no parts of an iteration and no ages: --json has them."""
+def split_table(plan: Plan) -> Table:
+    """One row per split; the best one has a star."""
     work, gpus = plan.question.work, plan.question.gpus
     shown = Table(
         title=f"{plan.shape.name} on {gpus} GPU{'' if gpus == 1 else 's'}: {work.groups} groups × {work.group_size}, up to {work.turns} "
@@ -319,22 +317,20 @@ def split_table(plan: Plan, width: int = 140) -> Table:
         title_justify="left",
         box=None,
     )
-    names = ("learners", "engines", "GPUs\neach", "trajectories\nper second", "iterations\nper hour", "learners\nidle", "engines\nidle")
-    more = ("seconds: wait +\npack + learn + send", "age of\ngroups") if width >= WIDE else ()
-    for name in ("", *names, *more):
-        shown.add_column(name, justify="right" if name in names else "left", no_wrap=True)
+    for heading in (*COLUMNS, "seconds: wait +\npack + learn + send"):
+        shown.add_column(heading, justify="right")
     for result in plan.results:
-        parts = " + ".join(f"{result.parts[part]:.1f}" for part in ("wait", "pack", "learn", "transfer"))
+        layout = result.layout
         shown.add_row(
             "*" if result is plan.best else "",
-            f"{result.layout.learners}",
-            f"{result.layout.engines}" + (" colocated" if result.layout.colocated else ""),
-            f"{result.layout.tensor_parallel}",
+            f"{layout.learners}",
+            f"{layout.engines}" + (" colocated" if layout.colocated else ""),
+            f"{layout.tensor_parallel}",
             f"{result.trajectories_per_s:.2f}",
             f"{result.iterations_per_h:.1f}",
             f"{result.learner_idle:.0%}",
             f"{result.engine_idle:.0%}",
-            *((parts, ", ".join(f"{age}: {share:.0%}" for age, share in result.ages.items())) if more else ()),
+            " + ".join(f"{seconds:.1f}" for seconds in result.parts.values()),
         )
     return shown
 

@@ -112,10 +112,6 @@ class Comparison:
     def to_markdown(self) -> str:
         return tables.to_markdown(self)
 
-    def to_latex(self) -> str:
-        """Plain `tabular` environments, escaped; no package is needed."""
-        return tables.to_latex(self)
-
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -129,8 +125,8 @@ class Comparison:
         return draw(self, Path(path))
 
     def write(self, folder: str | Path) -> list[Path]:
-        """comparison.md, .tex and .json, and the picture if matplotlib is installed."""
-        texts = {"md": self.to_markdown(), "tex": self.to_latex(), "json": self.to_json()}
+        """comparison.md and .json, and the picture if matplotlib is installed."""
+        texts = {"md": self.to_markdown(), "json": self.to_json()}
         written = [write_text_atomically(Path(folder) / f"comparison.{kind}", text) for kind, text in texts.items()]
         if any(len(group.curve.iterations) > 1 for group in self.groups):
             try:
@@ -368,7 +364,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-FORMATS = ("table", "markdown", "latex", "json")
+FORMATS = ("table", "markdown", "json")
 
 
 def compare_command(
@@ -392,6 +388,6 @@ def compare_command(
     if form == "table":
         tables.wide_console().print(comparison.table())
     else:
-        say({"markdown": comparison.to_markdown, "latex": comparison.to_latex, "json": comparison.to_json}[form](), end="")
+        say(comparison.to_markdown() if form == "markdown" else comparison.to_json(), end="")
     for path in written:
         say(f"written: {path}", err=True)

@@ -1,4 +1,4 @@
-"""Pictures of learning curves: those of one run, and those of a comparison with the band over seeds and any requested metric below."""
+"""Pictures of learning curves: those of one run, and those of a comparison with the band over seeds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def draw(comparison: Comparison, path: Path) -> Path:
     if kind not in KINDS:
         raise TurnwiseError(f"{path}: a picture's name ends in {', '.join(f'.{one}' for one in KINDS)}")
     groups = [group for group in comparison.groups if len(group.curve.iterations) > 1]
-    if not groups and not any(len(track.iterations) > 1 for track in comparison.tracks):
+    if not groups:
         raise TurnwiseError("there is no curve to draw: no group was evaluated at two iterations or more")
     try:
         import matplotlib
@@ -31,37 +31,22 @@ def draw(comparison: Comparison, path: Path) -> Path:
         from matplotlib.ticker import MaxNLocator
     except ImportError:
         raise MissingExtra("drawing the curves", "plots") from None
-    metrics = list(dict.fromkeys(track.metric for track in comparison.tracks))
-    figure = Figure(figsize=(7.5, 4.5 + 2.6 * len(metrics)), layout="constrained")
-    top, *below = figure.subplots(1 + len(metrics), sharex=True, squeeze=False, height_ratios=[1.7, *[1.0] * len(metrics)])[:, 0]
-    looks = {
-        group.label: (COLOURS[number % len(COLOURS)], STYLES[number // len(COLOURS) % len(STYLES)])
-        for number, group in enumerate(comparison.groups)
-    }
-    for group in groups:
-        (colour, style), curve, n = looks[group.label], group.curve, len(group.seeds)
+    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for number, group in enumerate(groups):
+        colour, style = COLOURS[number % len(COLOURS)], STYLES[number // len(COLOURS) % len(STYLES)]
+        curve, n = group.curve, len(group.seeds)
         name = f"{comparison.named_by[0]}={group.label}" if len(comparison.named_by) == 1 else group.label
         label = f"{name} ({n} seed{'s' if n > 1 else ''})"
-        top.plot(curve.iterations, curve.success, style, color=colour, marker="o", ms=3.5, lw=1.8, label=label)
+        axes.plot(curve.iterations, curve.success, style, color=colour, marker="o", ms=3.5, lw=1.8, label=label)
         if n > 1:  # if seeds tie and no run has its own interval, the band has a gap
-            top.fill_between(curve.iterations, curve.low, curve.high, color=colour, alpha=0.15, lw=0)
+            axes.fill_between(curve.iterations, curve.low, curve.high, color=colour, alpha=0.15, lw=0)
     if comparison.target is not None:
-        top.axhline(comparison.target, color="#888", lw=1, ls=":")
-    top.set(ylabel="success on the panel", ylim=(-0.02, 1.02), title="Mean over seeds, band: 95 % (Student's t)")
-    if groups:
-        top.legend(loc="lower right", fontsize=8)
-    for axes, metric in zip(below, metrics, strict=True):
-        for track in comparison.tracks:
-            if track.metric == metric:
-                colour, style = looks[track.label]
-                axes.plot(track.iterations, track.mean, style, color=colour, lw=1.5, label=track.label)
-                axes.fill_between(track.iterations, track.low, track.high, color=colour, alpha=0.15, lw=0)
-        axes.set_ylabel(metric, fontsize=8)
-        axes.set_title("Mean over seeds, band: least to most", fontsize=8)
-    for axes in (top, *below):
-        axes.grid(alpha=0.3)
-    (top, *below)[-1].set_xlabel("iteration")
-    top.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.axhline(comparison.target, color="#888", lw=1, ls=":")
+    axes.set(xlabel="iteration", ylabel="success on the panel", ylim=(-0.02, 1.02), title="Mean over seeds, band: 95 % (Student's t)")
+    axes.legend(loc="lower right", fontsize=8)
+    axes.grid(alpha=0.3)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     metadata = {"Date": None} if kind == "svg" else {"CreationDate": None} if kind == "pdf" else {}
     with matplotlib.rc_context({"svg.hashsalt": "turnwise"}):  # the same comparison gives the same bytes
         return write_atomically(path, lambda file: figure.savefig(file, format=kind, dpi=130, metadata=metadata))

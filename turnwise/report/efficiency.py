@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from turnwise.report.groups import Group
 from turnwise.runs.records import Point
@@ -102,15 +103,10 @@ def cost_until(curves: Sequence[Sequence[Point]], target: float) -> Cost | None:
         target=target,
         runs=len(curves),
         reached=sum(point is not None for point in first),
-        median={name: _median(row) for name, row in values.items()},
+        median={name: median(row) for name, row in values.items()},
         least={name: row[0] for name, row in values.items()},
         most={name: row[-1] for name, row in values.items()},
     )
-
-
-def _median(ordered: Sequence[float]) -> float:
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def check_metrics(names: Sequence[str], known: set[str]) -> None:

@@ -5,10 +5,8 @@ The loop tells a `Reporter` (runs/reporter.py) what happens; those of this file 
 
 from __future__ import annotations
 
-import io
 import time
-from collections.abc import Callable, Mapping
-from importlib import import_module
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Group
@@ -168,53 +166,6 @@ class Panelled(LineReporter):
         super().end()
 
 
-class Notebook(Panelled):
-    """A notebook's cell: one output that is replaced with every heartbeat, and lines for what should stay."""
-
-    def __init__(self, show: Callable[..., Any]):
-        super().__init__(Console(file=io.StringIO(), width=100))
-        self._show = show
-        self._handle: Any = None
-
-    def _open(self) -> None:
-        self._refresh()
-
-    @property
-    def _shows_phases(self) -> bool:
-        return True
-
-    def beat(self) -> None:
-        if self._handle is not None:
-            self._refresh()
-
-    def end(self) -> None:
-        self._phase = "done" if self._number >= self._iterations else "stopped"
-        self._total, self._count = None, 0
-        self.beat()
-
-    def _say(self, text: str) -> None:
-        self._show(_Words(printable(text)))
-
-    def _refresh(self) -> None:
-        with self.console.capture() as captured:
-            self.console.print(self._render())
-        words = _Words(captured.get().rstrip())
-        if self._handle is None:
-            self._handle = self._show(words, display_id=True)
-        else:
-            self._handle.update(words)
-
-
-class _Words:
-    """Text that a notebook shows as it is."""
-
-    def __init__(self, text: str):
-        self._text = text
-
-    def __repr__(self) -> str:
-        return self._text
-
-
 def reporter(console: Console | None = None) -> Reporter:
     """The live panel in a terminal, plain lines elsewhere."""
     console = console or Console()
@@ -222,11 +173,8 @@ def reporter(console: Console | None = None) -> Reporter:
 
 
 def default_reporter() -> Reporter:
-    """What Python calls show: as the command line does, but on stderr; in a notebook one output that is updated."""
-    console = Console(stderr=True)
-    if not console.is_jupyter:
-        return reporter(console)
-    return Notebook(import_module("IPython.display").display)  # there is a notebook, so there is IPython
+    """What Python calls show: as the command line does, but on stderr."""
+    return reporter(Console(stderr=True))
 
 
 def _percent(share: Any) -> str:

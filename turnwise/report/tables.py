@@ -1,9 +1,8 @@
-"""A comparison as tables: for the terminal, as Markdown, as LaTeX. The same cells everywhere; only the frame differs."""
+"""A comparison as tables, for the terminal and as Markdown. The same cells in both; only the frame differs."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -208,33 +207,3 @@ def to_markdown(comparison: Comparison) -> str:
         rule = "|---|" + "---:|" * (len(table.headings) - 1)
         lines += [f"**{table.title}**", "", row(table.headings), rule, *map(row, table.rows), ""]
     return "\n".join(lines + [f"- {note}" for note in comparison.notes]).rstrip() + "\n"
-
-
-ESCAPES = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "−": "$-$",
-    "–": "--",
-    "×": r"$\times$",
-} | {letter: f"\\{letter}" for letter in "&%$#_{}"}
-
-
-def latex(text: str) -> str:
-    """A text escaped for LaTeX."""
-    return re.sub("|".join(re.escape(letter) for letter in ESCAPES), lambda found: ESCAPES[found[0]], text)
-
-
-def to_latex(comparison: Comparison) -> str:
-    def row(cells: Sequence[str]) -> str:
-        return "  " + " & ".join(latex(" ".join(cell.split())) for cell in cells) + r" \\"
-
-    lines: list[str] = []
-    for table in tables_of(comparison):
-        lines += [r"\begin{table}", r"\centering", rf"\caption{{{latex(table.title)}}}"]
-        lines += [rf"\begin{{tabular}}{{l{'r' * (len(table.headings) - 1)}}}", r"  \hline", row(table.headings), r"  \hline"]
-        lines += [*map(row, table.rows), r"  \hline", r"\end{tabular}", r"\end{table}", ""]
-    return "\n".join(lines + [f"% {' '.join(note.split())}" for note in comparison.notes]).rstrip() + "\n"
