@@ -24,7 +24,7 @@ from functools import partial
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from turnwise.config import plugins
+from turnwise.config import addons, plugins
 from turnwise.config.kinds import Kind
 from turnwise.config.loading import load_reference
 from turnwise.config.references import is_reference
@@ -291,7 +291,7 @@ class Registry(Generic[F]):
             return found
         if self.code is not None and is_reference(name):
             return self.load(name)
-        raise unknown_name(self.kind, str(name), self._entries)
+        raise addons.unregistered(self.kind, str(name)) or unknown_name(self.kind, str(name), self._entries)
 
     def __iter__(self) -> Iterator[Entry[F]]:
         return iter([self._entries[name] for name in self.names()])

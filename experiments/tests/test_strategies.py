@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 from collect_cases import numbered
+from formulas import himac, strata
 from method_cases import BANDIT, OTHER_GAME, attempt, gathers, make, paths, resumes_alike, rollouts, train
-from references import himac, strata
 
 import turnwise as tw
 from turnwise import Trajectory, Turn, TurnwiseError
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
-from turnwise.methods.himac import SHOW_ONE, OneByOne, parts_of
 from turnwise.methods.planning import TaskSlots
-from turnwise.methods.strata import farthest, grams
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
+from turnwise_experiments.himac import SHOW_ONE, OneByOne, parts_of
+from turnwise_experiments.strata import farthest, grams
 
 WORDS = ("go left and stay there", "go left and stay here", "turn around at once", "wait")
 LONG = {"agent.max_prompt_tokens": 200, "model.tiny.max_length": 256, "engine.max_tokens": 4}
