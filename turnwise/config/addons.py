@@ -36,7 +36,10 @@ UNPROVEN = (  # methods of turnwise-experiments, and those of their stages that 
     *("constant_context", "eapo", "himac", "inspo", "mica", "serl", "strata", "t_star", "vspo"),
     *("hindsight", "potential", "staged_reward", "state_block", "workspace"),
 )
-FORMER: Mapping[str, str] = {"epo_hinge": "use epo"}  # names that are gone, and what to do
+FORMER: Mapping[str, str] = {  # names that are gone, and what to do
+    "epo_hinge": "use epo",
+    "information_curriculum": "gains and outcomes weigh the same in the whole run",
+}
 
 _recipe_folders: list[Path] = []
 

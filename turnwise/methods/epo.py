@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 PAPER = "Xu et al. 2025, EPO, arXiv 2509.22576"
 
 
-@objectives.register("epo", paper=PAPER, needs=("turn.t", "token.entropy"))
+@objectives.register(
+    "epo", paper=PAPER, needs=("turn.t", "token.entropy"), former={"form": (None, "remove it: the published form is the only one")}
+)
 @dataclass(kw_only=True, eq=False)
 class Epo:
     """PPO's clip with an entropy bonus, and the published constant penalty where an entropy leaves the band around its history."""
-
-    former_options: ClassVar[dict[str, str]] = {"form": "remove it: the published form is the only one"}
 
     level: Annotated[Literal["token", "turn"], Help("what is compared with the band: each token, or the mean of a turn")] = "token"
     bonus: Annotated[float, Help("coefficient of the entropy, and of the penalty with it", low=0)] = 0.001
