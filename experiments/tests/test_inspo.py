@@ -8,7 +8,7 @@ from typing import Any
 from collect_cases import numbered
 from method_cases import BANDIT, OTHER_GAME, attempt, gathers, make, plan_state, resumes_alike, train
 
-from turnwise import Trajectory
+from turnwise import Trajectory, Turn
 from turnwise.data.attempts import Start
 from turnwise.methods.planning import TaskSlots
 from turnwise.runs.folder import Run
@@ -21,14 +21,14 @@ def test_instructions_are_drawn_by_their_mean_and_the_worst_gives_way_to_one_tha
     worth = {"good": 1.0, "bad": 0.0, "new": 0.5}
     asked: list[str] = []
 
-    def answer(texts: Any, seed: int) -> list[str]:
+    def answer(texts: Any, seed: int) -> list[Turn]:
         asked.extend(texts)
-        return [" new\n"]
+        return [Turn("", response=" new\n")]
 
     def play(start: Start) -> Trajectory:
         return attempt(start, worth[str(start.hint)])
 
-    slots = TaskSlots(numbered(5), 0, 4, ask=answer)
+    slots = TaskSlots(numbered(5), 0, 4, say=answer)
     plan = make("inspo", instructions=["good", "bad"], every=6, least=4, temperature=0.5)
     drawn = [str(rounds[0][0].hint) for rounds in (gathers(plan, slots, 1, play)[1] for _ in range(5))]
     assert set(drawn) == {"good", "bad"}
@@ -40,7 +40,7 @@ def test_instructions_are_drawn_by_their_mean_and_the_worst_gives_way_to_one_tha
     assert plan.evaluated(rounds[0][0]).hint == "good"
     restored = make("inspo", instructions=["good", "bad"], every=6, least=4, temperature=0.5)
     restored.load_state(plan.state())
-    again = TaskSlots(numbered(5), 0, 4, used=slots.used, ask=answer)
+    again = TaskSlots(numbered(5), 0, 4, used=slots.used, say=answer)
     one, two = (gathers(own, used, 3, play)[1] for own, used in ((plan, slots), (restored, again)))
     assert one == two and restored.state() == plan.state()
 

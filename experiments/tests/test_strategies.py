@@ -122,11 +122,15 @@ def test_attempts_are_shared_out_among_different_strategies_and_both_are_learned
 
 def test_turns_are_flagged_by_the_answer_of_the_policy_or_by_a_function_of_the_user(tmp_path: Path) -> None:
     def flags(**options: Any) -> list[float]:
-        def ask(texts: Sequence[str], seed: int) -> list[str]:
-            assert all("1. a" in text and "2. b" in text and "Strategy: " in text for text in texts)
-            return ["steps 2 and 7", "none"] * (len(texts) // 2)
+        services = talking([])
 
-        slots = TaskSlots(numbered(5), 0, 2, ask=ask, **talking([]))
+        def say(texts: Sequence[str], seed: int) -> list[Turn]:
+            if not any("Steps of the attempt" in text for text in texts):
+                return services["say"](texts, seed)  # type: ignore[no-any-return]
+            assert all("1. a" in text and "2. b" in text and "Strategy: " in text for text in texts)
+            return [Turn("", response=text) for text in ["steps 2 and 7", "none"] * (len(texts) // 2)]
+
+        slots = TaskSlots(numbered(5), 0, 2, **services | {"say": say})
         play: Callable[[Start], Trajectory] = lambda start: attempt(start, 0.0, actions=("a", "b"))  # noqa: E731
         found, _ = gathers(make("strata", strategies=1, factor=1, **options), slots, 1, play)
         return [turn.notes["flagged"] for t in found.trajectories for turn in t.turns]
