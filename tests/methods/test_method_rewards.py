@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from method_cases import BANDIT, OTHER_GAME, QUICK, agrees_with, resumes_alike, rollouts, start, train
-from references import flow_grpo, istar
+from references import istar
 
 import turnwise as tw
 from turnwise.data.batch import Batch
@@ -37,8 +37,6 @@ REFERENCES: list[tuple[str, dict[str, Any], Any]] = [
     ("istar", {}, lambda r, g, n, x: istar.advantages(r, x, g)),
     ("istar", {"weight": 0.3, "baseline": "mean_std"}, lambda r, g, n, x: istar.advantages(r, x, g, weight=0.3, how="std")),
     ("istar", {"baseline": "mean"}, lambda r, g, n, x: istar.advantages(r, x, g, how="mean")),
-    ("grpo", {"weighting": "step"}, lambda r, g, n, x: flow_grpo.advantages(r, n, g)),
-    ("grpo", {"weighting": "trajectory"}, lambda r, g, n, x: flow_grpo.advantages(r, n, g, over="trajectories")),
 ]
 
 
