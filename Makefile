@@ -27,9 +27,9 @@ $(VENV)/.%: $(VENV)/.made pyproject.toml
 	$(PIP) install --quiet --quiet --no-compile --editable '.[$*]'
 	@touch $@
 
-# What `make test` needs: both distributions.
-$(VENV)/.dev: $(VENV)/.made pyproject.toml packages/turnwise-envs/pyproject.toml
-	$(PIP) install --quiet --quiet --no-compile --editable '.[dev]' --editable 'packages/turnwise-envs[dev]'
+# What `make test` needs: all three distributions.
+$(VENV)/.dev: $(VENV)/.made pyproject.toml packages/turnwise-envs/pyproject.toml experiments/pyproject.toml
+	$(PIP) install --quiet --quiet --no-compile --editable '.[dev]' --editable 'packages/turnwise-envs[dev]' --editable experiments
 	@touch $@
 
 quickstart: $(VENV)/.quickstart  ## set up and train the tiny agent of recipes/quickstart.toml
@@ -159,4 +159,4 @@ bench: $(VENV)/.dev  ## run the benchmarks and write their results beside them
 	$(BIN)/python benchmarks/bench.py
 
 clean:  ## remove the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info packages/*/build packages/*/src/*.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info packages/*/build packages/*/src/*.egg-info experiments/build experiments/src/*.egg-info

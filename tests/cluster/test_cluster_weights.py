@@ -213,8 +213,7 @@ def test_automatic_old_log_probs_are_the_learners_where_a_correction_compares_th
     [
         {"model.lora.rank": 2},
         {"model.dtype": "bfloat16", "learner.value.level": "turn"},
-        {"method.name": "t_star"},
-        {"method.name": "strata"},
+        {"method.name": "vineppo"},
         {"env.workers": 2, "eval.every": 1},
     ],
     ids=lambda changes: " ".join(f"{key}={value}" for key, value in changes.items()),

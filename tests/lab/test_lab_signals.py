@@ -55,7 +55,7 @@ def test_credit_by_fresh_attempts_is_unbiased_and_costs_what_it_says() -> None:
 
 def test_methods_that_need_a_signal_of_the_lab_are_measured_and_the_table_names_all_lines() -> None:
     labels = [line.label for line in choose(None)]
-    assert {"vineppo", "igpo", "a2tgpo", "mica", "aepo", "t_star"} <= set(labels) and "istar" not in labels
+    assert {"vineppo", "igpo", "a2tgpo", "aepo"} <= set(labels) and "istar" not in labels
     result = run(
         Settings(problems=["bifurcation"], algos=["grpo", "vineppo", "oracle"], group_sizes=(2, 8), seeds=4, budget=32, iterations=3)
     )

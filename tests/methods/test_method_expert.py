@@ -61,18 +61,6 @@ def test_a_token_alone_is_a_turn_and_a_return_at_the_border_is_negative() -> Non
     assert algorithms["ipa"].make({}, "objective")(tokens).metrics["topr_weight"].item() == 1.0
 
 
-def test_turns_that_the_expert_played_are_imitated_by_their_probability() -> None:
-    tokens = with_returns(random_tokens(1, gaps=False), 1)
-    given = torch.from_numpy(np.random.default_rng(1).integers(0, 2, int(tokens.turn.max()) + 1).astype(np.float64))[tokens.turn]
-    loss = algorithms["ipa"].make({"imitation": 0.7}, "objective")(replace(tokens, extra={**tokens.extra, "given": given})).loss
-    plain = algorithms["ipa"].make({}, "objective")(tokens).loss
-    slope = torch.autograd.grad(loss.sum(), tokens.logprob, retain_graph=True)[0]
-    for k in range(len(given)):
-        [expected], [steep] = ipa.imitation([float(tokens.logprob[k].detach())], float(tokens.advantage[k]), 0.7)
-        assert loss[k].item() == pytest.approx(expected if given[k] else plain[k].item(), abs=1e-9)
-        assert not given[k] or slope[k].item() == pytest.approx(steep, abs=1e-9)
-
-
 def given(starts: list[Start]) -> list[int]:
     return [start.branch.t if start.branch is not None else 0 for start in starts]
 
@@ -94,9 +82,8 @@ def test_parallel_starts_are_spread_over_the_experts_turns_and_a_failed_expert_i
         assert given(gathers(make("ipa_rollback", order="parallel"), slots, 1, attempt)[1][0]) == expected
 
 
-@pytest.mark.parametrize("imitation", [0.0, 0.5])
-def test_ipa_trains_from_the_experts_last_turns_and_keeps_the_starts(tmp_path: Path, imitation: float) -> None:
-    own = {"name": "ipa", "gamma": 0.95, "starts": "sequential", "neutral": 0.5, "success": 0.0, "imitation": imitation}
+def test_ipa_trains_from_the_experts_last_turns_and_keeps_the_starts(tmp_path: Path) -> None:
+    own = {"name": "ipa", "gamma": 0.95, "starts": "sequential", "neutral": 0.5, "success": 0.0}
     whole = train(tmp_path, method=own, **{"env.tasks": 2})
     batch, lines = stored_batch(Run.open(whole.folder), 1), whole.metrics[1:]
     mask = np.asarray(batch.column("turn.mask")) > 0
@@ -104,10 +91,6 @@ def test_ipa_trains_from_the_experts_last_turns_and_keeps_the_starts(tmp_path: P
     np.testing.assert_allclose(batch.column("turn.advantage"), tw.credit.compute("ipa", batch.rollouts, gamma=0.95, neutral=0.5), atol=1e-6)
     assert lines[0]["collect/given_turns"] > lines[1]["collect/given_turns"] and plan_state(whole.folder)["given"]
     assert all(0 <= line["learner/topr_weight"] <= 1 + 1e-6 and 0 <= line["learner/importance_rejected"] <= 1 for line in lines)
-    if imitation:
-        played = np.asarray(batch.column("turn.given")) > 0
-        assert (played & mask).any() and (played & ~mask).any() and mask[~played].all()  # shared turns are learned from in one attempt
-        assert 0 < lines[0]["learner/given"] < 1
 
 
 # -- UI-S1 ------------------------------------------------------------------------------------------------------------------------

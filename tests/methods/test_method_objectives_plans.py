@@ -22,9 +22,8 @@ from turnwise.learn import Learner, LearnerSettings, OptimiserSettings
 from turnwise.methods.cppo import largest
 from turnwise.methods.planning import Gathered, Plan, TaskSlots
 from turnwise.methods.registry import plans
-from turnwise.methods.starpo_s import Filtered, score, select
+from turnwise.methods.starpo_s import Filtered, select
 from turnwise.recipe.schema import Config
-from turnwise.setup.needs import reports
 
 SEEDS = range(5)
 
@@ -68,19 +67,11 @@ def brought(plan: Plan, *rounds: tuple[list[float], ...]) -> Gathered:
 # -- filters ------------------------------------------------------------------------------------------------------------------------
 
 
-def test_entropies_and_lengths_are_scores_too() -> None:
-    turn = Turn("s", response_ids=[1, 2, 3], reports={"entropy": [1.0, 2.0, 3.0]})
-    short = Turn("s", response_ids=[1], reports={"entropy": [5.0]})
-    group = [Trajectory(0, 0, turns=[turn, short]), Trajectory(0, 1, turns=[short])]
-    assert score(group, "entropy") == (3.5 + 5.0) / 2 and score(group, "length") == 2.5
-    assert select([], "top_k").tolist() == [] and select([0.0, 0.0], "top_p", 0.5, zero=True).tolist() == []
-    assert score(group, "entropy_std") == pytest.approx(np.std([3.5, 5.0], ddof=1)) and score(group, "reward_sum") == 0
-
-
 def test_only_the_groups_with_the_largest_spread_are_learned_from() -> None:
     found = brought(Filtered(strategy="top_k", keep=0.5), ([0, 0, 0, 0], [0, 1, 0, 1], [0, 1, 0, 0], [1, 1, 1, 0.9]))
     assert [t.group for t in found.trajectories] == [1] * 4 + [2] * 4
     assert found.counts == {"groups_scored": 4.0, "groups_kept": 2.0, "empty_in_a_row": 0.0}
+    assert select([], "top_k").tolist() == [] and select([0.0, 0.0], "top_p", 0.5, zero=True).tolist() == []
 
 
 def test_a_filter_goes_around_any_plan_and_asks_for_what_that_needs() -> None:
@@ -90,9 +81,11 @@ def test_a_filter_goes_around_any_plan_and_asks_for_what_that_needs() -> None:
     assert {t.group for t in by_success.trajectories} == {1}
     assert [t.group for t in found.trajectories] == [2, 2] and found.counts["refills"] == 1
     entry = plans["filtered"]
-    assert entry.needed({}) == () and entry.needed({"metric": "entropy_std"}) == ("token.entropy",)
+    assert entry.needed({}) == () and entry.needed({"base": "t2po"}) == ("token.entropy", "token.top_logprob_5")
     fits = {"agent.max_prompt_tokens": 500, "plan.name": "filtered"}
-    assert reports(Config.load(None, {**fits, "plan.metric": "entropy"})) == ("entropy",) and reports(Config.load(None, fits)) == ()
+    assert Config.load(None, {**fits, "plan.metric": "reward_std"}).plan is not None  # as the record of an earlier run has it
+    with pytest.raises(TurnwiseError, match="'filtered' has no option 'metric' any more: remove it"):
+        Config.load(None, {**fits, "plan.metric": "entropy"})
 
 
 def test_empty_iterations_in_a_row_end_the_run_also_after_a_resume() -> None:

@@ -230,7 +230,7 @@ def test_algos_shows_what_a_method_sets_changes_and_costs() -> None:
 
 # -- what a method is, and what its authors took -------------------------------------------------------------------------------------
 
-OWN = [entry.name for entry in methods if entry.function.__module__.startswith("turnwise.")]
+OWN = methods.names()
 SHARED = ("aggregation", "constant", "kl", "kl_coef", "kl_kind", "entropy_coef", "importance", "importance_options")
 PER_TURN = ("gamma", "norm", "weighting", "invalid_penalty")
 # The shared settings that are what a method proposes, or that it needs to be correct. No other method may set any.
@@ -241,7 +241,6 @@ PARTS: dict[str, set[str]] = {
     "dr_grpo": {"objective.aggregation", "objective.constant", "credit.norm"},
     "eapo": {"credit.gamma"},
     "epo": {"objective.entropy_coef"},
-    "epo_hinge": {"objective.entropy_coef"},
     "gpg": {"objective.kl", "credit.norm", "learner.epochs", "learner.minibatches"},
     "graph_gpo": {"credit.gamma"},
     "icepop": {"objective.importance", "objective.importance_options", "learner.old_logprobs"},
@@ -282,7 +281,7 @@ def shared_settings(config: Config) -> dict[str, Any]:
     credit = algorithms[config.credit.name]
     known = credit.bind(config.credit.options, "credit")
     found |= {f"credit.{key}": known[key] for key in PER_TURN if key in known}
-    if config.objective.name in ("clip", "epo", "epo_hinge", "serl", "t_star"):  # whose clip is that of PPO
+    if config.objective.name in ("clip", "epo", "serl", "t_star"):  # whose clip is that of PPO
         found |= {f"objective.{key}": config.objective.options.get(key, 0.2) for key in ("clip_low", "clip_high")}
     return found
 

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-from .forms import Rows, clip, deviation, mean, ratio, sigmoid
-
-
-def roots(total: int, root: float, tool: float, beta: float = 0.5) -> int:
-    """Initial rollouts of `total`: floor(total * sigm(beta (root - tool))) + 1, in [1, total].
-
-    root: h of the pilot's first tokens; tool: mean h of its segments.
-    """
-    return int(clip(math.floor(total * sigmoid(beta * (root - tool))) + 1, 1, total))
+from .forms import Rows, clip, deviation, mean, ratio
 
 
 def branches(draw: float, rise: float, taken: int, weight: float = 0.2, threshold: float = 0.5, penalty: float = 0.05) -> bool:

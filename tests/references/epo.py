@@ -35,7 +35,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .forms import Rows, mean
+from .forms import mean
 
 
 def epoch_weight(epoch, max_epochs=150):
@@ -77,19 +77,6 @@ def history_by_turn(iterations: Sequence[Sequence[float]], turns: int) -> list[f
     """Ours: turn k is compared with turn k; the mean goes over the iterations that have it, 0 where none has."""
     columns = [[row[k] for row in iterations if k < len(row)] for k in range(turns)]
     return [mean(c) if c else 0.0 for c in columns]
-
-
-def hinges(
-    entropies: Rows, turns: Sequence[int], past: Sequence[float], low: float = 0.0, high: float = 2.0, alpha: float = 0.1
-) -> tuple[Rows, Rows]:
-    """A differentiable form (ours): alpha * distance of H_t from the band, and its derivative with respect to H_t (0 on the edges)."""
-    value: Rows = []
-    slope: Rows = []
-    for row, k in zip(entropies, turns, strict=True):
-        bottom, top = low * past[k], high * past[k]
-        value.append([alpha * (max(0.0, bottom - h) + max(0.0, h - top)) for h in row])
-        slope.append([alpha * ((h > top) - (h < bottom)) for h in row])
-    return value, slope
 
 
 # Confirmed: 12 random batches, penalties equal (1.5e-9 from float32), no gradient; weights of 163 epochs 1.1e-16.

@@ -36,9 +36,3 @@ def losses(logprobs: Rows, old: Rows, returns: Sequence[float], positive: Sequen
         loss.append([-w * x for x in row])
         grad.append([-w for _ in row])
     return loss, grad
-
-
-def imitation(logprobs: Sequence[float], gain: float, weight: float = 1.0) -> tuple[list[float], list[float]]:
-    """(loss, gradient) per token of a chunk before the start f: -weight G pi(t), whose derivative is -weight G pi(t). weight: not
-    published."""
-    return [-weight * gain * math.exp(x) for x in logprobs], [-weight * gain * math.exp(x) for x in logprobs]

@@ -53,8 +53,3 @@ def stop_at(m: Sequence[float], minimum: int, window: int, eps: float) -> int | 
 def turn_uncertainty(m: Sequence[float], floor: float = 1e-8) -> float:
     """Phi_k: the geometric mean of M_t over the turn, values below `floor` raised to it."""
     return math.exp(mean([math.log(max(x, floor)) for x in m]))
-
-
-def draws_again(phi: float, before: float | None, attempts: int, eta: float = 0.3, limit: int = 2) -> bool:
-    """Whether the turn is drawn again: 0 < |phi - before| < eta and fewer than `limit` extra draws so far. First turn (None): never."""
-    return before is not None and attempts < limit and 0 < abs(phi - before) < eta

@@ -181,8 +181,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=2, help="how often each run is killed")
     parser.add_argument("--out", type=Path, help="a JSON file for the result")
     given = parser.parse_args()
-    known = [entry.name for entry in methods if entry.function.__module__.startswith("turnwise.")]
-    names = [name for name in given.only.split(",") if name] or known
+    names = [name for name in given.only.split(",") if name] or methods.names()
     rows = []
     with tempfile.TemporaryDirectory(prefix="turnwise-resume-") as folder:
         for name in names:

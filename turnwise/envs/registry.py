@@ -184,7 +184,7 @@ def spec(name: str) -> Spec:
     if name in _broken:
         raise TurnwiseError(f"environment {name!r} cannot be imported: {_broken[name]}")
     if not_installed(name):
-        raise TurnwiseError(f"environment {name!r} comes with another package. Install it with: {addons.install_command(name)}")
+        raise addons.comes_with(addons.DISTRIBUTION, f"environment {name!r}", addons.install_command(name))
     raise unknown_name("environment", name, _specs)
 
 

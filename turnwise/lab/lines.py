@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from turnwise.config.addons import unregistered
 from turnwise.credit.registry import algorithms, apply
 from turnwise.data.anchors import Ints
 from turnwise.data.rollouts import Floats, Rollouts
@@ -83,7 +84,7 @@ def read_line(text: str) -> Line:
             raise TurnwiseError(f"{text!r}: the oracle has no options")
         return Line(text, ORACLE, {})
     if name not in algorithms:
-        raise unknown_name(algorithms.kind, name, [*algorithms.names(), ORACLE])
+        raise unregistered(algorithms.kind, name) or unknown_name(algorithms.kind, name, [*algorithms.names(), ORACLE])
     critic = options.pop("critic", "estimated")
     if critic not in CRITICS:
         raise unknown_name(f"critic of {text!r}:", str(critic), CRITICS)

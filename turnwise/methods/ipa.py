@@ -5,7 +5,7 @@ The plan `ipa_rollback` is the initialised resampling:
     sequential   the expert plays the first f of its L turns; f starts at L − 1 and falls by one when a group succeeds often enough
     parallel     attempt i of a group of N starts at f = L · i // N
 
-What the expert played is part of the prompts. It is learned from with `imitate` alone, and then noted (`turn.given`).
+What the expert played is part of the prompts, and not learned from.
 
 Credit of a turn is what follows it, shared by all of its tokens:
 
@@ -17,7 +17,6 @@ The objective imitates the positive part as it is, and unlearns the negative par
 
     positive trajectory   −G · log π
     negative trajectory   −min(ρ, 1) · G · log π        ρ = exp( mean over the turn's tokens of log π − log π_old ), no gradient
-    a given turn          −imitation · G · π            one that an expert has played (column turn.given), if `imitation` is above 0
 
 G is the credit of the turn. A trajectory is positive if its return is above `above`. Turns on which engine and learner disagree are left
 out by the importance correction `reject`.
@@ -25,8 +24,8 @@ out by the importance correction `reject`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -47,17 +46,16 @@ if TYPE_CHECKING:
 PAPER = "IPA (ROME), arXiv 2512.24873"
 Success = Annotated[float, Help("sequential: the share of successes at which the start moves one turn back", low=0, high=1)]
 Neutral = Annotated[float, Help("the return that teaches nothing; it is subtracted at the end")]
-Imitation = Annotated[float, Help("weight of the imitation of turns that an expert has played; 0: they are not learned from", low=0)]
+NO_IMITATION = "what the expert played is not learned from; a warm start ([sft]) imitates it"
 
 
-@plan("ipa_rollback", paper=PAPER, needs=("env.expert",), gives=("turn.given",))
+@plan("ipa_rollback", paper=PAPER, needs=("env.expert",), former={"imitate": (False, NO_IMITATION)})
 @dataclass(kw_only=True, eq=False)
 class Rollback(Plan):
     """Attempts start inside the expert's trajectory, nearer to its beginning as the policy succeeds, or everywhere at once."""
 
     order: Annotated[Literal["sequential", "parallel"], Help("move the start back step by step, or use many starts at once")] = "sequential"
     success: Success = 0.5
-    imitate: Annotated[bool, Help("what the expert played is learned from too")] = False
     given: dict[str, int] = field(default_factory=dict, init=False)  # by task: how many turns the expert plays next time
 
     def gather(self, slots: TaskSlots, groups: int) -> Rounds:
@@ -69,7 +67,7 @@ class Rollback(Plan):
         if self.order == "sequential":
             self.move_back(by_group(attempts))
         counts = {"given_turns": float(np.mean(given)) if given else 0.0}
-        return Gathered([imitated(one) for one in attempts] if self.imitate else attempts, counts)
+        return Gathered(attempts, counts)
 
     def begun(self, slots: TaskSlots, starts: Sequence[Start], shown: Trajectory | None) -> list[Start]:
         """The attempts of a group, each from its own place; from the beginning where the expert failed."""
@@ -99,26 +97,18 @@ class Rollback(Plan):
         self.given = dict(state["given"])
 
 
-def imitated(trajectory: Trajectory) -> Trajectory:
-    """The attempt with all of its turns to learn from, those noted that were given."""
-    given = trajectory.branch_t if trajectory.parent is not None else 0
-    notes = [{**turn.notes, "given": float(t < given)} for t, turn in enumerate(trajectory.turns)]
-    return replace(trajectory, turns=[replace(turn, learned=True, notes=own) for turn, own in zip(trajectory.turns, notes, strict=True)])
-
-
 @credit.register("ipa", paper="IPA, arXiv 2512.24873")
 def ipa_credit(r: Rollouts, *, gamma: TurnDiscount = 0.95, neutral: Neutral = 0.0) -> Floats:
     """The discounted return from each turn on, minus a constant at the end; no baseline."""
     return reverse_scan(r.reward - neutral * last_turns(r), gamma, r.trajectory)
 
 
-@objectives.register("ipa", paper="IPA, arXiv 2512.24873; TOPR", needs=("trajectory.return",))
+@objectives.register("ipa", paper="IPA, arXiv 2512.24873; TOPR", needs=("trajectory.return",), former={"imitation": (0.0, NO_IMITATION)})
 def ipa_loss(
     tokens: Tokens,
     *,
     above: Annotated[float, Help("a trajectory is positive if its return is above this")] = 0.0,
     level: Annotated[Literal["turn", "trajectory"], Help("the span that has one ratio; micro-batches must contain whole spans")] = "turn",
-    imitation: Imitation = 0.0,
 ) -> TokenLoss:
     """Credit times log-prob; in trajectories that are not positive, weighted by the turn's ratio, at most 1."""
     import torch
@@ -128,20 +118,8 @@ def ipa_loss(
     positive = tokens.extra["return"] > above
     ratio = ratio_of(tokens.mean_over(level, tokens.log_ratio.detach()))
     weight = torch.where(positive, 1.0, ratio.clamp(max=1.0))
-    loss, metrics = -weight * tokens.advantage * tokens.logprob, {"positive": positive, "span_ratio": ratio, "topr_weight": weight}
-    if imitation > 0:
-        given = tokens.extra["given"] > 0
-        loss = torch.where(given, -imitation * tokens.advantage * tokens.logprob.exp(), loss)
-        metrics["given"] = given
-    return TokenLoss(loss, metrics)
-
-
-def loss_needs(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """The column that says which turns were given, if they are learned from."""
-    return ("turn.given",) if options["imitation"] else ()
-
-
-ipa_loss.needs_of = loss_needs  # type: ignore[attr-defined]
+    loss = -weight * tokens.advantage * tokens.logprob
+    return TokenLoss(loss, {"positive": positive, "span_ratio": ratio, "topr_weight": weight})
 
 
 @method(
@@ -150,6 +128,7 @@ ipa_loss.needs_of = loss_needs  # type: ignore[attr-defined]
     changes="credit, objective; on request the starts of attempts",
     costs="one pass for old log-probs; with starts inside: the expert plays every task",
     evidence="paper and code; discount, threshold and neutral return are ours",
+    former={"imitation": (0.0, NO_IMITATION)},
 )
 def ipa(
     *,
@@ -160,7 +139,6 @@ def ipa(
         Literal["beginning", "sequential", "parallel"], Help("where attempts start in the expert's trajectory")
     ] = "beginning",
     success: Success = 0.5,
-    imitation: Annotated[float, Help("weight of the imitation of what the expert played before a start inside", low=0)] = 0.0,
 ) -> dict[str, Any]:
     """Return, importance ratio and mismatch mask per turn; successes are imitated, failures unlearned with bounded weight."""
     settings: dict[str, Any] = (
@@ -169,5 +147,4 @@ def ipa(
         | {"learner.old_logprobs": "learner"}
     )
     rollback: dict[str, Any] = {"plan.name": "ipa_rollback", "plan.order": starts, "plan.success": success}
-    rollback |= {"plan.imitate": True, "objective.imitation": imitation} if imitation else {}
     return Brings(settings | ({} if starts == "beginning" else rollback))

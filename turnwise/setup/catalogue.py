@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from turnwise.config.addons import unregistered
 from turnwise.config.kinds import KINDS, Kind
 from turnwise.config.loading import load_reference
 from turnwise.config.options import Entry, read_options
@@ -60,7 +61,8 @@ def find(name: str, family: str | None = None) -> list[tuple[str, Entry[Any]]]:
     listed = [(one, entry) for one in ([family] if family else FAMILIES) for entry in entries(one)]
     matches = [(one, _environment(name) if one == "environment" else entry) for one, entry in listed if entry.name == name]
     if not matches:
-        raise unknown_name(family or "name", name, {entry.name for _, entry in listed} | (set() if family else set(FAMILIES)))
+        known = {entry.name for _, entry in listed} | (set() if family else set(FAMILIES))
+        raise unregistered(family or "name", name) or unknown_name(family or "name", name, known)
     return matches
 
 
@@ -106,8 +108,9 @@ def needs_of(entry: Entry[Any]) -> dict[str, list[str]]:
 
 def page_of(entry: Entry[Any]) -> Path | None:
     """The page of a method, where this is a checkout and there is one."""
-    page = Path(__file__).parent.parent.parent / "docs" / "methods" / f"{entry.name}.md"
-    return page if page.is_file() else None
+    checkout = Path(__file__).parent.parent.parent
+    pages = (checkout / folder / f"{entry.name}.md" for folder in ("docs/methods", "experiments/docs"))
+    return next((page for page in pages if page.is_file()), None)
 
 
 def _family_of(reference: str) -> str:

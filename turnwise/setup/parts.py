@@ -262,7 +262,6 @@ def build_slots(config: Config, checked: Checked, agent: Agent, collectors: Coll
         env.own_seeds,
         max_turns=max_turns,
         expert=lambda tasks: demonstrations(env.name, env.options, tasks, agent, max_turns, limits),
-        ask=lambda texts, seed: [turn.response.strip() for turn in collectors.generate(texts, seed)],
         say=collectors.generate,
         look=collectors.openings,
         vocabulary=vocabulary,

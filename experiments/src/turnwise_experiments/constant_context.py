@@ -14,6 +14,7 @@ The paper adds rewards for subgoals by rules that were written per family of tas
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
@@ -27,12 +28,16 @@ from turnwise.config.kinds import Kind
 from turnwise.config.loading import load_reference
 from turnwise.config.options import Help
 from turnwise.config.references import is_reference
-from turnwise.envs.household.tracking import state_block
 from turnwise.methods.registry import Brings, method, section
 from turnwise.util.errors import unknown_name
 
 BLOCK = Kind("state block", takes=("goal", "turns", "observation"), gives=("str",), example="def mine(goal, turns, observation) -> str")
 Tracker = Callable[[str, Sequence[Past], str], str]
+LISTED = re.compile(r"\ba ([a-z]+ \d+)")
+SEEN = re.compile(r"(?:On|In) (?:the )?([a-z]+ \d+|it), you see (.*?)\.")
+ROOM = re.compile(r"Looking quickly around you, you see (.*?)\.")
+MOVES = re.compile(r"You (arrive at|pick up the|move the|put the) ([a-z]+ \d+)(?: (?:from|to|in/on|in|on) the ([a-z]+ \d+))?")
+CHANGES = re.compile(r"You (heat|cool|clean|slice) the ([a-z]+ \d+)")
 
 
 @register_context("state_block")
@@ -72,7 +77,32 @@ def actions(goal: str, turns: Sequence[Past], observation: str) -> str:
     return "\n".join([*lines, *([f"Changed nothing: {', '.join(vain)}"] if vain else [])])
 
 
-TRACKERS: dict[str, Tracker] = {"household": state_block, "actions": actions}
+def household(goal: str, turns: Sequence[Past], observation: str) -> str:
+    """Where the agent is, what it holds and did to it, what was seen where, and which places were not looked at."""
+    here, held, places = "", "", dict.fromkeys(LISTED.findall("".join(ROOM.findall(turns[0].observation if turns else observation))))
+    contents: dict[str, list[str]] = {}
+    done: list[str] = []
+    for text in [past.observation for past in turns[1:]] + ([observation] if turns else []):
+        for verb, thing, place in MOVES.findall(text):
+            if verb == "arrive at":
+                here = thing
+            elif verb == "pick up the":
+                held = thing
+                contents[place] = [other for other in contents.get(place, []) if other != thing]
+            elif verb in ("move the", "put the"):
+                held = "" if held == thing else held
+                contents.setdefault(place, []).append(thing)
+        for place, listed in SEEN.findall(text):
+            contents[here if place == "it" else place] = LISTED.findall(f"a {listed.removeprefix('a ')}")
+        done += [f"{verb} {thing}" for verb, thing in CHANGES.findall(text)]
+    seen = [f"{place}: {', '.join(things) or 'nothing'}" for place, things in contents.items() if place]
+    left = [place for place in places if place not in contents]
+    lines = [("At", here), ("Holding", held or ("nothing" if turns else "")), ("Done", ", ".join(dict.fromkeys(done)))]
+    lines += [("Seen", "; ".join(seen)), ("Not looked at", ", ".join(left) if turns else "")]
+    return "\n".join(f"{name}: {text}" for name, text in lines if text)
+
+
+TRACKERS: dict[str, Tracker] = {"household": household, "actions": actions}
 
 
 @method(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from .forms import clip, deviation, mean, sigmoid
+from references.forms import clip, deviation, mean, sigmoid
 
 
 def values(nodes: Sequence[Sequence[int]], returns: Sequence[float], how: str = "rollouts") -> dict[int, float]:

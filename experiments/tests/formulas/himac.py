@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .forms import scores
+from references.forms import scores
 
 
 def macro(returns: Sequence[float], eps: float = 1e-6) -> list[float]:

@@ -1,4 +1,4 @@
-"""Search and trees, second half: equal steps merged into a tree (T-STAR), and one policy for several copies of a task (DPEPO)."""
+"""T-STAR: equal steps merged into a tree."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import references.t_star
 import torch
-from method_cases import line_of, make
-from test_method_trees_values import collected, trained
+from formulas import t_star as slow
+from method_cases import collected, line_of, make, trained
 
 import turnwise as tw
 from turnwise.data.batch import Batch
@@ -19,8 +18,7 @@ from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.methods import signals
 from turnwise.objectives.tokens import Tokens
 from turnwise.runs.reading import stored_batch
-
-# -- T-STAR -----------------------------------------------------------------------------------------------------------------------
+from turnwise_experiments.t_star import action_codes, pairs_of
 
 
 def walk(group: int, number: int, path: str, reward: float) -> Trajectory:
@@ -81,7 +79,7 @@ def test_t_star_equals_its_reference(case: str) -> None:
     for group in {trajectory.group for trajectory in trajectories}:
         own = [k for k, trajectory in enumerate(batch.trajectories) if trajectory.group == group]
         nodes = [[seen.setdefault((group, key), len(seen)) for key in keys_of(batch.trajectories[k])] for k in own]
-        expected = references.t_star.advantages(nodes, [batch.trajectories[k].reward for k in own])
+        expected = slow.advantages(nodes, [batch.trajectories[k].reward for k in own])
         for k, row in zip(own, expected, strict=True):
             np.testing.assert_allclose(found.values[list(batch.rows(k))], row, atol=1e-6)
     numbers = [seen[trajectory.group, key] for trajectory in batch.trajectories for key in keys_of(trajectory)]
@@ -125,7 +123,7 @@ def test_the_preference_is_the_gradient_of_the_pair_loss_and_its_turns_are_those
     models = SimpleNamespace(policy=Scores(policy.tolist()), reference=Scores(reference.tolist()))
     columns = signals["t_star"].function(batch, models, beta=0.7, weight=2.0)
     ratio = (policy - reference).reshape(5, 2).sum(1)
-    _, slope = references.t_star.preference_loss(ratio[0], ratio[2], beta=0.7)
+    _, slope = slow.preference_loss(ratio[0], ratio[2], beta=0.7)
     expected = [-2 * slope, 0, 2 * slope, 0, 0]  # rows 0 and 2: the two ways on from a
     np.testing.assert_allclose(columns["turn.preference"], expected, atol=1e-9)
 
@@ -146,8 +144,6 @@ def test_the_preference_is_the_gradient_of_the_pair_loss_and_its_turns_are_those
 
 
 def test_forks_are_those_of_the_reference() -> None:
-    from turnwise.methods.t_star import action_codes, pairs_of
-
     for seed in range(6):
         batch = Batch.of([t for t in random_walks(seed) if t.group == 0])
         states: dict[Any, dict[Any, list[float]]] = {}
@@ -190,54 +186,3 @@ def test_a_run_with_t_star_merges_steps_and_trains_on_pairs(tmp_path: Path) -> N
     preference = batch.column("turn.preference")
     assert (preference > 0).sum() == (preference < 0).sum() == line["collect/forks"]
     np.testing.assert_allclose(preference[preference > 0].sum(), -preference[preference < 0].sum(), rtol=1e-6)
-
-
-# -- DPEPO ------------------------------------------------------------------------------------------------------------------------
-
-
-def acting(acts: list[dict[int, str]], group: int = 0, number: int = 0, success: bool = False) -> Trajectory:
-    """An attempt with these actions by copy, turn by turn."""
-    turns = [Turn("s", info={"env": {"acts": {str(copy): act for copy, act in turn.items()}}} if turn else {}) for turn in acts]
-    return Trajectory(group, number, turns=turns, success=success)
-
-
-def test_copies_of_a_task_are_played_at_once_and_one_success_is_enough() -> None:
-    env = tw.make("numberline", highest=5, parallel=3)
-    task = tw.Task("t", data={"start": 1, "target": 3})
-    seen = env.reset(task)
-    assert seen.text.count("Current: 1") == 3 and "Copy 3:" in seen.text and "1: ACTION; 2: ACTION" in seen.text
-    turn = env.step("1: +; copy 3: -")  # the second copy waits
-    assert [f"Current: {place}" in turn.observation.text for place in (2, 1, 0)] == [True] * 3
-    assert (turn.reward, turn.done, turn.info["acts"]) == (0.0, False, {"1": "+", "3": "-"})
-    assert env.step("nothing that names a copy").info["acts"] == {}
-    turn = env.step("<env_1> + </env_1> <env_2> + </env_2> <env_9> + </env_9>")
-    assert turn.done and turn.success and turn.reward == 1.0 and set(turn.info["acts"]) == {"1", "2"}
-    with pytest.raises(tw.TurnwiseError, match="reset"):
-        env.step("1: +")
-
-
-def test_copies_can_be_saved_and_restored_and_have_the_experts_of_one() -> None:
-    env, other = (tw.make("numberline", highest=9, parallel=2) for _ in range(2))
-    env.reset(tw.Task("t", data={"start": 1, "target": 8}))
-    env.step("1: +")
-    seen = env.step("2: -").observation
-    restored = other.restore(env.snapshot())  # type: ignore[attr-defined]
-    assert restored == seen and other.expert_action() == "1: +; 2: +"  # type: ignore[attr-defined]
-    assert other.step("1: +; 2: +") == env.step("1: +; 2: +")
-    with pytest.raises(tw.TurnwiseError, match="parallel is the number of copies"):
-        tw.make("numberline", parallel=0)
-    with pytest.raises(tw.TurnwiseError, match="copies of a task are shown as text"):
-        tw.make("numberline", parallel=2, observe="image").reset(tw.Task("t", data={"start": 1, "target": 3}))
-    assert type(tw.make("numberline", parallel=1)) is type(tw.make("numberline"))
-
-
-def test_a_run_with_dpepo_plays_copies_and_weighs_turns_by_what_they_repeat(tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"method": {"name": "dpepo", "copies": 2}, "agent.max_prompt_tokens": 200, "model.tiny.max_length": 256}
-    run = trained(tmp_path, "dpepo", **changes, **{"engine.max_tokens": 12, "sft.steps": 60, "collect.group_size": 4, "learner.lr": 1e-3})
-    batch = stored_batch(run, 1)
-    weight = batch.column("turn.diversity")
-    texts = [turn.observation for trajectory in batch.trajectories for turn in trajectory.turns]
-    assert all("Copy 2:" in text for text in texts) and ((weight > 0) & (weight <= 1)).all()
-    acts = [turn.info.get("env", {}).get("acts", {}) for trajectory in batch.trajectories for turn in trajectory.turns]
-    assert any(len(act) == 2 for act in acts) and all(weight[k] == 0.5 for k, act in enumerate(acts) if not act)
-    assert len(set(weight.round(6).tolist())) > 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from .forms import clip
+from references.forms import clip
 
 
 def mixing(step: int, start: float = 0.5, steps: int = 50) -> float:

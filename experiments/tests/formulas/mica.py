@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .forms import by_group, discounted
+from references.forms import by_group, discounted
 
 
 def increments(potentials: Sequence[float]) -> list[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .forms import by_group
+from references.forms import by_group
 
 
 def round_rewards(outcome: float, rounds: int, gamma: float = 0.995) -> list[float]:

@@ -47,9 +47,9 @@ from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Floats, Rollouts, Trajectory, Turn
 from turnwise.methods.planning import Gathered, Plan, Rounds, TaskSlots, summary
 from turnwise.methods.registry import method, plan
-from turnwise.methods.strategies import note, shown, writing, written
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
+from turnwise_experiments.strategies import note, shown, writing, written
 
 EMBED = Kind("embedding", takes=("texts",), example="def mine(texts): return vectors")
 JUDGE = Kind("judge", takes=("strategy", "turns"), gives=("list", "sequence", "tuple"), example="def mine(strategy, turns) -> list[int]")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from .forms import by_group, deviation, mean, scores
+from references.forms import by_group, deviation, mean, scores
 
 
 def farthest(embeddings: Sequence[Sequence[float]], number: int = 4, first: int = 0) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .forms import deviation, mean
+from references.forms import deviation, mean
 
 
 def value(returns: Sequence[float], ddof: int = 1) -> float:

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 from collect_cases import numbered
+from formulas import himac, strata
 from method_cases import BANDIT, OTHER_GAME, attempt, gathers, make, paths, resumes_alike, rollouts, train
-from references import himac, strata
 
 import turnwise as tw
 from turnwise import Trajectory, Turn, TurnwiseError
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
-from turnwise.methods.himac import SHOW_ONE, OneByOne, parts_of
 from turnwise.methods.planning import TaskSlots
-from turnwise.methods.strata import farthest, grams
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
+from turnwise_experiments.himac import SHOW_ONE, OneByOne, parts_of
+from turnwise_experiments.strata import farthest, grams
 
 WORDS = ("go left and stay there", "go left and stay here", "turn around at once", "wait")
 LONG = {"agent.max_prompt_tokens": 200, "model.tiny.max_length": 256, "engine.max_tokens": 4}
@@ -122,11 +122,15 @@ def test_attempts_are_shared_out_among_different_strategies_and_both_are_learned
 
 def test_turns_are_flagged_by_the_answer_of_the_policy_or_by_a_function_of_the_user(tmp_path: Path) -> None:
     def flags(**options: Any) -> list[float]:
-        def ask(texts: Sequence[str], seed: int) -> list[str]:
-            assert all("1. a" in text and "2. b" in text and "Strategy: " in text for text in texts)
-            return ["steps 2 and 7", "none"] * (len(texts) // 2)
+        services = talking([])
 
-        slots = TaskSlots(numbered(5), 0, 2, ask=ask, **talking([]))
+        def say(texts: Sequence[str], seed: int) -> list[Turn]:
+            if not any("Steps of the attempt" in text for text in texts):
+                return services["say"](texts, seed)  # type: ignore[no-any-return]
+            assert all("1. a" in text and "2. b" in text and "Strategy: " in text for text in texts)
+            return [Turn("", response=text) for text in ["steps 2 and 7", "none"] * (len(texts) // 2)]
+
+        slots = TaskSlots(numbered(5), 0, 2, **services | {"say": say})
         play: Callable[[Start], Trajectory] = lambda start: attempt(start, 0.0, actions=("a", "b"))  # noqa: E731
         found, _ = gathers(make("strata", strategies=1, factor=1, **options), slots, 1, play)
         return [turn.notes["flagged"] for t in found.trajectories for turn in t.turns]

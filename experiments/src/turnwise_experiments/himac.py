@@ -22,8 +22,8 @@ from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.methods.planning import Gathered, Plan, Rounds, TaskSlots, summary
 from turnwise.methods.registry import Brings, kl_loss, method, plan
-from turnwise.methods.strategies import LONGEST, shown, writing, written
 from turnwise.util.seeds import derive
+from turnwise_experiments.strategies import LONGEST, shown, writing, written
 
 PAPER = "HiMAC, arXiv 2603.00977"
 DONE = "<sub_done>"  # what a response says to get the next part of a text
