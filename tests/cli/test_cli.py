@@ -186,7 +186,6 @@ MISTAKES = {
     "eval nowhere --n few": "--n must be a number of tasks, or all, not 'few'",
     "play household --agent nowhere": "nowhere: there is no such folder",
     "export nowhere model": "nowhere is not a folder",
-    "rescore nowhere": "nowhere is not a folder",
     "trian": "Did you mean 'train'?",
 }
 

@@ -18,7 +18,6 @@ from turnwise.cli.watch import watch
 from turnwise.config import trust
 from turnwise.config.trust import Untrusted
 from turnwise.evaluation.replay import replay
-from turnwise.evaluation.rescore import rescore
 from turnwise.learn.checkpoint import latest_good
 from turnwise.pages.report import write_report
 from turnwise.recipe.schema import Config
@@ -98,7 +97,6 @@ def test_ones_own_run_is_never_asked_about(own: Path) -> None:
     assert tw.evaluate(own, n=2).panel_size == 2
     tw.train(resume=own)
     assert watch(str(own), n=1)
-    assert rescore(own)["attempts"] == 2
 
 
 @pytest.mark.parametrize(
@@ -108,11 +106,9 @@ def test_ones_own_run_is_never_asked_about(own: Path) -> None:
         lambda run: tw.train(resume=run),
         lambda run: tw.train(run / "config.toml", out=str(run.parent / "new")),
         lambda run: watch(str(run), n=1),
-        lambda run: rescore(run),
-        lambda run: replay(run, update=True),
         lambda run: build_training(Config.load(run / "config.toml")),
     ],
-    ids=["evaluate", "resume", "recipe", "watch", "rescore", "replay", "training"],
+    ids=["evaluate", "resume", "recipe", "watch", "training"],
 )
 def test_a_run_from_elsewhere_imports_nothing_unasked(strange: Path, act: Any) -> None:
     with pytest.raises(Untrusted, match=r"evil\.py:Game.*--trust"):

@@ -16,7 +16,6 @@ import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.cli.watch import watch
 from turnwise.evaluation.replay import replay
-from turnwise.evaluation.rescore import rescore
 from turnwise.pages.answers import Answers
 from turnwise.pages.report import write_report
 from turnwise.pages.run_list import RunList
@@ -58,14 +57,12 @@ LIGHT: dict[str, Callable[[Path], Any]] = {
     "compare": lambda folder: compare([folder]),
     "replay": lambda folder: replay(folder),
     "trajectories": lambda folder: export_trajectories(folder, folder.parent / "out.jsonl"),
-    "rescore": lambda folder: rescore(folder, trust=True),
 }
 HEAVY: dict[str, Callable[[Path], Any]] = {
     "resume": lambda folder: tw.train(resume=folder, trust=True),
     "eval": lambda folder: tw.evaluate(folder, n=1, trust=True),
     "export": lambda folder: tw.export(folder, folder.parent / "exported"),
     "play": lambda folder: watch(str(folder), trust=True, console=Console(quiet=True)),
-    "replay --update": lambda folder: replay(folder, update=True),
 }
 FILES = [
     "config.toml",
@@ -92,7 +89,6 @@ HEAVY_READS = {
     "eval": ["config.toml", "config.json", "model.safetensors", "tokenizer.json"],
     "export": ["config.toml", "manifest.json", "state.json", "tokenizer/tokenizer.json"],
     "play": ["config.toml", "model.safetensors"],
-    "replay --update": ["tokens.npz", "manifest.json", "state.json"],
 }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from turnwise.collect.rewards import TermFunction
 from turnwise.config.objects import Handed, short_name
@@ -45,6 +45,16 @@ class Given:
         if self.prompts is not None or self.env == PROMPTS:
             return shipped_recipe("prompts")
         return shipped_recipe("own-env") if self.env is not None else None
+
+
+class Asked(NamedTuple):
+    """How a caller wants a panel to be played; None: as the source says it."""
+
+    split: str | None = None
+    n: int | Literal["all"] | None = None
+    seed: int | None = None
+    temperature: float | None = None
+    repeats: int | None = None
 
 
 def read_config(recipe: RecipeLike | None, given: Given, overrides: Mapping[str, Any], **below: Any) -> Config:
