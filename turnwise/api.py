@@ -104,32 +104,24 @@ def train_given(
     memory: float | None = None,
 ) -> Result:
     """What `train` does. The run is described in two parts: the named arguments, and settings by their keys."""
+    note = (reporter or Reporter()).note
     if resume is not None:
         if recipe is not None:
             raise TurnwiseError("a resumed run keeps its recipe: give either resume, or a recipe")
         run = Run.open(Path(resume))
-        return go_on(run, changes_of(run.folder / CONFIG, given, overrides), reporter, trust, memory)
+        config = resumed_config(run, changes_of(run.folder / CONFIG, given, overrides)).trusted(trust, run.folder)
+        check_trainable(config)
+        objects_in(config.model_dump(mode="json"))
+        with fitted_to_gpu(config, memory, note, resumed=True), run.locked("train --resume", note):
+            apply_changes(run, config, note)
+            return train_config(config, run, reporter)
     config = read_config(given.default_recipe if recipe is None else recipe, given, overrides).trusted(trust)
     check_trainable(config)
-    note = (reporter or Reporter()).note
     with (
         fitted_to_gpu(config, memory, note) as (config, chosen),
         Run.started(config.out, config.name, to_toml(config)) as run,
     ):
         keep_choice(run, chosen)
-        return train_config(config, run, reporter)
-
-
-def go_on(
-    run: Run, changes: Mapping[str, Any], reporter: Reporter | None = None, trust: bool = False, memory: float | None = None
-) -> Result:
-    """Train in the folder of a run that was stopped, or that is finished and should be longer (`iterations`)."""
-    config = resumed_config(run, changes).trusted(trust, run.folder)
-    check_trainable(config)
-    objects_in(config.model_dump(mode="json"))
-    note = (reporter or Reporter()).note
-    with fitted_to_gpu(config, memory, note, resumed=True), run.locked("train --resume", note):
-        apply_changes(run, config, note)
         return train_config(config, run, reporter)
 
 

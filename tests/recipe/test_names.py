@@ -327,7 +327,7 @@ def test_installed_packages_register_and_a_broken_one_stops_nobody(tmp_path: Pat
 
 
 def algos(*words: str) -> Any:
-    found = CliRunner().invoke(app, ["algos", *words, "--format", "json"])
+    found = CliRunner().invoke(app, ["algos", *words, "--json"])
     assert found.exit_code == 0, found.output
     return json.loads(found.stdout)
 
@@ -344,23 +344,18 @@ def test_algos_lists_every_kind_with_its_meaning() -> None:
 def test_algos_shows_one_piece_with_options_and_needs_also_from_a_file(home: Path) -> None:
     [row] = algos("gae")
     assert row["needs"] == ["{level}.value"] and row["options"]["level"]["takes"] == "turn|token"
-    [own] = algos(f"{home}/own.py:spread")
+    [own] = algos("credit", f"{home}/own.py:spread")
     assert own["family"] == "credit" and own["options"]["scale"]["default"] == 2.0
     [plan] = algos("plan", f"{home}/own.py:Ahead")
     assert plan["needs"] == ["env.snapshot"]
     wrong = CliRunner().invoke(app, ["algos", "gigop"])
     assert wrong.exit_code != 0 and "Did you mean 'gigpo'" in str(wrong.exception or wrong.output)
+    unsaid = CliRunner().invoke(app, ["algos", f"{home}/own.py:spread"])
+    assert unsaid.exit_code != 0 and "say which kind of code" in str(unsaid.exception or unsaid.output)
 
 
 def test_a_credit_function_in_a_file_is_shown_without_torch(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text('def mine(rollouts):\n    """Rewards."""\n    return rollouts.reward\n')
-    (tmp_path / "registered.py").write_text(
-        "import turnwise as tw\n@tw.methods.signal('seen', gives=('turn.seen',))\n"
-        'def seen(batch, models):\n    """Ones."""\n    return {}\n'
-    )
-    code = (
-        "import sys\nfrom turnwise.setup.catalogue import find\n"
-        "print(find('own.py:mine')[0][0], find('registered.py:seen')[0][0], 'torch' in sys.modules)"
-    )
+    code = "import sys\nfrom turnwise.setup.catalogue import find\nprint(find('own.py:mine', 'credit')[0][0], 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["credit", "signal", "False"], done.stderr
+    assert done.stdout.split() == ["credit", "False"], done.stderr

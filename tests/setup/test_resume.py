@@ -90,7 +90,7 @@ def test_the_shell_lengthens_a_run_and_shows_it_beforehand(tmp_path: Path) -> No
 
 def test_resume_takes_no_recipe() -> None:
     with pytest.raises(TurnwiseError, match="either --resume RUN"):
-        start_training("recipes/quickstart.toml", [], None, "runs/x", False)
+        start_training("recipes/quickstart.toml", [], "runs/x")
 
 
 def test_a_checkpoint_of_an_older_turnwise_is_read() -> None:

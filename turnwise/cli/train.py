@@ -38,21 +38,18 @@ def train(
 
         say(explain())
         return
-    raise typer.Exit(start(recipe, overrides or [], env, resume, dry_run, prompts, reward, reply, memory))
+    raise typer.Exit(start(recipe, overrides or [], resume, dry_run, memory, env=env, reward=reward, prompts=prompts, reply=reply))
 
 
 def start(
     recipe: str | None,
     overrides: list[str],
-    env: str | None,
-    resume: str | None,
-    dry_run: bool,
-    prompts: str | None = None,
-    reward: str | None = None,
-    reply: str | None = None,
+    resume: str | None = None,
+    dry_run: bool = False,
     memory: float | None = None,
+    **arguments: str | None,
 ) -> int:
-    """`turnwise train`. Returns the exit code: 0, or 130 if it was interrupted."""
+    """`turnwise train`, with the `arguments` of `Given`. Returns the exit code: 0, or 130 if it was interrupted."""
     if not dry_run:
         say(f"turnwise {VERSION}")  # before anything that takes time
     from turnwise.recipe.merging import unread
@@ -64,7 +61,7 @@ def start(
     from turnwise.util.lock import in_use, is_held
 
     recipe, overrides = recipe_and_overrides(recipe, overrides)
-    given, typed = Given(env, reward, None, prompts, reply), dict(parse_override(text) for text in overrides)
+    given, typed = Given(**arguments), dict(parse_override(text) for text in overrides)
     if resume is not None and recipe:
         raise TurnwiseError(f"a resumed run keeps its recipe: give either --resume RUN or {recipe}, not both")
     source = None if resume else recipe or given.default_recipe or shipped_recipe("quickstart")

@@ -113,24 +113,11 @@ def apply_changes(run: Run, after: Config, say: Callable[[str], None]) -> None:
         shutil.rmtree(run.model, ignore_errors=True)
         (run.folder / SUMMARY).unlink(missing_ok=True)
     if before.iterations != after.iterations and 0 < done < after.iterations and after.learner.schedule != "constant":
-        say(rate_words(before, after, done))
-
-
-def rate_words(before: Config, after: Config, done: int) -> str:
-    """What a longer or shorter run means for a learning rate that depends on its length."""
-    from turnwise.setup.build import learner_settings
-
-    settings = learner_settings(after).optimiser
-    long_warm = settings.warmup + 1  # after the warm-up: only the schedule counts here
-    old, new = (
-        settings.lr * settings.factor(long_warm, min(iteration / max(total, 1), 1.0))
-        for iteration, total in ((done - 1, before.iterations), (done, after.iterations))
-    )
-    return (
-        f"learner.schedule={after.learner.schedule} follows the new length of {after.iterations} iterations: the learning rate goes from "
-        f"{old:.3g} in iteration {done} to {new:.3g} in iteration {done + 1}. The iterations before had the rates of a run of "
-        f"{before.iterations}; only schedule=constant makes a lengthened run equal to one that was this long from the start"
-    )
+        say(
+            f"learner.schedule={after.learner.schedule} follows the new length of {after.iterations} iterations, and the iterations before "
+            f"had the rates of a run of {before.iterations}: the learning rate changes at once. Only schedule=constant makes a lengthened "
+            "run equal to one that was this long from the start"
+        )
 
 
 def _word(value: Any) -> str:
