@@ -40,18 +40,6 @@ def test_each_agent_asks_in_its_own_way(agent: str, answer: str, words: str, not
         assert last[1]["content"] == answer
 
 
-def test_examples_come_from_the_expert_on_training_tasks() -> None:
-    with serving(lambda handler, body, before: handler.complete("<action>look</action>")) as server:
-        options = {"env.options": {"size": "tiny"}, "env.max_turns": 30, "env.tasks": 8}
-        evaluate("react", env="household", n=1, examples=2, **served(server.url, **options))
-        shown = said(server.seen[0][1])
-        server.seen.clear()
-        evaluate("plain", env="household", n=1, examples=1, **served(server.url, **options))
-        bare = said(server.seen[0][1])
-    assert shown.count("Another task, solved") == 2 and shown.count("(the task is done)") == 2 and "<action>go to" in shown
-    assert bare.count("Another task, solved") == 1 and "<action>" not in bare and "go to" in bare
-
-
 @pytest.mark.parametrize("agent", ["plain", "react"])
 def test_a_model_here_is_prompted_too(tmp_path: Path, agent: str) -> None:
     run = start(tmp_path, iterations=0).folder
@@ -76,6 +64,7 @@ def test_from_the_command_line(tmp_path: Path, here: Cli) -> None:
         (["eval", "some-model", "--agent", "reakt"], "unknown agent 'reakt'. Did you mean 'react'"),
         (["eval", "--agent", "reflexion", "--env", COUNTER], "--agent react --repeats N"),
         (["eval", "--agent", "react", "--trials", "2"], "--agent react --repeats N"),
+        (["eval", "--agent", "react", "--examples", "2"], "agent.instructions"),
         (["replay", "runs/mine", "--update"], "a replay compares credit"),
         (["rescore", "runs/mine"], "turnwise trajectories RUN --evals"),
     ],

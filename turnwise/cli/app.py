@@ -90,6 +90,7 @@ GONE = {  # commands and options of earlier versions: what replaces them
     "rescore": "is gone: `turnwise trajectories RUN --evals` writes the attempts, and docs/exchange.md plays them again",
     "--update": "is gone: a replay compares credit. To see what another credit learns, train with it",
     "--trials": "is gone, as is --agent reflexion: `--agent react --repeats N` makes several attempts at each task",
+    "--examples": "is gone: put solved tasks into agent.instructions",
 }
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # typer vendors click since 0.26, with separate classes
 

@@ -49,7 +49,6 @@ def evaluate(
     ] = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="The model's name on the server.")] = None,
     save: Annotated[str | None, typer.Option(metavar="FILE.json", help="Save every outcome with its settings, for `compare`.")] = None,
-    examples: Annotated[int, typer.Option(min=0, help="With plain and react: number of solved training tasks to show in the prompt.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     trust: Trust = False,
 ) -> None:
@@ -73,10 +72,10 @@ def evaluate(
         if agent in PROMPTED:
             from turnwise.evaluation import baselines
 
-            result = baselines.evaluate(agent, source, examples=examples, reporter=shown, env=env, **asked._asdict(), **changes)
+            result = baselines.evaluate(agent, source, reporter=shown, env=env, **asked._asdict(), **changes)
         elif agent is not None:
             config = player_config(agent, source, env, changes)
-            from turnwise.evaluation.players import evaluate_player
+            from turnwise.evaluation.baselines import evaluate_player
 
             result = evaluate_player(agent, config, asked, shown)
         elif source is None and not names_server(changes):

@@ -96,8 +96,8 @@ def resolved(layers: Sequence[Layer]) -> dict[str, Any]:
     last = sections[-1] if sections else {}
     if sections and layers[0].settled and sections[0] and last != sections[0]:
         raise TurnwiseError(
-            f"the record of a run has what its method {sections[0].get('name')} has set, and not what that replaced: neither the method nor "
-            "its options can change. Start from the recipe of that run"
+            f"this record of a run has what its method {sections[0].get('name')} has set, and not what that replaced: neither the method "
+            "nor its options can change. Start from the recipe of that run"
         )
     if not last.get("faithful"):  # then nothing of it is applied on the way
         sections = [{key: value for key, value in section.items() if key != "faithful"} for section in sections]
