@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from train_cases import start
+from train_cases import Heard, start
 
 import turnwise as tw
 from turnwise import TurnwiseError
@@ -22,7 +22,6 @@ from turnwise.pages.run_list import RunList
 from turnwise.report.comparison import compare
 from turnwise.runs.exchange import export_trajectories
 from turnwise.runs.folder import Run
-from turnwise.runs.reporter import Reporter
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda data: b"",
@@ -134,14 +133,6 @@ def test_a_damaged_file_gives_a_clear_line_or_does_no_harm_and_costs_nothing_els
             lost = [path for path in before if not path.exists() and path != folder / file]
             assert not lost, (command, kind, lost)
         shutil.rmtree(folder.parent)
-
-
-class Heard(Reporter):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 @pytest.mark.parametrize("kind", [*DAMAGES, "missing"])
