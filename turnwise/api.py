@@ -37,7 +37,7 @@ from turnwise.setup.arguments import (
     read_config,
 )
 from turnwise.setup.early import check_trainable
-from turnwise.setup.evaluated import measure, says_how, source_config, write_weights
+from turnwise.setup.evaluated import measure, write_weights
 from turnwise.setup.parts import Training, hooks_of
 from turnwise.setup.resume import apply_changes, resumed_config
 from turnwise.setup.state import restore, save
@@ -221,20 +221,7 @@ def evaluate(
     """
     reporter = reporter or (Reporter() if quiet else default_reporter())
     given, asked = Given(env, reward, None, prompts, reply), Asked(split, n, seed, temperature, repeats)
-    return evaluate_given(source, given, overrides, asked, reporter, trust)
-
-
-def evaluate_given(
-    source: RecipeLike | Result | None,
-    given: Given,
-    overrides: Mapping[str, Any],
-    asked: Asked,
-    reporter: Reporter,
-    trust: bool = False,
-) -> Evaluation:
-    """What `evaluate` does, in the same form."""
-    config, folder = source_config(source, given, overrides, trust, reporter.note)
-    return measure(config, folder, asked, says_how(source, given, overrides), overrides, reporter)
+    return measure(source, given, overrides, asked, reporter, trust)
 
 
 def export(run_folder: str | Path, out: str | Path, *, merged: bool = True, best: bool = False, model: str | None = None) -> Path:

@@ -12,8 +12,9 @@ from openai_server import serving
 from test_eval_server import COUNTER, served
 from train_cases import start
 
+import turnwise as tw
 from turnwise import TurnwiseError
-from turnwise.evaluation.baselines import evaluate
+from turnwise.cli.evaluate import PROMPTED
 
 
 def said(body: dict[str, Any]) -> str:
@@ -29,10 +30,10 @@ def said(body: dict[str, Any]) -> str:
 )
 def test_each_agent_asks_in_its_own_way(agent: str, answer: str, words: str, not_words: str) -> None:
     with serving(lambda handler, body, before: handler.complete(answer)) as server:
-        found = evaluate(agent, env=COUNTER, n=2, **served(server.url))
+        found = tw.evaluate(env=COUNTER, n=2, **PROMPTED[agent], **served(server.url))
         first = said(server.seen[0][1])
         last = server.seen[-1][1]["messages"]
-    assert found.success.rate == 1.0 and found.invalid == 0.0 and found.settings["player"] == agent
+    assert found.success.rate == 1.0 and found.invalid == 0.0
     assert words in first and not_words not in first and "Bring the counter to three." in first
     roles = [message["role"] for message in last]
     assert (roles == ["user"]) == (agent == "plain")  # react keeps its thoughts in a dialogue
@@ -43,10 +44,10 @@ def test_each_agent_asks_in_its_own_way(agent: str, answer: str, words: str, not
 @pytest.mark.parametrize("agent", ["plain", "react"])
 def test_a_model_here_is_prompted_too(tmp_path: Path, agent: str) -> None:
     run = start(tmp_path, iterations=0).folder
-    changes = {"agent.max_prompt_tokens": 900, "model.tiny.max_length": 1024, "engine.max_tokens": 8}
-    found = evaluate(agent, run, n=2, **changes)
+    changes = {**PROMPTED[agent], "agent.max_prompt_tokens": 900, "model.tiny.max_length": 1024, "engine.max_tokens": 8}
+    found = tw.evaluate(run, n=2, **changes)
     assert found.success.n == 2 and len(found.trajectories) == 2
-    assert found.to_dict() == evaluate(agent, run, n=2, **changes).to_dict()
+    assert found.to_dict() == tw.evaluate(run, n=2, **changes).to_dict()
 
 
 def test_from_the_command_line(tmp_path: Path, here: Cli) -> None:
@@ -77,4 +78,4 @@ def test_mistakes_and_what_is_gone_are_named(here: Cli, words: list[str], proble
 def test_prompts_that_never_fit_are_an_error_and_no_failure_of_the_model(tmp_path: Path) -> None:
     run = start(tmp_path, iterations=0).folder
     with pytest.raises(TurnwiseError, match="2 of 2 attempts were ended by a prompt that did not fit"):
-        evaluate("react", run, n=2, **{"agent.max_prompt_tokens": 8})
+        tw.evaluate(run, n=2, **PROMPTED["react"], **{"agent.max_prompt_tokens": 8})

@@ -20,6 +20,7 @@ from turnwise.config.trust import Untrusted
 from turnwise.evaluation.replay import replay
 from turnwise.learn.checkpoint import latest_good
 from turnwise.pages.report import write_report
+from turnwise.recipe.reading import parse_override
 from turnwise.recipe.schema import Config
 from turnwise.report.comparison import compare
 from turnwise.runs.exchange import export_trajectories
@@ -136,7 +137,7 @@ def test_looking_at_a_run_or_a_recipe_runs_nothing_of_it(strange: Path, tmp_path
     compare([strange])
     export_trajectories(strange, tmp_path / "t.jsonl")
     replay(strange)
-    assert start_training(str(strange / "config.toml"), [], dry_run=True) == 0
+    assert start_training(str(strange / "config.toml"), {}, dry_run=True) == 0
     assert "not executed, only checked" in capsys.readouterr().out
     assert not ran(strange)
     one, other = (sorted((tmp_path / name).iterdir()) for name in ("model", "again"))
@@ -168,7 +169,7 @@ def test_a_dry_run_names_what_is_wrong_without_running_it(tmp_path: Path) -> Non
         (["engine.name=transformers", "engine.options.cache_dtype=8bit"], "unknown option of the transformers engine"),
     ):
         with pytest.raises(TurnwiseError, match=message):
-            start_training(None, changes, dry_run=True)
+            start_training(None, dict(map(parse_override, changes)), dry_run=True)
     assert not (tmp_path / "mark").exists()
 
 
@@ -178,7 +179,7 @@ def test_a_program_that_an_environment_would_start_counts_as_code(tmp_path: Path
     program.write_text(f"#!/bin/sh\ntouch {tmp_path}/mark\n")
     program.chmod(0o755)
     changes = ["env.name=appworld", f"env.options.python={program}", f"env.options.root={tmp_path}"]
-    assert start_training(None, changes, dry_run=True) == 0
+    assert start_training(None, dict(map(parse_override, changes)), dry_run=True) == 0
     assert str(program) in capsys.readouterr().out and not (tmp_path / "mark").exists()
 
 

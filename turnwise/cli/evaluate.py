@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from turnwise.collect.panel import Evaluation
     from turnwise.recipe.schema import Config
 
-PROMPTED = ("plain", "react")  # agents of turnwise.evaluation.baselines
+PROMPTED: Mapping[str, Mapping[str, Any]] = {  # agents that are a model with a prompt: settings of a recipe
+    "plain": {"agent.prompt": "plain"},
+    "react": {"agent.prompt": "react", "agent.context": "full"},
+}
 
 
 def evaluate(
@@ -53,29 +56,20 @@ def evaluate(
     trust: Trust = False,
 ) -> None:
     """Measure success on a fixed panel of tasks."""
-    from turnwise.recipe.reading import parse_override
     from turnwise.report.progress import reporter
     from turnwise.setup.arguments import Asked, Given
     from turnwise.setup.early import look, names_server, read_source
     from turnwise.util.console import Console
 
-    source, texts = recipe_and_overrides(source, overrides)
+    source, changes = recipe_and_overrides(source, overrides)
     served = {"engine.name": engine or ("openai" if url else None), "engine.url": url, "engine.model": model}
     with only_results():
-        changes = dict(parse_override(text) for text in texts) | {key: value for key, value in served.items() if value is not None}
+        changes = {**PROMPTED.get(agent or "", {}), **changes} | {key: value for key, value in served.items() if value is not None}
         asked = Asked(split, panel_size(n), seed, temperature, repeats)
         shown = reporter(Console(stderr=True))  # standard output contains only the result
-        if prompts is None and (agent in PROMPTED or (agent is None and (source is not None or names_server(changes)))):
-            named = read_source(source, Given(env), changes)
-            if named.run is None:  # a run has its own environment
-                look(named.config)
-        if agent in PROMPTED:
-            from turnwise.evaluation import baselines
-
-            result = baselines.evaluate(agent, source, reporter=shown, env=env, **asked._asdict(), **changes)
-        elif agent is not None:
+        if agent is not None and agent not in PROMPTED:
             config = player_config(agent, source, env, changes)
-            from turnwise.evaluation.baselines import evaluate_player
+            from turnwise.evaluation.players import evaluate_player
 
             result = evaluate_player(agent, config, asked, shown)
         elif source is None and not names_server(changes):
@@ -87,11 +81,15 @@ def evaluate(
         else:
             from turnwise.runs.reporter import heartbeat
 
+            if prompts is None and (named := read_source(source, Given(env), changes)).run is None:  # a run has its own environment
+                look(named.config)
             shown.phase("loading torch")
             with heartbeat(shown):
-                from turnwise import api
+                from turnwise.setup.evaluated import measure
 
-            result = api.evaluate_given(source, Given(env, reward, None, prompts, reply), changes, asked, shown)
+            result = measure(source, Given(env, reward, None, prompts, reply), changes, asked, shown)
+            if agent is not None:
+                result.settings |= {"player": agent, "model": str(source or changes.get("engine.model"))}
     hand_out(result, save, as_json)
 
 

@@ -33,13 +33,14 @@ Recipe = Annotated[
 ]
 
 
-def recipe_and_overrides(recipe: str | None, overrides: list[str] | None) -> tuple[str | None, list[str]]:
-    """A recipe and its overrides, of which the first may be in the position of the recipe."""
-    from turnwise.recipe.reading import is_override
+def recipe_and_overrides(recipe: str | None, overrides: list[str] | None) -> tuple[str | None, dict[str, Any]]:
+    """A recipe and its overrides by their keys. The first override may be in the position of the recipe."""
+    from turnwise.recipe.reading import is_override, parse_override
 
+    texts = list(overrides or [])
     if recipe is not None and is_override(recipe):
-        return None, [recipe, *(overrides or [])]
-    return recipe, list(overrides or [])
+        texts, recipe = [recipe, *texts], None
+    return recipe, dict(parse_override(text) for text in texts)
 
 
 def ask_about(folder: Any, code: Any) -> bool:

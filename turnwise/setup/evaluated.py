@@ -107,14 +107,21 @@ class Chosen(NamedTuple):
 
 
 def measure(
-    config: Config, folder: Path | None, asked: Asked, measured: bool, overrides: Mapping[str, Any], reporter: Reporter
+    source: RecipeLike | Result | None,
+    given: Given,
+    overrides: Mapping[str, Any],
+    asked: Asked,
+    reporter: Reporter,
+    trust: bool = False,
 ) -> Evaluation:
-    """Play a panel with the recipe's model, or the one in `folder`. `measured`: what `says_how` says of the source."""
+    """Play a panel with the model of a source: what `tw.evaluate` does. It is described in three parts: the arguments that make a recipe,
+    settings by their keys, and how the panel is played."""
+    config, folder = source_config(source, given, overrides, trust, reporter.note)
     faults = FaultWatch(reporter.note, config.env.name)
     with heartbeat(reporter), ExitStack() as stack:
         stack.callback(reporter.end)
         check_engine(config, folder)
-        chosen = choose_panel(config, measured, asked, overrides)
+        chosen = choose_panel(config, says_how(source, given, overrides), asked, overrides)
         hooks = replace(hooks_of(reporter), on_fault=faults.on_fault)
         player = build_player(config, folder, chosen.panel, hooks, stack)
         temperature = config.eval.temperature if asked.temperature is None else asked.temperature

@@ -1,16 +1,8 @@
-"""What a trained agent is compared with: a model that is only prompted, and players without a model.
-
-    plain        the task and the bare action
-    react        a thought before every action, in a form worked out in the prompt; the dialogue keeps earlier thoughts
-
-Both go through the same collector as a trained agent.
-"""
+"""Players without a model: random, scripted and expert, through the same collector as models."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from turnwise.collect.collector import Collector
 from turnwise.collect.faults import FaultWatch
@@ -21,37 +13,9 @@ from turnwise.envs.pool import Pool
 from turnwise.envs.registry import portable
 from turnwise.recipe.schema import Config
 from turnwise.runs.reporter import Reporter
-from turnwise.setup.arguments import Asked, Given
+from turnwise.setup.arguments import Asked
 from turnwise.setup.environment import build_rewards, panel_of, step_limit
-from turnwise.setup.evaluated import measure, report_faults, says_how, settings_of, source_config
-
-AGENTS: Mapping[str, Mapping[str, Any]] = {
-    "plain": {"agent.prompt": "plain"},
-    "react": {"agent.prompt": "react", "agent.context": "full"},
-}
-
-
-def evaluate(
-    agent: str,
-    source: str | Path | None = None,
-    *,
-    env: str | None = None,
-    split: str | None = None,
-    n: int | Literal["all"] | None = None,
-    seed: int | None = None,
-    temperature: float | None = None,
-    repeats: int | None = None,
-    reporter: Reporter | None = None,
-    trust: bool = False,
-    **overrides: Any,
-) -> Evaluation:
-    """Play a panel with a model that is only prompted. `source` and the rest are as in `turnwise.evaluate`; the agent's prompts replace
-    those of the recipe."""
-    given, asked = Given(env), Asked(split, n, seed, temperature, repeats)
-    config, folder = source_config(source, given, {**AGENTS[agent], **overrides}, trust)
-    result = measure(config, folder, asked, says_how(source, given, overrides), overrides, reporter or Reporter())
-    result.settings |= {"player": agent, "model": str(source or config.engine.model)}
-    return result
+from turnwise.setup.evaluated import report_faults, settings_of
 
 
 def evaluate_player(agent: str, config: Config, asked: Asked, reporter: Reporter) -> Evaluation:
