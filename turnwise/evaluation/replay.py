@@ -7,7 +7,6 @@ compared turn by turn.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,6 @@ from turnwise.util.errors import TurnwiseError
 OWN = "as trained"
 
 
-@dataclass(frozen=True)
-class Variant:
-    """One way to give credit: the run's own config with other settings."""
-
-    name: str
-    config: Config
-
-
 def replay(
     run_folder: str | Path,
     iteration: int | None = None,
@@ -50,12 +41,12 @@ def replay(
     batch = stored_batch(run, iteration)
     rollouts = batch.rollouts
     variants = _variants(run, overrides, also)
-    trusted = variants[0].config
-    if is_reference(trusted.credit.name):
-        trusted.trusted(trust, run.folder)
-    for variant in variants:
-        know(variant.config, ("credit",))
-    batches = [credit.give(batch, variant.config.credit.name, **variant.config.credit.options) for variant in variants]
+    own = variants[OWN]
+    if is_reference(own.credit.name):
+        own.trusted(trust, run.folder)
+    for config in variants.values():
+        know(config, ("credit",))
+    batches = [credit.give(batch, config.credit.name, **config.credit.options) for config in variants.values()]
     credits = [assigned for each in batches if (assigned := credit.credit_of(each.rollouts)) is not None]
     by_turn = [assigned.by_turn(rollouts) for assigned in credits]
     records = run.trajectories(iteration)
@@ -63,26 +54,27 @@ def replay(
         "run": str(run.folder),
         "iteration": iteration,
         "turns": len(rollouts),
-        "credits": [{"name": v.name} | credit.sizes(assigned.values) for v, assigned in zip(variants, credits, strict=True)],
+        "credits": [{"name": name} | credit.sizes(assigned.values) for name, assigned in zip(variants, credits, strict=True)],
         "comparisons": [
-            {"one": variants[0].name, "other": variant.name}
+            {"one": OWN, "other": name}
             | agreement(by_turn[0], other)
             | {"differ_most": biggest_differences(rollouts, records, by_turn[0], other, top)}
-            for variant, other in zip(variants[1:], by_turn[1:], strict=True)
+            for name, other in list(zip(variants, by_turn, strict=True))[1:]
         ],
     }
 
 
-def _variants(run: Run, overrides: Sequence[str], also: Sequence[str]) -> list[Variant]:
+def _variants(run: Run, overrides: Sequence[str], also: Sequence[str]) -> dict[str, Config]:
+    """The run's own config, and those with other settings, by what they are called."""
     recipe = run.folder / CONFIG
     changes = dict(parse_override(text) for text in overrides)
     for key in changes:
         if not key.startswith("credit."):
             raise TurnwiseError(f"{key}: a replay changes the credit of stored data, and only credit.… can be set")
-    variants = [Variant(OWN, Config.load(recipe))]
+    variants = {OWN: Config.load(recipe)}
     if changes:
-        variants.append(Variant(" ".join(overrides), Config.load(recipe, changes)))
-    return variants + [Variant(f"credit.name={name}", Config.load(recipe, {"credit.name": name})) for name in also]
+        variants[" ".join(overrides)] = Config.load(recipe, changes)
+    return variants | {f"credit.name={name}": Config.load(recipe, {"credit.name": name}) for name in also}
 
 
 # -- how two credits of the same turns agree ---------------------------------------------------------------------------------------------
