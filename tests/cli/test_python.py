@@ -198,7 +198,7 @@ def test_the_source_of_a_class_in_a_cell_is_found_by_its_methods() -> None:
     linecache.cache["<cell 7>"] = (len(text), None, text.splitlines(keepends=True), "<cell 7>")
     exec(compile(text, "<cell 7>", "exec"), space)
     said = objects.description("python:Typed", space["Typed"])
-    assert "def reset(self, task, seed=0):\n    self.t = 0" in said and "y = 2" not in said and "import turnwise" not in said
+    assert "class Typed:\n    max_turns = 2" in said and "y = 2" not in said and "import turnwise" not in said
     exec(compile("class Bare:\n    x = 1\n", "<nowhere>", "exec"), space)
     assert "is not available" in objects.description("python:Bare", space["Bare"])
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated, Any
 
 import typer
 
-from turnwise.util.errors import TurnwiseError
 from turnwise.util.terminal import say
 
 INTERRUPTED = 130  # the exit code that a shell reports after Ctrl-C
@@ -64,14 +62,7 @@ Trust = Annotated[bool, typer.Option("--trust", callback=_trust, help="Run the c
 
 
 def parse_options(pairs: list[str] | None) -> dict[str, Any]:
-    """Parse `key=value` pairs. A value that is valid JSON (3, true, ["a"]) is parsed as JSON; any other value is text."""
-    options: dict[str, Any] = {}
-    for pair in pairs or []:
-        key, equals, value = pair.partition("=")
-        if not equals or not key.isidentifier():
-            raise TurnwiseError(f"options have the form KEY=VALUE, got {pair!r}")
-        try:
-            options[key] = json.loads(value)
-        except json.JSONDecodeError:
-            options[key] = value
-    return options
+    """Options of an environment, read as overrides of a recipe are."""
+    from turnwise.recipe.reading import parse_override
+
+    return dict(parse_override(pair) for pair in pairs or ())

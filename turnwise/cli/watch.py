@@ -21,12 +21,11 @@ from turnwise.collect.players import PLAYERS, PlayerPolicy, advised, player
 from turnwise.data.rollouts import Stop, Trajectory
 from turnwise.data.tasks import Task
 from turnwise.envs.play import find_task, task_at
-from turnwise.envs.pool import Pool
 from turnwise.envs.registry import portable
 from turnwise.recipe.schema import Config
 from turnwise.runs.folder import CONFIG
 from turnwise.setup.arguments import Given
-from turnwise.setup.environment import build_rewards, step_limit
+from turnwise.setup.environment import build_rewards, limits_of, step_limit
 from turnwise.setup.evaluated import source_config
 from turnwise.setup.parts import build_model_policy, check_engine
 from turnwise.util.console import Console
@@ -62,7 +61,6 @@ def watch(
     teller = Teller(console or Console())
     factory = portable(own.name, own.options)
     trajectories = []
-    limits: dict[str, Any] = {"workers": own.workers, "timeout": own.timeout, "memory_mb": own.memory_mb}
     with ExitStack() as stack:
         policy: Any = None
         if agent in PLAYERS:
@@ -70,7 +68,7 @@ def watch(
             factory = advised(factory, policy.player)
         else:
             policy = build_model_policy(config, folder, config.eval.temperature if temperature is None else temperature, stack)
-        pool = stack.enter_context(Pool(factory, 1, **limits))
+        pool = stack.enter_context(limits_of(own).pool(factory, 1))
         hooks = Hooks(on_turn=teller.turn, on_fault=faults.on_fault)
         collector = Collector(pool, policy, step_limit(own), build_rewards(config), hooks)
         for number, chosen in enumerate(_tasks(own.name, task, split, n, seed, dict(own.options))):

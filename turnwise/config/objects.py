@@ -8,8 +8,10 @@ Python knows it. The source is there to be read; it is never executed.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
+import linecache
 import re
 import sys
 import textwrap
@@ -165,11 +167,26 @@ def description(reference: str, given: Any) -> str:
 
 
 def source_of(given: Any) -> str | None:
-    """The source text of a class or function; None if Python does not know it. Of a class in a notebook's cell, that of its methods: they
-    know the cell, and its module has no file."""
+    """The source text of a class or function; None if Python does not know it."""
     given = given if isinstance(given, type | FunctionType) else type(given)
     try:
         return textwrap.dedent(undisturbed(lambda: inspect.getsource(given)))
     except (OSError, TypeError, IndentationError):
-        methods = [member for member in vars(given).values() if isinstance(member, FunctionType)]
-        return "\n".join(source for method in methods if (source := source_of(method))) or None
+        return _source_of_cell(given) if isinstance(given, type) else None
+
+
+def _source_of_cell(given: type) -> str | None:
+    """The source of a class from a notebook: its module has no file, but its methods know the cell they come from."""
+    for member in vars(given).values():
+        code = getattr(getattr(member, "__func__", member), "__code__", None)
+        lines = linecache.getlines(code.co_filename) if code is not None else []
+        try:
+            tree = undisturbed(partial(ast.parse, "".join(lines)))
+            nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == given.__name__]
+        except SyntaxError:
+            continue
+        for node in reversed(nodes):
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            if code is not None and first <= code.co_firstlineno <= (node.end_lineno or 0):
+                return textwrap.dedent("".join(lines[first - 1 : node.end_lineno]))
+    return None

@@ -109,19 +109,14 @@ def resolved(layers: Sequence[Layer]) -> dict[str, Any]:
     for number, (layer, section) in enumerate(zip(layers, sections, strict=True)):
         changed = number == start or section != sections[number - 1]
         if section and number >= start and changed and not layer.settled:
-            now, authors = settings_of(section), brought_by(section)[1]
+            parts, authors = brought_by(section)
+            now = {**authors, **parts} if section.get("faithful") is True else parts
             values = _applied(values, {key: value for key, value in now.items() if known is None or known.get(key, now) != value})
             known = now
         values = _put(values, layer, known or {})
     if last or "method" in values:
         values["method"] = last | {"authors": dict(authors)} if last else "none"
     return values
-
-
-def settings_of(section: Mapping[str, Any]) -> Settings:
-    """What a method sets, as dotted keys and values: the settings that it is, and its authors' too if it is to be faithful."""
-    parts, authors = brought_by(section)
-    return {**authors, **parts} if section.get("faithful") is True else parts
 
 
 def brought_by(section: Mapping[str, Any]) -> Brought:

@@ -21,6 +21,7 @@ import torch
 from turnwise.cluster.collecting import RemoteCollectors
 from turnwise.cluster.placement import Bundle, crowded, prefers
 from turnwise.cluster.prefetch import Prefetcher
+from turnwise.cluster.probe import check_engine
 from turnwise.cluster.ranked_learner import RankedLearner, RankLearner
 from turnwise.cluster.ranks import LearnerRanks, Rank
 from turnwise.cluster.settings import Cluster
@@ -55,7 +56,7 @@ from turnwise.setup.build import (
 )
 from turnwise.setup.environment import build_pool, smoke_test, step_limit
 from turnwise.setup.parts import Training, build_collectors, build_examples, check_training, put_together, run_over
-from turnwise.setup.placement import bundles_for, check_recipe
+from turnwise.setup.placement import bundles_for, check_program
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.garbage import play_only
 from turnwise.util.late import Late
@@ -114,7 +115,8 @@ def join_cluster(config: Config, hooks: Hooks, stack: ExitStack) -> Sequence[Bun
             f"cluster.transfer={cluster.transfer} is for one learner: several send their weights through Ray's store "
             "(cluster.transfer=auto)"
         )
-    check_recipe(config)
+    check_program(config)
+    check_engine(config.engine.name)
     stack.callback(leave, connect(cluster.address))
     bundles = bundles_for(config)
     if note := crowded(bundles):
