@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack, closing, nullcontext
-from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
 
-from turnwise.collect.faults import FaultWatch
-from turnwise.collect.panel import Evaluation, run_panel
+from turnwise.collect.panel import Evaluation
 from turnwise.config.objects import objects_in
 from turnwise.config.trust import keep_code
 from turnwise.envs.blame import EnvironmentFault
@@ -26,10 +24,21 @@ from turnwise.report.progress import default_reporter
 from turnwise.runs.folder import CONFIG, Result, Run
 from turnwise.runs.reporter import Reporter, heartbeat
 from turnwise.runs.trackers import Trackers, make_trackers
-from turnwise.setup.arguments import CreditLike, EnvLike, Given, PromptsLike, RecipeLike, ReplyFunction, RewardLike, changes_of, read_config
+from turnwise.setup.arguments import (
+    Asked,
+    CreditLike,
+    EnvLike,
+    Given,
+    PromptsLike,
+    RecipeLike,
+    ReplyFunction,
+    RewardLike,
+    changes_of,
+    read_config,
+)
 from turnwise.setup.early import check_trainable
-from turnwise.setup.evaluated import choose_panel, report_faults, says_how, settings_of, source_config, write_weights
-from turnwise.setup.parts import Training, build_player, check_engine, hooks_of
+from turnwise.setup.evaluated import measure, write_weights
+from turnwise.setup.parts import Training, hooks_of
 from turnwise.setup.resume import apply_changes, resumed_config
 from turnwise.setup.state import restore, save
 from turnwise.setup.training import build_training
@@ -95,32 +104,24 @@ def train_given(
     memory: float | None = None,
 ) -> Result:
     """What `train` does. The run is described in two parts: the named arguments, and settings by their keys."""
+    note = (reporter or Reporter()).note
     if resume is not None:
         if recipe is not None:
             raise TurnwiseError("a resumed run keeps its recipe: give either resume, or a recipe")
         run = Run.open(Path(resume))
-        return go_on(run, changes_of(run.folder / CONFIG, given, overrides), reporter, trust, memory)
+        config = resumed_config(run, changes_of(run.folder / CONFIG, given, overrides)).trusted(trust, run.folder)
+        check_trainable(config)
+        objects_in(config.model_dump(mode="json"))
+        with fitted_to_gpu(config, memory, note, resumed=True), run.locked("train --resume", note):
+            apply_changes(run, config, note)
+            return train_config(config, run, reporter)
     config = read_config(given.default_recipe if recipe is None else recipe, given, overrides).trusted(trust)
     check_trainable(config)
-    note = (reporter or Reporter()).note
     with (
         fitted_to_gpu(config, memory, note) as (config, chosen),
         Run.started(config.out, config.name, to_toml(config)) as run,
     ):
         keep_choice(run, chosen)
-        return train_config(config, run, reporter)
-
-
-def go_on(
-    run: Run, changes: Mapping[str, Any], reporter: Reporter | None = None, trust: bool = False, memory: float | None = None
-) -> Result:
-    """Train in the folder of a run that was stopped, or that is finished and should be longer (`iterations`)."""
-    config = resumed_config(run, changes).trusted(trust, run.folder)
-    check_trainable(config)
-    objects_in(config.model_dump(mode="json"))
-    note = (reporter or Reporter()).note
-    with fitted_to_gpu(config, memory, note, resumed=True), run.locked("train --resume", note):
-        apply_changes(run, config, note)
         return train_config(config, run, reporter)
 
 
@@ -219,41 +220,8 @@ def evaluate(
     >>> tw.evaluate("runs/mine", env=MyEnv, split="test", temperature=0)              # doctest: +SKIP
     """
     reporter = reporter or (Reporter() if quiet else default_reporter())
-    given = Given(env, reward, None, prompts, reply)
-    return evaluate_given(source, given, overrides, split, n, seed, temperature, repeats, reporter, trust)
-
-
-def evaluate_given(
-    source: RecipeLike | Result | None,
-    given: Given,
-    overrides: Mapping[str, Any],
-    split: str | None = None,
-    n: int | Literal["all"] | None = None,
-    seed: int | None = None,
-    temperature: float | None = None,
-    repeats: int | None = None,
-    reporter: Reporter | None = None,
-    trust: bool = False,
-) -> Evaluation:
-    """What `evaluate` does, in the same form."""
-    reporter = reporter or Reporter()
-    config, folder = source_config(source, given, overrides, trust, reporter.note)
-    faults = FaultWatch(reporter.note, config.env.name)
-    with heartbeat(reporter), ExitStack() as stack:
-        stack.callback(reporter.end)
-        check_engine(config, folder)
-        chosen = choose_panel(config, says_how(source, given, overrides), split, n, seed, repeats, overrides)
-        hooks = replace(hooks_of(reporter), on_fault=faults.on_fault)
-        player = build_player(config, folder, chosen.panel, hooks, stack)
-        warmth = config.eval.temperature if temperature is None else temperature
-        reporter.begin(chosen.words, 0, 0)
-        collector = player.evaluation(warmth)
-        reporter.phase("evaluation")
-        result = run_panel(collector, chosen.panel, chosen.seed, chosen.repeats)
-        reporter.end()
-        report_faults(result, reporter.note, faults)
-        result.settings = settings_of(config, chosen.split, chosen.seed, player.max_turns) | {"temperature": warmth}
-        return result
+    given, asked = Given(env, reward, None, prompts, reply), Asked(split, n, seed, temperature, repeats)
+    return measure(source, given, overrides, asked, reporter, trust)
 
 
 def export(run_folder: str | Path, out: str | Path, *, merged: bool = True, best: bool = False, model: str | None = None) -> Path:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from bandit_env import Bandit
 from launching import python
-from train_cases import TINY
+from train_cases import TINY, Heard
 from typer.testing import CliRunner
 
 import turnwise as tw
@@ -92,16 +92,11 @@ def test_python_goes_on_and_evaluates_with_the_same_objects(run: tw.Result) -> N
     def mine(rollouts, *, scale=2.0):  # type: ignore[no-untyped-def]
         return scale * rollouts.reward
 
-    heard: list[str] = []
-
-    class Ears(progress.Reporter):
-        def note(self, text: str) -> None:
-            heard.append(text)
-
-    longer = tw.train(resume=run.folder, env=Cell, credit=mine, reward=brevity, iterations=2, reporter=Ears())
+    heard = Heard()
+    longer = tw.train(resume=run.folder, env=Cell, credit=mine, reward=brevity, iterations=2, reporter=heard)
     assert longer.summary["iterations"] == 2
-    assert any("python:mine is not what it was when the run began" in note for note in heard)
-    assert not any("python:Cell is not" in note for note in heard)
+    assert any("python:mine is not what it was when the run began" in note for note in heard.notes)
+    assert not any("python:Cell is not" in note for note in heard.notes)
     with pytest.raises(TurnwiseError, match=r"env\.name cannot change"):
         tw.train(resume=run.folder, env=Bandit, quiet=True)
 

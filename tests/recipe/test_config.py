@@ -334,15 +334,6 @@ def test_options_of_environments_and_engines_are_not_taken_for_what_they_are_not
             engine_options(config)
 
 
-def test_every_setting_of_the_learners_section_reaches_the_learner() -> None:
-    from turnwise.setup.build import learner_settings
-
-    learner = {"lr": 0.5, "betas": [0.5, 0.6], "epochs": 3, "kl_stop": 0.25, "value": {"coef": 0.125}}
-    settings = learner_settings(Config.load(None, {"model.tiny.max_length": 4096, "learner": learner}))
-    assert (settings.optimiser.lr, settings.optimiser.betas) == (0.5, (0.5, 0.6))
-    assert settings.value is not None and (settings.epochs, settings.kl_stop, settings.value.coef) == (3, 0.25, 0.125)
-
-
 def test_the_suggestion_for_an_unknown_name_is_not_hidden_by_a_long_list() -> None:
     assert str(unknown_name("name", "gigop", ["gigpo", "grpo"])).endswith("Did you mean 'gigpo'? Known: gigpo, grpo")
     many = [f"name-{number}" for number in range(100)]

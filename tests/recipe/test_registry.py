@@ -454,12 +454,3 @@ def test_help_loads_neither_torch_nor_an_environment() -> None:
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
     assert "Commands" in done.stdout
     assert done.stdout.strip().endswith("loaded: []")
-
-
-def test_an_error_is_one_line_on_stderr_and_exit_code_2() -> None:
-    command = [sys.executable, "-c", "from turnwise.cli.app import main; main()", "play", "no-such-environment"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert "unknown environment 'no-such-environment'" in done.stderr

@@ -10,20 +10,18 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from train_cases import start
+from train_cases import Heard, start
 
 import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.cli.watch import watch
 from turnwise.evaluation.replay import replay
-from turnwise.evaluation.rescore import rescore
 from turnwise.pages.answers import Answers
 from turnwise.pages.report import write_report
 from turnwise.pages.run_list import RunList
 from turnwise.report.comparison import compare
 from turnwise.runs.exchange import export_trajectories
 from turnwise.runs.folder import Run
-from turnwise.runs.reporter import Reporter
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda data: b"",
@@ -58,14 +56,12 @@ LIGHT: dict[str, Callable[[Path], Any]] = {
     "compare": lambda folder: compare([folder]),
     "replay": lambda folder: replay(folder),
     "trajectories": lambda folder: export_trajectories(folder, folder.parent / "out.jsonl"),
-    "rescore": lambda folder: rescore(folder, trust=True),
 }
 HEAVY: dict[str, Callable[[Path], Any]] = {
     "resume": lambda folder: tw.train(resume=folder, trust=True),
     "eval": lambda folder: tw.evaluate(folder, n=1, trust=True),
     "export": lambda folder: tw.export(folder, folder.parent / "exported"),
     "play": lambda folder: watch(str(folder), trust=True, console=Console(quiet=True)),
-    "replay --update": lambda folder: replay(folder, update=True),
 }
 FILES = [
     "config.toml",
@@ -92,7 +88,6 @@ HEAVY_READS = {
     "eval": ["config.toml", "config.json", "model.safetensors", "tokenizer.json"],
     "export": ["config.toml", "manifest.json", "state.json", "tokenizer/tokenizer.json"],
     "play": ["config.toml", "model.safetensors"],
-    "replay --update": ["tokens.npz", "manifest.json", "state.json"],
 }
 
 
@@ -138,14 +133,6 @@ def test_a_damaged_file_gives_a_clear_line_or_does_no_harm_and_costs_nothing_els
             lost = [path for path in before if not path.exists() and path != folder / file]
             assert not lost, (command, kind, lost)
         shutil.rmtree(folder.parent)
-
-
-class Heard(Reporter):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 @pytest.mark.parametrize("kind", [*DAMAGES, "missing"])

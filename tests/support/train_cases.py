@@ -59,6 +59,16 @@ def wait_for(condition: Any, process: Launched) -> None:
         time.sleep(0.005)
 
 
+class Heard(Reporter):
+    """Keeps what a run says."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
 class Impatient(Reporter):
     """Presses Ctrl-C, or sends another signal, when a phase begins for the nth time."""
 

@@ -21,16 +21,12 @@ def _cluster() -> None:
 def check(recipe: Recipe = None, overrides: Overrides = None) -> None:
     """Show what each node of a cluster has, and where each part of a recipe would be placed. Nothing is trained and no model is loaded. The
     exit code is 1 if the recipe cannot be placed. A recipe without a [cluster] section is checked with one engine."""
-    from turnwise.recipe.reading import parse_override, shipped_recipe
+    from turnwise.recipe.reading import shipped_recipe
     from turnwise.recipe.schema import Config
     from turnwise.report.cluster_check import check_command
 
-    recipe, texts = recipe_and_overrides(recipe, overrides)
-    changes = dict(parse_override(text) for text in texts)
-    config = Config.load(recipe or shipped_recipe("quickstart"), changes)
-    if config.cluster is None:
-        config = Config.load(recipe or shipped_recipe("quickstart"), changes | {"cluster.engines": 1})
-    raise typer.Exit(check_command(config))
+    recipe, changes = recipe_and_overrides(recipe, overrides)
+    raise typer.Exit(check_command(Config.load(recipe or shipped_recipe("quickstart"), changes)))
 
 
 @cluster.command(short_help="Simulate a run on up to 1,024 GPUs and compare splits")

@@ -104,12 +104,7 @@ def _check_class(target: type, kind: Kind, reference: str, own: bool) -> None:
     if lacks and not (own and _has(target, "__getattr__")):
         raise TurnwiseError(f"{reference} is not a valid {kind.word}: {lacking(target.__name__, lacks)}. {kind.wanted}")
     if kind.callable_class and not lacks:
-        _check_arguments(partial(_function_of_call(target), None), kind, reference)
-
-
-def _function_of_call(target: type) -> Any:
-    """The function that runs when an object of this class is called."""
-    return inspect.getattr_static(target, "__call__")
+        _check_arguments(partial(inspect.getattr_static(target, "__call__"), None), kind, reference)
 
 
 def _check_arguments(target: Any, kind: Kind, reference: str) -> None:

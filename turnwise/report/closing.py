@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.collect.panel import Evaluation, Share
+from turnwise.collect.panel import Evaluation
 from turnwise.methods.settings import CREDIT
 from turnwise.recipe.schema import Config
 from turnwise.report.curves import draw_curve
@@ -123,12 +123,7 @@ def finish(console: Console, run: Run, result: Result) -> None:
 def show_evaluation(console: Console, result: Evaluation) -> None:
     """The result as a short table."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    if trials := result.settings.get("trials"):
-        for each in trials:
-            table.add_row(f"success within {each['trial']}", str(Share(round(each["success"] * each["n"]), each["n"])))
-        table.add_row("", "only the first row is one attempt per task; later rows use the environment's verdict on earlier attempts")
-    else:
-        table.add_row("success", str(result.success))
+    table.add_row("success", str(result.success))
     for kind, share in result.by_type.items():
         table.add_row(f"  {kind}", str(share))
     if result.mean_of_types is not None:

@@ -290,9 +290,7 @@ def engine_options(config: Config) -> dict[str, Any]:
             if value not in PRECISIONS:
                 raise unknown_name(f"precision (engine.options.{name}):", str(value), PRECISIONS)
             options[name] = getattr(torch, value)
-    section = config.engine
-    sampling = Sampling(section.temperature, section.top_p, section.top_k, max_tokens=section.max_tokens)
-    engine_class(engines[section.name]).check_options(sampling, options)
+    engine_class(engines[config.engine.name]).check_options(build_sampling(config.engine), options)
     return options
 
 

@@ -21,6 +21,7 @@ import torch
 from turnwise.cluster.collecting import RemoteCollectors
 from turnwise.cluster.placement import Bundle, crowded, prefers
 from turnwise.cluster.prefetch import Prefetcher
+from turnwise.cluster.probe import check_engine
 from turnwise.cluster.ranked_learner import RankedLearner, RankLearner
 from turnwise.cluster.ranks import LearnerRanks, Rank
 from turnwise.cluster.settings import Cluster
@@ -40,6 +41,7 @@ from turnwise.data.tasks import Task
 from turnwise.learn.local import LocalLearner
 from turnwise.learn.models import choose_device
 from turnwise.learn.ranks.group import join
+from turnwise.methods.planning import Plan, TaskSlots
 from turnwise.recipe.names import know
 from turnwise.recipe.schema import Config
 from turnwise.setup.build import (
@@ -53,20 +55,8 @@ from turnwise.setup.build import (
     with_adapters,
 )
 from turnwise.setup.environment import build_pool, smoke_test, step_limit
-from turnwise.setup.parts import (
-    Evaluator,
-    Training,
-    build_collectors,
-    build_credit,
-    build_examples,
-    build_plan,
-    build_slots,
-    build_source,
-    check_training,
-    run_over,
-)
-from turnwise.setup.placement import bundles_for, check_recipe
-from turnwise.setup.warmstart import WarmStart
+from turnwise.setup.parts import Training, build_collectors, build_examples, check_training, put_together, run_over
+from turnwise.setup.placement import bundles_for, check_program
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.garbage import play_only
 from turnwise.util.late import Late
@@ -98,33 +88,19 @@ def build_cluster_training(config: Config, hooks: Hooks, stack: ExitStack) -> Tr
     collectors = RemoteCollectors(
         lambda: engine().access, checked.max_turns, cluster.staleness > 0, hooks.on_start, checked.faults.on_fault
     )
-    plan = build_plan(config)
-    slots = build_slots(config, checked, agent, collectors, len(loaded.tokenizer), hooks)
-    training_collector = partial(collectors.training, plan.drawing)
-    on_demand = LocalSource(slots, config.collect.groups, training_collector, engine, checked.faults.check, hooks.say, over)
 
-    def prefetcher(plan: Any, first: int, batches: int | None) -> Prefetcher:
-        spec, told = Spec(training=True, drawing=plan.drawing), replace(hooks, on_fault=checked.faults.on_fault)
-        workers = engine().access.workers
-        return Prefetcher(workers, on_demand, plan, cluster.staleness, spec, first, batches, told, cluster.retries)
+    def make_source(plan: Plan, slots: TaskSlots) -> ClusterSource:
+        training_collector = partial(collectors.training, plan.drawing)
+        on_demand = LocalSource(slots, config.collect.groups, training_collector, engine, checked.faults.check, hooks.say, over)
 
-    source = ClusterSource(on_demand, engine, prefetcher if cluster.staleness > 0 else None, learner.worked)
-    warm_start = WarmStart(config, examples, learner, collectors, engine, hooks)
-    evaluator = Evaluator(checked.panel, config.eval, collectors, plan, slots, checked.max_turns, checked.faults.check)
-    return Training(
-        config,
-        build_source(config, source),
-        plan,
-        slots,
-        learner,
-        build_credit(config),
-        evaluator,
-        warm_start,
-        checked.faults,
-        over,
-        loaded.tokenizer,
-        checked.shows,
-    )
+        def prefetcher(plan: Any, first: int, batches: int | None) -> Prefetcher:
+            spec, told = Spec(training=True, drawing=plan.drawing), replace(hooks, on_fault=checked.faults.on_fault)
+            workers = engine().access.workers
+            return Prefetcher(workers, on_demand, plan, cluster.staleness, spec, first, batches, told, cluster.retries)
+
+        return ClusterSource(on_demand, engine, prefetcher if cluster.staleness > 0 else None, learner.worked)
+
+    return put_together(config, checked, agent, examples, learner, collectors, engine, hooks, make_source)
 
 
 # -- the cluster --------------------------------------------------------------------------------------------------------------------
@@ -139,7 +115,8 @@ def join_cluster(config: Config, hooks: Hooks, stack: ExitStack) -> Sequence[Bun
             f"cluster.transfer={cluster.transfer} is for one learner: several send their weights through Ray's store "
             "(cluster.transfer=auto)"
         )
-    check_recipe(config)
+    check_program(config)
+    check_engine(config.engine.name)
     stack.callback(leave, connect(cluster.address))
     bundles = bundles_for(config)
     if note := crowded(bundles):

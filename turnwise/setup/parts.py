@@ -27,7 +27,7 @@ from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import TaskSet
-from turnwise.engines.base import Engine
+from turnwise.engines.base import Engine, WeightReceiver
 from turnwise.envs import registry
 from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.pool import Pool
@@ -61,7 +61,7 @@ from turnwise.setup.environment import (
     step_limit,
 )
 from turnwise.setup.needs import check_needs, reports
-from turnwise.setup.warmstart import Examples, check_examples
+from turnwise.setup.warmstart import Examples, WarmStart, check_examples
 from turnwise.util.terminal import Once
 
 
@@ -250,7 +250,7 @@ class OtherPlan(Plan):
         vars(self).update({name: getattr(plan, name) for name in members if hasattr(plan, name)})
 
 
-def build_slots(config: Config, checked: Checked, agent: Agent, collectors: Collectors, vocabulary: int, hooks: Hooks) -> TaskSlots:
+def build_slots(config: Config, checked: Checked, agent: Agent, collectors: Collectors, hooks: Hooks) -> TaskSlots:
     """The attempts of the run, in its order, with the services for its plan."""
     env, max_turns = config.env, checked.max_turns
     limits = limits_of(env, hooks.cancelled)
@@ -264,7 +264,7 @@ def build_slots(config: Config, checked: Checked, agent: Agent, collectors: Coll
         expert=lambda tasks: demonstrations(env.name, env.options, tasks, agent, max_turns, limits),
         say=collectors.generate,
         look=collectors.openings,
-        vocabulary=vocabulary,
+        vocabulary=len(agent.chat.tokenizer),
     )
 
 
@@ -288,6 +288,36 @@ def build_examples(config: Config, checked: Checked, agent: Agent, hooks: Hooks)
     examples = Examples(config, checked.tasks, agent, checked.max_turns, checked.faults, hooks)
     check_examples(config, checked.signals, examples)
     return examples
+
+
+def put_together(
+    config: Config,
+    checked: Checked,
+    agent: Agent,
+    examples: Examples,
+    learner: Learning,
+    collectors: Collectors,
+    engine: Callable[[], WeightReceiver],
+    hooks: Hooks,
+    make_source: Callable[[Plan, TaskSlots], Source],
+) -> Training:
+    """A run of these parts, on this process or on a cluster. `make_source` makes the run's own source."""
+    plan = build_plan(config)
+    slots = build_slots(config, checked, agent, collectors, hooks)
+    return Training(
+        config,
+        build_source(config, make_source(plan, slots)),
+        plan,
+        slots,
+        learner,
+        build_credit(config),
+        Evaluator(checked.panel, config.eval, collectors, plan, slots, checked.max_turns, checked.faults.check),
+        WarmStart(config, examples, learner, collectors, engine, hooks),
+        checked.faults,
+        run_over(hooks, checked.faults),
+        agent.chat.tokenizer,
+        checked.shows,
+    )
 
 
 def run_over(hooks: Hooks, faults: FaultWatch) -> Callable[[], bool]:

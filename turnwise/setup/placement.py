@@ -39,7 +39,7 @@ def check_cluster(config: Config) -> Checked:
         alive = nodes()
         versions = probe(alive)
         try:
-            check_recipe(config)
+            check_engine(config.engine.name)
             bundles, wrong = place(alive, demand_of(config)), list[str]()
         except TurnwiseError as error:
             bundles, wrong = [], [str(error)]
@@ -49,12 +49,6 @@ def check_cluster(config: Config) -> Checked:
         return Checked(alive, versions, bundles, [*wrong, *problems(used or alive, versions, needed_packages(config))])
     finally:
         leave(started)
-
-
-def check_recipe(config: Config) -> None:
-    """An error for what no cluster can play, and for an engine that is too old on this machine."""
-    check_program(config)
-    check_engine(config.engine.name)
 
 
 def check_program(config: Config) -> None:
