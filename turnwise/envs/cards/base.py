@@ -1,12 +1,12 @@
 """What the card games have in common: text or pictures, anchors, and the rules of the environment protocol.
 
-A game defines what an action does (`_play`), the table as text (`_words`) and as a picture (`_picture`), its state (`_state`), and what a
-snapshot keeps of it (`_kept`, `_resume`). It only sees stripped text.
+A game defines what an action does (`_act`), the table as text (`_words`) and as a picture (`_picture`), its state (`_state`), and what a
+snapshot keeps of it (`_played`, `_replay`). It only sees stripped text.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -14,10 +14,10 @@ from hashlib import blake2b
 from typing import Any, ClassVar, Literal
 
 from turnwise.data.tasks import Task, TaskSet
-from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.base import Observation, Transition
 from turnwise.envs.cards.pixels import Image, check_scale, enlarged
 from turnwise.envs.dice import Dice
-from turnwise.envs.snapshots import pack, restoring, unpack
+from turnwise.envs.episodes import EpisodeEnv, check_choice
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 Observed = Literal["text", "image", "both"]
@@ -39,68 +39,39 @@ class Played:
     info: Mapping[str, Any] = field(default_factory=dict)
 
 
-class TableEnv(ABC):
+class TableEnv(EpisodeEnv):
     """`observe`: "text", "image" (an RGB array) or "both"; `scale` enlarges the picture. `anchor`: "observation" (the text, or a hash of
     the picture if there is no text) or "state" (what matters for the rest of the game). `rewards`: "paper" (those of the GiGPO paper's
     runs, without penalties) or "gym_cards" (with the penalties of the environments that those were made from)."""
 
-    game: ClassVar[str]  # its name in snapshots
+    depends_on: ClassVar[tuple[str, ...]] = ("observe", "anchor", "rewards", "scale")
     reward_range: ClassVar[tuple[float, float]]  # of one step, whichever rewards are chosen
 
     def __init__(self, observe: Observed = "text", anchor: Anchor = "observation", rewards: Rewards = "paper", scale: int = 2):
-        for kind, given, known in (
-            ("way to observe", observe, ("text", "image", "both")),
-            ("anchor", anchor, ("observation", "state")),
-            ("rewards", rewards, ("paper", "gym_cards")),
-        ):
-            if given not in known:
-                raise unknown_name(kind, str(given), known)
+        check_choice("way to observe", observe, ("text", "image", "both"))
+        check_choice("anchor", anchor, ("observation", "state"))
+        check_choice("rewards", rewards, ("paper", "gym_cards"))
+        super().__init__()
         self.observe, self.anchor, self.rewards, self.scale = observe, anchor, rewards, check_scale(scale)
-        self._started: tuple[Task, int] | None = None
-        self._over = "step() was called before reset(): call reset(task) first"
+        self._seed = 0
 
-    def reset(self, task: Task, seed: int = 0) -> Observation:
-        self._over = f"task {task.id!r} could not be started"  # until it has been
+    def _begin(self, task: Task, seed: int) -> None:
+        self._seed = seed
         self._start(task, seed)
-        self._started, self._over = (task, seed), ""
-        return self._observation()
 
-    def step(self, action: str) -> Transition:
-        if self._over:
-            raise EpisodeOver(self._over)
-        if not isinstance(action, str):
-            raise TurnwiseError(f"an action is a text, not {type(action).__name__}: {action!r}")
-        played = self._play(action.strip().lower())
-        if played.done:
-            self._over = "the episode is over: call reset(task) before the next step"
-        return Transition(self._observation(), played.reward, played.done, played.success, played.info)
+    def _play(self, action: str) -> Transition:
+        played = self._act(action.strip().lower())
+        return Transition(self._see(), played.reward, played.done, played.success, played.info)
 
-    def snapshot(self) -> bytes:
-        """The task, its seed, and what has been played."""
-        if self._over or self._started is None:
-            raise EpisodeOver(self._over)
-        task, seed = self._started
-        return pack(self.game, {"task": task.to_json(), "seed": seed, "played": self._kept()}, self._options())
+    def _kept(self) -> dict[str, Any]:
+        """The seed, and what has been played: the random numbers that are left follow from them."""
+        return {"seed": self._seed, "played": self._played()}
 
-    def restore(self, state: bytes) -> Observation:
-        """Continue where a snapshot was taken, with the random numbers that were left there."""
-        kept = unpack(state, self.game, self._options())
-        with restoring(self.game):
-            self._over = "the snapshot could not be restored: call reset(task) first"  # until it has been
-            task, seed = Task.from_json(kept["task"]), kept["seed"]
-            self._start(task, seed)
-            self._resume(kept["played"])
-        self._started, self._over = (task, seed), ""
-        return self._observation()
+    def _resume(self, task: Task, kept: Mapping[str, Any]) -> None:
+        self._begin(task, kept["seed"])
+        self._replay(kept["played"])
 
-    def _options(self) -> dict[str, Any]:
-        """What a game depends on in addition to its task and seed."""
-        return {name: getattr(self, name) for name in ("observe", "anchor", "rewards", "scale")}
-
-    def close(self) -> None:
-        self._over = "the environment was closed: call reset(task) first"
-
-    def _observation(self) -> Observation:
+    def _see(self) -> Observation:
         text = self._words() if self.observe != "image" else "The picture shows the table."
         picture = None if self.observe == "text" else self._picture()
         anchor: str | bytes | None = None
@@ -115,15 +86,15 @@ class TableEnv(ABC):
     def _start(self, task: Task, seed: int) -> None: ...
 
     @abstractmethod
-    def _play(self, word: str) -> Played: ...
+    def _act(self, word: str) -> Played: ...
 
     @abstractmethod
-    def _kept(self) -> Any:
+    def _played(self) -> Any:
         """What a snapshot keeps of the game, in JSON values."""
 
     @abstractmethod
-    def _resume(self, kept: Any) -> None:
-        """From the start to where `_kept` was called."""
+    def _replay(self, played: Any) -> None:
+        """From the start to where `_played` was called."""
 
     @abstractmethod
     def _words(self) -> str: ...
