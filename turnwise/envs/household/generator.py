@@ -139,7 +139,7 @@ class _Draft:
     def furnish(self) -> bool:
         """Lay out the other objects and close what is closed. False if the room has no place for that many."""
         knobs = self.knobs
-        total = self.dice.between(knobs.objects or self.room.clutter) - self.copies
+        total = self.dice.between(self.room.clutter) - self.copies
         others = self.dice.between(knobs.distractors) if knobs.distractors else max(0, total)
         laid: Counter[str] = Counter()
         weights = {kind: chance for kind, (chance, places) in self.room.objects.items() if self._can_lie(kind, places)}
