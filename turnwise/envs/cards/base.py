@@ -16,16 +16,14 @@ from typing import Any, ClassVar, Literal
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.cards.pixels import Image, check_scale, enlarged
-from turnwise.envs.dice import Dice
+from turnwise.envs.dice import SPLITS, Dice, check_split, endless_tasks, part_of_all
 from turnwise.envs.episodes import EpisodeEnv, check_choice
-from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise.util.errors import TurnwiseError
 
 Observed = Literal["text", "image", "both"]
 Anchor = Literal["observation", "state"]
 Rewards = Literal["paper", "gym_cards"]
 
-SPLITS: Mapping[str, range] = {"train": range(6), "valid": range(6, 7), "test": range(7, 8)}  # of eight equal parts
-DEFAULT_SIZES = {"train": 10_000, "valid": 1_000, "test": 1_000}
 ATTEMPTS = 10_000
 
 
@@ -109,15 +107,9 @@ class TableEnv(EpisodeEnv):
     def _actions(self) -> tuple[str, ...]: ...
 
 
-def part_of_all(key: str) -> int:
-    """Which of eight equal parts something belongs to, by a hash of what must not be in two splits."""
-    return blake2b(key.encode(), digest_size=8).digest()[0] % 8
-
-
 def drawn_tasks(name: str, split: str, n: int | None, draw: Callable[[Dice], tuple[str, dict[str, Any]] | None], key: str = "") -> TaskSet:
     """Unlimited tasks: `draw` makes one from dice, as the key that decides its split and its data, or None if it is not playable. Task i
     is a pure function of its number; it is drawn again until it belongs to the split."""
-    _known(name, split)
 
     def make(index: int) -> Task:
         for attempt in range(ATTEMPTS):
@@ -126,22 +118,16 @@ def drawn_tasks(name: str, split: str, n: int | None, draw: Callable[[Dice], tup
                 return Task(_id(name, found[1]), split, found[1])
         raise TurnwiseError(f"{name}: no task of split {split!r} was found in {ATTEMPTS} attempts")
 
-    size = DEFAULT_SIZES[split] if n is None else n
-    return TaskSet.lazy(size, lru_cache(maxsize=4096)(make), f"{name}/{split}")
+    return endless_tasks(name, split, n, lru_cache(maxsize=4096)(make))
 
 
 def listed_tasks(name: str, split: str, found: Mapping[str, dict[str, Any]]) -> TaskSet:
     """Tasks that can all be listed, by key: six parts in ten are train, two valid, two test, in an order that a hash decides."""
-    _known(name, split)
+    check_split(name, split)
     order = sorted(found, key=lambda key: blake2b(f"{name} {key}".encode(), digest_size=16).digest())
     first, second = len(order) * 6 // 10, len(order) * 8 // 10
     part = {"train": order[:first], "valid": order[first:second], "test": order[second:]}[split]
     return TaskSet((Task(_id(name, found[key]), split, found[key]) for key in part), f"{name}/{split}")
-
-
-def _known(name: str, split: str) -> None:
-    if split not in SPLITS:
-        raise unknown_name(f"split of {name}:", split, SPLITS)
 
 
 def _id(name: str, data: Mapping[str, Any]) -> str:

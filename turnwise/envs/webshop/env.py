@@ -16,7 +16,7 @@ from turnwise.envs.webshop.expert import Expert, by_rule
 from turnwise.envs.webshop.files import SMALL, Files, choose_files, find_data
 from turnwise.envs.webshop.goals import Goal, GoalBook, Kind
 from turnwise.envs.webshop.score import Colours, Score, score
-from turnwise.envs.webshop.shop_pages import Shop, ShopPage, read_page
+from turnwise.envs.webshop.shop_pages import DETAILS, Shop, ShopPage, read_page
 from turnwise.util.errors import TurnwiseError
 
 Anchor = Literal["observation", "state"]
@@ -50,7 +50,7 @@ class WebShopEnv(EpisodeEnv):
 
     `data`: the folder with the official files; by default `$TURNWISE_DATA/webshop`, `$WEBSHOP_DATA` or `~/.cache/webshop`. `products`:
     how many of them (None: all). `goals`: "synthetic" or "human". `reward`: the "score" (0 to 1) or only "success" (1 for a perfect
-    purchase). `colours`: the "corrected" rule or the "reference" one. `show_attributes`: items have a page with their attributes.
+    purchase). `colours`: the "corrected" rule or the "reference" one.
     `anchor`: the "observation", or the "state" (16 bytes: also the results to return to and, on sub-pages, the chosen options).
 
     A visit ends with `click[buy now]`. The shop is deterministic, so `seed` has no effect.
@@ -72,7 +72,6 @@ class WebShopEnv(EpisodeEnv):
         goals: Kind = "synthetic",
         reward: Reward = "score",
         colours: Colours = "corrected",
-        show_attributes: bool = False,
         anchor: Anchor = "observation",
     ):
         check_choice("anchor", anchor, ("observation", "state"))
@@ -81,7 +80,7 @@ class WebShopEnv(EpisodeEnv):
         super().__init__()
         self.catalogue = open_catalogue(data, products)
         self.book = open_goals(self.catalogue, goals)
-        self.shop = Shop(self.catalogue, show_attributes)
+        self.shop = Shop(self.catalogue)
         self.anchor, self.reward, self.colours = anchor, reward, colours
         self._goal: Goal | None = None
         self.page = ShopPage()
@@ -125,7 +124,7 @@ class WebShopEnv(EpisodeEnv):
         self.page = read_page(kept["page"])
 
     def _options(self) -> dict[str, Any]:
-        return {**super()._options(), "details": list(self.shop.details), "catalogue": self.catalogue.mark}
+        return {**super()._options(), "details": list(DETAILS), "catalogue": self.catalogue.mark}
 
     def search(self, query: str) -> list[str]:
         """The ids of the products that a query finds, best first, at most 50. Possible at any time; it does not count as an action."""
