@@ -105,7 +105,7 @@ $(ORACLE)/.made:
 	@touch $@
 
 test-oracle: $(VENV)/.dev $(ORACLE)/.made  ## play N new ALFWorld games (SEED=0) against TextWorld itself; WRITE=1 keeps the result
-	OMP_NUM_THREADS=1 $(BIN)/python tests/oracle/compare.py --games $(or $(N),300) --seed $(or $(SEED),0) $(if $(VARIED),--varied $(VARIED)) $(if $(PLAIN),--plain) $(if $(WRITE),--write)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/oracle/compare.py --games $(or $(N),300) --seed $(or $(SEED),0) $(if $(VARIED),--varied $(VARIED)) $(if $(WRITE),--write)
 
 # Five clients for agents, in a virtual environment of their own: their dependencies change often, and Turnwise needs none of them.
 AGENTS := $(VENV)/agents

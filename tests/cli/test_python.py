@@ -22,7 +22,6 @@ import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.cli.app import main
 from turnwise.config import objects
-from turnwise.envs import workers
 from turnwise.report import progress
 
 QUICK = {key: value for key, value in TINY.items() if key != "env.name"} | {"iterations": 1, "name": "try"}
@@ -145,26 +144,15 @@ def test_options_of_an_environment_may_be_functions(tmp_path: Path) -> None:
 
     Judged.__module__ = "__main__"
     env = {"name": Judged, "options": {"judge": lambda text: 1.0}}
-    result = tw.train(QUICK, env=env, out=str(tmp_path), quiet=True, **{"env.workers": 1})
+    result = tw.train(QUICK, env=env, out=str(tmp_path), quiet=True)
     assert tw.Recipe.load(result.folder / "config.toml").env.options == {"judge": "python:lambda"}
     assert result.summary["finished"] and result.metrics[-1]["collect/turns"] == 16
 
 
-@pytest.mark.skipif(not workers.CAN_FORK, reason="copies of a process need Linux")
-def test_classes_that_only_this_process_has_play_in_workers_as_without(tmp_path: Path) -> None:
+def test_workers_refuse_a_class_that_only_this_process_has_in_words(tmp_path: Path) -> None:
     class Local(Bandit):
         pass
 
-    one, two = (tw.train(QUICK, env=Local, out=str(tmp_path), quiet=True, **{"env.workers": workers}) for workers in (0, 2))
-    played = [[line["turns"] for line in tw.api.Run.open(result.folder).trajectories(1)] for result in (one, two)]
-    assert played[0] == played[1]
-
-
-def test_where_a_process_cannot_be_copied_workers_are_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Local(Bandit):
-        pass
-
-    monkeypatch.setattr(workers, "CAN_FORK", False)
     with pytest.raises(TurnwiseError, match=r"worker processes cannot get this environment.*env\.workers=0"):
         tw.train(QUICK, env=Local, out=str(tmp_path), quiet=True, **{"env.workers": 1})
 
@@ -182,8 +170,8 @@ class Typed:
 """
 
 
-def test_a_script_without_a_guard_trains_on_its_own_class_with_workers(tmp_path: Path) -> None:
-    settings = json.dumps(QUICK | {"env.workers": 1, "out": str(tmp_path)})
+def test_a_script_without_a_guard_trains_on_its_own_class(tmp_path: Path) -> None:
+    settings = json.dumps(QUICK | {"out": str(tmp_path)})
     script = tmp_path / "script.py"
     script.write_text(f"{CELL}\nimport json\nresult = tw.train(json.loads({settings!r}), env=Typed)\nprint(result.summary['iterations'])\n")
     done = python(str(script))

@@ -17,7 +17,7 @@ import pytest
 from timed_env import CLOCK, RESET, Factory
 
 from turnwise.data.tasks import Task
-from turnwise.envs import EpisodeOver, workers
+from turnwise.envs import EpisodeOver
 from turnwise.envs import pool as pools
 from turnwise.envs.pool import EnvResult, Fault, Pool
 from turnwise.util.errors import TurnwiseError
@@ -294,48 +294,13 @@ def test_a_dead_parent_leaves_no_orphans_even_when_a_worker_hangs() -> None:
     assert until(lambda: not children_of(pids[0]))
 
 
-def test_a_class_of_the_users_script_plays_in_workers(tmp_path: Path) -> None:
-    source = (Path(__file__).parents[1] / "support/troubled_env.py").read_text()
-    uses = """
-from turnwise.envs import workers
-from turnwise.envs.pool import Pool
-with Pool(Troubled, 2, workers=1) as pool:
-    print(pool.reset(1, Task("a")).observation.text)
-workers.CAN_FORK = False
-Pool(Troubled, 2, workers=1)
-"""
-    (tmp_path / "script.py").write_text(source + uses)
-    done = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, timeout=300, check=False)
-    assert done.stdout.strip() == "place 0" and "a class of the script itself. Give its name" in done.stderr
-
-
-@pytest.mark.skipif(not workers.CAN_FORK, reason="copies of a process need Linux")
-def test_copies_of_this_process_play_what_no_other_process_can_get() -> None:
-    from troubled_env import Troubled
-
-    class Local(Troubled):
-        pass
-
-    with Pool(Local, 4, workers=2, timeout=3.0, memory_mb=500) as pool:
-        assert texts(pool.reset_all(starts(4))) == ["place 0"] * 4
-        pids = pool.pids
-        assert os.getpid() not in pids and len(set(pids)) == 2
-        first = pool.step_all([(slot, "walk") for slot in range(4)])
-        results = pool.step_all([(0, "kill"), (1, "hang"), (2, "walk"), (3, "walk")])
-        assert [result.fault for result in results] == [Fault.ERROR, Fault.TIMEOUT, None, None]
-        assert "SIGKILL" in results[0].stop_reason
-        pool.reset(1, Task("1"), 101)
-        assert pool.step(1, "walk").observation.text == first[1].observation.text
-        hungry = pool.step(1, "eat")
-        assert "the memory limit of a worker is 500 MB" in hungry.stop_reason
-        pids += pool.pids
-    assert until(lambda: not any(alive(pid) for pid in pids))
-
-
-def test_a_factory_that_cannot_be_sent_to_a_worker_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "CAN_FORK", False)
+def test_what_a_worker_cannot_import_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TurnwiseError, match="worker processes cannot get this environment"):
         Pool(lambda: None, 1, workers=1)
+    monkeypatch.setattr(Factory, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "Factory", Factory, raising=False)
+    with pytest.raises(TurnwiseError, match="a class of the script itself"):
+        Pool(Factory, 1, workers=1)
 
 
 @pytest.mark.parametrize(

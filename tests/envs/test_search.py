@@ -11,13 +11,11 @@ import pytest
 from conftest import shared_folder
 from search_data import write_data
 
-from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Transition
 from turnwise.envs.check import check
 from turnwise.envs.pool import Pool
 from turnwise.envs.search.env import NOTHING, UNCLEAR, SearchEnv
-from turnwise.envs.search.results import set_results
 from turnwise.envs.search.server import Server
 from turnwise.recipe.schema import Config
 from turnwise.retrieval import make_retriever
@@ -151,19 +149,6 @@ def test_a_search_that_fails_is_a_fault_and_not_an_empty_answer(data: Path, task
         pool.reset(0, task)
         result = pool.step(0, "search[x]")
     assert result.fault is not None and "Is it running" in result.message
-
-
-def test_results_are_per_set_and_their_mean_counts_each_set_once() -> None:
-    def attempt(task: str, won: bool, f1: float | None, searches: int = 1) -> Trajectory:
-        info = {} if f1 is None else {"env": {"f1": f1, "searches": searches, "em": float(won)}}
-        return Trajectory(0, task, task, [Turn("x", info=info)], success=won)
-
-    results = set_results(
-        [attempt("nq/1", True, 1.0), attempt("nq/2", False, 0.5, 3), attempt("nq/3", False, None), attempt("2wiki/1", True, 1.0)]
-    )
-    assert results["nq"] == {"n": 3, "em": pytest.approx(1 / 3), "f1": 0.5, "searches": pytest.approx(4 / 3)}
-    assert results["mean"] == {"n": 4, "em": pytest.approx(2 / 3), "f1": 0.75, "searches": pytest.approx(7 / 6)}
-    assert set_results([]) == {} and set_results([Trajectory(0, 0, "nq/1")])["mean"]["em"] == 0.0
 
 
 @pytest.fixture(scope="module")

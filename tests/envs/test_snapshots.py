@@ -76,7 +76,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "household tiny": partial(tw.make, "household", size="tiny"),
     "household full": partial(tw.make, "household", size="full", anchor="state", expert_knows="seen"),
     "alfworld": partial(games, anchor="state"),
-    "webshop": partial(shop, show_attributes=True),
+    "webshop": shop,
     "webshop states": partial(shop, anchor="state", reward="success"),
     "sokoban": partial(tw.make, "sokoban", size=7, boxes=2),
     "sokoban pictures": partial(tw.make, "sokoban", observe="image", tile=4),
@@ -181,7 +181,7 @@ def test_damaged_and_foreign_snapshots_are_refused_and_harm_nothing(case: str) -
         ("sokoban", partial(tw.make, "household"), "environment 'household': this is a snapshot of environment 'sokoban'"),
         ("ezpoints", partial(tw.make, "points24"), "environment 'points24': this is a snapshot of environment 'ezpoints'"),
         ("numberline", partial(tw.make, "numberline"), "highest=9, this environment has highest=5"),
-        ("webshop", partial(shop), "Use the same options"),
+        ("webshop", partial(shop, reward="success"), "Use the same options"),
         ("search", partial(questions, anchor="state", max_turns=8), "topk=2, this environment has topk=3"),
     ],
 )

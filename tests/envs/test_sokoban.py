@@ -275,3 +275,15 @@ def test_the_solver_wins_real_levels(level: str) -> None:
         env.reset(task)
         last = [env.step(move) for move in env.expert(task)][-1]
         assert last.success
+
+
+def test_a_warm_start_ends_an_example_where_chance_has_spoiled_the_task() -> None:
+    from turnwise.agent import Agent, AgentSettings
+    from turnwise.collect.warmstart import expert_trajectories
+    from turnwise.learn.tiny import build_tiny_for
+
+    options = {"size": 5, "least": 1}
+    _, tokenizer = build_tiny_for("sokoban", options=options, sample=5, layers=1, hidden=16, heads=2)
+    agent = Agent(tokenizer, AgentSettings(prompt="action"))
+    found = expert_trajectories("sokoban", options, tw.tasks("sokoban", "train", n=40, **options), agent, max_turns=15, noise=0.5)
+    assert any(trajectory.success for trajectory in found) and any(not trajectory.success for trajectory in found)

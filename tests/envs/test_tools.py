@@ -291,15 +291,6 @@ def test_a_server_is_shared_by_attempts_only_if_it_keeps_nothing(settings: dict[
     assert found == counted
 
 
-def test_a_server_that_was_not_called_is_handed_on() -> None:
-    env = begun(functions=(), servers=ROUGH)
-    first = env._connections[env._settings[0]]
-    env.reset(env.tasks("train")[0])
-    assert said(env, "count") == "1" and env._connections[env._settings[0]] is first
-    env.close()
-    servers().close()
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -118,12 +118,6 @@ def test_a_search_works_from_every_page_and_brackets_may_stand_inside(env: WebSh
     assert parse("search[garden [green] hose] please") == ("search", "garden [green] hose")
 
 
-def test_the_attributes_page_is_an_option(folder: Path, lamp: Task) -> None:
-    walk = ("search[lamp]", "click[B000000001]", "click[attributes]")
-    assert "easy clean, solid brass" in _walk(WebShopEnv(folder, show_attributes=True), lamp, *walk)
-    assert "solid brass" not in _walk(WebShopEnv(folder), lamp, *walk)
-
-
 def test_the_state_anchor_tells_apart_what_the_text_does_not(folder: Path, lamp: Task) -> None:
     env = WebShopEnv(folder, anchor="state")
     ways = [("search[lamp]", "click[B000000001]"), ("search[desk]", "click[B000000001]")]

@@ -27,7 +27,7 @@ from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.blame import EnvironmentFault, one_line, own_lines
 from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.pool import EnvResult, Pool
-from turnwise.envs.registry import NUMBERED_SPLITS, close, resolve, split_sizes, tasks_of, turn_limit
+from turnwise.envs.registry import NUMBERED_SPLITS, close, describe, resolve, split_sizes, tasks_of, turn_limit
 from turnwise.envs.scripts import Arrived, Play, Reset, arrive, play_all
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
@@ -147,6 +147,20 @@ def check(env: str | Callable[[], Any], *, episodes: int = 5, turns: int = 50, s
             checks.in_a_worker(env, options, scripts)
         checks.done()
     return report
+
+
+def check_all(tell: Callable[[str], None] = lambda name: None) -> Iterator[dict[str, Any]]:
+    """The broken rules of every environment that can run here; for the others, what they are missing. As plain JSON values."""
+    for row in describe():
+        name, missing = row["name"], [need["what"] for need in row["needs"] if not need["present"]]
+        tell(name)
+        if not row["ready"]:
+            yield {"name": name, "missing": missing or [row["error"]]}
+            continue
+        try:
+            yield {"name": name, "contract": [problem.rule for problem in check(name).problems]}
+        except Exception as error:  # one that cannot be played must not hide the others
+            yield {"name": name, "contract": [f"it can be played ({one_line(error)})"]}
 
 
 @contextmanager

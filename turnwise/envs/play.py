@@ -1,7 +1,7 @@
 """Play an environment by hand: observations, typed actions, hints from the expert if there is one, and a score at the end.
 
-On a terminal, the tab key completes admissible actions. Through a pipe it reads lines, so a test or a script can play too. Text from an
-environment is sanitised: control characters and terminal sequences never reach the screen.
+Through a pipe it reads lines, so a test or a script can play too. Text from an environment is sanitised: control characters and terminal
+sequences never reach the screen.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
@@ -173,7 +173,7 @@ def play(
                 say(words)
         if not watch:
             say(HELP)
-        reader = _watcher(game, say) if watch else read or _reader(out, game)
+        reader = _watcher(game, say) if watch else read or _reader(out)
         _loop(game, say, reader)
         say(game.score())
         return game
@@ -238,10 +238,11 @@ def _watcher(game: Game, say: Callable[[str], None]) -> Read:
     return read
 
 
-def _reader(out: TextIO, game: Game) -> Read:
-    """Lines from the terminal with tab completion, or from a pipe, echoed so that the transcript is readable."""
+def _reader(out: TextIO) -> Read:
+    """Lines from the terminal, or from a pipe, echoed so that the transcript is readable."""
     if sys.stdin.isatty() and out is sys.stdout:
-        _complete_with(lambda: (*(game.observation.actions or ()), "hint", "quit", "actions"))
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401 (lines can be edited then)
         return _ask
     say = _speaker(out)
 
@@ -259,25 +260,3 @@ def _ask() -> str | None:
         return input("\n> ")
     except (EOFError, KeyboardInterrupt):
         return None
-
-
-def completions(line: str, actions: Iterable[str]) -> list[str]:
-    """The actions that start with the typed text, ignoring case."""
-    return sorted({action for action in actions if printable(action).lower().startswith(line.lower())})
-
-
-def _complete_with(actions: Callable[[], Iterable[str]]) -> None:
-    try:
-        import readline
-    except ImportError:  # some builds of Python lack it: playing works without completion
-        return
-
-    def complete(text: str, state: int) -> str | None:
-        if state == 0:
-            complete.found = completions(text, actions())  # type: ignore[attr-defined]
-        found: list[str] = complete.found  # type: ignore[attr-defined]
-        return printable(found[state]) if state < len(found) else None
-
-    readline.set_completer(complete)
-    readline.set_completer_delims("")  # an action has spaces: complete the whole line
-    readline.parse_and_bind("bind ^I rl_complete" if "libedit" in (readline.__doc__ or "") else "tab: complete")

@@ -54,9 +54,11 @@ class AlfworldEnv(WorldEnv):
         """Compile the game of a task that is played soon."""
         self.world(task)
 
-    def _task_fields(self, task: Task) -> dict[str, Any]:
+    def _kept(self) -> dict[str, Any]:
         """The game's file is not part of a snapshot; its digest is, so that another game under the same name is rejected."""
-        return replace(task, data={**task.data, "game": self.library.entry(task.id).digest}).to_json()
+        task = self._running()
+        game = replace(task, data={**task.data, "game": self.library.entry(task.id).digest})
+        return {"task": game.to_json(), **super()._kept()}
 
     def walkthrough(self, task: Task) -> tuple[str, ...]:
         """The solution in the game's file."""

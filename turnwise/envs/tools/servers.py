@@ -5,7 +5,7 @@ time limit. A server that does not answer is asked for a sign of life and starte
 again; a message that is too long ends it. In each case the model gets a message and the attempt goes on.
 
 One server serves all attempts of a process if it keeps nothing between calls (`ServerSettings.reuse`); otherwise every attempt has its own,
-started at the first call or at `reset`, and a server that was never called is handed on to the next attempt.
+started at the first call.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Connection:
             import mcp  # noqa: F401
         except ImportError:
             raise TurnwiseError("MCP servers need the package mcp: pip install 'turnwise[mcp]'") from None
-        self.settings, self.calls = settings, 0
+        self.settings = settings
         self.tools: list[Tool] = []
         self.stateless = False
         self._pipe: Pipe | None = None
@@ -164,7 +164,6 @@ class Connection:
 
     def call(self, name: str, arguments: Mapping[str, Any], timeout: float | None) -> str:
         """The result of a tool as text. `Gone` if the server has to be started again."""
-        self.calls += 1
         seconds = 365 * 86400.0 if timeout is None else timeout
         try:
             return self._loop.run(self._called(name, dict(arguments), seconds), seconds + SIGN_OF_LIFE + GRACE)
@@ -254,19 +253,16 @@ def _shown(result: Any) -> str:
 
 
 class Servers:
-    """The connections of this process that nobody uses now, by their settings."""
+    """The connections that all attempts of this process share, by their settings."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.shared: dict[ServerSettings, Connection] = {}
-        self.unused: dict[ServerSettings, list[Connection]] = {}
 
     def take(self, settings: ServerSettings) -> Connection:
-        """A connection for an attempt: the shared one, one that was never called, or a new one."""
+        """A connection for an attempt: the shared one, or a new one."""
         if settings in self.shared:
             return self.shared[settings]
-        if waiting := self.unused.get(settings):
-            return waiting.pop()
         made = Connection(settings)
         if self.is_shared(made):
             self.shared[settings] = made
@@ -280,12 +276,8 @@ class Servers:
 
     def give_back(self, connection: Connection) -> None:
         """An attempt is over."""
-        if self.shared.get(connection.settings) is connection:
-            return
-        if connection.calls:
+        if self.shared.get(connection.settings) is not connection:
             connection.close()
-        else:
-            self.unused.setdefault(connection.settings, []).append(connection)
 
     def drop(self, connection: Connection) -> None:
         """A connection is of no use any more."""
@@ -294,9 +286,8 @@ class Servers:
         connection.kill()
 
     def close(self) -> None:
-        """End all servers that are not in use, and wait for it."""
-        ended = [*self.shared.values(), *(one for some in self.unused.values() for one in some)]
-        self.shared, self.unused = {}, {}
+        """End the shared servers, and wait for it."""
+        ended, self.shared = list(self.shared.values()), {}
         for connection in ended:
             connection.close()
         for connection in ended:
