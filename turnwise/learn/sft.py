@@ -64,7 +64,6 @@ def warm_start(
         schedule=settings.schedule,
         warmup=settings.warmup,
         weight_decay=own.weight_decay,
-        moments=own.moments,
         eps=own.eps,
     )
     optimiser = Optimiser(learner.weights, adam, decisions=learner.decisions)

@@ -25,7 +25,7 @@ from turnwise.learn.device import to_device
 from turnwise.learn.forward import PackedModel, has_adapters
 from turnwise.learn.logprobs import token_logprobs
 from turnwise.learn.memory import Budget
-from turnwise.learn.offload import OffloadedModel, host_copy_of
+from turnwise.learn.offload import OffloadedModel
 from turnwise.learn.packing import Packed, microbatches, pack
 from turnwise.learn.parallel import workers_for
 from turnwise.learn.ranks.export import plain_weights_of
@@ -180,7 +180,7 @@ class Reference:
 
     def __init__(self, policy: PackedModel, model: nn.Module | None = None, dtype: torch.dtype | None = None, host: bool = False):
         """`model` is a custom reference; without it, a copy of the current policy. `dtype` is what it computes in; None: as the policy.
-        `host`: its weights are in host memory, and come to the device layer by layer while it scores."""
+        `host`: its weights are in host memory, and come to the device while it scores."""
         self._adapted = model is None and has_adapters(policy.outer)
         self._offloaded: OffloadedModel | None = None
         self.policy = policy
@@ -188,18 +188,15 @@ class Reference:
             return
         parameter = next(policy.causal.parameters())
         dtype = dtype or parameter.dtype
+        frozen = (model if model is not None else copy.deepcopy(policy.causal)).requires_grad_(False).eval()
         if host:
-            frozen = (model.to("cpu") if model is not None else host_copy_of(policy.causal)).requires_grad_(False).eval()
             self._offloaded = OffloadedModel(frozen, parameter.device, dtype)
-            with self._offloaded.active():
-                self.policy = policy.like(frozen)
-                self._release()
-            return
-        frozen = model if model is not None else copy.deepcopy(policy.causal)
-        frozen = frozen.to(parameter.device).requires_grad_(False).eval()
-        for own in frozen.parameters():
-            own.data = own.data.to(dtype)
-        self.policy = policy.like(frozen)
+        else:
+            frozen = frozen.to(parameter.device)
+            for own in frozen.parameters():
+                own.data = own.data.to(dtype)
+        with self.active():
+            self.policy = policy.like(frozen)
 
     @property
     def shares_model(self) -> bool:
