@@ -8,7 +8,6 @@ import mmap
 import os
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -251,40 +250,6 @@ def an_auxiliary_model_learns(ranks: Ranks | None, folder: Path) -> Found:
 
 
 # -- what only several processes can do -------------------------------------------------------------------------------------------------
-
-
-@case
-def one_process_runs_out_of_memory(ranks: Ranks | None, folder: Path) -> Found:
-    """In the middle of a forward pass, of a backward pass, and while scoring, on different processes; and inside fused layers."""
-    found: Found = {}
-    trials = [(1, "forward", own_layers), (0, "backward", own_layers), (1, "score", own_layers), (0, "forward", fused)]
-    for number, (rank, place, make_learner) in enumerate(trials):
-        learner = make_learner(tiny(), changed(SETTINGS, tokens_per_batch=48, epochs=1, minibatches=1), ranks=ranks)
-        batch = credited(trajectories(groups=3))
-        layer = learner.policy.backbone.layers[1]
-        left = [2] if ranks is not None and ranks.rank == rank else []  # the first pass notes the operations
-
-        def no_memory(*args: Any, left: list[int] = left, learns: bool = place == "forward") -> None:
-            if left and learns == torch.is_grad_enabled():
-                left[0] -= 1
-                if left[0] == 0:
-                    left.clear()
-                    raise torch.OutOfMemoryError("a test")
-
-        inner = layer.mlp if learner.policy.fused is None else layer
-        hook = layer.register_full_backward_hook(no_memory) if place == "backward" else inner.register_forward_pre_hook(no_memory)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            if place == "score":
-                scores = learner.score(Models(learner, None).policy._packed(batch))
-                found["scores"] = torch.as_tensor(scores.logprob)
-            learner.update(batch)
-        hook.remove()
-        if ranks is not None:
-            assert any("out of memory with 48 tokens" in str(warning.message) for warning in caught)
-            assert learner.budget.tokens == 24
-        found |= {f"{number} {name}": tensor for name, tensor in weights(learner).items()}
-    return found
 
 
 def state_of(learner: Learner, folder: Path, ranks: Ranks | None) -> None:

@@ -51,7 +51,7 @@ class RankLearner:
     def progress(self) -> int:
         """Passes through the model so far."""
         sharded = self.learner.policy.policy.sharded
-        return 0 if sharded is None else int(sharded.lockstep.passes)
+        return 0 if sharded is None else int(sharded.passes)
 
     def waited(self) -> float:
         """Seconds that this rank has waited for the others so far."""

@@ -114,7 +114,7 @@ def _backward(learner: Learner, batch: Packed, prompt_weight: float) -> float:
         policy.inside(lambda: losses(piece))[0].backward(torch.zeros((), device=learner.device))
 
     learner.reserve()
-    parts = passes(policy, learner.ranks, batch, learner.budget.tokens, "sft", work, idle)
+    parts = passes(policy, learner.ranks, batch, learner.budget.tokens, work, idle)
     return learner.everywhere({"loss": float(sum(parts, torch.zeros((), device=learner.device)))})["loss"]
 
 

@@ -314,7 +314,7 @@ class AuxiliaryModel(Scorer):
             return self._predict(part, wanted, derive(seed, int(part.turn_row[0])))  # both passes over a part draw the same random numbers
 
         with torch.no_grad():
-            first = together(decisions, lambda: passes(self.packed, ranks, batch, tokens, "score", predict, predict))
+            first = together(decisions, lambda: passes(self.packed, ranks, batch, tokens, predict, predict))
         share = {name: torch.cat([outputs[name] for outputs in first]).cpu().numpy() for name in first[0]} if first else {}
         everything = self.restored(batch, share, wanted)
         leaves = {name: torch.as_tensor(column, device=self.packed.device).requires_grad_() for name, column in everything.items()}
@@ -329,7 +329,7 @@ class AuxiliaryModel(Scorer):
             index = {name: (part.columns if per_token[name] else part.turn_columns)[INDEX] for name in gradients}
             _pull(outputs, {name: gradient[index[name]] for name, gradient in gradients.items()})
 
-        together(decisions, lambda: passes(self.packed, ranks, batch, tokens, "score", pull, predict))
+        together(decisions, lambda: passes(self.packed, ranks, batch, tokens, pull, predict))
         if ranks is not None:
             sum_gradients(self.weights, ranks)
         return value, metrics

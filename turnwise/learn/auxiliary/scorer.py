@@ -128,7 +128,7 @@ class Scorer:
                 return [one(packed)]
             workers = workers_for(self.packed, self.ranks)
             if workers == 1:
-                return passes(self.packed, self.ranks, packed, tokens, "score", one, one)
+                return passes(self.packed, self.ranks, packed, tokens, one, one)
             parts = microbatches(packed, np.arange(len(packed)), tokens)
             with ThreadPoolExecutor(workers) as pool:
                 return list(pool.map(torch.no_grad()(lambda part: one(packed.take(part))), parts))
