@@ -288,10 +288,7 @@ def placed(values: Column, index: NDArray[np.int64], size: int) -> Column:
 
 def plain_weights(packed: PackedModel, exact: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
     """The weights of a model as those of one without adapters. `exact`: float32 masters by their names in the outer model."""
-    if packed.sharded is not None:
+    if packed.sharded is not None or has_adapters(packed.outer):
         return dict(plain_weights_of(packed, torch.float32))
-    if has_adapters(packed.outer):
-        model: Any = copy.deepcopy(packed.outer).merge_and_unload()
-        return {name: weight.detach() for name, weight in model.named_parameters()}
     masters = exact or {}
     return {name: masters.get(name, weight).detach() for name, weight in packed.causal.named_parameters()}
