@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,13 @@ from turnwise.learn.learner import Learner
 from turnwise.learn.lora import add_lora
 from turnwise.learn.packing import pack
 from turnwise.learn.ranks.group import Ranks
-from turnwise.learn.ranks.sharding import dealt, may_fuse, shares
+from turnwise.learn.ranks.sharding import dealt, may_fuse, passes, shares
 from turnwise.util.errors import TurnwiseError
 
 NAMES = [
     "full_weights_with_a_reference", "adapters_with_a_reference", "a_critic_of_turns", "a_critic_of_tokens",
     "one_long_sequence_and_few_short_ones", "whole_trajectories", "activations_computed_twice", "imitation", "in_half_precision",
-    "exported_and_copied", "an_auxiliary_model_learns", "one_process_runs_out_of_memory",
-    "fused_layers", "fused_layers_of_every_family",
+    "exported_and_copied", "an_auxiliary_model_learns", "fused_layers", "fused_layers_of_every_family",
 ]  # fmt: skip
 RUN = "import sys; from pathlib import Path; import ranks_cases as r; r.everyone(3, Path(sys.argv[1]), sys.argv[2:])"
 
@@ -126,6 +126,16 @@ def test_shares_are_equal_in_number_balanced_in_tokens_and_complete() -> None:
     for own in dealt(packed, 3, whole_trajectories=True):
         mine = set(packed.sequence_trajectory[own].tolist())
         assert not mine & set(packed.sequence_trajectory[np.setdiff1d(np.arange(len(packed)), own)].tolist())
+
+
+def test_a_process_that_runs_out_of_memory_in_a_pass_says_what_to_set() -> None:
+    def no_memory(part: Any) -> None:
+        raise torch.OutOfMemoryError("a test")
+
+    policy: Any = SimpleNamespace(sharded=SimpleNamespace(passes=0))
+    with pytest.raises(TurnwiseError, match=r"rank 1 ran out of memory .*\(a test\)\. Set learner\.tokens_per_batch lower"):
+        passes(policy, Ranks(1, 2), pack(trajectories()), 48, no_memory, no_memory)
+    assert policy.sharded.passes == 1
 
 
 def test_a_single_process_keeps_the_plain_path() -> None:

@@ -23,11 +23,11 @@ from turnwise.learn.forward import PackedModel
 from turnwise.learn.lora import add_lora
 from turnwise.learn.memory import Memory
 from turnwise.learn.packing import pack
-from turnwise.learn.shapes import SHAPES, ModelShape, shape_from, shape_of
+from turnwise.learn.shapes import KNOWN, SHAPES, ModelShape, shape_from, shape_of
 from turnwise.learn.weights import Weights
 from turnwise.planner.choose import LEVERS, MARGIN, Freedom, as_it_is, choose, seconds
 from turnwise.planner.fit import GB, find, freedom, sampled_share, with_settings
-from turnwise.planner.memory import CONTEXT, FUSED, Demand
+from turnwise.planner.memory import CONTEXT, Demand
 from turnwise.planner.small_gpu import HOST_PART, fitted, fitted_to_gpu, foreseen, keep_choice
 from turnwise.planner.tables import fixed_settings
 from turnwise.planner.times import weights_read
@@ -81,8 +81,7 @@ def saved_per_token(rank: int, kept: Kept, variant: str = "", **sizes: Any) -> t
 
 
 SHAPED: list[dict[str, Any]] = [{}, {"num_attention_heads": 8, "head_dim": 16, "hidden_size": 96, "num_hidden_layers": 2}]
-MIXED = ("qwen3-moe", "qwen3-moe, a dense layer", "qwen3-moe, every other layer")
-SHAPED += [{"variant": name} for name in ("qwen3", *MIXED)]
+SHAPED += [{"variant": "qwen3"}]
 
 
 @pytest.mark.parametrize(("kept", "rank"), [(Kept(), 0), (Kept(9, 1), 8), (Kept(0, 0), 0)])
@@ -146,7 +145,7 @@ def test_less_memory_changes_more_and_in_the_order_of_cost() -> None:
     for memory in (80, 64, 48, 40, 32):
         fit = choose(WINDOW, memory * GB, Freedom())
         assert fit.fits
-        last = {"reference", "moments", "place"} & set(fit.changed)
+        last = {"reference", "place"} & set(fit.changed)
         assert len(last) >= len(before)
         assert not last or {"cache", "tokens"} <= set(fit.changed), "what costs little is changed first"
         before = last
@@ -163,19 +162,11 @@ def test_of_the_settings_that_fit_the_fastest_are_chosen(memory: int) -> None:
         for place in ("device", "host"):
             for sleeps in (False, True):
                 given = replace(WINDOW, tokens=tokens, logits=logit_chunk(tokens), place=place, sleeps=sleeps)
-                fit = choose(given, memory * GB, Freedom(tokens=False, place=False, sleep=False, reference=False, moments=False))
+                fit = choose(given, memory * GB, Freedom(tokens=False, place=False, sleep=False, reference=False))
                 if fit.peak <= (1 - MARGIN) * memory * GB:
                     others += 1
                     assert seconds(best.demand) <= seconds(fit.demand) * (1 + 1e-9), (tokens, place, sleeps)
     assert others
-
-
-def test_moments_are_rounded_only_if_nothing_exact_fits() -> None:
-    for memory, host in ((34, None), (42, 0)):
-        fit = choose(WINDOW, memory * GB, Freedom(), host=host)
-        assert fit.fits and "moments" not in fit.changed
-    fit = choose(WINDOW, 34 * GB, Freedom(), host=0)
-    assert fit.fits and fit.demand.moments == "8bit" and fit.demand.place == "device"
 
 
 def test_adapters_are_chosen_only_if_they_are_asked_for() -> None:
@@ -373,11 +364,11 @@ def test_what_a_config_leaves_out_is_the_default_of_its_family(kind: str, values
         model = getattr(transformers, f"{kind.removesuffix('Text')}ForCausalLM")(config)
     shape = shape_of(str(tmp_path))
     assert shape.parameters == pytest.approx(sum(weight.numel() for weight in model.parameters()), rel=0.001)
-    assert shape.tied is (kind in ("Qwen2", "Gemma3Text", "SmolLM3", "Gemma2")) and (shape.family in FUSED) is (kind != "Gemma2")
+    assert shape.tied is (kind in ("Qwen2", "Gemma3Text", "SmolLM3", "Gemma2")) and (shape.family in KNOWN) is (kind != "Gemma2")
     if kind == "Gemma3Text":
         (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": {**values, "model_type": "gemma3_text"}}))
         with_pictures = shape_of(str(tmp_path))
-        assert with_pictures == replace(shape, family="gemma3", vision=True) and with_pictures.family not in FUSED
+        assert with_pictures == replace(shape, family="gemma3", vision=True) and with_pictures.family not in KNOWN
 
 
 def test_a_family_that_the_native_engine_does_not_take_is_predicted_with_the_one_that_serves_it(tmp_path: Path) -> None:
@@ -460,7 +451,7 @@ def test_a_file_that_describes_no_known_model_is_refused_in_one_line(text: str, 
 
 
 def test_every_setting_that_is_in_the_way_is_named() -> None:
-    fixed = ["engine.sleep=false", "learner.optimiser_place=device", "learner.moments=float32", "learner.reference_place=device"]
+    fixed = ["engine.sleep=false", "learner.optimiser_place=device", "learner.reference_place=device"]
     fixed += ["engine.options.cache_memory=20000000000", "engine.options.prefill_tokens=65536", "learner.gradient_checkpointing=false"]
     with pytest.raises(TurnwiseError) as error:
         fitted(find(Config.load(RECIPE, fixed), 12 * GB))
@@ -472,7 +463,7 @@ def test_every_setting_that_is_in_the_way_is_named() -> None:
 
 def test_learners_of_several_processes_are_offered_nothing_that_they_refuse() -> None:
     found = find(Config.load(RECIPE, ["cluster.learners=2"]), 24 * GB)
-    assert not {"place", "moments", "reference"} & set(found.fit.changed)
+    assert not {"place", "reference"} & set(found.fit.changed)
     assert not fixed_settings(found)
     assert "a [cluster] section" in invoke(RECIPE, "--memory", "24", "cluster.learners=2")
 
@@ -492,7 +483,7 @@ def test_a_dry_run_says_what_a_limited_run_would_choose() -> None:
 
 
 SMALLEST = ["learner.optimiser_place=host", "learner.reference_place=host", "engine.sleep=true", "learner.tokens_per_batch=1024"]
-SMALLEST += ["engine.options.cache_memory=100000000", "learner.moments=8bit", "learner.gradient_checkpointing=true"]
+SMALLEST += ["engine.options.cache_memory=100000000", "learner.gradient_checkpointing=true"]
 
 
 def test_a_run_that_is_tried_beyond_the_memory_is_not_said_to_fit() -> None:

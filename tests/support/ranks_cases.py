@@ -8,7 +8,6 @@ import mmap
 import os
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -20,7 +19,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from learn_cases import VOCABULARY, changed, credited, tiny, trajectories
-from native_models import FAMILIES, make
+from native_models import FUSED, make
 
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
@@ -188,9 +187,9 @@ def fused_layers(ranks: Ranks | None, folder: Path) -> Found:
 @case
 def fused_layers_of_every_family(ranks: Ranks | None, folder: Path) -> Found:
     found: Found = {}
-    for number, family in enumerate(FAMILIES):
+    for number, family in enumerate(FUSED):
         settings = changed(SETTINGS, epochs=1, minibatches=1, gradient_checkpointing=number % 2 == 1)
-        learner = fused(small(family, **({"sliding_window": 5} if family == "gemma3" else {})), settings, ranks)
+        learner = fused(small(family), settings, ranks)
         found |= {f"{family}: {name}": value for name, value in updated(learner, credited(trajectories(2))).items()}
     return found
 
@@ -251,40 +250,6 @@ def an_auxiliary_model_learns(ranks: Ranks | None, folder: Path) -> Found:
 
 
 # -- what only several processes can do -------------------------------------------------------------------------------------------------
-
-
-@case
-def one_process_runs_out_of_memory(ranks: Ranks | None, folder: Path) -> Found:
-    """In the middle of a forward pass, of a backward pass, and while scoring, on different processes; and inside fused layers."""
-    found: Found = {}
-    trials = [(1, "forward", own_layers), (0, "backward", own_layers), (1, "score", own_layers), (0, "forward", fused)]
-    for number, (rank, place, make_learner) in enumerate(trials):
-        learner = make_learner(tiny(), changed(SETTINGS, tokens_per_batch=48, epochs=1, minibatches=1), ranks=ranks)
-        batch = credited(trajectories(groups=3))
-        layer = learner.policy.backbone.layers[1]
-        left = [2] if ranks is not None and ranks.rank == rank else []  # the first pass notes the operations
-
-        def no_memory(*args: Any, left: list[int] = left, learns: bool = place == "forward") -> None:
-            if left and learns == torch.is_grad_enabled():
-                left[0] -= 1
-                if left[0] == 0:
-                    left.clear()
-                    raise torch.OutOfMemoryError("a test")
-
-        inner = layer.mlp if learner.policy.fused is None else layer
-        hook = layer.register_full_backward_hook(no_memory) if place == "backward" else inner.register_forward_pre_hook(no_memory)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            if place == "score":
-                scores = learner.score(Models(learner, None).policy._packed(batch))
-                found["scores"] = torch.as_tensor(scores.logprob)
-            learner.update(batch)
-        hook.remove()
-        if ranks is not None:
-            assert any("out of memory with 48 tokens" in str(warning.message) for warning in caught)
-            assert learner.budget.tokens == 24
-        found |= {f"{number} {name}": tensor for name, tensor in weights(learner).items()}
-    return found
 
 
 def state_of(learner: Learner, folder: Path, ranks: Ranks | None) -> None:

@@ -51,7 +51,7 @@ class RankLearner:
     def progress(self) -> int:
         """Passes through the model so far."""
         sharded = self.learner.policy.policy.sharded
-        return 0 if sharded is None else int(sharded.lockstep.passes)
+        return 0 if sharded is None else int(sharded.passes)
 
     def waited(self) -> float:
         """Seconds that this rank has waited for the others so far."""
@@ -78,15 +78,8 @@ class RankedLearner:
         return metrics
 
     def imitate(
-        self,
-        examples: Sequence[Trajectory],
-        settings: SftSettings,
-        seed: int,
-        measure: Callable[[], float] | None = None,
-        cancelled: Callable[[], bool] = lambda: False,
+        self, examples: Sequence[Trajectory], settings: SftSettings, seed: int, cancelled: Callable[[], bool] = lambda: False
     ) -> dict[str, float]:
-        if measure is not None:
-            self.say("sft.until: several learners measure at the end of the warm start only")
         metrics: dict[str, float] = self.ranks.call("imitate", list(examples), settings, seed)
         return metrics
 

@@ -24,9 +24,8 @@ from turnwise.learn.activations import (
     joined_bytes,
     kept_bytes,
     logit_gradient_bytes,
-    routing_bytes,
 )
-from turnwise.learn.shapes import KNOWN, ModelShape
+from turnwise.learn.shapes import ModelShape
 
 COLLECT, LEARN, STEP = PHASES = ("collect", "learn", "step")
 PAGE = 64  # tokens of a page of the engine's cache
@@ -36,10 +35,8 @@ GRAPH = int(5e6)  # of a captured decode step, outside torch; with CONTEXT, 0.88
 BATCHES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # sizes of captured decode steps
 PROMPTS = (*range(32, 129, 32), *range(192, 513, 64), *range(640, 1025, 128), *range(1280, 2049, 256), *range(2560, 4097, 512))
 PROMPT_WORK = 2e12  # tokens × weights: steps with longer prompts are not captured
-FUSED = KNOWN  # families whose layers the learner runs itself
 FOUR_BIT = 0.52  # bytes per weight: half a byte, and a scale for every 64 weights, itself in 8 bits
-EIGHT_BIT = 2 * (1 + 4 / 128)  # bytes per weight: two moments of one byte, and a scale for every 128 of them
-EXACT = 8  # bytes per weight: two moments in float32
+MOMENTS = 8  # bytes per weight: two moments in float32
 CHUNK = 2**22  # weights that a step in chunks updates at once
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -72,7 +69,7 @@ class Demand:
     rank, targets     of adapters; 0: all weights are trained
     four_bit          the weights below the adapters have 4 bits
     reference         a frozen copy: none, on the device, or in the host's memory (and on the device while it scores)
-    moments, place    the optimiser's moments: float32 or 8bit, on the device or, with the float32 masters, in the host's memory
+    place             of the optimiser's moments: on the device or, with the float32 masters, in the host's memory
     shares            the engine computes with the learner's weights
     cache             bytes of keys and values; `sleeps`: they are released during an update. `cache_8bit`: they have 8 bits each
     slots, longest    rows of the engine, and tokens of the longest of them; `prefill` prompt tokens go through it at once
@@ -89,7 +86,6 @@ class Demand:
     targets: tuple[str, ...] = TARGETS
     four_bit: bool = False
     reference: Place | None = "device"
-    moments: Literal["float32", "8bit"] = "float32"
     place: Place = "device"
     shares: bool = True
     graphs: bool = True
@@ -159,8 +155,8 @@ class Demand:
     def host_bytes(self) -> int:
         """Bytes of the host's memory that stand for those of the device."""
         masters = 4 if self.width < 4 and not self.rank else 0
-        state = (masters + (EIGHT_BIT if self.moments == "8bit" else EXACT)) * self.trained if self.place == "host" else 0
-        return int(state) + (self.width * self.shape.parameters if self.reference == "host" else 0)
+        state = (masters + MOMENTS) * self.trained if self.place == "host" else 0
+        return state + (self.width * self.shape.parameters if self.reference == "host" else 0)
 
     @cached_property
     def terms(self) -> list[Term]:
@@ -229,12 +225,11 @@ def _weights(demand: Demand) -> list[Term]:
 
 
 def _optimiser(demand: Demand) -> list[Term]:
-    trained, packed, away = demand.trained, demand.moments == "8bit", demand.place == "host"
-    per_weight = EIGHT_BIT if packed else EXACT
-    chunk = (2 * CHUNK * (4 + per_weight) if away else 0) + (CHUNK * 40 if packed else 0)
+    trained, away = demand.trained, demand.place == "host"
+    chunk = 2 * CHUNK * (4 + MOMENTS) if away else 0
     return [
         _during("gradients", 4 * trained, LEARN, STEP),
-        _always("optimiser state", 0 if away else per_weight * trained),
+        _always("optimiser state", 0 if away else MOMENTS * trained),
         _during("a chunk of the optimiser", chunk, STEP),
     ]
 
@@ -279,7 +274,8 @@ def layer_bytes(demand: Demand, number: int) -> int:
     shape, rank, width = demand.shape, demand.rank, demand.width
     norms, scales, middle = 2 * (width + 4), 8, shape.middles[number]
     heads = 2 * width * shape.keys + 4 * shape.heads + (width + 4) * (shape.queries + shape.keys) * shape.head_norms
-    experts = 2 * width * shape.active * shape.hidden + routing_bytes(shape, width) if shape.mixed(number) else 0
+    routing = 4 * shape.experts + (16 + width) * shape.active  # probabilities, and the chosen experts with their order
+    experts = 2 * width * shape.active * shape.hidden + routing if shape.mixed(number) else 0
     if rank:
         inner = (norms + 4 + 12) * shape.hidden + 4 * width * shape.queries + (3 * width + 4) * middle
         return inner + heads + experts + 28 * rank + scales

@@ -30,7 +30,6 @@ LABELS = {
     "recompute": "recomputation",
     "sleep": "cache released during updates",
     "reference": "reference in host memory",
-    "moments": "8-bit moments",
     "place": "optimiser in host memory",
     "lora": "adapters",
     "four_bit": "4-bit weights",
@@ -51,7 +50,6 @@ def words(name: str, found: Found) -> str:
         "recompute": f"activations of {again} of {layers} layers are computed again",
         "sleep": "the cache is released during an update",
         "reference": "the reference in host memory",
-        "moments": "the optimiser's moments in 8 bits, which rounds them",
         "place": f"the optimiser's state in host memory, which then holds {after.host_bytes / GB:.1f} GB",
         "lora": f"adapters of rank {after.rank} instead of all weights, which changes what is learned",
         "four_bit": "the weights below the adapters in 4 bits, which rounds them",
@@ -115,7 +113,6 @@ def fixed_settings(found: Found) -> list[str]:
         "engine.options.prefill_tokens": prefill if native and prefill > ON_A_SMALL_GPU else None,
         "engine.sleep": False if native and found.config.cluster is None and not free.sleep and not engine.sleep else None,
         "learner.optimiser_place": "device" if not (free.place or several) and learner.optimiser_place == "device" else None,
-        "learner.moments": "float32" if not (free.moments or several) and learner.moments == "float32" else None,
         "learner.reference_place": "device" if found.plain.demand.reference == "device" and not (free.reference or several) else None,
     }
     return [f"{key}={_typed(value)}" for key, value in values.items() if value is not None]

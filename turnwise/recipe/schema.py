@@ -42,9 +42,11 @@ RETIRED: dict[str, tuple[Any, str]] = {  # keys of earlier versions: the value t
     "run.keep_tokens": (True, "is gone: the exact tokens are always kept with the rollouts"),
     "cluster.port": (None, "is gone: any free port is taken"),
     "model.lora.dropout": (0.0, "is gone: with dropout, the learner's log-probs would not be those of the engine"),
+    "learner.moments": ("float32", "is gone: learner.optimiser_place='host' keeps the moments in host memory, without rounding them"),
     "learner.engine_gap": (0.03, "is gone: learner.old_logprobs says whose log-probs are taken"),
     "sft.tries": (32, "is gone: random play makes 32 attempts per task"),
-    "sft.look_every": (10, "is gone: sft.until is measured every 10 steps"),
+    "sft.look_every": (10, "is gone: a warm start is measured after its last step only (sft.at_least)"),
+    "sft.until": (None, "is gone: sft.steps or sft.epochs ends a warm start, and sft.at_least extends it"),
     "models.*.schedule": ("constant", AUXILIARY),
     "models.*.warmup": (0, AUXILIARY),
     "models.*.weight_decay": (0.01, AUXILIARY),
@@ -270,7 +272,7 @@ def with_cluster(config: Config) -> list[str]:
     found += [
         f"learner.{name}={value} is for a learner of one process. cluster.learners={own.learners} share this memory among them: leave "
         f"learner.{name} out"
-        for name, value in (("moments", "8bit"), ("optimiser_place", "host"), ("reference_place", "host"))
+        for name, value in (("optimiser_place", "host"), ("reference_place", "host"))
         if own.learners > 1 and getattr(config.learner, name) == value
     ]
     if own.learners > 1 and config.model.lora is not None and config.model.lora.base == "4bit":
