@@ -89,9 +89,14 @@ def kept_bytes(shape: ModelShape, kept: Kept, width: int = 2) -> int:
     attention = width * (2 * shape.queries + 2 * shape.keys) + 4 * shape.heads
     if shape.head_norms:  # heads are kept before their norms too
         attention += width * (shape.queries + 2 * shape.keys)
-    residuals = 2 * shape.layers * (width * shape.hidden + 4)
+    residuals = shape.layers * (4 if shape.wrapped else 2) * (width * shape.hidden + 4)
     inside = min(kept.attention, shape.layers) * attention + 2 * width * sum(last(shape.middles, kept.mlp))
-    return residuals + inside
+    return residuals + shape.mixtures * routing_bytes(shape, width) + inside
+
+
+def routing_bytes(shape: ModelShape, width: int) -> int:
+    """Bytes per token of the probabilities of all experts, and of the chosen ones with their positions in the order of experts."""
+    return 4 * shape.experts + (16 + width) * shape.active
 
 
 def backward_bytes(shape: ModelShape) -> int:

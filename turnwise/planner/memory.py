@@ -24,6 +24,7 @@ from turnwise.learn.activations import (
     joined_bytes,
     kept_bytes,
     logit_gradient_bytes,
+    routing_bytes,
 )
 from turnwise.learn.shapes import ModelShape
 
@@ -274,8 +275,7 @@ def layer_bytes(demand: Demand, number: int) -> int:
     shape, rank, width = demand.shape, demand.rank, demand.width
     norms, scales, middle = 2 * (width + 4), 8, shape.middles[number]
     heads = 2 * width * shape.keys + 4 * shape.heads + (width + 4) * (shape.queries + shape.keys) * shape.head_norms
-    routing = 4 * shape.experts + (16 + width) * shape.active  # probabilities, and the chosen experts with their order
-    experts = 2 * width * shape.active * shape.hidden + routing if shape.mixed(number) else 0
+    experts = 2 * width * shape.active * shape.hidden + routing_bytes(shape, width) if shape.mixed(number) else 0
     if rank:
         inner = (norms + 4 + 12) * shape.hidden + 4 * width * shape.queries + (3 * width + 4) * middle
         return inner + heads + experts + 28 * rank + scales
