@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from learn_cases import VOCABULARY, credited, rollouts_of, tiny, trajectories
-from native_models import FUSED, make
+from native_models import FAMILIES, make
 
 from turnwise import credit
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, pack
@@ -178,12 +178,13 @@ def test_fused_layers_are_as_near_to_float32_as_the_models_own(kind: str, tied: 
     assert distance(found_slopes, slopes) <= 1.3 * distance(own_slopes, slopes) < 0.1
 
 
-def test_fused_layers_with_norms_of_heads_are_as_near_to_float32_as_the_models_own() -> None:
+@pytest.mark.parametrize("name", ["qwen3", "qwen3-moe", "gemma3", "smollm3"])
+def test_fused_layers_of_every_family_are_as_near_to_float32_as_the_models_own(name: str) -> None:
     packed = pack(trajectories(3, groups=4, size=4, context="full"))
 
     def of(dtype: torch.dtype, fused: bool | None) -> PackedModel:
         sizes = {"hidden_size": 128, "intermediate_size": 256, "initializer_range": 0.05, "head_dim": 32}
-        return PackedModel(make("qwen3", **sizes).to("cuda", dtype), fused=fused)
+        return PackedModel(make(name, **sizes).to("cuda", dtype), fused=fused)
 
     exact, plain, fused = of(torch.float32, False), of(torch.bfloat16, False), of(torch.bfloat16, None)
     assert fused.fused is not None
@@ -254,7 +255,7 @@ def one_rank(tmp_path_factory: pytest.TempPathFactory) -> Any:
     leave()
 
 
-@pytest.mark.parametrize("family", FUSED)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_fused_layers_with_sharded_weights_have_the_gradient_of_whole_ones(one_rank: Any, family: str) -> None:
     found = credited(trajectories(8, context="full"))
     own = LearnerSettings(dtype="bfloat16", loss=Loss(kl_coef=0.1), optimiser=OptimiserSettings(lr=1e-3, eps=1.0), tokens_per_batch=200)

@@ -46,7 +46,7 @@ def test_adapters_have_the_values_and_gradients_of_peft(kept: Kept, narrow: bool
     assert len(slopes) == 2 * 2 * 7 and all("lora_" in name and slope.abs().sum() > 0 for name, slope in slopes.items())
 
 
-@pytest.mark.parametrize("variant", ["llama3 rope", "qwen3"])
+@pytest.mark.parametrize("variant", ["llama3 rope", "qwen3", "qwen3-moe", "qwen3-moe, a dense layer", "gemma3", "smollm3"])
 def test_every_family_has_the_values_and_gradients_of_its_adapters(variant: str) -> None:
     compare(lambda: adapted(make(variant)), Kept(1, 0), narrow=True)
 

@@ -24,7 +24,7 @@ HEADS, KV_HEADS, SIZE = 4, 2, 8
 
 def frame_of(lengths: list[int]) -> Frame:
     offsets = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32)
-    return Frame(lengths, offsets, *[torch.empty(0)] * 3, HEADS, KV_HEADS, SIZE, 1e-6)
+    return Frame(lengths, offsets, torch.empty(0), (), (), HEADS, KV_HEADS, SIZE, 1e-6)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_attention_of_padded_groups_is_that_of_each_sequence(plain: None, length
 
 
 @pytest.mark.parametrize("kept", [Kept(), Kept(0, 0)])
-@pytest.mark.parametrize("name", ["qwen2", "qwen3"])
+@pytest.mark.parametrize("name", ["qwen2", "qwen3", "smollm3"])
 @pytest.mark.parametrize("narrow", [False, True])
 def test_layers_with_unused_rows_have_the_gradients_of_layers_without(
     plain: None, name: str, kept: Kept, narrow: bool, monkeypatch: pytest.MonkeyPatch

@@ -23,11 +23,11 @@ from turnwise.learn.forward import PackedModel
 from turnwise.learn.lora import add_lora
 from turnwise.learn.memory import Memory
 from turnwise.learn.packing import pack
-from turnwise.learn.shapes import KNOWN, SHAPES, ModelShape, shape_from, shape_of
+from turnwise.learn.shapes import SHAPES, ModelShape, shape_from, shape_of
 from turnwise.learn.weights import Weights
 from turnwise.planner.choose import LEVERS, MARGIN, Freedom, as_it_is, choose, seconds
 from turnwise.planner.fit import GB, find, freedom, sampled_share, with_settings
-from turnwise.planner.memory import CONTEXT, Demand
+from turnwise.planner.memory import CONTEXT, FUSED, Demand
 from turnwise.planner.small_gpu import HOST_PART, fitted, fitted_to_gpu, foreseen, keep_choice
 from turnwise.planner.tables import fixed_settings
 from turnwise.planner.times import weights_read
@@ -81,7 +81,8 @@ def saved_per_token(rank: int, kept: Kept, variant: str = "", **sizes: Any) -> t
 
 
 SHAPED: list[dict[str, Any]] = [{}, {"num_attention_heads": 8, "head_dim": 16, "hidden_size": 96, "num_hidden_layers": 2}]
-SHAPED += [{"variant": "qwen3"}]
+MIXED = ("qwen3-moe", "qwen3-moe, a dense layer", "qwen3-moe, every other layer")
+SHAPED += [{"variant": name} for name in ("qwen3", *MIXED)]
 
 
 @pytest.mark.parametrize(("kept", "rank"), [(Kept(), 0), (Kept(9, 1), 8), (Kept(0, 0), 0)])
@@ -364,11 +365,11 @@ def test_what_a_config_leaves_out_is_the_default_of_its_family(kind: str, values
         model = getattr(transformers, f"{kind.removesuffix('Text')}ForCausalLM")(config)
     shape = shape_of(str(tmp_path))
     assert shape.parameters == pytest.approx(sum(weight.numel() for weight in model.parameters()), rel=0.001)
-    assert shape.tied is (kind in ("Qwen2", "Gemma3Text", "SmolLM3", "Gemma2")) and (shape.family in KNOWN) is (kind != "Gemma2")
+    assert shape.tied is (kind in ("Qwen2", "Gemma3Text", "SmolLM3", "Gemma2")) and (shape.family in FUSED) is (kind != "Gemma2")
     if kind == "Gemma3Text":
         (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": {**values, "model_type": "gemma3_text"}}))
         with_pictures = shape_of(str(tmp_path))
-        assert with_pictures == replace(shape, family="gemma3", vision=True) and with_pictures.family not in KNOWN
+        assert with_pictures == replace(shape, family="gemma3", vision=True) and with_pictures.family not in FUSED
 
 
 def test_a_family_that_the_native_engine_does_not_take_is_predicted_with_the_one_that_serves_it(tmp_path: Path) -> None:

@@ -60,8 +60,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "biases of smollm3": ("smollm3", NOPE | {"attention_bias": True, "mlp_bias": True}),
     "smollm3, untied, yarn": ("smollm3", NOPE | {"tie_word_embeddings": False, "rope_parameters": YARN}),
 }
-FUSED = ("llama3 rope", "qwen2", "qwen3")  # one variant of each family that the learner's own layers train,
-FAMILIES = (*FUSED, "qwen3-moe", "gemma3", "smollm3")  # and of each family
+FAMILIES = ("llama3 rope", "qwen2", "qwen3", "qwen3-moe", "gemma3", "smollm3")  # one variant of each
 WORDS = 97
 SIZES = {
     "vocab_size": WORDS,

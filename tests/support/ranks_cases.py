@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from learn_cases import VOCABULARY, changed, credited, tiny, trajectories
-from native_models import FUSED, make
+from native_models import FAMILIES, make
 
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
@@ -187,9 +187,9 @@ def fused_layers(ranks: Ranks | None, folder: Path) -> Found:
 @case
 def fused_layers_of_every_family(ranks: Ranks | None, folder: Path) -> Found:
     found: Found = {}
-    for number, family in enumerate(FUSED):
+    for number, family in enumerate(FAMILIES):
         settings = changed(SETTINGS, epochs=1, minibatches=1, gradient_checkpointing=number % 2 == 1)
-        learner = fused(small(family), settings, ranks)
+        learner = fused(small(family, **({"sliding_window": 5} if family == "gemma3" else {})), settings, ranks)
         found |= {f"{family}: {name}": value for name, value in updated(learner, credited(trajectories(2))).items()}
     return found
 

@@ -128,7 +128,6 @@ BASIC = (  # what files of all families have or have by default
 MIXED = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "decoder_sparse_step", "mlp_only_layers")  # those of mixtures too
 NAMES = ("model_type", *BASIC, "head_dim", "attention_bias", "mlp_bias", *MIXED)  # all that a shape depends on
 KNOWN = ("llama", "qwen2", "qwen3", "qwen3_moe", "gemma3_text", "smollm3")
-FUSED = ("llama", "qwen2", "qwen3")  # those of them that the learner's own layers train (`fused/`)
 HEAD_NORMS = ("qwen3", "qwen3_moe", "gemma3", "gemma3_text")
 WRAPPED = ("gemma3", "gemma3_text")
 BIASED = ("qwen2",)  # queries, keys and values have biases

@@ -19,9 +19,9 @@ from turnwise.engines.registry import declared
 from turnwise.engines.settings import Engine
 from turnwise.learn.activations import NOTHING, Kept, logit_chunk
 from turnwise.learn.sections import Lora
-from turnwise.learn.shapes import FUSED, KNOWN, SHAPES, ModelShape, shape_of
+from turnwise.learn.shapes import SHAPES, ModelShape, shape_of
 from turnwise.planner.choose import MARGIN, Fit, Freedom, as_it_is, choose, free_for_cache
-from turnwise.planner.memory import COLLECT, CONTEXT, TARGETS, AuxiliaryModel, Demand
+from turnwise.planner.memory import COLLECT, CONTEXT, FUSED, TARGETS, AuxiliaryModel, Demand
 from turnwise.recipe.schema import Config
 from turnwise.setup.early import models_of
 from turnwise.util.errors import TurnwiseError
@@ -133,7 +133,7 @@ def engine_for(section: Engine, shape: ModelShape) -> str:
     """The engine that a run uses: families that the native one does not take are served by its fallback. A file without a family is taken
     for a known one."""
     fallback = section.declared.fallback
-    return fallback if fallback and shape.family and shape.family not in KNOWN else section.name
+    return fallback if fallback and shape.family and shape.family not in FUSED else section.name
 
 
 def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:

@@ -26,7 +26,7 @@ from turnwise.learn.activations import (
     logit_gradient_bytes,
     routing_bytes,
 )
-from turnwise.learn.shapes import ModelShape
+from turnwise.learn.shapes import KNOWN, ModelShape
 
 COLLECT, LEARN, STEP = PHASES = ("collect", "learn", "step")
 PAGE = 64  # tokens of a page of the engine's cache
@@ -36,6 +36,7 @@ GRAPH = int(5e6)  # of a captured decode step, outside torch; with CONTEXT, 0.88
 BATCHES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # sizes of captured decode steps
 PROMPTS = (*range(32, 129, 32), *range(192, 513, 64), *range(640, 1025, 128), *range(1280, 2049, 256), *range(2560, 4097, 512))
 PROMPT_WORK = 2e12  # tokens × weights: steps with longer prompts are not captured
+FUSED = KNOWN  # families whose layers the learner runs itself
 FOUR_BIT = 0.52  # bytes per weight: half a byte, and a scale for every 64 weights, itself in 8 bits
 MOMENTS = 8  # bytes per weight: two moments in float32
 CHUNK = 2**22  # weights that a step in chunks updates at once

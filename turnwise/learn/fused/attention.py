@@ -1,8 +1,8 @@
 """Causal attention inside each sequence of a packed row, and its gradient.
 
 On a GPU queries, keys and values are read where the matrix product put them, and several query heads read one key head in place. Short
-sequences are one call of torch's variable-length flash kernel. On a CPU: one sequence after another, and if only some tokens are wanted of
-the last layer, only their queries.
+sequences are one call of torch's variable-length flash kernel. Layers with a sliding window use that kernel for all lengths beyond it. On a
+CPU: one sequence after another, and if only some tokens are wanted of the last layer, only their queries.
 
 Long sequences go through cuDNN's kernel: it is twice as fast as the flash kernel there, but takes equal lengths only, and builds a plan for
 each new number of sequences and length. So lengths are rounded up, and sequences of nearly the same length are one call, which keeps the
@@ -95,21 +95,22 @@ class OneSequence:
 
 @dataclass(frozen=True)
 class Frame:
-    """What all layers share: the offsets of sequences in the row, the position of each token in its sequence, the rotation of each
-    position, and the heads."""
+    """What all layers share: the offsets of sequences in the row, the position of each token in its sequence, the rotations, and the
+    heads."""
 
     lengths: list[int]
     offsets: Tensor  # int32: where sequences start, one more entry than sequences
     positions: Tensor  # int64: each token's position in its sequence
-    cos: Tensor
-    sin: Tensor
+    cos: Sequence[Tensor]  # one entry per rotation of the model
+    sin: Sequence[Tensor]
     heads: int
     kv_heads: int
     size: int
     eps: float
     runs: list[Run] = field(default_factory=list)  # empty: one sequence after another
+    scaling: float | None = None  # of the products of queries and keys; None: 1 / √size
     wide: PaddedRows | None = None  # where runs have their rows; None: every token is at its own place
-    apart: dict[bool, list[OneSequence]] = field(default_factory=dict)  # by whether only some tokens read
+    apart: dict[tuple[int, bool], list[OneSequence]] = field(default_factory=dict)  # by window, and whether only some tokens read
 
     def __post_init__(self) -> None:
         self.runs.extend(_runs(self))
@@ -118,8 +119,22 @@ class Frame:
     @property
     def scale(self) -> float:
         """The scale of the products of queries and keys."""
-        scale: float = self.size**-0.5
+        scale: float = self.size**-0.5 if self.scaling is None else self.scaling
         return scale
+
+    def runs_for(self, window: int) -> list[Run]:
+        """The calls of a layer: a window that is shorter than a sequence needs the kernel that knows windows."""
+        if not self.runs or not self.narrows(window):
+            return self.runs
+        return [FlashCall(0, sum(self.lengths), self.offsets, max(self.lengths), tuple(range(len(self.lengths))))]
+
+    def padded_for(self, window: int) -> PaddedRows | None:
+        """Where the calls of a layer have their rows."""
+        return None if self.narrows(window) else self.wide
+
+    def narrows(self, window: int) -> bool:
+        """Whether a window (0: none) hides anything."""
+        return 0 < window < max(self.lengths)
 
     def cut(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, [tokens, heads, size] each, as views."""
@@ -148,34 +163,35 @@ def _runs(frame: Frame) -> list[Run]:
     return runs_of(frame, fast, fast and cudnn_is_right(*heads, (300, 290)))
 
 
-def attend(qkv: Tensor, frame: Frame, places: Tensor | None = None) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """What every row reads, [rows, heads × size], and what else the backward pass needs. Rows are those of the calls (`Frame.wide`).
-    `places`: without calls of several sequences, only these tokens read."""
-    if not frame.runs:
-        return _apart(qkv, frame, places)
+def attend(qkv: Tensor, frame: Frame, window: int = 0, places: Tensor | None = None) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """What every row reads, [rows, heads × size], and what else the backward pass needs. Rows are those of the calls (`Frame.padded_for`).
+    `window`: how many tokens are seen; 0: all. `places`: without calls of several sequences, only these tokens read."""
+    runs = frame.runs_for(window)
+    if not runs:
+        return _apart(qkv, frame, window, places)
     outputs, state = [], []
-    for run in frame.runs:
-        out, *more = _long(qkv, run, frame) if isinstance(run, CudnnCall) else _short(qkv, run, frame)
+    for run in runs:
+        out, *more = _long(qkv, run, frame) if isinstance(run, CudnnCall) else _short(qkv, run, frame, window)
         outputs.append(out)
         state += more
     return (outputs[0] if len(outputs) == 1 else torch.cat(outputs)).flatten(1), tuple(state)
 
 
 def attend_backward(
-    grad: Tensor, qkv: Tensor, out: Tensor, state: Sequence[Tensor], frame: Frame, places: Tensor | None = None
+    grad: Tensor, qkv: Tensor, out: Tensor, state: Sequence[Tensor], frame: Frame, window: int = 0, places: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries, keys and values, [rows, heads, size] each. `grad` is 0 in rows that no token has."""
     grad, out = (x.view(len(x), frame.heads, frame.size) for x in (grad, out))
-    left, found = list(state), []
-    if not frame.runs:
-        return _apart_backward(grad, qkv, out, state, frame, places)
-    for run in frame.runs:
+    left, found, runs = list(state), [], frame.runs_for(window)
+    if not runs:
+        return _apart_backward(grad, qkv, out, state, frame, window, places)
+    for run in runs:
         rows = slice(run.start, run.end)
         if isinstance(run, CudnnCall):
             found.append(_long_backward(grad[rows], qkv, out[rows], left[:3], run, frame))
             left = left[3:]
         else:
-            found.append(_short_backward(grad[rows], qkv, out[rows], left.pop(0), run, frame))
+            found.append(_short_backward(grad[rows], qkv, out[rows], left.pop(0), run, frame, window))
     d_q, d_k, d_v = found[0] if len(found) == 1 else (torch.cat(column) for column in zip(*found, strict=True))
     return d_q, d_k, d_v
 
@@ -183,20 +199,25 @@ def attend_backward(
 # Short sequences: one call for all of a run.
 
 
-def _short(qkv: Tensor, run: FlashCall, frame: Frame) -> tuple[Tensor, Tensor]:
+def _short(qkv: Tensor, run: FlashCall, frame: Frame, window: int = 0) -> tuple[Tensor, Tensor]:
     q, k, v = frame.cut(qkv[run.start : run.end])
     out, normaliser, *_ = torch.ops.aten._flash_attention_forward(
-        q, k, v, run.offsets, run.offsets, run.longest, run.longest, 0.0, True, False, scale=frame.scale
+        q, k, v, run.offsets, run.offsets, run.longest, run.longest, 0.0, True, False, scale=frame.scale, **_sides(window)
     )
     return out, normaliser
 
 
-def _short_backward(grad: Tensor, qkv: Tensor, out: Tensor, normaliser: Tensor, run: FlashCall, frame: Frame) -> Any:
+def _sides(window: int) -> dict[str, int]:
+    """How far a token sees to both sides, for the flash kernel."""
+    return {"window_size_left": window - 1, "window_size_right": 0} if window else {}
+
+
+def _short_backward(grad: Tensor, qkv: Tensor, out: Tensor, normaliser: Tensor, run: FlashCall, frame: Frame, window: int = 0) -> Any:
     q, k, v = frame.cut(qkv[run.start : run.end])
     no_chance, nothing = _no_dropout(qkv.device)
     seams = run.offsets, run.offsets, run.longest, run.longest
     return torch.ops.aten._flash_attention_backward(
-        grad, q, k, v, out, normaliser, *seams, 0.0, True, no_chance, nothing, scale=frame.scale
+        grad, q, k, v, out, normaliser, *seams, 0.0, True, no_chance, nothing, scale=frame.scale, **_sides(window)
     )
 
 
@@ -211,8 +232,7 @@ def cudnn_is_right(heads: int, kv_heads: int, size: int, lengths: tuple[int, ...
     """Whether cuDNN's kernel runs here for such heads and for sequences of these lengths in one call, and gives what the flash kernel
     gives, forward and backward."""
     total, device = sum(lengths), torch.device("cuda")
-    nothing = torch.empty(0)
-    frame = Frame(list(lengths), nothing, nothing, nothing, nothing, heads, kv_heads, size, 1e-6)
+    frame = Frame(list(lengths), torch.empty(0), torch.empty(0), (), (), heads, kv_heads, size, 1e-6)
     generator = torch.Generator("cuda").manual_seed(0)
     qkv, grad = (torch.randn(total, n * size, generator=generator, device=device).bfloat16() for n in (heads + 2 * kv_heads, heads))
     numbers = tuple(range(len(lengths)))
@@ -305,15 +325,15 @@ def cudnn_backward(slope: Tensor, rows: Sequence[Tensor], out: Tensor, state: Se
 # On a CPU: one sequence after another.
 
 
-def _sequences(frame: Frame, dtype: torch.dtype, places: Tensor | None) -> list[OneSequence]:
+def _sequences(frame: Frame, dtype: torch.dtype, window: int, places: Tensor | None) -> list[OneSequence]:
     """The sequences in which anything reads. Queries are the tokens at `places`, or all. All layers have the same `places`, if any."""
-    some = places is not None
-    if some not in frame.apart:
-        frame.apart[some] = _cut(frame, dtype, places)
-    return frame.apart[some]
+    kind = window if frame.narrows(window) else 0, places is not None
+    if kind not in frame.apart:
+        frame.apart[kind] = _cut(frame, dtype, kind[0], places)
+    return frame.apart[kind]
 
 
-def _cut(frame: Frame, dtype: torch.dtype, places: Tensor | None) -> list[OneSequence]:
+def _cut(frame: Frame, dtype: torch.dtype, window: int, places: Tensor | None) -> list[OneSequence]:
     ends = [0, *accumulate(frame.lengths)]
     borders = ends if places is None else torch.searchsorted(places, torch.tensor(ends)).tolist()
     found = []
@@ -321,8 +341,12 @@ def _cut(frame: Frame, dtype: torch.dtype, places: Tensor | None) -> list[OneSeq
         if first == last:
             continue
         mask = None
-        if places is not None:
-            hidden = torch.arange(end - start) > places[first:last, None] - start
+        if places is not None or 0 < window < end - start:
+            key = torch.arange(end - start)
+            place = key[:, None] if places is None else places[first:last, None] - start
+            hidden = key > place
+            if window:
+                hidden |= key <= place - window
             mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -torch.inf)
         found.append(OneSequence(slice(start, end), slice(first, last), mask))
     return found
@@ -333,11 +357,11 @@ def _heads(x: Tensor, group: int = 1) -> Tensor:
     return (x if group == 1 else x.repeat_interleave(group, 1)).transpose(0, 1)[None]
 
 
-def _apart(qkv: Tensor, frame: Frame, places: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+def _apart(qkv: Tensor, frame: Frame, window: int, places: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
     queries, keys, values = frame.cut(qkv)
     queries = queries if places is None else queries.index_select(0, places)
     outputs, state, group = [queries.new_empty(0, *queries.shape[1:])], [], frame.heads // frame.kv_heads
-    for own in _sequences(frame, qkv.dtype, places):
+    for own in _sequences(frame, qkv.dtype, window, places):
         q, k, v = _heads(queries[own.queries]), _heads(keys[own.tokens], group), _heads(values[own.tokens], group)
         out, normaliser = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             q, k, v, 0.0, own.mask is None, attn_mask=own.mask, scale=frame.scale
@@ -348,7 +372,7 @@ def _apart(qkv: Tensor, frame: Frame, places: Tensor | None) -> tuple[Tensor, tu
 
 
 def _apart_backward(
-    grad: Tensor, qkv: Tensor, out: Tensor, state: Sequence[Tensor], frame: Frame, places: Tensor | None
+    grad: Tensor, qkv: Tensor, out: Tensor, state: Sequence[Tensor], frame: Frame, window: int, places: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries, keys and values as parts of one tensor, as `qkv` is."""
     queries, keys, values = frame.cut(qkv)
@@ -356,7 +380,7 @@ def _apart_backward(
     found, group = torch.empty_like(qkv) if places is None else torch.zeros_like(qkv), frame.heads // frame.kv_heads
     d_queries, d_keys, d_values = frame.cut(found)
     d_read = d_queries if places is None else torch.empty_like(queries)
-    for own, normaliser in zip(_sequences(frame, qkv.dtype, places), state, strict=True):
+    for own, normaliser in zip(_sequences(frame, qkv.dtype, window, places), state, strict=True):
         q, k, v = _heads(queries[own.queries]), _heads(keys[own.tokens], group), _heads(values[own.tokens], group)
         d_q, d_k, d_v = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
             _heads(grad[own.queries]),
