@@ -238,8 +238,8 @@ def simulate(
         for number, engine in enumerate(engines):
             engine.deal(batch, range(first + (number - first) % len(engines), last, len(engines)))
 
-    for batch in range(staleness):
-        deal(batch)
+    for early in range(staleness):
+        deal(early)
     for version in range(iterations):
         if version == warmup:
             began, busy = published, sum(engine.busy for engine in engines)
