@@ -5,7 +5,8 @@ learner's weights. Every later version is one update: pause, one round of vLLM's
 and values, resume. New requests carry the version in the salt of their prefix cache.
 
 Responses that are under way during an update stay in vLLM, and nothing more is scheduled. A step is still in flight then; its tokens were
-drawn by the old weights, and are read before anything is replaced. Every token's log-prob is the one that it was sampled with, and `Response.spans` says which version drew it.
+drawn by the old weights, and are read before anything is replaced. Every token's log-prob is the one that it was sampled with, and
+`Response.spans` says which version drew it.
 
 A round that fails leaves a model with some new and some old weights, and vLLM cannot undo it: the engine is then dead, reports that, and
 must be made again.
