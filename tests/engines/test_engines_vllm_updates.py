@@ -26,7 +26,7 @@ Make = Callable[..., tuple[VllmEngine, Any]]
 
 @pytest.fixture(autouse=True)
 def vllm(monkeypatch: pytest.MonkeyPatch) -> Any:
-    return fake_vllm.install(monkeypatch, "0.32.0")
+    return fake_vllm.install(monkeypatch)
 
 
 def engine(model: Any = None, **options: Any) -> tuple[VllmEngine, Any]:

@@ -84,7 +84,7 @@ class Row(Running):
 
 @register("vllm")
 class VllmEngine(Vllm):
-    """Generation by vLLM 0.26 or later, in this process, on a copy of the learner's weights; on NVIDIA GPUs.
+    """Generation by vLLM 0.26, in this process, on a copy of the learner's weights; on NVIDIA GPUs.
 
     `model` is the learner's module (or another with its config): the weights are taken from it at the start, by `refresh`, and by
     `publish` without weights. `memory` is the share of the GPU's memory that vLLM takes in all, its copy of the weights included.
@@ -108,7 +108,7 @@ class VllmEngine(Vllm):
         arguments: dict[str, Any] | None = None,
         stop_token_ids: Sequence[int] | None = None,
     ):
-        release = check(tensor_parallel)
+        check(tensor_parallel)
         if not 0 < memory <= 1 or max_batch < 1 or prefill_tokens < 1:
             raise TurnwiseError(f"engine: memory is a share up to 1, max_batch and prefill_tokens are positive: {memory=}, {max_batch=}")
         if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
@@ -136,7 +136,7 @@ class VllmEngine(Vllm):
         name = str(dtype or next(inner.parameters()).dtype).removeprefix("torch.")
         with config_folder(model) as folder:
             core_arguments = engine_arguments(folder, name, max_batch, self.max_length, self._route.backend, more | (arguments or {}))
-            self._core = Core(release, core_arguments)
+            self._core = Core(core_arguments)
         self._start(self_check)
 
     @staticmethod
