@@ -36,7 +36,7 @@ class Speaker:
 
     def __call__(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = (), seed: int = 0) -> str:
         texts = [{"role": str(one["role"]), "content": str(one.get("content") or "")} for one in messages]
-        prompt = self._dialogue.opening_ids([Said(**text) for text in texts], tools)
+        prompt = self._dialogue.opening_ids([Said(one["role"], one["content"]) for one in texts], tools)
         request = Request(0, prompt, self.sampling, seed=seed, messages=tuple(for_server(texts)))
         with self._lock:
             if self.engine.pending:
