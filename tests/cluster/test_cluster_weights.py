@@ -24,7 +24,7 @@ from turnwise.learn import LearnerSettings
 from turnwise.objectives import Loss
 from turnwise.recipe.schema import Config
 from turnwise.setup.cluster import transfer
-from turnwise.setup.correcting import check_old_logprobs, with_staleness
+from turnwise.setup.correcting import check_old_logprobs, with_8bit_cache, with_staleness
 from turnwise.setup.training import build_training
 
 CPU = torch.device("cpu")
@@ -171,14 +171,15 @@ GUIDED = ("method.name=actguide", "learner.old_logprobs=engine")
     "changes",
     [
         ("cluster.staleness=2",),
+        ("engine.name=native", "engine.options.cache_dtype=8bit"),
         ("cluster.staleness=1", "plan.name=filtered", "plan.base=actguide"),
     ],
-    ids=["staleness", "inside another plan"],
+    ids=["staleness", "8-bit cache", "inside another plan"],
 )
-def test_guided_attempts_are_compared_with_the_policy_that_sampled_them_whatever_its_age(changes: tuple[str, ...]) -> None:
+def test_guided_attempts_are_compared_with_the_policy_that_sampled_them_whatever_its_age_and_cache(changes: tuple[str, ...]) -> None:
     said: list[str] = []
     config = Config.load(ROOT / "recipes" / "quickstart.toml", [*GUIDED, *changes])
-    found = with_staleness(config, said.append)
+    found = with_staleness(with_8bit_cache(config, said.append), said.append)
     assert (found.objective.importance, found.learner.old_logprobs) == ("none", "engine")
     assert len(said) == 1 and "the ratio itself corrects for it" in said[0]
     check_old_logprobs(found)

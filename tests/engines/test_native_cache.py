@@ -21,6 +21,7 @@ from turnwise.engines.native.cache_pages import CachePages, Chain
 from turnwise.engines.native.cpu_runner import untouched_zeros
 from turnwise.engines.native.requests import Step
 from turnwise.kernels import attend_cpu
+from turnwise.kernels.cache_8bit import SCALE, views
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.prefix import common_length, extend_to
 
@@ -304,12 +305,22 @@ def test_a_forward_without_memory_is_tried_in_smaller_pieces_and_then_a_fault(mo
 
 
 @pytest.mark.parametrize("window", [0, 5, 40])
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize(("pages", "alone"), [([3, 4, 5, 6], False), ([4, 9, 6, 8], False), ([0, 79, 31], True), ([70, 2], True)])
-def test_rows_of_a_step_see_their_own_tokens_however_scattered_they_are(pages: list[int], alone: bool, window: int) -> None:
+def test_rows_of_a_step_see_their_own_tokens_however_scattered_they_are(pages: list[int], alone: bool, window: int, packed: bool) -> None:
     """One call for all of them, or one for each where that reads less."""
     generator = torch.Generator().manual_seed(0)
     shape: Any = SimpleNamespace(kv_heads=2, group=3, head_dim=8, scaling=None)
-    keys, values = torch.randn(2, 80, 2, 64, 8, generator=generator)
+    keys: Any
+    values: Any
+    if packed:
+        cache = torch.zeros(2, 80, 2, 64, 8 + SCALE, dtype=torch.int8)
+        keys, values = views(cache, torch.float32)
+        everything = torch.arange(80).repeat_interleave(64), torch.arange(64).repeat(80)
+        for part in (keys, values):
+            part.put(*everything, torch.randn(80 * 64, 2, 8, generator=generator))
+    else:
+        keys, values = torch.randn(2, 80, 2, 64, 8, generator=generator)
     lengths = [17, 64, 33, 50][: len(pages)]
     query = torch.randn(len(pages), 6, 8, generator=generator)
     singles = attend_cpu.Singles(pages, lengths, torch.float32, window)
@@ -317,6 +328,6 @@ def test_rows_of_a_step_see_their_own_tokens_however_scattered_they_are(pages: l
     found = attend_cpu.Calls().attend([(singles, query)], keys, values, shape)[0].view(len(pages), 6, 8)
     for row, (page, length) in enumerate(zip(pages, lengths, strict=True)):
         seen = slice(max(0, length - window) if window else 0, length)
-        k, v = (x[page, :, seen].double().repeat_interleave(3, 0) for x in (keys, values))
+        k, v = ((x.part(page, seen) if packed else x[page, :, seen]).double().repeat_interleave(3, 0) for x in (keys, values))
         weights = (query[row].double()[:, None] @ k.transpose(1, 2) / 8**0.5).softmax(-1)
         assert ((weights @ v)[:, 0] - found[row]).abs().max() < 1e-5

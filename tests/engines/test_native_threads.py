@@ -25,9 +25,9 @@ def one_thread_each(request: pytest.FixtureRequest) -> None:
     request.addfinalizer(lambda: torch.set_num_threads(before))
 
 
-def engine_with(threads: int, monkeypatch: pytest.MonkeyPatch, model: Any) -> NativeEngine:
+def engine_with(threads: int, monkeypatch: pytest.MonkeyPatch, model: Any, **options: Any) -> NativeEngine:
     monkeypatch.setattr("turnwise.engines.native.cpu_runner.at_once", lambda used: threads)
-    return NativeEngine(model, max_length=160, prefill_tokens=90)
+    return NativeEngine(model, max_length=160, prefill_tokens=90, **options)
 
 
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -45,13 +45,14 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("apart", [10**6, -(10**6)])  # rows share a call, or have one each
 @pytest.mark.parametrize("variant", ["llama", "gemma3"])
-def test_two_threads_draw_what_one_draws_bit_by_bit(monkeypatch: pytest.MonkeyPatch, apart: int, variant: str) -> None:
+@pytest.mark.parametrize("cache", ["model", "8bit"])
+def test_two_threads_draw_what_one_draws_bit_by_bit(monkeypatch: pytest.MonkeyPatch, apart: int, variant: str, cache: str) -> None:
     model, used = make(variant), noted(monkeypatch)
     monkeypatch.setattr(attend_cpu, "CALL", apart)
     found: list[dict[int, Response]] = []
     for threads, worth in ((1, -(10**9)), (2, -(10**9)), (2, 10**9)):
         monkeypatch.setattr(attend_cpu, "WORTH", worth)
-        engine = engine_with(threads, monkeypatch, model)
+        engine = engine_with(threads, monkeypatch, model, cache_dtype=cache)
         used.clear()
         found.append(ask(engine, PROMPTS, SAMPLING, seed=3))
         assert len(set(used)) == (2 if threads == 2 and worth < 0 else 1) and threading.get_ident() in used

@@ -43,11 +43,11 @@ def model_of(kind: str) -> Any:
 @pytest.mark.parametrize("kind", ["GPT2", "Mixtral"])
 def test_another_family_is_served_by_transformers_and_unused_options_are_named(kind: str) -> None:
     said: list[str] = []
-    changes = [*NATIVE, "engine.options.graphs=false", "engine.options.cache_memory=1000000"]
+    changes = [*NATIVE, "engine.options.cache_dtype=8bit", "engine.options.cache_memory=1000000"]
     engine = build_engine(Config.load(None, changes), model_of(kind), None, [1], said.append)
     assert isinstance(engine, TransformersEngine)
     assert len(said) == 1 and f"{kind}" in said[0] and "qwen3_moe" in said[0]
-    assert said[0].endswith("the transformers engine serves it, without engine.options (graphs, cache_memory)")
+    assert said[0].endswith("the transformers engine serves it, without engine.options (cache_dtype, cache_memory)")
     assert isinstance(build_engine(Config.load(None, NATIVE), model_of("Llama"), None, [1], pytest.fail), NativeEngine)
     with pytest.raises(TurnwiseError, match=r"the native engine cannot run this model.*families.*TransformersEngine"):
         NativeEngine(model_of(kind))

@@ -170,6 +170,19 @@ def test_own_products_give_the_logprobs_of_the_models_forward(variant: str, bulk
         assert gap(model, prompts, responses) < 1e-4
 
 
+@pytest.mark.parametrize("variant", ["qwen2", "qwen3", "gemma3"])
+def test_a_cache_in_8_bits_gives_nearly_the_logprobs_of_the_models_forward(variant: str) -> None:
+    model = make(variant, max_position_embeddings=1024).cuda()
+    engine = NativeEngine(model, max_batch=8, max_length=500, cache_memory=1e8, cache_dtype="8bit")
+    prompts = [[*prompt(280, 1), *prompt(3 + n, n)] for n in range(6)] + [prompt(1), prompt(63)]
+    for turn in range(2):
+        responses = ask(engine, prompts, Sampling(max_tokens=9), seed=turn)
+        assert 1e-6 < gap(model, prompts, responses) < 0.5
+        prompts = [[*ids, *responses[n].token_ids, *prompt(7, n)] for n, ids in enumerate(prompts)]
+    engine.sleep()
+    assert 1e-6 < gap(model, prompts, ask(engine, prompts, GREEDY)) < 0.5
+
+
 def test_a_gpu_gives_the_tokens_of_a_cpu() -> None:
     prompts, sampling = [prompt(n, n) for n in (3, 20, 64, 90)], Sampling(temperature=1.0, top_p=0.9, max_tokens=12)
     on_cpu = ask(NativeEngine(make(), max_length=128), prompts, sampling)

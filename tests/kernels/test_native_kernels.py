@@ -13,6 +13,7 @@ from native_doubles import _attend, rotate
 from native_doubles import note as plain_note
 
 from turnwise.engines.base import Sampling
+from turnwise.kernels.cache_8bit import views
 from turnwise.kernels.sample import Columns, sample
 
 need_interpreter()
@@ -47,6 +48,7 @@ class Layer:
     k_norm: Any = None
     rotation: int = 0
     window: int = 0
+    shift: Any = None
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -250,33 +252,48 @@ def paged_case(splits_lengths: list[int]) -> tuple[torch.Tensor, torch.Tensor, T
     return qkv, cache, tables, torch.tensor(splits_lengths).int() - 1
 
 
+def in_8_bits(cache: torch.Tensor) -> torch.Tensor:
+    """One layer's cache as one in 8 bits, with what it holds."""
+    two, pages, heads, tokens, size = cache.shape
+    found = torch.zeros(two, pages, heads, tokens, size + 4, dtype=torch.int8)
+    page, place = torch.arange(pages).repeat_interleave(tokens), torch.arange(tokens).repeat(pages)
+    for packed, own in zip(views(found, cache.dtype), cache, strict=True):
+        packed.put(page, place, own[page, :, place])
+    return found
+
+
+@pytest.mark.parametrize("kind", ["model", "8bit", "8bit, relative"])
 @pytest.mark.parametrize("in_parts", [False, True])
-def test_split_sequences_attend_as_whole_ones(monkeypatch: pytest.MonkeyPatch, in_parts: bool) -> None:
+def test_split_sequences_attend_as_whole_ones(monkeypatch: pytest.MonkeyPatch, in_parts: bool, kind: str) -> None:
     from turnwise.kernels import attend
 
     monkeypatch.setattr(attend, "splits_for", lambda seqs, kv_heads: 4)
     qkv, cache, tables, positions = paged_case([1, 17, 60])
     slots = torch.arange(3).int()
-    layer = Layer()
+    layer = Layer(shift=random(64, 2, 16, seed=8) * 3 if "relative" in kind else None)
+    cache = cache if kind == "model" else in_8_bits(cache)
     other, turned = cache.clone(), qkv.clone()
     given = torch.stack([qkv - 1.0, qkv * 0.5, 1.0 - qkv * 0.5]) if in_parts else qkv  # as parts of a sum
     found = attend.attend_singles(given, cache, layer, tables, slots, positions, Shape())
     rotate(turned, other, layer, tables, slots, positions, Shape())
     expected = torch.cat([_attend(turned[n : n + 1, :64], other, layer, tables.pages[n], int(positions[n]), Shape()) for n in range(3)])
-    assert (found - expected).abs().max() < 1e-5 and (cache - other).abs().max() < 1e-5
+    assert (found - expected).abs().max() < 1e-5 and same(cache, other)
 
 
+@pytest.mark.parametrize("kind", ["model", "8bit"])
 @pytest.mark.parametrize("lot", [1, 4, 8])
-def test_lots_after_a_rows_end_are_not_read(monkeypatch: pytest.MonkeyPatch, lot: int) -> None:
+def test_lots_after_a_rows_end_are_not_read(monkeypatch: pytest.MonkeyPatch, lot: int, kind: str) -> None:
     """Pages of 16 tokens. What is in lots that a row does not reach does not count, whatever it is."""
     from turnwise.kernels import attend
 
     lengths = [1, 16, 17, 60, 31, 24]
     qkv, cache, tables, positions = paged_case(lengths)
-    slots, other = torch.arange(len(lengths)).int(), cache.clone()
+    cache = cache if kind == "model" else in_8_bits(cache)
+    slots, other, size = torch.arange(len(lengths)).int(), cache.clone(), Shape().head_dim
     for row, length in enumerate(lengths):
         last, used = int(tables.pages[row, (length - 1) // 16]), -(-((length - 1) % 16 + 1) // lot) * lot
-        other[:, last, :, used:] = torch.nan
+        # a block begins with its tokens' numbers; scales, if there are any, follow
+        other[:, last].flatten(2)[..., used * size : 16 * size] = 127 if kind == "8bit" else torch.nan
     monkeypatch.setattr(attend, "splits_for", lambda seqs, kv_heads: 2)
     expected = attend.attend_singles(qkv, cache, Layer(), tables, slots, positions, Shape())
     monkeypatch.setattr(attend, "LOT", lot)
@@ -284,13 +301,25 @@ def test_lots_after_a_rows_end_are_not_read(monkeypatch: pytest.MonkeyPatch, lot
     assert torch.equal(found, expected)
 
 
+def same(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether two caches hold the same. In 8 bits, a number may be on the border between two integers."""
+    if first.dtype != torch.int8:
+        return bool((first - second).abs().max() < 1e-5)
+    ours, theirs = views(first, torch.float32), views(second, torch.float32)
+    steps = [(a.numbers.int() - b.numbers.int()).abs() for a, b in zip(ours, theirs, strict=True)]
+    scales = max(float((a.scales - b.scales).abs().max()) for a, b in zip(ours, theirs, strict=True))
+    return scales < 1e-6 and all(step.max() <= 1 and (step > 0).float().mean() < 0.01 for step in steps)
+
+
+@pytest.mark.parametrize("kind", ["8bit", "8bit, relative"])
 @pytest.mark.parametrize("window", [0, 20])
-def test_prompts_write_and_read_their_pages(monkeypatch: pytest.MonkeyPatch, window: int) -> None:
+def test_prompts_write_and_read_a_cache_in_8_bits(monkeypatch: pytest.MonkeyPatch, kind: str, window: int) -> None:
     from turnwise.kernels import attend
     from turnwise.kernels import layer as layer_kernels
 
     _, cache, tables, _ = paged_case([30, 60])
-    layer = Layer(window=window)
+    cache = in_8_bits(cache)
+    layer = Layer(shift=random(64, 2, 16, seed=8) * 3 if "relative" in kind else None, window=window)
     counts, begun = [25, 20], [3, 40]
     slots = torch.tensor([0] * 25 + [1] * 20).int()
     positions = torch.cat([torch.arange(first, first + count) for first, count in zip(begun, counts, strict=True)]).int()
@@ -299,7 +328,7 @@ def test_prompts_write_and_read_their_pages(monkeypatch: pytest.MonkeyPatch, win
     other, turned = cache.clone(), qkv.clone()
     layer_kernels.rotate(qkv, cache, layer, tables, slots, positions, Shape())
     rotate(turned, other, layer, tables, slots, positions, Shape())
-    assert (cache - other).abs().max() < 1e-5 and (qkv[:, :64] - turned[:, :64]).abs().max() < 1e-5
+    assert same(cache, other) and (qkv[:, :64] - turned[:, :64]).abs().max() < 1e-5
     found = attend.attend_prompts(qkv, cache, layer, tables.pages, blocks, 16, Shape())
     for rows in (8, 4):  # as on a GPU whose SMs have less memory: a program takes a half or a quarter of a block
         monkeypatch.setattr(attend, "rows_of", lambda *_, rows=rows: (rows, 2))

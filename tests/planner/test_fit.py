@@ -415,6 +415,7 @@ def test_a_family_that_the_native_engine_does_not_take_is_predicted_with_the_one
         (["engine.options.cache_memory=x"], r"engine.options of native: option cache_memory takes number"),
         (["engine.options.cache_memory=-4"], r"option cache_memory takes number ≥ 0"),
         (["engine.options.prefill_tokens=0"], r"option prefill_tokens takes integer ≥ 1"),
+        (["engine.options.cache_dtype=4bit"], r"cache_dtype '4bit'.*8bit"),
         (["engine.options.cache=3"], r"unknown option of the native engine.*cache"),
     ],
 )

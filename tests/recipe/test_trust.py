@@ -167,9 +167,9 @@ def test_a_dry_run_names_what_is_wrong_without_running_it(tmp_path: Path) -> Non
         (["env.name=subprocess:Popen", 'env.options={args="touch mark", shell=true}'], "is rejected"),
         ([f'run.trackers=["{tmp_path}/half.py:Game"]'], r"no method open\(\)"),
         ([f'reward=[{{name="x", function="{tmp_path}/none.py:f"}}]'], "there is no file"),
-        (["engine.name=native", "engine.options.cache_dtype=8bit"], "no option 'cache_dtype' any more"),
+        (["engine.name=native", "engine.options.cache_dtype=fp8"], r"cache_dtype 'fp8'\. Known: 8bit, model"),
         (["engine.name=native", "engine.options.switches.overlap=false"], "no option 'switches' any more"),
-        (["engine.name=transformers", "engine.options.cache_memory=9"], "unknown option of the transformers engine"),
+        (["engine.name=transformers", "engine.options.cache_dtype=8bit"], "unknown option of the transformers engine"),
     ):
         with pytest.raises(TurnwiseError, match=message):
             start_training(None, changes, None, None, dry_run=True)

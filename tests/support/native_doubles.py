@@ -17,6 +17,7 @@ from torch.nn.functional import gelu, linear, rms_norm, silu
 
 from turnwise.engines.fourbit import dense
 from turnwise.engines.native import NativeEngine
+from turnwise.kernels.cache_8bit import views
 from turnwise.kernels.sample import Columns, sample
 
 
@@ -75,6 +76,12 @@ def rotate(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, p
     cos, sin = (table[layer.rotation][place][:, None] for table in (tables.cos, tables.sin))
     turning.copy_(turning * cos + turning.roll(shape.head_dim // 2, -1) * sin)
     page = tables.pages[slots.long(), place // size].long()
+    if cache.dtype == torch.int8:
+        keys, values = views(cache, qkv.dtype)
+        shift = 0.0 if layer.shift is None else layer.shift[place]
+        keys.put(page, place % size, turning[:, shape.heads :] - shift)
+        values.put(page, place % size, heads[:, shape.heads + shape.kv_heads :])
+        return
     cache[0][page, :, place % size] = turning[:, shape.heads :]
     cache[1][page, :, place % size] = heads[:, shape.heads + shape.kv_heads :]
 
@@ -83,7 +90,11 @@ def _attend(query: Tensor, cache: Tensor, layer: Any, pages: Tensor, first: int,
     """Tokens of one sequence from position `first` on: [tokens, heads · size]."""
     count = len(query)
     used = pages[: -(-(first + count) // cache.shape[3])].long()
-    keys, values = (x[used].transpose(0, 1).flatten(1, 2)[:, : first + count] for x in cache)
+    packed = cache.dtype == torch.int8
+    both = [x.part(used, slice(None)) for x in views(cache, query.dtype)] if packed else [x[used] for x in cache]
+    keys, values = (x.transpose(0, 1).flatten(1, 2)[:, : first + count] for x in both)
+    if packed and layer.shift is not None:
+        keys = keys + layer.shift[: first + count].transpose(0, 1)
     keys, values = keys.repeat_interleave(shape.group, 0), values.repeat_interleave(shape.group, 0)
     heads = query.view(count, shape.heads, shape.head_dim).transpose(0, 1)
     key, own = torch.arange(first + count), torch.arange(first, first + count)[:, None]
@@ -197,8 +208,8 @@ def paged_engine(monkeypatch: pytest.MonkeyPatch, model: Any, pages: int = 40, s
     """An engine as on a GPU, with so many pages of so many tokens."""
     gpu = paged_runner(monkeypatch)
 
-    def made(weights: Any, slots: int, longest: int, memory: Any, graphs: bool) -> Any:
-        return gpu.GpuRunner(weights, slots, longest, pages, size, False)
+    def made(weights: Any, slots: int, longest: int, memory: Any, graphs: bool, kind: str) -> Any:
+        return gpu.GpuRunner(weights, slots, longest, pages, size, False, kind=kind)
 
     monkeypatch.setattr("turnwise.engines.native.engine.make_runner", made)
     return NativeEngine(model, **settings)

@@ -228,5 +228,11 @@ class Engine(Sampler, WeightReceiver):
     def check_options(sampling: Sampling, options: Mapping[str, Any]) -> None:
         """An error for what cannot work, before a model is loaded: packages, versions, devices, options."""
 
+    @staticmethod
+    def approximates(options: Mapping[str, Any]) -> str:
+        """The option with which it samples from a slightly different policy than the learner's, which then needs importance weights;
+        empty if there is none."""
+        return ""
+
     def forget(self) -> None:
         self.refresh()

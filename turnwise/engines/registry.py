@@ -36,10 +36,11 @@ class Native(Engine):
     past_key_values = True
     cache_kind: CacheKind = "sized"
     fallback = "transformers"
-    former_options: Mapping[str, str] = {
-        "switches": "the engine does what is fastest on its GPU; engine.options.graphs is left",
-        "cache_dtype": "keys and values are stored as they are computed; engine.options.cache_memory says how much memory they may have",
-    }
+    former_options: Mapping[str, str] = {"switches": "the engine does what is fastest on its GPU; engine.options.graphs is left"}
+
+    @staticmethod
+    def approximates(options: Mapping[str, Any]) -> str:
+        return "engine.options.cache_dtype=8bit" if options.get("cache_dtype") == "8bit" else ""
 
 
 class Transformers(Engine):

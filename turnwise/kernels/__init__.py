@@ -7,6 +7,6 @@
 | sample | `sample.py`, the definition of all | `sample_tiles.py`, `sample_top_p.py`, `sample_rows.py` | `hopper/sample.py` |
 
 Beside them: `layer.py` norms, rotation and activation; `tables.py` what a step brings from the host; `experts.py` mixtures of experts;
-`gpu.py` what an SM can hold.
+`cache_8bit.py` keys and values in 8 bits; `gpu.py` what an SM can hold.
 Importing `attend`, `product*`, `layer`, `tables` or a sampler of a GPU imports triton.
 """

@@ -9,6 +9,9 @@ both read from the pages, where the step has just written its own keys and value
 
 A layer with a sliding window starts with the page that its window starts in. Layers without one are compiled without any of it.
 
+A cache in 8 bits (`cache_8bit.py`) has a scale for every token and head: that of a key multiplies its score, that of a value its weight.
+Keys may be stored relative to a vector that depends on the position alone (`Layer.shift`), whose score is added again.
+
 What follows a sequence's end in a page gets weight 0, so it must not be NaN: the cache starts with zeros.
 """
 
@@ -23,6 +26,7 @@ import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
 from turnwise.kernels.gpu import rows_and_stages, shared_memory
+from turnwise.kernels.layer import packed, reach
 
 PROGRAMS = 264  # enough to keep every SM of a large GPU reading; more splits only add to the merging
 WARPS = 2
@@ -67,10 +71,14 @@ def _turned(
 
 
 @triton.jit
-def _read(cache, block, inside, column, values, rest, SIZE: tl.constexpr, PAGE: tl.constexpr, LOT: tl.constexpr):
-    """A block (a page of one key head): keys and values. With LOT: only the lots that the first `rest` tokens are in, and zeros for the
-    others. A lot of as many rows as the threads read at once costs no comparison per thread."""
-    place = cache + block * PAGE * SIZE + inside[:, None] * SIZE + column[None, :]
+def _read(
+    cache, scales, block, inside, column, values, rest,
+    SIZE: tl.constexpr, PAGE: tl.constexpr, EIGHT: tl.constexpr, LOT: tl.constexpr,
+):  # fmt: skip
+    """A block (a page of one key head): keys and values as they are stored, and the scales of both. With LOT: only the lots that the first
+    `rest` tokens are in, and zeros for the others. A lot of as many rows as the threads read at once costs no comparison per thread."""
+    LONG: tl.constexpr = PAGE * (SIZE + 4) if EIGHT else PAGE * SIZE
+    place = cache + block * LONG + inside[:, None] * SIZE + column[None, :]
     if LOT:
         wanted = (inside // LOT * LOT < rest)[:, None]
         k = tl.load(place, mask=wanted, other=0)
@@ -78,31 +86,71 @@ def _read(cache, block, inside, column, values, rest, SIZE: tl.constexpr, PAGE: 
     else:
         k = tl.load(place)
         v = tl.load(place + values)
-    return k, v
+    if EIGHT:
+        at = scales + block * (LONG // 4) + PAGE * SIZE // 4 + inside
+        of_k = tl.load(at)
+        of_v = tl.load(at + values // 4)
+    else:
+        of_k = inside
+        of_v = inside
+    return k, v, of_k, of_v
+
+
+@triton.jit
+def _scores(
+    q, k, of_k, shift, first, kv_head, inside, column,
+    KV: tl.constexpr, SIZE: tl.constexpr, EIGHT: tl.constexpr, SHIFT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Products of queries with the keys of a page whose first token is at position `first`."""
+    score = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision=PRECISION)
+    if EIGHT:
+        score = score * of_k[None, :]
+    if SHIFT:
+        added = tl.load(shift + ((first + inside)[:, None] * KV + kv_head) * SIZE + column[None, :])
+        score += tl.dot(q, tl.trans(added), input_precision=PRECISION)
+    return score
+
+
+@triton.jit
+def _write(cache, scales, block, place, key, value, column, values, SIZE: tl.constexpr, PAGE: tl.constexpr, EIGHT: tl.constexpr):
+    """One token's key and value, each [1, SIZE], into a block."""
+    LONG: tl.constexpr = PAGE * (SIZE + 4) if EIGHT else PAGE * SIZE
+    target = cache + block * LONG + place * SIZE + column[None, :]
+    if EIGHT:
+        at = scales + block * (LONG // 4) + PAGE * SIZE // 4 + place + tl.arange(0, 1)
+        of_key, of_value = reach(key.to(tl.float32)), reach(value.to(tl.float32))
+        tl.store(at, of_key / 127.0)
+        tl.store(at + values // 4, of_value / 127.0)
+        tl.store(target, packed(key.to(tl.float32), of_key))
+        tl.store(target + values, packed(value.to(tl.float32), of_value))
+    else:
+        tl.store(target, key)
+        tl.store(target + values, value)
 
 
 @triton.jit
 def _keep(
-    own, cache, page, cos, sin, k_norm, kv_head, length, turn, column, values, eps, part_stride,
-    HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, NORM: tl.constexpr, PARTS: tl.constexpr,
-    KIND: tl.constexpr,
+    own, cache, scales, shift, page, cos, sin, k_norm, kv_head, length, turn, column, values, eps, part_stride,
+    HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, NORM: tl.constexpr, EIGHT: tl.constexpr,
+    SHIFT: tl.constexpr, PARTS: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
     """The key and value of a seq's newest token, the last of `length`, into its page."""
     one = tl.arange(0, 1)
     at = own + (HEADS + kv_head) * SIZE
     key = _turned(at, k_norm, cos + turn, sin + turn, one, column, one < 1, eps, part_stride, SIZE, NORM, PARTS, KIND)
     value = _added(at + KV * SIZE + column, column < SIZE, part_stride, PARTS, KIND)[None, :]
-    target = cache + (page * KV + kv_head) * PAGE * SIZE + (length - 1) % PAGE * SIZE + column[None, :]
-    tl.store(target, key)
-    tl.store(target + values, value)
+    if SHIFT:
+        key = key.to(tl.float32) - tl.load(shift + turn * KV + kv_head * SIZE + column).to(tl.float32)[None, :]
+    _write(cache, scales, page * KV + kv_head, (length - 1) % PAGE, key, value, column, values, SIZE, PAGE, EIGHT)
 
 
 @triton.jit
 def _single(
-    qkv, cache, table, slots, positions, cos, sin, q_norm, k_norm, out, parts, sums,
+    qkv, cache, scales, shift, table, slots, positions, cos, sin, q_norm, k_norm, out, parts, sums,
     row_stride, table_stride, values, scale, eps, splits, part_stride,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr,
-    NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, PARTS: tl.constexpr, LOT: tl.constexpr,
+    NORM: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, EIGHT: tl.constexpr, SHIFT: tl.constexpr,
+    PARTS: tl.constexpr, LOT: tl.constexpr,
 ):  # fmt: skip
     seq, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     GROUP: tl.constexpr = HEADS // KV
@@ -127,8 +175,8 @@ def _single(
     if (last == pages) & (first < pages):  # this program reads the page of the new token: it puts its key and value there
         page = tl.load(chain + pages - 1).to(tl.int64)
         _keep(
-            own, cache, page, cos, sin, k_norm, kv_head, length, turn, column, values, eps, part_stride,
-            HEADS, KV, SIZE, PAGE, NORM, PARTS, KIND,
+            own, cache, scales, shift, page, cos, sin, k_norm, kv_head, length, turn, column, values, eps, part_stride,
+            HEADS, KV, SIZE, PAGE, NORM, EIGHT, SHIFT, PARTS, KIND,
         )  # fmt: skip
     tl.debug_barrier()  # what one thread has written the others read
     q = _turned(own + kv_head * GROUP * SIZE, q_norm, cos + turn, sin + turn, row, column, real, eps, part_stride, SIZE, NORM, PARTS, KIND)
@@ -138,17 +186,19 @@ def _single(
     for number in range(first, last):
         page = tl.load(chain + number).to(tl.int64)
         rest = length - number * PAGE  # tokens from here on
-        k, v = _read(cache, page * KV + kv_head, inside, column, values, rest, SIZE, PAGE, LOT)
+        k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, rest, SIZE, PAGE, EIGHT, LOT)
         known = inside < rest
         if WINDOW:
             known = known & (number * PAGE + inside >= length - WINDOW)
-        score = scale * tl.dot(q, tl.trans(k), input_precision=PRECISION)
+        score = scale * _scores(q, k, of_k, shift, number * PAGE, kv_head, inside, column, KV, SIZE, EIGHT, SHIFT, PRECISION)
         score = tl.where(known[None, :], score, float("-inf"))
         higher = tl.maximum(top, tl.max(score, 1))
         weight = tl.exp2(score - higher[:, None])
         fade = tl.exp2(top - higher)
         total = total * fade + tl.sum(weight, 1)
-        sum_ = sum_ * fade[:, None] + tl.dot(weight.to(q.dtype), v, input_precision=PRECISION)
+        if EIGHT:
+            weight = weight * of_v[None, :]
+        sum_ = sum_ * fade[:, None] + tl.dot(weight.to(q.dtype), v.to(q.dtype), input_precision=PRECISION)
         top = higher
     head = kv_head * GROUP + row
     if not SPLIT:
@@ -191,12 +241,14 @@ def attend_singles(
     sums = torch.empty(seqs * shape.heads * splits, dtype=torch.float32, device=qkv.device)
     out = torch.empty(seqs, shape.heads * size, dtype=tables.cos[0].dtype, device=qkv.device)
     _single[(seqs, shape.kv_heads, splits)](
-        qkv, cache, tables.pages, slots, positions, tables.cos[layer.rotation], tables.sin[layer.rotation],
+        qkv, cache, scales_of(cache), layer.shift, tables.pages, slots, positions, tables.cos[layer.rotation], tables.sin[layer.rotation],
         layer.q_norm, layer.k_norm, out, parts, sums, qkv.stride(-2), tables.pages.stride(0), cache.stride(0), shape.scale * LOG2_E,
         shape.eps, splits, qkv.stride(0),
         HEADS=shape.heads, KV=shape.kv_heads, SIZE=size, PAGE=cache.shape[3], SPLIT=splits > 1, NORM=layer.q_norm is not None,
         WINDOW=layer.window, ROWS=max(16, triton.next_power_of_2(shape.group)), PRECISION=_precision(out),
-        PARTS=len(qkv) if qkv.dim() == 3 else 1, LOT=LOT, num_warps=WARPS, num_stages=_stages(qkv.device, _page_bytes(cache), STAGES),
+        EIGHT=cache.dtype == torch.int8, SHIFT=layer.shift is not None, PARTS=len(qkv) if qkv.dim() == 3 else 1, LOT=LOT,
+        num_warps=2 * WARPS if cache.dtype == torch.int8 else WARPS,
+        num_stages=_stages(qkv.device, _page_bytes(cache, layer, size), STAGES),
     )  # fmt: skip
     if splits > 1:
         _merge[(seqs * shape.heads,)](parts, sums, out, splits, SIZE=size, SPLITS=splits, num_warps=2)
@@ -204,21 +256,24 @@ def attend_singles(
 
 
 @triton.jit
-def _weighed(score, q, v, top, total, sum_, PRECISION: tl.constexpr):
+def _weighed(score, q, v, of_v, top, total, sum_, EIGHT: tl.constexpr, PRECISION: tl.constexpr):
     """The largest score, the sum of weights and the weighted sum of values so far, with those of another page."""
     higher = tl.maximum(top, tl.max(score, 1))
     weight = tl.exp2(score - higher[:, None])
     fade = tl.exp2(top - higher)
     total = total * fade + tl.sum(weight, 1)
-    sum_ = tl.dot(weight.to(q.dtype), v, sum_ * fade[:, None], input_precision=PRECISION)
+    sum_ = sum_ * fade[:, None]
+    if EIGHT:
+        weight = weight * of_v[None, :]
+    sum_ = tl.dot(weight.to(q.dtype), v.to(q.dtype), sum_, input_precision=PRECISION)
     return higher, total, sum_
 
 
 @triton.jit
 def _prompt(
-    qkv, cache, table, blocks, out, row_stride, table_stride, values, scale,
+    qkv, cache, scales, shift, table, blocks, out, row_stride, table_stride, values, scale,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr, WINDOW: tl.constexpr,
-    PRECISION: tl.constexpr, PIECES: tl.constexpr,
+    PRECISION: tl.constexpr, EIGHT: tl.constexpr, SHIFT: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
     block, piece, head = tl.program_id(0) // PIECES, tl.program_id(0) % PIECES, tl.program_id(1)
     GROUP: tl.constexpr = HEADS // KV
@@ -247,19 +302,19 @@ def _prompt(
     sum_ = tl.zeros([BLOCK, SIZE], tl.float32)
     for number in range(begun, whole):
         page = tl.load(chain + number).to(tl.int64)
-        k, v = _read(cache, page * KV + kv_head, inside, column, values, PAGE, SIZE, PAGE, 0)
-        score = scale * tl.dot(q, tl.trans(k), input_precision=PRECISION)
-        top, total, sum_ = _weighed(score, q, v, top, total, sum_, PRECISION)
+        k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, PAGE, SIZE, PAGE, EIGHT, 0)
+        score = scale * _scores(q, k, of_k, shift, number * PAGE, kv_head, inside, column, KV, SIZE, EIGHT, SHIFT, PRECISION)
+        top, total, sum_ = _weighed(score, q, v, of_v, top, total, sum_, EIGHT, PRECISION)
     for number in range(whole, end):
         page = tl.load(chain + number).to(tl.int64)
         key = number * PAGE + inside
-        k, v = _read(cache, page * KV + kv_head, inside, column, values, PAGE, SIZE, PAGE, 0)
-        score = scale * tl.dot(q, tl.trans(k), input_precision=PRECISION)
+        k, v, of_k, of_v = _read(cache, scales, page * KV + kv_head, inside, column, values, PAGE, SIZE, PAGE, EIGHT, 0)
+        score = scale * _scores(q, k, of_k, shift, number * PAGE, kv_head, inside, column, KV, SIZE, EIGHT, SHIFT, PRECISION)
         seen = key[None, :] <= first + row[:, None]
         if WINDOW:
             seen = seen & (key[None, :] > first + row[:, None] - WINDOW)
         score = tl.where(seen, score, float("-inf"))
-        top, total, sum_ = _weighed(score, q, v, top, total, sum_, PRECISION)
+        top, total, sum_ = _weighed(score, q, v, of_v, top, total, sum_, EIGHT, PRECISION)
     target = out + (token + row[:, None]) * HEADS * SIZE + head * SIZE + column[None, :]
     tl.store(target, (sum_ / total[:, None]).to(out.dtype.element_ty), mask=real[:, None])
 
@@ -267,23 +322,32 @@ def _prompt(
 def attend_prompts(qkv: Tensor, cache: Tensor, layer: Any, table: Tensor, blocks: Tensor, block_size: int, shape: Any) -> Tensor:
     """Tokens of prompts. `blocks` [blocks, 4] int32: slot, first token in `qkv`, its position, how many tokens (up to `block_size`)."""
     out = qkv.new_empty(len(qkv), shape.heads * shape.head_dim)
-    rows, stages = rows_of(qkv, cache, shape, block_size)
+    rows, stages = rows_of(qkv, cache, layer, shape, block_size)
     _prompt[(len(blocks) * (block_size // rows), shape.heads)](
-        qkv, cache, table, blocks, out, qkv.stride(0), table.stride(0), cache.stride(0), shape.scale * LOG2_E,
+        qkv, cache, scales_of(cache), layer.shift, table, blocks, out, qkv.stride(0), table.stride(0), cache.stride(0),
+        shape.scale * LOG2_E,
         HEADS=shape.heads, KV=shape.kv_heads, SIZE=shape.head_dim, PAGE=cache.shape[3], BLOCK=rows, WINDOW=layer.window,
-        PRECISION=_precision(qkv), PIECES=block_size // rows, num_warps=8 if rows >= 128 else 4, num_stages=stages,
+        PRECISION=_precision(qkv), EIGHT=cache.dtype == torch.int8, SHIFT=layer.shift is not None, PIECES=block_size // rows,
+        num_warps=8 if rows >= 128 else 4, num_stages=stages,
     )  # fmt: skip
     return out
 
 
-def rows_of(q: Tensor, cache: Tensor, shape: Any, most: int) -> tuple[int, int]:
+def rows_of(q: Tensor, cache: Tensor, layer: Any, shape: Any, most: int) -> tuple[int, int]:
     """How many queries a program takes at once on this GPU, up to `most`, and the stages of its pages."""
-    return rows_and_stages(shared_memory(q.device), most, shape.head_dim, cache.shape[3], _page_bytes(cache), q.element_size())
+    size, page_bytes, packed = shape.head_dim, _page_bytes(cache, layer, shape.head_dim), cache.dtype == torch.int8
+    return rows_and_stages(shared_memory(q.device), most, size, cache.shape[3], page_bytes, q.element_size(), packed)
 
 
-def _page_bytes(cache: Tensor) -> int:
-    """What a program reads of a page: keys and values."""
-    return int(2 * cache.element_size() * cache.shape[3] * cache.shape[4])
+def scales_of(cache: Tensor) -> Tensor:
+    """The memory of a cache in 8 bits as the type of its scales; any other cache as it is."""
+    return cache.view(torch.float32) if cache.dtype == torch.int8 else cache
+
+
+def _page_bytes(cache: Tensor, layer: Any, size: int) -> int:
+    """What a program reads of a page: keys and values, and what keys are relative to."""
+    read = 2 * cache.element_size() + (0 if layer.shift is None else layer.shift.element_size())
+    return int(read * cache.shape[3] * size)
 
 
 def _stages(device: torch.device, page_bytes: int, most: int) -> int:

@@ -23,6 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from turnwise.kernels.cache_8bit import Packed
+
 CALL = 200  # tokens that are read in the time that another call takes
 WORTH = 8000  # tokens that are read by calls that are worth a second thread
 CUTS = 4  # calls that replace one of many rows for two threads
@@ -71,7 +73,7 @@ class Singles:
             outside |= key < limit[:, None] - window
         self.mask = torch.zeros(rows, 1, 1, len(key), dtype=dtype).masked_fill_(outside[:, None, None], -torch.inf)
 
-    def calls(self, query: Tensor, keys: Tensor, values: Tensor, shape: Shape, cuts: int = 1) -> list[Call]:
+    def calls(self, query: Tensor, keys: Tensor | Packed, values: Tensor | Packed, shape: Shape, cuts: int = 1) -> list[Call]:
         """query [rows, heads, size]; keys and values [pages, kv heads, tokens, size]. `cuts`: calls for rows that may share one."""
         grouped = query.reshape(len(query), shape.kv_heads, shape.group, shape.head_dim)
 
@@ -111,14 +113,14 @@ class Prompt:
                 outside |= key <= own - window
             self.mask = torch.zeros(count, len(key), dtype=dtype).masked_fill_(outside, -torch.inf)
 
-    def calls(self, query: Tensor, keys: Tensor, values: Tensor, shape: Shape, cuts: int = 1) -> list[Call]:
+    def calls(self, query: Tensor, keys: Tensor | Packed, values: Tensor | Packed, shape: Shape, cuts: int = 1) -> list[Call]:
         """query [count, heads, size]."""
         return [(self.count * (self.seen.stop - self.seen.start) // 4 + CALL, partial(self._read, query, keys, values, shape))]
 
     def join(self, found: Sequence[Tensor]) -> Tensor:
         return found[0]
 
-    def _read(self, query: Tensor, keys: Tensor, values: Tensor, shape: Shape) -> Tensor:
+    def _read(self, query: Tensor, keys: Tensor | Packed, values: Tensor | Packed, shape: Shape) -> Tensor:
         grouped = query.view(self.count, shape.kv_heads, shape.group, shape.head_dim).permute(1, 2, 0, 3)
         size = (shape.kv_heads, shape.group, self.seen.stop - self.seen.start, shape.head_dim)
         k, v = (_own(x, self.page, self.seen)[:, None].expand(size) for x in (keys, values))
@@ -132,7 +134,9 @@ class Calls:
     def __init__(self, threads: int = 1):
         self._helper = ThreadPoolExecutor(1) if threads > 1 else None
 
-    def attend(self, parts: Sequence[tuple[Singles | Prompt, Tensor]], keys: Tensor, values: Tensor, shape: Shape) -> list[Tensor]:
+    def attend(
+        self, parts: Sequence[tuple[Singles | Prompt, Tensor]], keys: Tensor | Packed, values: Tensor | Packed, shape: Shape
+    ) -> list[Tensor]:
         """What the rows of every part have read."""
         cuts = 1 if self._helper is None else CUTS
         calls = [part.calls(query, keys, values, shape, cuts) for part, query in parts]
@@ -157,6 +161,6 @@ def _results(calls: Sequence[Call]) -> list[Tensor]:
         return [call() for _, call in calls]
 
 
-def _own(pages: Tensor, own: slice | int, seen: slice) -> Tensor:
+def _own(pages: Tensor | Packed, own: slice | int, seen: slice) -> Tensor:
     """What these pages hold of these tokens."""
-    return pages[own, :, seen]
+    return pages.part(own, seen) if isinstance(pages, Packed) else pages[own, :, seen]

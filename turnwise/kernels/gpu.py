@@ -28,15 +28,17 @@ def shared_memory(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
 
 
-def needed(rows: int, stages: int, size: int, tokens: int, page_bytes: int, item: int) -> int:
-    """Bytes for so many queries of `size` numbers, pages under way, scores, and a little more. `item`: bytes of a number."""
-    return item * rows * (size + tokens) + page_bytes * (stages - 1) + 1024
+def needed(rows: int, stages: int, size: int, tokens: int, page_bytes: int, item: int, packed: bool = False) -> int:
+    """Bytes for so many queries of `size` numbers, pages under way, scores, and a little more. `item`: bytes of a number. `packed`: pages
+    are in 8 bits; for products in float32 they are unpacked there."""
+    unpacked = tokens * size * item if packed and item == 4 else 0
+    return item * rows * (size + tokens) + page_bytes * (stages - 1) + unpacked + 1024
 
 
-def rows_and_stages(memory: int, most: int, size: int, tokens: int, page_bytes: int, item: int) -> tuple[int, int]:
+def rows_and_stages(memory: int, most: int, size: int, tokens: int, page_bytes: int, item: int, packed: bool = False) -> tuple[int, int]:
     """How many queries a program takes at once, up to `most`, and the stages of its pages, so that its memory holds them."""
     rows, stages = most, 3 if size <= NARROW else 2
-    while (wanted := needed(rows, stages, size, tokens, page_bytes, item)) > memory:
+    while (wanted := needed(rows, stages, size, tokens, page_bytes, item, packed)) > memory:
         if stages > 2:
             stages -= 1
         elif rows > FEWEST_QUERIES:

@@ -113,9 +113,23 @@ def gate_mul(both: Tensor, kind: str, overlap: bool = False) -> Tensor:
 
 
 @triton.jit
+def reach(x):
+    """The largest absolute value of each row of float32; not a number if one of them is none."""
+    return tl.max(tl.abs(x), 1) + tl.sum(x * 0.0, 1)
+
+
+@triton.jit
+def packed(x, most):
+    """Rows of float32 as integers of 8 bits (`cache_8bit.pack`); `most` is their reach."""
+    inverse = tl.where(most > 0, 127.0 / most, 0.0)
+    return tl.floor(x * inverse[:, None] + 0.5).to(tl.int8)
+
+
+@triton.jit
 def _rotate(
-    qkv, cache, cos, sin, q_norm, k_norm, table, slots, positions, table_stride, pages, eps,
+    qkv, cache, scales, shift, cos, sin, q_norm, k_norm, table, slots, positions, table_stride, pages, eps,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr, NORM: tl.constexpr, BLOCK: tl.constexpr,
+    EIGHT: tl.constexpr, SHIFT: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[:, None]
@@ -148,20 +162,38 @@ def _rotate(
     page = tl.load(table + tl.load(slots + token).to(tl.int64) * table_stride + position // PAGE).to(tl.int64)
     page = page + tl.where(is_value, pages, 0).to(tl.int64)
     kv_head = tl.where(is_value, head - HEADS - KV, head - HEADS)
-    target = cache + (page * KV + kv_head) * PAGE * SIZE + position % PAGE * SIZE + half
+    LONG: tl.constexpr = PAGE * (SIZE + 4) if EIGHT else PAGE * SIZE
+    block = page * KV + kv_head
+    target = cache + block * LONG + position % PAGE * SIZE + half
     stored = inside & (head >= HEADS)
-    tl.store(target, low, mask=stored)
-    tl.store(target + SIZE // 2, high, mask=stored)
+    if EIGHT:
+        a, b = low.to(tl.float32), high.to(tl.float32)
+        if SHIFT:
+            is_key = (head >= HEADS) & (head < HEADS + KV) & (half >= 0)
+            relative = shift + (position * KV + kv_head) * SIZE + half
+            a -= tl.load(relative, mask=is_key, other=0.0).to(tl.float32)
+            b -= tl.load(relative + SIZE // 2, mask=is_key, other=0.0).to(tl.float32)
+        most = tl.maximum(reach(a), reach(b), propagate_nan=tl.PropagateNan.ALL)
+        at = scales + block * (LONG // 4) + PAGE * SIZE // 4 + position % PAGE
+        tl.store(at, (most / 127.0)[:, None], mask=(head >= HEADS) & (head < HEADS + 2 * KV))
+        tl.store(target, packed(a, most), mask=stored)
+        tl.store(target + SIZE // 2, packed(b, most), mask=stored)
+    else:
+        tl.store(target, low, mask=stored)
+        tl.store(target + SIZE // 2, high, mask=stored)
 
 
 def rotate(qkv: Tensor, cache: Tensor, layer: Any, tables: Any, slots: Tensor, positions: Tensor, shape: Any) -> None:
     """Norm (Qwen3, Gemma) and rotate queries in place; norm and rotate keys and put them, with the values, into the cache's pages.
 
-    `cache` is one layer's [keys and values, pages, kv heads, tokens, size]; a token's page is found by its slot and position."""
+    `cache` is one layer's [keys and values, pages, kv heads, tokens, size], or that in 8 bits (`cache_8bit.py`); a token's page is found
+    by its slot and position."""
+    normed, eight = layer.q_norm is not None, cache.dtype == torch.int8
     grid = (len(qkv), triton.cdiv(shape.heads + 2 * shape.kv_heads, ROTATE_HEADS))
     _rotate[grid](
-        qkv, cache, tables.cos[layer.rotation], tables.sin[layer.rotation], layer.q_norm, layer.k_norm, tables.pages, slots, positions,
-        tables.pages.stride(0), cache.shape[1], shape.eps,
-        HEADS=shape.heads, KV=shape.kv_heads, SIZE=shape.head_dim, PAGE=cache.shape[3], NORM=layer.q_norm is not None,
-        BLOCK=ROTATE_HEADS, num_warps=4,
+        qkv, cache, cache.view(torch.float32) if eight else cache, layer.shift, tables.cos[layer.rotation],
+        tables.sin[layer.rotation], layer.q_norm, layer.k_norm, tables.pages, slots, positions, tables.pages.stride(0), cache.shape[1],
+        shape.eps,
+        HEADS=shape.heads, KV=shape.kv_heads, SIZE=shape.head_dim, PAGE=cache.shape[3], NORM=normed, BLOCK=ROTATE_HEADS, EIGHT=eight,
+        SHIFT=layer.shift is not None, num_warps=4,
     )  # fmt: skip

@@ -174,6 +174,7 @@ def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
 
 def with_sized_cache(demand: Demand, engine: Engine, dtype: str, memory: int) -> Demand:
     """With the cache of the native engine, and whether it has a copy of the weights."""
+    demand = replace(demand, cache_8bit=engine.option("cache_dtype") == "8bit")
     size = float(engine.option("cache_memory") or 0.0)
     if 0 < size <= 1:
         size *= free_for_cache(demand, memory)

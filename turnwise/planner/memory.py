@@ -30,6 +30,7 @@ from turnwise.learn.shapes import KNOWN, ModelShape
 
 COLLECT, LEARN, STEP = PHASES = ("collect", "learn", "step")
 PAGE = 64  # tokens of a page of the engine's cache
+SCALE = 4  # bytes, for every token and head of a cache in 8 bits
 CONTEXT = int(0.9e9)  # CUDA itself, its libraries and the kernels
 GRAPH = int(5e6)  # of a captured decode step, outside torch; with CONTEXT, 0.88 to 0.92 GB were measured
 BATCHES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # sizes of captured decode steps
@@ -74,7 +75,7 @@ class Demand:
     reference         a frozen copy: none, on the device, or in the host's memory (and on the device while it scores)
     moments, place    the optimiser's moments: float32 or 8bit, on the device or, with the float32 masters, in the host's memory
     shares            the engine computes with the learner's weights
-    cache             bytes of keys and values; `sleeps`: they are released during an update
+    cache             bytes of keys and values; `sleeps`: they are released during an update. `cache_8bit`: they have 8 bits each
     slots, longest    rows of the engine, and tokens of the longest of them; `prefill` prompt tokens go through it at once
     tokens            of a micro-batch; a sequence of `sequence` tokens is never cut
     kept              what a micro-batch keeps for its backward pass
@@ -95,6 +96,7 @@ class Demand:
     graphs: bool = True
     cache: int = 0
     sleeps: bool = False
+    cache_8bit: bool = False
     slots: int = 128
     longest: int = 2560
     prefill: int = ON_A_SMALL_GPU
@@ -133,8 +135,9 @@ class Demand:
 
     @property
     def page(self) -> int:
-        """Bytes of a page of the engine's cache: keys and values of its tokens in all layers."""
-        return PAGE * 2 * self.shape.layers * self.width * self.shape.keys
+        """Bytes of a page of the engine's cache: keys and values of its tokens in all layers; in 8 bits, with a scale for every head."""
+        shape = self.shape
+        return PAGE * 2 * shape.layers * (shape.keys + SCALE * shape.key_heads if self.cache_8bit else self.width * shape.keys)
 
     @property
     def rows(self) -> int:

@@ -2,7 +2,7 @@
 
 The weights compare old log-probs with the engine's, so old log-probs are the learner's. If they are the engine's, every weight is 1.
 An exception is a plan whose old log-probs have to be the engine's (`Plan.old_logprobs`). Its ratio is already that to the policy which has
-sampled, however old it was, and nothing is left to correct.
+sampled, however old or compressed it was, and nothing is left to correct.
 """
 
 from __future__ import annotations
@@ -39,6 +39,14 @@ def corrected(config: Config, reason: str, remedy: str = "", say: Say | None = N
             f"learner.old_logprobs=learner{instead}){remedy}"
         )
     return changed
+
+
+def with_8bit_cache(config: Config, say: Say | None = None) -> Config:
+    """The recipe as it runs with its engine: corrected, if that has an option which approximates, as keys and values in 8 bits do."""
+    option = config.engine.declared.approximates(config.engine.options)
+    if not option:
+        return config
+    return corrected(config, f"{option}, so that the engine samples from a slightly different policy", say=say)
 
 
 def with_staleness(config: Config, say: Say | None = None) -> Config:

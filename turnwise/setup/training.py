@@ -12,7 +12,7 @@ from turnwise.learn.models import choose_device
 from turnwise.recipe.schema import Config
 from turnwise.setup.build import build_agent, build_engine, build_learner, load_model
 from turnwise.setup.cluster import build_cluster_training
-from turnwise.setup.correcting import check_old_logprobs, with_staleness
+from turnwise.setup.correcting import check_old_logprobs, with_8bit_cache, with_staleness
 from turnwise.setup.parts import (
     Evaluator,
     Training,
@@ -33,7 +33,7 @@ from turnwise.util.late import Late
 def build_training(config: Config, hooks: Hooks | None = None) -> Training:
     """The run that a recipe describes: on this process, or with rollout workers and learner ranks on a cluster."""
     hooks = hooks or Hooks()
-    config = with_staleness(config, hooks.say)
+    config = with_staleness(with_8bit_cache(config, hooks.say), hooks.say)
     check_old_logprobs(config)
     with ExitStack() as stack:
         build = build_local_training if config.cluster is None else build_cluster_training

@@ -19,7 +19,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -54,7 +54,8 @@ class NativeEngine(Native):
     `model` is the learner's own module, whose weights are used in place. `max_length` bounds prompt and response together (default: what
     the model was made for); `max_batch` is how many rows run at once; `prefill_tokens` how many prompt tokens one forward takes.
     `cache_memory` is the memory for keys and values: bytes, or up to 1.0 the part of a GPU's free memory (default 0.5; on a CPU a quarter
-    of all memory). `dtype` computes in another precision than the weights have, at the cost of a copy.
+    of all memory). `cache_dtype="8bit"` stores them as integers of 8 bits: half the memory of bf16, and log-probs that differ a little from
+    the learner's, so it needs importance weights. `dtype` computes in another precision than the weights have, at the cost of a copy.
     `graphs=False` runs a GPU without CUDA graphs. The tokenizer is needed for stop strings, and names the end token; `stop_token_ids`
     replaces the end tokens that it and the model name. Not thread-safe."""
 
@@ -67,6 +68,7 @@ class NativeEngine(Native):
         *,
         prefill_tokens: Annotated[int | None, Help("prompt tokens per forward pass", low=1)] = None,
         cache_memory: Annotated[float | None, Help("bytes for keys and values, or up to 1.0 a part of a GPU's free memory", low=0)] = None,
+        cache_dtype: Annotated[Literal["model", "8bit"], Help("how keys and values are stored: as computed, or in 8 bits")] = "model",
         stop_token_ids: Sequence[int] | None = None,
         dtype: Annotated[torch.dtype | None, Help("another precision than that of the weights, at the cost of a copy")] = None,
         graphs: Annotated[bool, Help("capture the steps of a GPU as CUDA graphs")] = True,
@@ -78,7 +80,7 @@ class NativeEngine(Native):
             raise TurnwiseError(f"engine: {max_batch=}, {prefill_tokens=} and max_length={self.max_length} must be positive")
         named = stop_tokens(tokenizer, getattr(model, "generation_config", None), model.config)
         self.stop_token_ids = named if stop_token_ids is None else frozenset(stop_token_ids)
-        self._runner: Runner = make_runner(self.weights, max_batch, self.max_length, cache_memory, graphs)
+        self._runner: Runner = make_runner(self.weights, max_batch, self.max_length, cache_memory, graphs, cache_dtype)
         self.prefill_tokens = prefill_tokens or default_prefill(own_bytes(self.weights.device))
         self._pages = CachePages(self._runner.page_count, self._runner.page_size, GRAIN if self._runner.mixed else self._runner.page_size)
         self._chains = Chains(self._pages)
@@ -265,8 +267,12 @@ class NativeEngine(Native):
             row.logprobs.append(logprob)
             if result.noted is not None:
                 result.noted.into(row.reports, index, row.request.sampling.report)
-            if finish := row.ended(token, self.stop_token_ids):
-                self._leave(row, row.response(finish))
+            if token in self.stop_token_ids or (row.stop is not None and row.stop.push(token)):
+                self._leave(row, row.response(Finish.STOP))
+            elif len(row.ids) >= row.end:
+                self._leave(row, row.response(Finish.LENGTH))
+            elif row.rule is not None and row.rule(token, row.newest()):
+                self._leave(row, row.response(Finish.RULE))
         if len(self._leaving) < 2 * self.early:  # of many that end at once, most can wait until a GPU works
             self._keep_all()
 

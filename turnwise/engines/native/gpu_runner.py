@@ -31,6 +31,7 @@ from turnwise.engines.native.staging import Results, StagedResult, StagingBuffer
 from turnwise.engines.native.weights import Layer, Weights
 from turnwise.engines.sampling import Noted, measure, reports_of, signed
 from turnwise.kernels.attend import attend_prompts, attend_singles
+from turnwise.kernels.cache_8bit import stored
 from turnwise.kernels.gpu import FEWEST_QUERIES, rows_and_stages, shared_memory
 from turnwise.kernels.hopper.sample import draw_product, draw_truncated
 from turnwise.kernels.layer import rotate
@@ -78,9 +79,10 @@ class GpuRunner:
     mixed = False
     ahead = 1
 
-    def __init__(self, weights: Weights, slots: int, longest: int, page_count: int, page_size: int, graphs: bool):
+    def __init__(self, weights: Weights, slots: int, longest: int, page_count: int, page_size: int, graphs: bool, *, kind: str = "model"):
         self.weights, self.page_count, self.page_size = weights, page_count, page_size
         self._slots, self._graphs = slots, graphs
+        self._stored = stored(kind, weights.dtype, weights.shape.head_dim)
         self._check_attention()
         self._products = LayerProducts(weights)
         cos, sin = zip(*weights.rotations(longest), strict=True)
@@ -93,6 +95,7 @@ class GpuRunner:
             floats=torch.ones(slots + 1, 3, dtype=torch.float32, device=device),
             integers=torch.ones(slots + 1, 3, dtype=torch.int64, device=device),
         )
+        self._shift_keys()
         self._cache: Tensor | None = None  # [layers, keys and values, pages, kv heads, tokens, size]
         self._sizes = prompt_sizes(weights)
         self._most_rows = aligned(self._batch_size(slots))
@@ -109,9 +112,10 @@ class GpuRunner:
 
     def _check_attention(self) -> None:
         """An error if this GPU's SMs have too little memory for attention over this model's heads."""
-        size, item = self.weights.shape.head_dim, self.weights.dtype.itemsize
+        shape, dtype = self.weights.shape, self._stored[0]
+        page_bytes, item = 2 * self.page_size * shape.head_dim * dtype.itemsize, self.weights.dtype.itemsize
         memory = shared_memory(self.weights.device)
-        rows_and_stages(memory, FEWEST_QUERIES, size, self.page_size, 2 * self.page_size * size * item, item)
+        rows_and_stages(memory, FEWEST_QUERIES, shape.head_dim, self.page_size, page_bytes, item, dtype == torch.int8)
 
     # The cache and the weights.
 
@@ -120,13 +124,20 @@ class GpuRunner:
         """Keys and values; allocated when they are first needed, and after `sleep`."""
         if self._cache is None:
             shape = self.weights.shape
-            size = (shape.layers, 2, self.page_count + 1, shape.kv_heads, self.page_size, shape.head_dim)
-            self._cache = torch.zeros(size, dtype=self.weights.dtype, device=self.weights.device)
+            dtype, width = self._stored
+            size = (shape.layers, 2, self.page_count + 1, shape.kv_heads, self.page_size, width)
+            self._cache = torch.zeros(size, dtype=dtype, device=self.weights.device)
         return self._cache
 
     def update(self) -> None:
         if self.weights.update():
             self._drop_graphs()
+        self._shift_keys()
+
+    def _shift_keys(self) -> None:
+        if self._stored[0] == torch.int8:
+            with torch.no_grad():
+                self.weights.shift_keys(self.tables.pages.shape[1] * self.page_size)
 
     def sleep(self) -> None:
         self._drop_graphs()  # captured steps point into the cache

@@ -9,6 +9,7 @@ from turnwise.engines.native.cpu_runner import CpuRunner
 from turnwise.engines.native.prompt_sizes import capture_bytes
 from turnwise.engines.native.requests import Runner
 from turnwise.engines.native.weights import Weights
+from turnwise.kernels.cache_8bit import stored
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.threads import all_memory as _all_memory
 
@@ -17,8 +18,9 @@ GPU_PART = 0.5
 GPU_PAGE = 64  # tokens
 
 
-def make_runner(weights: Weights, slots: int, longest: int, memory: float | None, graphs: bool) -> Runner:
-    """The runner for the device that the weights are on, with as many pages as the memory allows and the rows can use."""
+def make_runner(weights: Weights, slots: int, longest: int, memory: float | None, graphs: bool, kind: str = "model") -> Runner:
+    """The runner for the device that the weights are on, with as many pages as the memory allows and the rows can use. `kind`: what keys
+    and values are stored as (`cache_8bit.KINDS`)."""
     if memory is not None and memory <= 0:
         raise TurnwiseError(f"engine: cache_memory takes bytes, or a part of the free memory up to 1.0, not {memory!r}")
     if weights.device.type == "cuda":
@@ -27,10 +29,10 @@ def make_runner(weights: Weights, slots: int, longest: int, memory: float | None
         graphs = graphs and _capturable(weights)
         taken = capture_bytes(weights, slots) if graphs else 0
         budget = _bytes(memory if memory is not None else GPU_PART, weights.device, taken)
-        pages = _pages(budget, weights, GPU_PAGE, -(-longest // GPU_PAGE) * slots * 2)
-        return GpuRunner(weights, slots, longest, pages, GPU_PAGE, graphs)
+        pages = _pages(budget, weights, kind, GPU_PAGE, -(-longest // GPU_PAGE) * slots * 2)
+        return GpuRunner(weights, slots, longest, pages, GPU_PAGE, graphs, kind=kind)
     budget = _bytes(memory, weights.device) if memory is not None else int(CPU_PART * _all_memory())
-    return CpuRunner(weights, slots, _pages(budget, weights, longest, 2 * slots), longest)
+    return CpuRunner(weights, slots, _pages(budget, weights, kind, longest, 2 * slots), longest, kind)
 
 
 def _capturable(weights: Weights) -> bool:
@@ -39,10 +41,11 @@ def _capturable(weights: Weights) -> bool:
     return weights.dtype == torch.bfloat16 or all(layer.experts is None for layer in weights.layers)
 
 
-def _pages(budget: int, weights: Weights, size: int, wanted: int) -> int:
+def _pages(budget: int, weights: Weights, kind: str, size: int, wanted: int) -> int:
     """The number of pages of `size` tokens that fit into `budget` bytes; not more than wanted."""
     shape = weights.shape
-    token = 2 * shape.layers * shape.kv_heads * shape.head_dim * weights.dtype.itemsize
+    dtype, width = stored(kind, weights.dtype, shape.head_dim)
+    token = 2 * shape.layers * shape.kv_heads * width * dtype.itemsize
     if budget < token * size:
         raise TurnwiseError(
             f"engine: cache_memory of {budget / 2**20:.1f} MiB holds {budget // token} tokens, and the cache comes in pages of {size}: "

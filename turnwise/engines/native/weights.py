@@ -164,6 +164,7 @@ class Layer:
     after_mlp: Tensor | None = None
     rotation: int = 0  # which of the model's rotations
     window: int = 0  # how many tokens attention sees, the newest included; 0: all
+    shift: Tensor | None = None  # [positions, kv heads, head_dim]: what keys are stored relative to, in a cache of 8 bits
 
     @property
     def linears(self) -> tuple[Linear, ...]:
@@ -260,6 +261,19 @@ class Weights:
         turns nothing: it is number `NO_ROTATION`."""
         none = any(layer.rotation == NO_ROTATION for layer in self.layers)
         return rotations_of(self.model.model, length, self.device, self.dtype, none)
+
+    def shift_keys(self, length: int) -> None:
+        """For a cache in 8 bits: what keys of every position up to `length` are stored relative to. It is their bias, rotated: often far
+        larger than what varies, so that a common scale would leave few steps for the rest. Heads that are normed have none."""
+        shape, turns = self.shape, self.rotations(length)
+        for layer in self.layers:
+            bias = layer.qkv.bias
+            if bias is None or layer.k_norm is not None:
+                continue
+            key_bias = bias.view(-1, shape.head_dim)[shape.heads : shape.heads + shape.kv_heads].float()
+            cos, sin = (turn[:, None].float() for turn in turns[layer.rotation])
+            shift = (key_bias * cos + key_bias.roll(shape.head_dim // 2, -1) * sin).to(self.dtype)
+            layer.shift = shift if layer.shift is None else layer.shift.copy_(shift)
 
     def _layer(self, layer: Any, number: int) -> Layer:
         self._place = number
