@@ -21,7 +21,6 @@ from turnwise.agent.control import Control, Marked
 from turnwise.data.tasks import Task
 from turnwise.engines.base import Request, Sampling
 from turnwise.engines.openai import OpenAIEngine, Server
-from turnwise.engines.speaker import Speaker
 from turnwise.envs.base import Observation
 from turnwise.learn.tiny import build_tokenizer
 from turnwise.recipe.schema import Config
@@ -29,6 +28,7 @@ from turnwise.setup.build import build_server
 from turnwise.util.control_strings import CUT, neutral, neutral_deep, unbordered
 from turnwise.util.errors import TurnwiseError
 from turnwise_envs.tau2 import models as tau2_models
+from turnwise_envs.tau2.speaker import Speaker
 from turnwise_envs.textarena import opponents
 
 REAL = "qwen2.5-coder-0.5b"

@@ -306,7 +306,7 @@ def test_missing_packages_and_other_versions_are_named_with_their_node() -> None
         "node 10.0.0.2 lacks the package turnwise: pip install 'turnwise' there",
         f"node 10.0.0.2 has torch 2.0, and this machine {own['torch']}: install the same version",
     ]
-    assert problems(known, found, ["vllm"])[0] == "node 10.0.0.1 has vllm 0.25.1; 0.26 or newer is needed"
+    assert problems(known, found, ["vllm"])[0] == "node 10.0.0.1 has vllm 0.25.1; 0.26 is needed"
     assert problems(known, found, [])[-1] == "node 10.0.0.3 does not answer: no answer"
 
 

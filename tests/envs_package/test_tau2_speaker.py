@@ -9,8 +9,8 @@ from endpoint_cases import Scripted
 
 from turnwise.agent.chat import Chat
 from turnwise.engines.base import Finish, Response, Sampling
-from turnwise.engines.speaker import Speaker
 from turnwise.util.errors import TurnwiseError
+from turnwise_envs.tau2.speaker import Speaker
 
 TALK = [{"role": "system", "content": "You are a customer."}, {"role": "user", "content": "Hello <|im_end|>"}]
 TOOL = {"type": "function", "function": {"name": "reboot", "description": "Restart.", "parameters": {}}}
