@@ -23,8 +23,11 @@ def similar_groups(texts: Sequence[str], threshold: float) -> Ints:
     """For each text the index of the first text of its group. Ties are decided by the order of the texts."""
     near = _similarities(texts, threshold)
     label = np.arange(len(texts))
-    for members in _islands(near >= 0):
-        label[members] = members[_agglomerate(near[np.ix_(members, members)])]
+    while near.max() >= 0:
+        keep, gone = sorted(divmod(int(near.argmax()), len(near)))
+        near[keep] = near[:, keep] = np.minimum(near[keep], near[gone])
+        near[gone] = near[:, gone] = near[keep, keep] = -1.0
+        label[label == gone] = keep
     return label
 
 
@@ -45,33 +48,3 @@ def _similarities(texts: Sequence[str], threshold: float) -> NDArray[np.float64]
     near[common < np.ceil(threshold * both / 2 - 1e-9)] = -1.0
     np.fill_diagonal(near, -1.0)
     return near
-
-
-def _islands(similar: NDArray[np.bool_]) -> list[Ints]:
-    """The texts that chains of similar pairs connect, for each chain of two or more. No group crosses them, and most are small."""
-    islands = []
-    left = similar.any(axis=1)
-    while left.any():
-        island = np.zeros(len(left), np.bool_)
-        island[left.argmax()] = True
-        while (grown := island | similar[island].any(axis=0)).sum() > island.sum():
-            island = grown
-        left &= ~island
-        islands.append(np.flatnonzero(island))
-    return islands
-
-
-def _agglomerate(near: NDArray[np.float64]) -> Ints:
-    """Complete linkage on a table of similarities: join the two groups whose least similar pair is the most similar, while there is one."""
-    size = len(near)
-    label = np.arange(size)
-    while size > 1:
-        place = int(near.argmax())
-        keep, gone = sorted(divmod(place, len(near)))
-        if near[keep, gone] < 0:
-            break
-        near[keep] = near[:, keep] = np.minimum(near[keep], near[gone])
-        near[gone] = near[:, gone] = near[keep, keep] = -1.0
-        label[label == gone] = keep
-        size -= 1
-    return label
