@@ -118,7 +118,7 @@ class Lists:
     def __init__(self, **pages: Any):
         self.pages, self.asked = pages, []
 
-    def get_list(self, path: str) -> list[Any]:
+    def get(self, path: str, kind: type) -> list[Any]:
         return list(self._page(path))
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -146,9 +146,9 @@ class TaskLists:
     def splits(self) -> dict[str, str]:
         """The names of the splits and their types; empty if the server has no such lists."""
         try:
-            names = self._transport.get_list("list_environments")
+            names = self._transport.get("list_environments", list)
             self._name = quote(str(names[0]), safe="") if names else ""
-            found = self._transport.get_list(f"{self._name}/splits") if self._name else []
+            found = self._transport.get(f"{self._name}/splits", list) if self._name else []
         except Failure as failure:
             refused = failure.status == 501 or (400 <= failure.status < 500 and not failure.passing and failure.status not in (401, 403))
             if refused or "not a JSON list" in str(failure):
