@@ -58,7 +58,7 @@ def folder(finished: Path, tmp_path: Path) -> Path:
 
 
 def test_writers_are_refused_while_another_process_holds_the_run_and_readers_are_not(folder: Path) -> None:
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != LOCK}
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     with held_elsewhere(folder) as other:
         for write in (
             lambda: tw.train(resume=folder, trust=True),
@@ -75,7 +75,7 @@ def test_writers_are_refused_while_another_process_holds_the_run_and_readers_are
         assert Run.open(folder).metrics()
         assert tw.evaluate(folder, n=1, split="valid", trust=True).panel_size == 1
     resumed = tw.train(resume=folder, iterations=2, trust=True)  # its holder was killed
-    assert resumed.summary["finished"] and not is_held(folder)
+    assert resumed.summary["finished"] and not is_held(folder) and not (folder / LOCK).exists()
 
 
 def test_a_run_is_locked_from_before_it_can_be_seen_until_it_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
 """One process per run. A process that writes to a run folder holds a lock there, and the operating system releases the lock when the
 process ends, however it ends. A lock therefore never has to be removed by hand.
 
-The lock is on a hidden file in the folder, which records its holder. The file stays, unlocked, and the next holder takes it over: to
-remove it would take it from somebody who has just opened it. Readers need no lock.
+The lock is on a hidden file in the folder, which records its holder. The file is removed with the lock; after a crash it remains, unlocked,
+and the next holder takes it over. Readers need no lock.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ class Lock:
     `patience` is how many seconds to wait for another holder. On a file system without locks, `say` gets a warning."""
 
     def __init__(self, folder: Path, doing: str, patience: float = 0.0, say: Callable[[str], None] = lambda text: None):
+        self._path = folder / LOCK
         until = time.monotonic() + patience
-        while (handle := _take(folder / LOCK, say)) is None:
+        while (handle := _take(self._path, say)) is None:
             if time.monotonic() >= until:
                 raise TurnwiseError(in_use(folder))
             time.sleep(POLL)
@@ -50,8 +51,11 @@ class Lock:
     def release(self) -> None:
         """Release the lock. A second call does nothing."""
         handle, self._handle = self._handle, None
-        if handle is not None:
-            os.close(handle)
+        if handle is None:
+            return
+        if POSIX:  # Windows cannot remove an open file
+            self._path.unlink(missing_ok=True)
+        os.close(handle)
 
 
 def in_use(folder: Path) -> str:
@@ -80,18 +84,22 @@ def is_held(folder: Path) -> bool:
 
 def _take(path: Path, say: Callable[[str], None] = lambda text: None) -> int | None:
     """A handle that holds the lock; none if another process holds it."""
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise TurnwiseError(f"{path.parent} cannot be written ({error.strerror or error})") from None
-    try:
-        _lock(handle)
-    except OSError as error:
-        if error.errno not in NO_LOCKS_HERE:
-            os.close(handle)
-            return None
-        say(f"warning: the file system of {path.parent} does not support locks: make sure that no second process writes there")
-    return handle
+    while True:
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise TurnwiseError(f"{path.parent} cannot be written ({error.strerror or error})") from None
+        try:
+            _lock(handle)
+        except OSError as error:
+            if error.errno not in NO_LOCKS_HERE:
+                os.close(handle)
+                return None
+            say(f"warning: the file system of {path.parent} does not support locks: make sure that no second process writes there")
+            return handle
+        if _is_at(handle, path):
+            return handle
+        os.close(handle)  # its last holder has removed it in the meantime
 
 
 def _lock(handle: int) -> None:
@@ -104,6 +112,13 @@ def _lock(handle: int) -> None:
         windows.locking(handle, windows.LK_NBLCK, 1)
     finally:
         os.lseek(handle, 0, os.SEEK_SET)
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _owner(path: Path) -> dict[str, Any]:
