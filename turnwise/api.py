@@ -44,7 +44,6 @@ from turnwise.setup.state import restore, save
 from turnwise.setup.training import build_training
 from turnwise.train import run_iterations
 from turnwise.util.errors import TurnwiseError, unknown_name
-from turnwise.util.garbage import loaded_set_apart
 from turnwise.util.interrupt import Abandoned, Interrupt
 
 
@@ -143,12 +142,11 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
         trackers.open(values, run.metrics())
         run.on_log = trackers.log
         interrupted.last = partial(save, run, training, state)
-        with loaded_set_apart():
-            try:
-                run_iterations(run, training, state, reporter)
-            except Abandoned:
-                reporter.note("a call of the environment did not return: it was abandoned, and what was learned before is kept")
-                save(run, training, state)
+        try:
+            run_iterations(run, training, state, reporter)
+        except Abandoned:
+            reporter.note("a call of the environment did not return: it was abandoned, and what was learned before is kept")
+            save(run, training, state)
         if training.faults.broken is not None:
             raise with_way_on(training.faults.broken, run)
         finished = state.finished(config.iterations)

@@ -21,7 +21,7 @@ from turnwise.retrieval.remote import Remote
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.secret import redact, redacted, secrets_in
 from turnwise.util.transport import Failure, Transport
-from turnwise_envs.openenv.wire import Lost, Requests, Session, action_schema
+from turnwise_envs.openenv.wire import Lost, Session, action_schema
 
 KEY = "sk-very-secret-1234567890"
 
@@ -83,15 +83,13 @@ def test_no_redirect_is_followed_and_no_key_goes_elsewhere(redirecting: Seen, th
     monkeypatch.setenv("THE_KEY", KEY)
     with pytest.raises(Lost, match="not followed"):
         action_schema(redirecting.url, 20.0, KEY)
-    with pytest.raises(Lost, match="not followed"):
-        Requests(redirecting.url, 20.0, KEY).reset({})
     with pytest.raises(TurnwiseError, match="not followed"):
         Remote(redirecting.url, 20.0, retries=0, key_variable="THE_KEY").search(["a"], 1)
     engine = OpenAIEngine(OpenAIServer(f"{redirecting.url}/v1", "m", key_variable="THE_KEY", retries=0, timeout=20.0))
     engine.submit([Request(0, (1,), Sampling(), messages=({"role": "user", "content": "x"},))])
     assert "not followed" in engine.poll()[0].message
     engine.close()
-    assert len(redirecting.requests) == 4 and all(key == f"Bearer {KEY}" for _, key in redirecting.requests)
+    assert len(redirecting.requests) == 3 and all(key == f"Bearer {KEY}" for _, key in redirecting.requests)
     assert thief.requests == []
 
 
@@ -134,8 +132,6 @@ def dripping() -> Iterator[str]:
 def test_an_answer_that_drips_ends_with_its_time(dripping: str) -> None:
     with pytest.raises(Lost, match="no answer within"):
         action_schema(dripping, 0.3, KEY)
-    with pytest.raises(Lost, match="no answer within"):
-        Requests(dripping, 0.3, KEY).step({})
     with pytest.raises(TurnwiseError, match="no answer within"):
         Remote(dripping, 0.3, retries=0).search(["a"], 1)
     pytest.importorskip("websockets")

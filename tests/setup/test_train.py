@@ -452,7 +452,7 @@ def test_a_run_needs_nothing_that_only_posix_has(tmp_path: Path) -> None:
         "        raise PermissionError(13, 'Permission denied', str(path))\n"
         "    return real(path, *rest, **more)\n"
         "os.open = opened\n"
-        "del os.sysconf, os.killpg, signal.SIGKILL\n"
+        "del os.sysconf, os.killpg, os.register_at_fork, signal.SIGKILL, signal.pthread_kill\n"
         "import turnwise as tw\n"
         "print(tw.train(**json.loads(sys.argv[1])).summary['finished'])\n"
     )

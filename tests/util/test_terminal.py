@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import os
 import re
@@ -110,37 +109,6 @@ def test_an_environment_that_shouts_is_reported_in_plain_words(tmp_path: Path) -
 
 def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(ROOT), "FORCE_COLOR": "1", "COLUMNS": "300"}
-
-
-PRINTING = ("print", "typer.echo", "typer.secho", "traceback.print_exc", "sys.stdout.write", "sys.stderr.write")
-LAST = (*(name.rpartition(".")[2] for name in PRINTING), "from_markup")
-
-
-def calls_that_print(path: Path) -> list[str]:
-    """Where a file prints past turnwise/util/terminal.py and turnwise/util/console.py."""
-    found: list[str] = []
-    text = path.read_text()
-    if not any(name in text for name in (*LAST, "rich")):  # to parse all files takes seconds
-        return found
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.ImportFrom) and node.module == "rich.console":
-            found += [f"line {node.lineno}: rich's Console" for name in node.names if name.name == "Console"]
-        elif isinstance(node, ast.ImportFrom) and node.module == "rich":
-            found += [f"line {node.lineno}: rich's {name.name}" for name in node.names if name.name in ("print", "console", "get_console")]
-        elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")).endswith(LAST):
-            name = ast.unparse(node.func)
-            if name in PRINTING or name.endswith("from_markup"):
-                found.append(f"line {node.lineno}: {name}")
-    return found
-
-
-def test_everything_is_said_through_the_two_files_that_make_it_plain() -> None:
-    told = {
-        str(path.relative_to(ROOT)): found
-        for path in sorted((ROOT / "turnwise").rglob("*.py"))
-        if path.name not in ("terminal.py", "console.py") and (found := calls_that_print(path))
-    }
-    assert not told, "say it with turnwise.util.terminal.say or turnwise.util.console.Console"
 
 
 def test_the_command_that_is_told_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

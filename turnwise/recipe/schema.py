@@ -37,6 +37,7 @@ RETIRED: dict[str, tuple[Any, str]] = {  # keys of earlier versions: the value t
     "agent.images": (True, "is gone: a vision-language model sees the environment's images"),
     "agent.max_invalid": (None, "is gone: an attempt whose responses cannot be parsed goes on to the turn limit"),
     "engine.min_p": (0.0, "is gone: use engine.top_p or engine.top_k"),
+    "credit.linkage": ("complete", "is gone: any two texts of a group of similar anchors are similar"),
     "collect.strategy": ("plain", "is now plan.name"),
     "collect.refills": (10, 'is now an option of the plan: plan.name="dynamic" and plan.refills'),
     "run.keep_tokens": (True, "is gone: the exact tokens are always kept with the rollouts"),
