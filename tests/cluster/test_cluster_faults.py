@@ -23,7 +23,7 @@ from toy_env import Corridor
 from turnwise import TurnwiseError
 from turnwise.cluster.collecting import RemoteCollector
 from turnwise.cluster.prefetch import Prefetcher
-from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
+from turnwise.cluster.source import ClusterSource, RemoteEngine
 from turnwise.cluster.work import Spec
 from turnwise.cluster.worker import RolloutWorker
 from turnwise.cluster.workers import RolloutWorkers, WorkerHooks
@@ -125,19 +125,18 @@ def trained(
     """A run over engines."""
     learner = Learner()
     made = RolloutWorkers(start, engines, **{"deadline": 30.0, "hooks": WorkerHooks(), **workers})
-    access, own = Access(made), task_slots()
-    engine = RemoteEngine(access, Sender(learner))
+    own, engine = task_slots(), RemoteEngine(made, Sender(learner))
     engine.refresh()
 
     def begin(plan: Any, first: int, n: int | None) -> Prefetcher:
         return Prefetcher(made, on_demand, plan, staleness, Spec(training=True), first, n)
 
-    on_demand = LocalSource(own, GROUPS, lambda: RemoteCollector(access), lambda: engine)
+    on_demand = LocalSource(own, GROUPS, lambda: RemoteCollector(engine), lambda: engine)
     source = ClusterSource(on_demand, lambda: engine, begin if staleness else None)
     try:
         return run(source, engine, learner, batches), made
     finally:
-        access.close()
+        engine.close()
 
 
 def test_engines_have_closed_their_parts_when_the_workers_are_closed(fake: None) -> None:
@@ -151,6 +150,11 @@ def test_engines_have_closed_their_parts_when_the_workers_are_closed(fake: None)
 
     trained(lambda number: Handle(lambda hooks: Parts(hooks), number), batches=1)
     assert closed == [1, 1]
+
+
+def played_by(workers: RolloutWorkers) -> dict[str, float]:
+    """The seconds that environments have played since the last question."""
+    return {part: seconds for part, seconds in workers.worked().items() if part.startswith("environments")}
 
 
 class Counts(LightParts):
@@ -173,19 +177,19 @@ def test_the_seconds_of_environments_are_told_by_engine_and_once(fake: None, sta
         return Handle(make, number)
 
     _, workers = trained(start, staleness=staleness)
-    assert workers.environments() == {f"environments_{number}": parts.turns / 2 for number, parts in made.items()}
-    assert workers.environments() == {"environments_0": 0.0, "environments_1": 0.0}
+    assert played_by(workers) == {f"environments_{number}": parts.turns / 2 for number, parts in made.items()}
+    assert played_by(workers) == {"environments_0": 0.0, "environments_1": 0.0}
 
 
 def test_the_seconds_of_environments_of_a_lost_engine_still_count(fake: None) -> None:
     workers = RolloutWorkers(lambda number: Handle(LightParts, number), 1, deadline=30.0)
     (member,) = workers.members
     member.played = 3.0
-    assert workers.environments() == {"environments_0": 3.0}
+    assert played_by(workers) == {"environments_0": 3.0}
     member.played = 5.0
     workers.lose(member, "a test")
     member.played = 1.0
-    assert workers.environments() == {"environments_0": 3.0}
+    assert played_by(workers) == {"environments_0": 3.0}
     workers.close()
 
 
@@ -211,11 +215,10 @@ def test_engines_read_weights_while_the_driver_goes_on_and_the_learner_changes_n
             super().publish(version, learner.weight)
 
     workers = RolloutWorkers(lambda number: Handle(Live, number), engines, deadline=30.0)
-    access = Access(workers)
-    engine = RemoteEngine(access, Sender(learner), waits=True, later=True)
+    engine = RemoteEngine(workers, Sender(learner), waits=True, later=True)
     engine.refresh()
     assert {member.state for member in workers.members} == {"up"}, "whoever refreshes may change the weights at once"
-    source = ClusterSource(LocalSource(task_slots(), GROUPS, lambda: RemoteCollector(access), lambda: engine), lambda: engine)
+    source = ClusterSource(LocalSource(task_slots(), GROUPS, lambda: RemoteCollector(engine), lambda: engine), lambda: engine)
     try:
         for number, found in enumerate(source.batches(Plain(), n=3, begins=asked.set)):
             learner.update(found.trajectories, number)
@@ -226,7 +229,7 @@ def test_engines_read_weights_while_the_driver_goes_on_and_the_learner_changes_n
         next(source.batches(Nothing(), n=1))
         assert {member.state for member in workers.members} == {"up"}, "also if nothing was played"
     finally:
-        access.close()
+        engine.close()
     assert learner.batches == alone().batches and learner.weight == alone().weight
 
 
@@ -395,8 +398,7 @@ def test_ahead_of_the_learner_a_group_fails_only_when_its_retries_are_used_up(fa
 def test_a_checkpoint_keeps_what_was_learned_from_and_not_what_was_collected_ahead(fake: None) -> None:
     learner, own, plan = Learner(), task_slots(), Plain()
     workers = RolloutWorkers(Dies(-1, 0).start, 2, deadline=30.0)
-    access = Access(workers)
-    engine = RemoteEngine(access, Sender(learner))
+    engine = RemoteEngine(workers, Sender(learner))
     engine.refresh()
     on_demand = LocalSource(own, GROUPS, RemoteCollector, lambda: engine)  # type: ignore[arg-type]
     source = ClusterSource(on_demand, lambda: engine, lambda *_: Prefetcher(workers, on_demand, plan, 3, Spec(training=True), 0, 8))
@@ -404,7 +406,7 @@ def test_a_checkpoint_keeps_what_was_learned_from_and_not_what_was_collected_ahe
     for number, _ in enumerate(source.batches(plan, n=8)):
         marks.append((source.mark(plan).used, own.used))
         engine.publish(number + 1)
-    access.close()
+    engine.close()
     assert [used for used, _ in marks] == [GROUPS * (number + 1) for number in range(8)]
     assert any(taken > used for used, taken in marks), "more was under way"
 

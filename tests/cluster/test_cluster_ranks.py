@@ -278,7 +278,7 @@ def test_two_learners_that_load_a_checkpoint_in_between_give_the_weights_of_one_
 
 
 def test_a_transfer_that_several_learners_do_not_have_is_an_error(tmp_path: Path) -> None:
-    changes = SMALL | TWO | {"cluster.transfer": "broadcast", "out": str(tmp_path), "name": "x"}
+    changes = SMALL | TWO | {"cluster.transfer": "ipc", "out": str(tmp_path), "name": "x"}
     with pytest.raises(TurnwiseError, match="is for one learner"):
         tw.train(ROOT / "recipes" / "own-env.toml", quiet=True, **changes)
 

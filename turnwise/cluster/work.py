@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 import traceback
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
@@ -49,25 +49,21 @@ class Work:
 
 @dataclass
 class Outcome:
-    """The result of a call, what the session has counted so far, why its first branch was lost, the faults that were reported, and the
-    seconds that parts of it took. Trajectories travel as one message: those of the result, then those of the faults."""
+    """The result of a call, what the session has counted so far, why its first branch was lost, and the faults that were reported.
+    Trajectories travel as one message: those of the result, then those of the faults."""
 
     value: Any
-    counts: dict[str, float] = field(default_factory=dict)
-    lost_branches: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
     lost: str = ""
     faults: list[tuple[Trajectory, EnvResult]] = field(default_factory=list)
     faulted: bool = False  # an environment's process has died, which is not the policy's fault: try again
-    seconds: dict[str, float] = field(default_factory=dict)
     environments: float = 0.0  # seconds that the actor's environments have played so far, per process
 
     def __getstate__(self) -> dict[str, Any]:
         if not isinstance(self.value, list) or not all(type(one) is Trajectory for one in self.value):
             return dict(self.__dict__)
-        began = time.perf_counter()
         message = Message.encode([*self.value, *(trajectory for trajectory, _ in self.faults)])
-        seconds = {**self.seconds, "pack": time.perf_counter() - began}
-        return self.__dict__ | {"value": message, "faults": [result for _, result in self.faults], "seconds": seconds}
+        return self.__dict__ | {"value": message, "faults": [result for _, result in self.faults]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
-import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -39,7 +38,6 @@ IDLES = 0.2  # seconds without work after which garbage is searched
 class _Job:
     work: Work
     done: Future[Outcome] = field(default_factory=Future)
-    came: float = field(default_factory=time.perf_counter)
 
 
 class Session:
@@ -59,8 +57,8 @@ class Session:
             self.made += 1
         faults, self.faults = self.faults, []
         value, self.value = self.value, None
-        counts = {name: float(value) for name, value in getattr(self.collector.policy, "counts", {}).items()}
-        return Outcome(value, counts, self.collector.counts["lost_branches"], self.collector.lost, faults)
+        counts = Counter(self.collector.counts)
+        return Outcome(value, counts, self.collector.lost, faults, environments=self.parts.environments)
 
     def _make(self, call: Call) -> Any:
         if call.name == "generate":
@@ -98,7 +96,6 @@ class RolloutWorker:
         self._tidy = True  # whether nothing was played since garbage was searched
         self._cancelled = self._over = False
         self._turns = self._ended = 0
-        self._first = 0.0  # when the first turn of the work was over
         self._session: Session | None = None
         self._stream: Stream | None = None
         self._made: Future[dict[str, Any]] = Future()
@@ -182,7 +179,7 @@ class RolloutWorker:
                     self._play_groups(job)
                     continue
                 try:
-                    job.done.set_result(self._timed(job))
+                    job.done.set_result(self._perform(job.work))
                 except BaseException as error:
                     job.done.set_exception(portable(error))
                 del job  # with its trajectories: they are freed as soon as they were sent
@@ -239,21 +236,11 @@ class RolloutWorker:
             if not self._jobs or not isinstance(self._jobs[0], GroupJob) or self._over:
                 return None
             job = self._jobs.popleft()
-        assert isinstance(job, GroupJob) and self._stream is not None
-        self._stream.recognise(job)
+        assert isinstance(job, GroupJob)
         return job
 
-    def _timed(self, job: _Job) -> Outcome:
-        """Do the work: how long the first turn took, and all of it, since the call came."""
-        self._first = 0.0
-        outcome = self._perform(job.work)
-        outcome.seconds = {"play": time.perf_counter() - job.came}
-        outcome.environments = self._parts.environments
-        if self._first:
-            outcome.seconds["first_turn"] = self._first - job.came
-        return outcome
-
     def _perform(self, work: Work) -> Outcome:
+        """Do the work of a session."""
         for again in range(self._retries + 1):
             if self._session is None or self._session.name != work.session or self._session.made >= len(work.calls):
                 self._session = Session(work, self._parts)
@@ -271,7 +258,6 @@ class RolloutWorker:
 
     def _turned(self, trajectory: Trajectory) -> None:
         self._turns += 1
-        self._first = self._first or time.perf_counter()
 
     def _ends(self, trajectory: Trajectory) -> None:
         self._ended += 1

@@ -65,9 +65,9 @@ class Gathers(Protocol):
 
 
 class Collects(Protocol):
-    """A collector, as far as a source knows it: it makes attempts. `policy` and `counts` say more about them for the log."""
+    """A collector, as far as a source knows it: it makes attempts. `counts` says more about them for the log, and `lost` why the first
+    branch was lost."""
 
-    policy: Any
     counts: Counter[str]
     lost: str
 
@@ -103,6 +103,45 @@ class Collected:
         """What is logged about it, by `collect/NAME`."""
         counts = summarise(self.trajectories) | self.counts
         return numbers("collect", counts)
+
+
+@dataclass
+class Gathering:
+    """A batch of a plan that is being gathered, round by round. `brought` is what the plan returned in the end."""
+
+    rounds: Generator[Sequence[Start], list[Trajectory], Brought]
+    version: int
+    tasks: dict[str, Task] = field(default_factory=dict, init=False)
+    faults: int = field(default=0, init=False)
+    branches: int = field(default=0, init=False)
+    brought: Brought | None = field(default=None, init=False)
+
+    def advance(self, finished: list[Trajectory] | None = None) -> Sequence[Start] | None:
+        """The attempts of the next round, now that those of the round before have `finished`; None at the end."""
+        try:
+            if finished is None:
+                starts = next(self.rounds)
+            else:
+                attempts = sound(finished)
+                self.faults += len(finished) - len(attempts)
+                starts = self.rounds.send(attempts)
+        except StopIteration as end:
+            self.brought = end.value
+            return None
+        self.tasks |= {start.task.id: start.task for start in starts}
+        self.branches += sum(start.branch is not None for start in starts)
+        return starts
+
+    def collected(self, counts: Mapping[str, float], lost: str, say: Callable[[str], None]) -> Collected:
+        """The batch. `counts` are those of the collectors that have played it; `lost` says why its first branch was lost."""
+        assert self.brought is not None
+        told = {**self.brought.counts, "faults": float(self.faults), **counts}
+        lost_branches = told.pop("lost_branches", 0.0)
+        if self.branches:
+            told |= {"branches": float(self.branches), "lost_branches": float(lost_branches)}
+        if lost:
+            say(f"warning: {lost_branches:g} of {self.branches} branches were lost. The first: {lost}")
+        return Collected(distinct(self.brought.trajectories), self.tasks, told, self.version)
 
 
 class Source(Protocol):
@@ -209,33 +248,16 @@ class LocalSource:
     def collect(self, plan: Gathers) -> Collected:
         """The next batch of a plan."""
         collector, version = self.collector(), self.version
-        tasks: dict[str, Task] = {}
-        branches = faults = 0
         self.slots.begin()
-        rounds = plan.gather(self.slots, self.groups)
-        attempts: list[Trajectory] | None = None
-        while True:
-            try:
-                starts = next(rounds) if attempts is None else rounds.send(attempts)
-            except StopIteration as end:
-                brought: Brought = end.value
-                break
-            tasks |= {start.task.id: start.task for start in starts}
-            branches += sum(start.branch is not None for start in starts)
+        batch = Gathering(plan.gather(self.slots, self.groups), version)
+        starts = batch.advance()
+        while starts is not None:
             finished = self.check(collector.run(starts))
             if self.cancelled():
-                rounds.close()
-                return Collected(finished, tasks, {}, version, complete=False)
-            attempts = sound(finished)
-            faults += len(finished) - len(attempts)
-        counts = {**brought.counts, "faults": float(faults)}
-        counts |= dict(getattr(collector.policy, "counts", {}))
-        counts |= {name: float(value) for name, value in collector.counts.items() if name != "lost_branches"}
-        if branches:
-            counts |= {"branches": float(branches), "lost_branches": float(collector.counts["lost_branches"])}
-        if collector.lost:
-            self.say(f"warning: {collector.counts['lost_branches']} of {branches} branches were lost. The first: {collector.lost}")
-        return Collected(distinct(brought.trajectories), tasks, counts, version)
+                batch.rounds.close()
+                return Collected(finished, batch.tasks, {}, version, complete=False)
+            starts = batch.advance(finished)
+        return batch.collected(collector.counts, collector.lost, self.say)
 
 
 def distinct(trajectories: list[Trajectory]) -> list[Trajectory]:

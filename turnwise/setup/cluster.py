@@ -24,9 +24,9 @@ from turnwise.cluster.prefetch import Prefetcher
 from turnwise.cluster.ranked_learner import RankedLearner, RankLearner
 from turnwise.cluster.ranks import LearnerRanks, Rank
 from turnwise.cluster.settings import Cluster
-from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
+from turnwise.cluster.source import ClusterSource, RemoteEngine
 from turnwise.cluster.start import connect, import_ray, leave
-from turnwise.cluster.weights import close_handles, copy_into, sender
+from turnwise.cluster.weights import Ipc, Store, close_handles, copy_into
 from turnwise.cluster.work import Spec
 from turnwise.cluster.worker import RolloutWorker
 from turnwise.cluster.workers import RolloutWorkers, WorkerHooks
@@ -95,9 +95,7 @@ def build_cluster_training(config: Config, hooks: Hooks, stack: ExitStack) -> Tr
     over = run_over(hooks, checked.faults)
     engine = Late(lambda: build_remote_engine(config, learner, start_workers(config, bundles, spec, replace(hooks, cancelled=over))))
     stack.callback(engine.close)
-    collectors = RemoteCollectors(
-        lambda: engine().access, checked.max_turns, cluster.staleness > 0, hooks.on_start, checked.faults.on_fault
-    )
+    collectors = RemoteCollectors(engine, cluster.staleness > 0, hooks.on_start, checked.faults.on_fault)
     plan = build_plan(config)
     slots = build_slots(config, checked, agent, collectors, len(loaded.tokenizer), hooks)
     training_collector = partial(collectors.training, plan.drawing)
@@ -105,8 +103,7 @@ def build_cluster_training(config: Config, hooks: Hooks, stack: ExitStack) -> Tr
 
     def prefetcher(plan: Any, first: int, batches: int | None) -> Prefetcher:
         spec, told = Spec(training=True, drawing=plan.drawing), replace(hooks, on_fault=checked.faults.on_fault)
-        workers = engine().access.workers
-        return Prefetcher(workers, on_demand, plan, cluster.staleness, spec, first, batches, told, cluster.retries)
+        return Prefetcher(engine().workers, on_demand, plan, cluster.staleness, spec, first, batches, told, cluster.retries)
 
     source = ClusterSource(on_demand, engine, prefetcher if cluster.staleness > 0 else None, learner.worked)
     warm_start = WarmStart(config, examples, learner, collectors, engine, hooks)
@@ -134,10 +131,9 @@ def join_cluster(config: Config, hooks: Hooks, stack: ExitStack) -> Sequence[Bun
     """Join or start Ray, and decide what goes where. `stack` leaves it again."""
     cluster = config.cluster
     assert cluster is not None
-    if cluster.learners > 1 and cluster.transfer in ("ipc", "broadcast"):
+    if cluster.learners > 1 and cluster.transfer == "ipc":
         raise TurnwiseError(
-            f"cluster.transfer={cluster.transfer} is for one learner: several send their weights through Ray's store "
-            "(cluster.transfer=auto)"
+            "cluster.transfer=ipc is for one learner: several send their weights through Ray's store (cluster.transfer=auto)"
         )
     check_recipe(config)
     stack.callback(leave, connect(cluster.address))
@@ -176,10 +172,8 @@ def transfer(cluster: Cluster, device: torch.device) -> str:
     """How weights travel: as the recipe says, otherwise chosen by where learner and engines are."""
     if cluster.transfer != "auto":
         return cluster.transfer
-    if device.type != "cuda":
-        return "store"
     alone = cluster.placement == "colocated" and cluster.engines * cluster.tensor_parallel == 1 and cluster.learners == 1
-    return "ipc" if alone else "broadcast"
+    return "ipc" if alone and device.type == "cuda" else "store"
 
 
 # -- the driver's side of the actors ------------------------------------------------------------------------------------------------
@@ -219,10 +213,9 @@ def build_remote_engine(config: Config, learner: LocalLearner | RankedLearner, w
     cluster = config.cluster
     assert cluster is not None
     device = learner.policy.device if isinstance(learner, LocalLearner) else torch.device("cpu")
-    kind = transfer(cluster, device)
+    shared = transfer(cluster, device) == "ipc"
     weights = partial(learner.weights, not config.engine.declared.shares_weights)
-    sends = sender(kind, weights, device, cluster.deadline)
-    engine = RemoteEngine(Access(workers), sends, waits=kind != "store", later=cluster.staleness == 0)
+    engine = RemoteEngine(workers, Ipc(weights) if shared else Store(weights), waits=shared, later=cluster.staleness == 0)
     engine.refresh()
     return engine
 
