@@ -15,7 +15,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from inspect import signature
 from typing import Protocol
 
 from turnwise.agent.text import stated_goal
@@ -119,7 +118,6 @@ class Collector:
         self.trails = Trails()
         counts: Counter[str] = getattr(self.policy, "counts", self.counts)
         self.counts = counts
-        self._steps = bool(self.pool.pids) and "wait" in signature(self.policy.answers).parameters  # in this process nothing ever waits
 
     def run(self, starts: Iterable[Start]) -> list[Trajectory]:
         """The trajectories of all starts, in their order. If cancelled, the partial trajectories of those that had begun."""
@@ -204,7 +202,7 @@ class Collector:
         order, only received, so that no worker waits for a reader."""
         if not self.policy.pending:
             return []
-        if not self._steps:
+        if not self.pool.pids:  # in this process nothing ever waits
             return self.policy.answers()
         answers = self.policy.answers(wait=False)
         while self.ordered and not answers and self.policy.pending:

@@ -65,7 +65,7 @@ from turnwise.setup.parts import (
     check_training,
     run_over,
 )
-from turnwise.setup.placement import bundles_for, check_recipe
+from turnwise.setup.placement import bundles_for, check_program
 from turnwise.setup.warmstart import WarmStart
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.garbage import play_only
@@ -135,7 +135,7 @@ def join_cluster(config: Config, hooks: Hooks, stack: ExitStack) -> Sequence[Bun
         raise TurnwiseError(
             "cluster.transfer=ipc is for one learner: several send their weights through Ray's store (cluster.transfer=auto)"
         )
-    check_recipe(config)
+    check_program(config)
     stack.callback(leave, connect(cluster.address))
     bundles = bundles_for(config)
     if note := crowded(bundles):

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,6 @@ from turnwise.config.references import is_reference, parse
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 FOLDER = Path(__file__).parent
-LATER = 2  # a turn that is not the first, where it does not matter which
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.jinja")))
 
 
@@ -82,12 +81,6 @@ class PromptTemplate:
         self._globals = dict(environment.globals)
         for view in _SAMPLES:
             self.render(view)
-        self.counts_later_turns = not self.shows_all or self._counts_later_turns()
-
-    def _counts_later_turns(self) -> bool:
-        """Whether a message that opens no sequence depends on the number of its turn. One of our templates shows it always or never."""
-        views = [replace(view, opening=False, actions=actions) for view in _SAMPLES for actions in ((), view.actions)]
-        return any(self.render(replace(view, turn=turn)) != self.render(replace(view, turn=LATER)) for view in views for turn in (3, 17))
 
     def render(self, view: View) -> str:
         """The message, without blank space at its ends."""
@@ -152,4 +145,4 @@ def load_template(name: str) -> PromptTemplate:
     return _load(name, str(path), path.stat().st_mtime_ns)
 
 
-__all__ = ["LATER", "NAMES", "Past", "PromptTemplate", "View", "find_template", "load_template"]
+__all__ = ["NAMES", "Past", "PromptTemplate", "View", "find_template", "load_template"]
