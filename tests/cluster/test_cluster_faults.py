@@ -26,7 +26,7 @@ from turnwise.cluster.prefetch import Prefetcher
 from turnwise.cluster.source import ClusterSource, RemoteEngine
 from turnwise.cluster.work import Spec
 from turnwise.cluster.worker import RolloutWorker
-from turnwise.cluster.workers import RolloutWorkers, WorkerHooks
+from turnwise.cluster.workers import RolloutWorkers
 from turnwise.collect.games import PLAYER_OFFSET
 from turnwise.collect.hooks import Hooks
 from turnwise.collect.source import LocalSource
@@ -124,7 +124,7 @@ def trained(
 ) -> tuple[Learner, RolloutWorkers]:
     """A run over engines."""
     learner = Learner()
-    made = RolloutWorkers(start, engines, **{"deadline": 30.0, "hooks": WorkerHooks(), **workers})
+    made = RolloutWorkers(start, engines, **{"deadline": 30.0, "hooks": Hooks(), **workers})
     own, engine = task_slots(), RemoteEngine(made, Sender(learner))
     engine.refresh()
 
@@ -323,7 +323,7 @@ def test_an_engine_that_never_starts_is_left_out_and_the_last_one_ends_the_run(f
     def start(number: int) -> Handle:
         return Handle(LightParts if number == 0 else never, number)
 
-    found, _ = trained(start, deadline=0.5, hooks=WorkerHooks(said.append))
+    found, _ = trained(start, deadline=0.5, hooks=Hooks(said.append))
     assert found.batches == alone().batches and any("engine 1 is gone" in line for line in said)
     with pytest.raises(TurnwiseError, match="no engine is left"):
         trained(lambda number: Handle(never, number), 1, deadline=0.3)

@@ -56,8 +56,8 @@ def test_quantiles_are_of_finite_ratios() -> None:
 
 
 def test_idle_is_the_time_in_which_a_part_has_not_worked() -> None:
-    worked = {"environments_0": 4.0, "rank_0": 0.0, "rank_1": 11.0}  # the last one has worked before, and says so now
-    assert idle_metrics(worked, 10.0) == {"environments_0": 0.6, "rank_0": 1.0, "rank_1": 0.0}
+    worked = {"environments_0": 4.0, "engine_0": 0.0, "engine_1": 11.0}  # the last one has worked before, and says so now
+    assert idle_metrics(worked, 10.0) == {"environments_0": 0.6, "engine_0": 1.0, "engine_1": 0.0}
     assert idle_metrics({"learner": 0.0}, 0.0) == {"learner": 1.0}
 
 
@@ -89,7 +89,7 @@ def test_every_name_is_in_the_page_of_metrics() -> None:
         age_metrics([0, 1])
         | ratio_metrics([0.0])
         | drop_metrics({}, counts)
-        | {"idle": idle_metrics(dict.fromkeys(("learner", "engine_0", "environments_0", "rank_0"), 0.0), 1.0)}
+        | {"idle": idle_metrics(dict.fromkeys(("learner", "engine_0", "environments_0"), 0.0), 1.0)}
         | {"seconds_publish": 0.5}
     )
     logged = set(numbers("cluster", told))

@@ -18,7 +18,6 @@ import turnwise as tw
 from turnwise.cluster.source import RemoteEngine
 from turnwise.cluster.work import Outcome, Work
 from turnwise.cluster.worker import Session
-from turnwise.cluster.workers import WorkerHooks
 from turnwise.collect.hooks import Hooks
 from turnwise.setup import cluster as setup
 
@@ -58,7 +57,7 @@ class LocalWorkers:
     lost first."""
 
     def __init__(self, size: int, parts: Any, loses: Any = lambda number: False):
-        self.size, self.hooks, self._parts, self._loses = size, WorkerHooks(), parts, loses
+        self.size, self.hooks, self._parts, self._loses = size, Hooks(), parts, loses
         self._sessions: dict[int, Session] = {}
         self.works = 0
 

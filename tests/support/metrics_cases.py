@@ -11,7 +11,7 @@ PAGE = ROOT / "docs" / "metrics.md"
 
 CLUSTER = (  # on a cluster alone: see test_cluster_metrics.py
     *(f"cluster/{name}" for name in ("age", "age_max", "ages/AGE", "ratio_q01", "ratio_q50", "ratio_q99", "effective_share")),
-    *(f"cluster/idle/{part}" for part in ("learner", "engine_NUMBER", "environments_NUMBER", "rank_NUMBER")),
+    *(f"cluster/idle/{part}" for part in ("learner", "engine_NUMBER", "environments_NUMBER")),
     *(f"cluster/{name}" for name in ("stale_groups", "failed_groups", "repeated_groups", "late_answers", "dropped_share")),
     "cluster/seconds_publish",
 )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 from turnwise.agent.chat import ANSWER, ASKED, NEXT, Chat
@@ -24,8 +24,6 @@ from turnwise.util.control_strings import deeper_than
 from turnwise.util.errors import TurnwiseError
 
 DEEPEST = 64  # levels of arguments that a template gets as values
-KEPT_PROMPTS = 256  # the attempts of a group begin alike
-LONGEST_KEPT = 50_000  # characters
 TOOL = {"type": "function", "function": {"name": NEXT, "description": "-", "parameters": {"type": "object", "properties": {}}}}
 THOUGHT_TAGS = "<think></think>"
 OWN_DESCRIPTION = (
@@ -52,7 +50,6 @@ class Dialogue:
 
     def __init__(self, chat: Chat):
         self.chat = chat
-        self._known_ids = lru_cache(maxsize=KEPT_PROMPTS)(self._encode)
 
     @cached_property
     def shows_tools(self) -> bool:
@@ -155,10 +152,7 @@ class Dialogue:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a rendered text."""
-        return list(self._known_ids(text) if len(text) <= LONGEST_KEPT else self._encode(text))
-
-    def _encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self.chat.control.encode(text))
+        return self.chat.control.encode(text)
 
 
 def _described(tools: Sequence[Mapping[str, Any]]) -> str:

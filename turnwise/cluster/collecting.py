@@ -56,16 +56,9 @@ class RemoteCollector:
                 trajectories |= {trajectory.id: trajectory for trajectory in outcome.value}
         return in_order(planned, trajectories)
 
-    def generate(self, texts: Sequence[str], seed: int, temperature: float | None = None) -> list[Turn]:
-        """The policy's responses to these messages as turns, from the engine of the first share."""
-        return self._ask(Call("generate", (list(texts), seed, temperature)))
-
-    def openings(self, starts: Sequence[Start]) -> list[str]:
-        """The first prompt of the agent in each of these attempts."""
-        return self._ask(Call("open", (list(starts),)))
-
-    def _ask(self, call: Call) -> list[Any]:
-        outcome = self._do({0: call})[0]
+    def ask(self, service: str, *arguments: Any) -> list[Any]:
+        """What the engine of the first share answers to a plan: `generate` or `openings`."""
+        outcome = self._do({0: Call(service, arguments)})[0]
         if outcome is None and self._workers.hooks.cancelled():
             raise Stopped("interrupted while the plan waited for an answer of the policy")
         if outcome is None:
@@ -120,10 +113,10 @@ class RemoteCollectors:
         return self._new(Spec(training=True, drawing=drawing))
 
     def generate(self, texts: Sequence[str], seed: int, temperature: float | None = None) -> list[Turn]:
-        return self._session.generate(texts, seed, temperature)
+        return self._session.ask("generate", list(texts), seed, temperature)
 
     def openings(self, starts: Sequence[Start]) -> list[str]:
-        return self._session.openings(starts)
+        return self._session.ask("openings", list(starts))
 
     def _new(self, spec: Spec) -> RemoteCollector:
         self._current = RemoteCollector(self.engine(), spec, self.on_start, self.on_fault)

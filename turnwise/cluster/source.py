@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, TypeVar
@@ -86,7 +86,6 @@ class ClusterSource:
     on_demand: LocalSource
     engine: Callable[[], RemoteEngine]
     prefetcher: Callable[[Any, int, int | None], Prefetcher] | None = None
-    learner_worked: Callable[[], Mapping[str, float]] = dict  # seconds of work of each learner rank since the last call
     _mark: Mark | None = field(default=None, init=False, repr=False)
     _drops: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     _waited: float = field(default=0.0, init=False, repr=False)
@@ -163,5 +162,5 @@ class ClusterSource:
             if batch.has("token.old_logprob"):
                 metrics |= ratio_metrics(batch.column("token.old_logprob") - batch.column("token.logprob"))
         seconds, self._since = now - self._since, now
-        worked = {"learner": seconds - self._waited, **engine.do(engine.workers.worked), **self.learner_worked()}
+        worked = {"learner": seconds - self._waited, **engine.do(engine.workers.worked)}
         return numbers("cluster", metrics | {"idle": idle_metrics(worked, seconds)})

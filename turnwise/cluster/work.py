@@ -32,7 +32,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Call:
-    """One use of a session: `run` with starts, `generate` with texts, seed and temperature, `open` with starts."""
+    """One use of a session: `run` with starts, `generate` with texts, seed and temperature, `openings` with starts."""
 
     name: str
     arguments: tuple[Any, ...]
@@ -75,12 +75,6 @@ class Outcome:
 
 class Parts(Protocol):
     """What an actor plays with. A function that setup/cluster.py passes on makes them inside the actor."""
-
-    @property
-    def version(self) -> int: ...
-
-    @property
-    def pids(self) -> list[int]: ...
 
     @property
     def environments(self) -> float: ...  # seconds that they have played so far, per process

@@ -10,7 +10,6 @@ them, so it gets the same tokens.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -61,10 +60,8 @@ class Session:
         return Outcome(value, counts, self.collector.lost, faults, environments=self.parts.environments)
 
     def _make(self, call: Call) -> Any:
-        if call.name == "generate":
-            return self.parts.generate(*call.arguments)
-        if call.name == "open":
-            return self.parts.openings(*call.arguments)
+        if call.name in ("generate", "openings"):
+            return getattr(self.parts, call.name)(*call.arguments)
         (starts,) = call.arguments
         for start in starts:
             self._recognise(start)
@@ -98,15 +95,15 @@ class RolloutWorker:
         self._turns = self._ended = 0
         self._session: Session | None = None
         self._stream: Stream | None = None
-        self._made: Future[dict[str, Any]] = Future()
+        self._made: Future[None] = Future()
         self._player = threading.Thread(target=self._live, args=(make,), name="player", daemon=True)
         self._player.start()
 
     # -- called by the driver -----------------------------------------------------------------------------------------------------
 
-    def ready(self) -> dict[str, Any]:
-        """Wait until the parts are made. Returns where this actor runs."""
-        return self._answer(self._made)
+    def ready(self) -> None:
+        """Wait until the parts are made."""
+        self._answer(self._made)
 
     def run(self, work: Work) -> Outcome:
         """Do the work of a session, and wait for it."""
@@ -130,12 +127,9 @@ class RolloutWorker:
             self._coming = deque(tasks)
             self._wake.notify()
 
-    def status(self) -> dict[str, Any]:
-        """Numbers that grow while there is progress, the version of the weights, and the processes of the environments."""
-        parts = self._parts if self._made.done() else None
-        version, pids, played = (-1, [], 0.0) if parts is None else (parts.version, parts.pids, parts.environments)
-        counts = {"turns": self._turns, "ended": self._ended, "environments": played}
-        return counts | {"version": version, "pids": pids, "pid": os.getpid()}
+    def status(self) -> dict[str, float]:
+        """Numbers that grow while there is progress."""
+        return {"turns": self._turns, "ended": self._ended, "environments": self._parts.environments if self._made.done() else 0.0}
 
     def cancel(self) -> None:
         """End the current work and all waiting work, between two turns."""
@@ -169,7 +163,7 @@ class RolloutWorker:
     def _live(self, make: Callable[[Hooks], Parts]) -> None:
         try:
             self._parts = make(Hooks(cancelled=self._between, on_turn=self._turned, on_end=self._ends, on_fault=self._fault))
-            self._made.set_result(self._place())
+            self._made.set_result(None)
         except BaseException as error:
             self._made.set_exception(portable(error))
             return
@@ -267,6 +261,3 @@ class RolloutWorker:
             self._session.faults.append((trajectory, result))
         elif self._stream is not None:
             self._stream.on_fault(trajectory, result)
-
-    def _place(self) -> dict[str, Any]:
-        return {"pid": os.getpid(), "number": self.number, "version": self._parts.version}

@@ -15,6 +15,8 @@ from typing import Any
 
 from turnwise.cluster.start import import_ray, one_line
 from turnwise.cluster.work import Outcome, Work
+from turnwise.collect.hooks import Hooks
+from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import Task
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.garbage import rare_searches
@@ -47,22 +49,13 @@ class Worker:
     played_before: float = 0.0  # the same in the lives before
 
 
-@dataclass
-class WorkerHooks:
-    """What the workers reports to the run."""
-
-    say: Callable[[str], None] = lambda text: None
-    cancelled: Callable[[], bool] = lambda: False
-    ended: Callable[[int], None] = lambda count: None  # attempts that have ended since it was last called
-
-
 class RolloutWorkers:
     """`start` starts the actor of a number. `send` gives one member weights, and returns a reference to wait for; None before the first
     ones."""
 
-    def __init__(self, start: Callable[[int], Any], size: int, deadline: float, retries: int = 2, hooks: WorkerHooks | None = None):
+    def __init__(self, start: Callable[[int], Any], size: int, deadline: float, retries: int = 2, hooks: Hooks | None = None):
         self.size, self.deadline, self.retries = size, deadline, retries
-        self.hooks = hooks or WorkerHooks()
+        self.hooks = hooks or Hooks()
         self.counts: dict[str, float] = {"lost_engines": 0.0, "repeated_work": 0.0}
         self.version = -1
         self._start = start
@@ -220,7 +213,6 @@ class RolloutWorkers:
             return
         member.since = time.monotonic()
         if member.state == "starting":
-            member.seen = dict(answer)
             self._update(member)
         else:
             member.state, member.version, member.failures = "up", int(answer), 0
@@ -236,8 +228,8 @@ class RolloutWorkers:
         member.played = max(member.played, seen.get("environments", 0.0))
         new = seen["ended"] - member.seen.get("ended", 0)
         member.look, member.seen = None, seen
-        if new > 0:
-            self.hooks.ended(new)
+        for _ in range(new):
+            self.hooks.on_end(Trajectory(0, 0))  # it comes later, with the result
 
     def _check(self) -> None:
         now = time.monotonic()

@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, cast
 
 from turnwise.agent.text import stated_goal
 from turnwise.collect.branching import Arriving, Trails, begun
@@ -116,8 +116,7 @@ class Collector:
 
     def __post_init__(self) -> None:
         self.trails = Trails()
-        counts: Counter[str] = getattr(self.policy, "counts", self.counts)
-        self.counts = counts
+        self.counts = cast("Counter[str]", getattr(self.policy, "counts", self.counts))
 
     def run(self, starts: Iterable[Start]) -> list[Trajectory]:
         """The trajectories of all starts, in their order. If cancelled, the partial trajectories of those that had begun."""

@@ -29,13 +29,13 @@ from turnwise.cluster.start import connect, import_ray, leave
 from turnwise.cluster.weights import Ipc, Store, close_handles, copy_into
 from turnwise.cluster.work import Spec
 from turnwise.cluster.worker import RolloutWorker
-from turnwise.cluster.workers import RolloutWorkers, WorkerHooks
+from turnwise.cluster.workers import RolloutWorkers
 from turnwise.collect.collector import Collector
 from turnwise.collect.hooks import Hooks
 from turnwise.collect.source import LocalSource
 from turnwise.config.objects import objects_in, present
 from turnwise.data.attempts import Start
-from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.data.rollouts import Turn
 from turnwise.data.tasks import Task
 from turnwise.learn.local import LocalLearner
 from turnwise.learn.models import choose_device
@@ -105,7 +105,7 @@ def build_cluster_training(config: Config, hooks: Hooks, stack: ExitStack) -> Tr
         spec, told = Spec(training=True, drawing=plan.drawing), replace(hooks, on_fault=checked.faults.on_fault)
         return Prefetcher(engine().workers, on_demand, plan, cluster.staleness, spec, first, batches, told, cluster.retries)
 
-    source = ClusterSource(on_demand, engine, prefetcher if cluster.staleness > 0 else None, learner.worked)
+    source = ClusterSource(on_demand, engine, prefetcher if cluster.staleness > 0 else None)
     warm_start = WarmStart(config, examples, learner, collectors, engine, hooks)
     evaluator = Evaluator(checked.panel, config.eval, collectors, plan, slots, checked.max_turns, checked.faults.check)
     return Training(
@@ -183,15 +183,10 @@ def start_workers(config: Config, bundles: Sequence[Bundle], spec: ActorSpec, ho
     """Start the rollout workers; their weights come with the first version."""
     cluster = config.cluster
     assert cluster is not None
-
-    def ended(count: int) -> None:
-        for _ in range(count):
-            hooks.on_end(Trajectory(0, 0))
-
     for_workers = [bundle for bundle in bundles if bundle.part.startswith("engine")]
     shared = transfer(cluster, torch.device(choose_device(config.device))) == "ipc"  # with the learner, on its GPU
     start = partial(start_actor, for_workers, spec, cluster.retries, waits=shared)
-    return RolloutWorkers(start, cluster.engines, cluster.deadline, cluster.retries, WorkerHooks(hooks.say, hooks.cancelled, ended))
+    return RolloutWorkers(start, cluster.engines, cluster.deadline, cluster.retries, hooks)
 
 
 def start_actor(bundles: Sequence[Bundle], spec: ActorSpec, retries: int, number: int, waits: bool = False) -> Any:
@@ -324,14 +319,6 @@ class WorkerParts:
         self._pool = build_pool(config)
         self._collectors = build_collectors(config, self._pool, agent, lambda: self._engine, step_limit(config.env), hooks)
         self._device = torch.device(choose_device(config.device))
-
-    @property
-    def version(self) -> int:
-        return self._engine.version
-
-    @property
-    def pids(self) -> list[int]:
-        return self._pool.pids
 
     @property
     def environments(self) -> float:
