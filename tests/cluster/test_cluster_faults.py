@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from functools import partial
@@ -30,8 +30,6 @@ from turnwise.cluster.workers import RolloutWorkers
 from turnwise.collect.games import PLAYER_OFFSET
 from turnwise.collect.hooks import Hooks
 from turnwise.collect.source import LocalSource
-from turnwise.data.attempts import Start
-from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import Task
 from turnwise.methods.planning import Plain
 
@@ -200,45 +198,6 @@ def test_the_seconds_of_environments_of_a_lost_engine_still_count(fake: None) ->
 def test_any_number_of_engines_learns_what_one_process_learns(fake: None, engines: int) -> None:
     found, _ = trained(Dies(-1, 0).start, engines)
     assert found.batches == alone().batches and found.weight == alone().weight
-
-
-@pytest.mark.parametrize("engines", [1, 2])
-def test_engines_read_weights_while_the_driver_goes_on_and_the_learner_changes_nothing_before_that(fake: None, engines: int) -> None:
-    """Engines read the learner's number where it is, and late: after the driver has come to the next batch."""
-    learner, asked = Learner(), threading.Event()
-    asked.set()
-
-    class Live(LightParts):
-        def publish(self, version: int, weights: Any) -> None:
-            assert asked.wait(30.0)
-            time.sleep(0.02)
-            super().publish(version, learner.weight)
-
-    workers = RolloutWorkers(lambda number: Handle(Live, number), engines, deadline=30.0)
-    engine = RemoteEngine(workers, Sender(learner), waits=True, later=True)
-    engine.refresh()
-    assert {member.state for member in workers.members} == {"up"}, "whoever refreshes may change the weights at once"
-    source = ClusterSource(LocalSource(task_slots(), GROUPS, lambda: RemoteCollector(engine), lambda: engine), lambda: engine)
-    try:
-        for number, found in enumerate(source.batches(Plain(), n=3, begins=asked.set)):
-            learner.update(found.trajectories, number)
-            asked.clear()
-            engine.publish(number + 1)
-            assert {member.state for member in workers.members} == {"updating"}
-        asked.set()
-        next(source.batches(Nothing(), n=1))
-        assert {member.state for member in workers.members} == {"up"}, "also if nothing was played"
-    finally:
-        engine.close()
-    assert learner.batches == alone().batches and learner.weight == alone().weight
-
-
-class Nothing:
-    """A plan that plays nothing."""
-
-    def gather(self, task_slots: Any, groups: int) -> Generator[list[Start], list[Trajectory], Any]:
-        yield from ()
-        return SimpleNamespace(trajectories=[], counts={})
 
 
 class Loads(LightParts):

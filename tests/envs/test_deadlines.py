@@ -42,7 +42,7 @@ def test_every_wait_in_these_rooms_has_a_deadline_or_a_reason() -> None:
         ("ray.get(refs)", "ray.get(refs, timeout=5)"),
         ("import_ray().wait(refs, num_returns=1)", "ray.wait(refs, timeout=0)"),
         ("thread.join(None)", "thread.join(5)"),
-        ("condition.wait(None if tidy else 0.2)", "condition.wait(RESTS if tidy else IDLES)"),
+        ("condition.wait(None if over else 0.2)", "condition.wait(RESTS if over else LOOKS)"),
         ("wait(calls)", "wait(calls, 5)"),
         ("call().result()", "call().result(timeout=0)"),
         ("asked.get(timeout=None)", "names.get('a', None)"),
@@ -93,8 +93,9 @@ def test_an_actor_waits_for_as_long_as_its_thread_works(monkeypatch: pytest.Monk
 
     def slow(hooks: Any) -> Any:
         time.sleep(0.1)  # many looks
-        return SimpleNamespace(version=3, close=lambda: None)
+        return SimpleNamespace(environments=1.5, close=lambda: None)
 
     actor = RolloutWorker(slow)
-    assert actor.ready()["version"] == 3
+    actor.ready()
+    assert actor.status()["environments"] == 1.5
     actor.close()

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from turnwise.agent.base import Context, Parsed, Prompt
-from turnwise.agent.chat import FAR, Chat, Message, log
+from turnwise.agent.chat import Chat, Message, log
 from turnwise.agent.control import Marked
 from turnwise.agent.prompts import Past, PromptTemplate, View, load_template
 from turnwise.agent.registry import contexts, register_context
@@ -101,17 +101,12 @@ class PromptMaker:
             return self.chat.beginning(text, self.limit)
 
         listed = "\n".join(view.actions)
-        if sum(map(len, (listed, *_texts(view)))) <= FAR * self.limit:
-            return view
         actions = view.actions if len(short := begin(listed)) == len(listed) else short.split("\n")
         return _changed(view, begin, actions, view.tools)
 
     def _marked(self, view: View) -> View:
         control = self.chat.control
-        actions, tools = control.mark_all(view.actions), control.mark_all(view.tools)
-        if actions is view.actions and tools is view.tools and all(control.mark(text) == text for text in _texts(view)):
-            return view
-        return _changed(view, control.mark, actions, tools)
+        return _changed(view, control.mark, control.mark_all(view.actions), control.mark_all(view.tools))
 
     def see(self, observation: Observation) -> Observation:
         """The observation with its images, which are processed once while it is referenced."""
@@ -152,11 +147,6 @@ class PromptMaker:
         if self.vision is None:
             return tuple(plain)
         return tuple({**message, "content": without_marks(message["content"], "[image]")} for message in plain)
-
-
-def _texts(view: View) -> list[str]:
-    """All texts from outside in a view, except for its lists."""
-    return [view.observation, view.goal, view.instructions, *(text for past in view.history for text in (past.observation, past.action))]
 
 
 def _changed(view: View, change: Callable[[str], str], actions: Sequence[str], tools: Sequence[str]) -> View:

@@ -13,9 +13,10 @@ from turnwise.cluster.metrics import age_metrics, group_ages, idle_metrics, rati
 from turnwise.cluster.prefetch import Formed, Prefetcher
 from turnwise.cluster.weights import Sender
 from turnwise.cluster.workers import RolloutWorkers
-from turnwise.collect.source import MOST_PREFETCHED, Collected, Gathers, LocalSource, Mark
+from turnwise.collect.source import MOST_PREFETCHED, Collected, LocalSource, Mark
 from turnwise.data.batch import Batch
 from turnwise.engines.base import WeightReceiver
+from turnwise.methods.planning import Plan
 from turnwise.util.metrics import numbers
 
 T = TypeVar("T")
@@ -25,16 +26,15 @@ PATIENCE = 0.5  # seconds between two looks at whether the run is cancelled
 class RemoteEngine(WeightReceiver):
     """The engines of all rollout workers as one receiver of weights, and access to the workers: directly, or through the thread that owns
     them while batches are prefetched. Attempts go through a collector. `waits`: the learner's weights may not change before all engines
-    have read them. With `later` it is `settle` that waits for that, which is called before the learner goes on; until then, engines read
-    while the driver does other things."""
+    have read them."""
 
     sleeps = False
 
-    def __init__(self, workers: RolloutWorkers, sender: Sender, waits: bool = False, later: bool = False):
+    def __init__(self, workers: RolloutWorkers, sender: Sender, waits: bool = False):
         self.workers, self.version = workers, 0
         self.prefetcher: Prefetcher | None = None
         self.seconds = 0.0  # that the last weights took
-        self._sender, self._waits, self._later = sender, waits, later
+        self._sender, self._waits = sender, waits
 
     def sleep(self) -> None:
         """The engines of a cluster are not on the learner's memory."""
@@ -46,19 +46,12 @@ class RemoteEngine(WeightReceiver):
     def publish(self, version: int, weights: Any = None) -> None:
         """The learner's weights have this version now. Every engine gets them before it plays again, or as soon as possible if it is
         playing for a batch ahead."""
-        self._publish(version, self._waits and not self._later)
-
-    def refresh(self) -> None:
-        """The learner's weights have changed, and may change again at once."""
-        self._publish(self.version, self._waits)
-
-    def _publish(self, version: int, waits: bool) -> None:
         self.version, began = version, time.perf_counter()
         self._sender.publish(version)
 
         def work() -> None:
             self.workers.publish(version, self._sender.send)
-            if waits:
+            if self._waits:
                 self.workers.settle()
             if self.prefetcher is not None:
                 self.prefetcher.published(version)
@@ -66,10 +59,9 @@ class RemoteEngine(WeightReceiver):
         self.do(work)
         self.seconds = time.perf_counter() - began
 
-    def settle(self) -> None:
-        """From now on the learner's weights may change."""
-        if self._waits and self._later:
-            self.do(self.workers.updated)
+    def refresh(self) -> None:
+        """The learner's weights have changed."""
+        self.publish(self.version)
 
     def close(self) -> None:
         if self.prefetcher is not None:
@@ -96,17 +88,16 @@ class ClusterSource:
         """The version of the weights that sample now."""
         return self.on_demand.version
 
-    def batches(self, plan: Gathers, n: int | None = None, begins: Callable[[], None] = lambda: None) -> Iterator[Collected]:
+    def batches(self, plan: Plan, n: int | None = None, begins: Callable[[], None] = lambda: None) -> Iterator[Collected]:
         """One batch after another."""
         return self._on_demand(plan, n, begins) if self.prefetcher is None else self._prefetched(plan, n, begins)
 
-    def _on_demand(self, plan: Gathers, n: int | None, begins: Callable[[], None]) -> Iterator[Collected]:
+    def _on_demand(self, plan: Plan, n: int | None, begins: Callable[[], None]) -> Iterator[Collected]:
         for collected in self.on_demand.batches(plan, n, begins):
-            self.engine().settle()
             self._waited = collected.seconds
             yield collected
 
-    def _prefetched(self, plan: Gathers, n: int | None, begins: Callable[[], None]) -> Iterator[Collected]:
+    def _prefetched(self, plan: Plan, n: int | None, begins: Callable[[], None]) -> Iterator[Collected]:
         engine = self.engine()
         assert self.prefetcher is not None
         prefetcher = engine.prefetcher = self.prefetcher(plan, self.version, n)
@@ -148,7 +139,7 @@ class ClusterSource:
             source = self.on_demand
             self.engine().workers.load_ahead(source.slots.coming(min(source.groups, MOST_PREFETCHED)))
 
-    def mark(self, plan: Any) -> Mark:
+    def mark(self, plan: Plan) -> Mark:
         """The progress of the run with the batch that was handed out last. What was collected beyond it is attempted again."""
         return self._mark if self._mark is not None else self.on_demand.mark(plan)
 

@@ -24,13 +24,11 @@ from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import Task
 from turnwise.envs.pool import EnvResult
-from turnwise.util.garbage import search_between
 
 T = TypeVar("T")
 CLOSES = 5.0  # seconds for the parts to be closed
 LOOKS = 5.0  # seconds between two looks at whether the playing thread lives
 RESTS = 60.0  # seconds that the playing thread sleeps at most
-IDLES = 0.2  # seconds without work after which garbage is searched
 
 
 @dataclass
@@ -90,7 +88,6 @@ class RolloutWorker:
         self._jobs: deque[_Job | GroupJob] = deque()
         self._weights: deque[tuple[int, Any, Future[int]]] = deque()
         self._coming: deque[Task] = deque()  # that will be played soon
-        self._tidy = True  # whether nothing was played since garbage was searched
         self._cancelled = self._over = False
         self._turns = self._ended = 0
         self._session: Session | None = None
@@ -185,14 +182,10 @@ class RolloutWorker:
         while True:
             with self._wake:
                 while not (self._jobs or self._weights or self._over or self._coming):
-                    if self._wake.wait(RESTS if self._tidy else IDLES) or self._tidy:
-                        continue
-                    self._tidy = True
-                    search_between()
+                    self._wake.wait(RESTS)
                 if self._over:
                     return None
                 if self._jobs and not self._weights:
-                    self._tidy = False
                     self._coming.clear()
                     return self._jobs.popleft()
             if self._weights:

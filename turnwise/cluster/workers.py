@@ -79,11 +79,6 @@ class RolloutWorkers:
         while any(member.state in ("starting", "updating") for member in self.members):
             self.step([])
 
-    def updated(self) -> None:
-        """Wait until no member reads weights any more. One that starts gets them later."""
-        while any(member.state == "updating" for member in self.members):
-            self.step([])
-
     def _update(self, member: Worker) -> None:
         if self._send is None:
             member.state = "up"

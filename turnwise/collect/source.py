@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, NamedTuple, Protocol
@@ -29,6 +29,7 @@ from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Stop, Trajectory, Turn, sound
 from turnwise.data.tasks import Task
+from turnwise.methods.planning import Gathered, Plan, Rounds, TaskSlots
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.metrics import numbers
 
@@ -43,25 +44,9 @@ class Mark(NamedTuple):
     plan: dict[str, Any]
 
 
-def mark_of(slots: Any, plan: Any) -> Mark:
+def mark_of(slots: TaskSlots, plan: Plan) -> Mark:
     """Where task slots and plan are now."""
     return Mark(slots.used, slots.state(), plan.state())
-
-
-class Brought(Protocol):
-    """What a plan returns in the end: the trajectories to learn from, and counts for the log."""
-
-    @property
-    def trajectories(self) -> list[Trajectory]: ...
-
-    @property
-    def counts(self) -> Mapping[str, float]: ...
-
-
-class Gathers(Protocol):
-    """A plan, as far as a source knows it."""
-
-    def gather(self, slots: Any, groups: int, /) -> Generator[Sequence[Start], list[Trajectory], Brought]: ...
 
 
 class Collects(Protocol):
@@ -109,12 +94,12 @@ class Collected:
 class Gathering:
     """A batch of a plan that is being gathered, round by round. `brought` is what the plan returned in the end."""
 
-    rounds: Generator[Sequence[Start], list[Trajectory], Brought]
+    rounds: Rounds
     version: int
     tasks: dict[str, Task] = field(default_factory=dict, init=False)
     faults: int = field(default=0, init=False)
     branches: int = field(default=0, init=False)
-    brought: Brought | None = field(default=None, init=False)
+    brought: Gathered | None = field(default=None, init=False)
 
     def advance(self, finished: list[Trajectory] | None = None) -> Sequence[Start] | None:
         """The attempts of the next round, now that those of the round before have `finished`; None at the end."""
@@ -150,7 +135,7 @@ class Source(Protocol):
     works, and calls `pause` between small parts. `metrics` are logged with a batch, `mark` is how far the run has come with the batch that
     was handed out last."""
 
-    def batches(self, plan: Gathers, n: int | None = None, begins: Callable[[], None] = ...) -> Iterator[Collected]: ...
+    def batches(self, plan: Plan, n: int | None = None, begins: Callable[[], None] = ...) -> Iterator[Collected]: ...
 
     def publish(self, version: int) -> None: ...
 
@@ -158,7 +143,7 @@ class Source(Protocol):
 
     def metrics(self, batch: Batch) -> dict[str, float]: ...
 
-    def mark(self, plan: Any) -> Mark: ...
+    def mark(self, plan: Plan) -> Mark: ...
 
 
 class OwnSource:
@@ -168,7 +153,7 @@ class OwnSource:
     def __init__(self, source: Source):
         self.source = source
 
-    def batches(self, plan: Gathers, n: int | None = None, begins: Callable[[], None] = lambda: None) -> Iterator[Collected]:
+    def batches(self, plan: Plan, n: int | None = None, begins: Callable[[], None] = lambda: None) -> Iterator[Collected]:
         return self.source.batches(plan, n, begins)
 
     def publish(self, version: int) -> None:
@@ -180,7 +165,7 @@ class OwnSource:
     def metrics(self, batch: Batch) -> dict[str, float]:
         return self.source.metrics(batch)
 
-    def mark(self, plan: Any) -> Mark:
+    def mark(self, plan: Plan) -> Mark:
         return self.source.mark(plan)
 
 
@@ -195,7 +180,7 @@ class LocalSource:
     between two rounds of a plan. `load` prepares the environment for a task that comes soon. `rests`: the engine frees its memory while a
     batch is learned from."""
 
-    slots: Any
+    slots: TaskSlots
     groups: int
     collector: Callable[[], Collects]
     engine: Callable[[], Published]
@@ -210,7 +195,7 @@ class LocalSource:
         """The version of the weights that sample now."""
         return self.engine().version
 
-    def batches(self, plan: Gathers, n: int | None = None, begins: Callable[[], None] = lambda: None) -> Iterator[Collected]:
+    def batches(self, plan: Plan, n: int | None = None, begins: Callable[[], None] = lambda: None) -> Iterator[Collected]:
         """One batch after another, each collected when it is asked for."""
         for _ in count() if n is None else range(n):
             if self.cancelled():
@@ -241,11 +226,11 @@ class LocalSource:
         """What a source logs about a batch with its columns, in addition to its counts: nothing, where all is done in one process."""
         return {}
 
-    def mark(self, plan: Any) -> Mark:
+    def mark(self, plan: Plan) -> Mark:
         """How far the run has come with the batch that was handed out last."""
         return mark_of(self.slots, plan)
 
-    def collect(self, plan: Gathers) -> Collected:
+    def collect(self, plan: Plan) -> Collected:
         """The next batch of a plan."""
         collector, version = self.collector(), self.version
         self.slots.begin()

@@ -210,7 +210,7 @@ def build_remote_engine(config: Config, learner: LocalLearner | RankedLearner, w
     device = learner.policy.device if isinstance(learner, LocalLearner) else torch.device("cpu")
     shared = transfer(cluster, device) == "ipc"
     weights = partial(learner.weights, not config.engine.declared.shares_weights)
-    engine = RemoteEngine(workers, Ipc(weights) if shared else Store(weights), waits=shared, later=cluster.staleness == 0)
+    engine = RemoteEngine(workers, Ipc(weights) if shared else Store(weights), waits=shared)
     engine.refresh()
     return engine
 

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import StrictUndefined, Template, TemplateError, TemplateSyntaxError, UndefinedError
-from jinja2.runtime import new_context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from turnwise.config.loading import load_text
@@ -78,23 +77,13 @@ class PromptTemplate:
         except TemplateSyntaxError as error:
             raise TurnwiseError(f"prompt template {self.path}, line {error.lineno}: {error.message}") from None
         self._template = Template.from_code(environment, code, environment.make_globals(None))
-        self._globals = dict(environment.globals)
         for view in _SAMPLES:
             self.render(view)
 
     def render(self, view: View) -> str:
         """The message, without blank space at its ends."""
-        template, variables = self._template, vars(view)
-        try:  # as Template.render does it, which rebuilds the table of globals for every message: most of its time for a short one
-            context = new_context(template.environment, template.name, template.blocks, self._globals | variables, shared=True)
-            return "".join(template.root_render_func(context)).strip()
-        except Exception:
-            return self._explained(variables)
-
-    def _explained(self, variables: dict[str, Any]) -> str:
-        """Render again after a failure, in the slower way that knows the template's lines."""
         try:
-            return self._template.render(variables).strip()
+            return self._template.render(vars(view)).strip()
         except (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise TurnwiseError(f"prompt template {self.path}, line {self._line(error)}: {self._explain(error)}") from error
 
