@@ -17,9 +17,9 @@ from typing import Any
 from turnwise.cluster.source import RemoteEngine
 from turnwise.cluster.work import Call, Outcome, Spec, Work, lost
 from turnwise.collect.games import in_order
+from turnwise.collect.hooks import Hooks
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory, Turn
-from turnwise.envs.pool import EnvResult
 from turnwise.util.errors import Stopped, TurnwiseError
 
 _sessions = count()
@@ -31,8 +31,7 @@ class RemoteCollector:
 
     engine: RemoteEngine
     spec: Spec = field(default_factory=Spec)
-    on_start: Callable[[int], None] = lambda count: None
-    on_fault: Callable[[Trajectory, EnvResult], None] = lambda trajectory, result: None
+    hooks: Hooks = field(default_factory=Hooks)
 
     def __post_init__(self) -> None:
         name = next(_sessions)
@@ -46,7 +45,7 @@ class RemoteCollector:
 
     def run(self, starts: Iterable[Start]) -> list[Trajectory]:
         planned = list(starts)
-        self.on_start(len(planned))
+        self.hooks.on_start(len(planned))
         shares = self._cut(planned)
         trajectories: dict[int | str, Trajectory] = {}
         for k, outcome in self._do({k: Call("run", (share,)) for k, share in shares.items()}).items():
@@ -87,7 +86,7 @@ class RemoteCollector:
                 continue
             self._outcomes[k] = outcome
             for trajectory, result in outcome.faults:
-                self.on_fault(trajectory, result)
+                self.hooks.on_fault(trajectory, result)
             self.lost = self.lost or outcome.lost
         self.counts = Counter()
         for outcome in self._outcomes:
@@ -102,8 +101,7 @@ class RemoteCollectors:
 
     engine: Callable[[], RemoteEngine]
     overlapping: bool = False
-    on_start: Callable[[int], None] = lambda count: None
-    on_fault: Callable[[Trajectory, EnvResult], None] = lambda trajectory, result: None
+    hooks: Hooks = field(default_factory=Hooks)
     _current: RemoteCollector | None = None
 
     def evaluation(self, temperature: float | None = None) -> RemoteCollector:
@@ -119,7 +117,7 @@ class RemoteCollectors:
         return self._session.ask("openings", list(starts))
 
     def _new(self, spec: Spec) -> RemoteCollector:
-        self._current = RemoteCollector(self.engine(), spec, self.on_start, self.on_fault)
+        self._current = RemoteCollector(self.engine(), spec, self.hooks)
         return self._current
 
     @property

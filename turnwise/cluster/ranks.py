@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from turnwise.cluster.start import free_port, import_ray, one_line
 from turnwise.util.errors import TurnwiseError
@@ -29,14 +29,9 @@ GRACE = 15.0  # seconds after the first error until the others must have answere
 Call = tuple[str, tuple[Any, ...]]
 
 
-class RankWork(Protocol):
-    """What a rank works with, in its process, in addition to the methods that are called by name."""
-
-    def progress(self) -> float:
-        """Any number that changes while something happens."""
-
-
-Factory = Callable[[int, int, str], RankWork]  # makes it from the rank, the number of ranks, and the address where they meet
+# Makes what a rank works with from the rank, the number of ranks, and the address where they meet. It has the methods that are called by
+# name, and `progress()`, any number that changes while something happens.
+Factory = Callable[[int, int, str], Any]
 
 
 class Rank:
@@ -44,7 +39,7 @@ class Rank:
 
     def __init__(self, factory: Factory, rank: int, size: int):
         self._factory, self._rank, self._size = factory, rank, size
-        self._work: RankWork | None = None
+        self._work: Any = None
 
     def meeting(self) -> str:
         """A free address on this rank's machine."""

@@ -95,14 +95,15 @@ def build_cluster_training(config: Config, hooks: Hooks, stack: ExitStack) -> Tr
     over = run_over(hooks, checked.faults)
     engine = Late(lambda: build_remote_engine(config, learner, start_workers(config, bundles, spec, replace(hooks, cancelled=over))))
     stack.callback(engine.close)
-    collectors = RemoteCollectors(engine, cluster.staleness > 0, hooks.on_start, checked.faults.on_fault)
+    told = replace(hooks, on_fault=checked.faults.on_fault)
+    collectors = RemoteCollectors(engine, cluster.staleness > 0, told)
     plan = build_plan(config)
     slots = build_slots(config, checked, agent, collectors, len(loaded.tokenizer), hooks)
     training_collector = partial(collectors.training, plan.drawing)
     on_demand = LocalSource(slots, config.collect.groups, training_collector, engine, checked.faults.check, hooks.say, over)
 
     def prefetcher(plan: Any, first: int, batches: int | None) -> Prefetcher:
-        spec, told = Spec(training=True, drawing=plan.drawing), replace(hooks, on_fault=checked.faults.on_fault)
+        spec = Spec(training=True, drawing=plan.drawing)
         return Prefetcher(engine().workers, on_demand, plan, cluster.staleness, spec, first, batches, told, cluster.retries)
 
     source = ClusterSource(on_demand, engine, prefetcher if cluster.staleness > 0 else None)
