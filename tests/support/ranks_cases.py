@@ -4,12 +4,9 @@ one learner, and the third is the one that is alone."""
 
 from __future__ import annotations
 
-import mmap
 import os
-import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +26,7 @@ from turnwise.learn.auxiliary.models import Models
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.learner import Learner
 from turnwise.learn.lora import add_lora
-from turnwise.learn.ranks.group import Ranks, join, waits, whole
+from turnwise.learn.ranks.group import Ranks, join, whole
 from turnwise.learn.ranks.sharding import Sharded
 from turnwise.learn.sections import OptimiserSettings, SftSettings, ValueSettings
 from turnwise.learn.settings import LearnerSettings
@@ -44,8 +41,6 @@ ADAM = OptimiserSettings(lr=1e-2, clip=0.5, eps=1e-2)
 SETTINGS = LearnerSettings(tokens_per_batch=24, optimiser=ADAM, epochs=2, minibatches=2)
 KL = Loss(kl_coef=0.1)
 KEPT = changed(SETTINGS, loss=KL, value=ValueSettings(), tokens_per_batch=96)  # a checkpoint does not depend on the size of passes
-BEGUN = mmap.mmap(-1, 8)  # shared by all processes: how many exchanges the first one has begun in `slowed`
-REST = 0.01  # seconds
 
 
 def case(function: Callable[[Ranks | None, Path], Found]) -> Callable[[Ranks | None, Path], Found]:
@@ -290,36 +285,6 @@ def resumes(pair: Ranks | None, trio: Ranks, folder: Path) -> dict[str, Found]:
     return found
 
 
-def slowed(ranks: Ranks) -> Found:
-    """An update in which the second process rests in every pass while the first one is in an exchange: how long that was, and how long the
-    first one has waited by its own account."""
-    learner = own_layers(tiny(), SETTINGS, ranks=ranks)
-    own, begun, rests = waits.exchange, 0, 0
-
-    @contextmanager
-    def counted(tensor: torch.Tensor | None = None) -> Iterator[None]:
-        nonlocal begun
-        with own(tensor):
-            begun += 1
-            if ranks.rank == 0:
-                BEGUN[:] = begun.to_bytes(8, "big")
-            yield
-
-    def rest(*_: Any) -> None:
-        nonlocal rests
-        while int.from_bytes(BEGUN[:], "big") <= begun:  # the first one is not yet where it needs this one
-            time.sleep(REST / 10)
-        time.sleep(REST)
-        rests += 1
-
-    if ranks.rank == 1:
-        learner.model.model.layers[0].mlp.register_forward_pre_hook(rest)
-    before = waits.seconds
-    with mock.patch.object(waits, "exchange", counted):
-        learner.update(credited(trajectories()))
-    return {"waited": waits.seconds - before, "rested": REST * ranks.gather(rests)[1]}
-
-
 def everyone(size: int, folder: Path, names: Sequence[str]) -> None:
     """All processes: start them, and wait for them."""
     children = []
@@ -344,7 +309,6 @@ def work(rank: int, size: int, folder: Path, names: Sequence[str]) -> None:
             own.mkdir(exist_ok=True)
             found[name] = CASES[name](pair, own)
         found |= resumes(pair, trio, folder)
-        found |= {"slowed": slowed(pair)} if pair is not None else {}
         trio.gather(None)
     except BaseException:
         (folder / f"error {rank}").write_text(traceback.format_exc())

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib import metadata
 
 from turnwise.cluster.placement import Node
 from turnwise.cluster.start import import_ray, one_line
-from turnwise.util.errors import TurnwiseError
 
 PACKAGES = ("turnwise", "torch", "transformers", "ray", "vllm", "peft", "bitsandbytes")
 PATIENCE = 60.0  # seconds for all nodes to answer
@@ -87,15 +85,3 @@ def _number(version: str) -> tuple[int, int]:
         return int(parts[0]), int(parts[1])
     except (ValueError, IndexError):
         return VLLM
-
-
-def check_engine(name: str) -> None:
-    """An error if this machine has another version of the engine's own package than is needed."""
-    if name != "vllm":
-        return
-    try:
-        found = metadata.version("vllm")
-    except metadata.PackageNotFoundError:
-        return  # the nodes are asked, and may have it
-    if _number(found) != VLLM:
-        raise TurnwiseError(f"vllm {found} is installed here; 0.26 is needed: pip install 'turnwise[vllm]'")

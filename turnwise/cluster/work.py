@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -30,7 +31,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Call:
-    """One use of a session: `run` with starts, `generate` with texts, seed and temperature, `open` with starts."""
+    """One use of a session: `run` with starts, `generate` with texts, seed and temperature, `openings` with starts."""
 
     name: str
     arguments: tuple[Any, ...]
@@ -47,27 +48,18 @@ class Work:
 
 @dataclass
 class Outcome:
-    """The result of a call, what the session has counted so far, why its first branch was lost, the faults that were reported, and the
-    seconds that parts of it took."""
+    """The result of a call, what the session has counted so far, why its first branch was lost, and the faults that were reported."""
 
     value: Any
-    counts: dict[str, float] = field(default_factory=dict)
-    lost_branches: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
     lost: str = ""
     faults: list[tuple[Trajectory, EnvResult]] = field(default_factory=list)
     faulted: bool = False  # an environment's process has died, which is not the policy's fault: try again
-    seconds: dict[str, float] = field(default_factory=dict)
     environments: float = 0.0  # seconds that the actor's environments have played so far, per process
 
 
 class Parts(Protocol):
     """What an actor plays with. A function that setup/cluster.py passes on makes them inside the actor."""
-
-    @property
-    def version(self) -> int: ...
-
-    @property
-    def pids(self) -> list[int]: ...
 
     @property
     def environments(self) -> float: ...  # seconds that they have played so far, per process

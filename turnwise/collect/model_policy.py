@@ -6,7 +6,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from inspect import signature
 from itertools import count
 
 from turnwise.agent.base import Context, Parsed
@@ -57,7 +56,6 @@ class ModelPolicy:
         self._ready: list[Answer] = []
         self._unread: deque[list[Response]] = deque()  # what the engine has finished, in the pieces that are handed over
         self._sequences = count()
-        self._steps = "wait" in signature(self.engine.poll).parameters  # an engine may know nothing of steps
 
     @property
     def pending(self) -> int:
@@ -111,7 +109,7 @@ class ModelPolicy:
         if self._unread:
             self.engine.start()
             return self._unread.popleft()
-        responses = self.engine.poll() if wait or not self._steps else self.engine.poll(wait=False)
+        responses = self.engine.poll(wait)
         self._unread.extend(pieces(responses, self.engine.early))
         return self._unread.popleft() if self._unread else ()
 

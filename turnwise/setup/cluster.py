@@ -21,22 +21,21 @@ import torch
 from turnwise.cluster.collecting import RemoteCollectors
 from turnwise.cluster.placement import Bundle, crowded, prefers
 from turnwise.cluster.prefetch import Prefetcher
-from turnwise.cluster.probe import check_engine
 from turnwise.cluster.ranked_learner import RankedLearner, RankLearner
 from turnwise.cluster.ranks import LearnerRanks, Rank
 from turnwise.cluster.settings import Cluster
-from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
+from turnwise.cluster.source import ClusterSource, RemoteEngine
 from turnwise.cluster.start import connect, import_ray, leave
-from turnwise.cluster.weights import close_handles, copy_into, sender
+from turnwise.cluster.weights import Ipc, Store, close_handles, copy_into
 from turnwise.cluster.work import Spec
 from turnwise.cluster.worker import RolloutWorker
-from turnwise.cluster.workers import RolloutWorkers, WorkerHooks
+from turnwise.cluster.workers import RolloutWorkers
 from turnwise.collect.collector import Collector
 from turnwise.collect.hooks import Hooks
 from turnwise.collect.source import LocalSource
 from turnwise.config.objects import objects_in, present
 from turnwise.data.attempts import Start
-from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.data.rollouts import Turn
 from turnwise.data.tasks import Task
 from turnwise.learn.local import LocalLearner
 from turnwise.learn.models import choose_device
@@ -85,20 +84,18 @@ def build_cluster_training(config: Config, hooks: Hooks, stack: ExitStack) -> Tr
     over = run_over(hooks, checked.faults)
     engine = Late(lambda: build_remote_engine(config, learner, start_workers(config, bundles, spec, replace(hooks, cancelled=over))))
     stack.callback(engine.close)
-    collectors = RemoteCollectors(
-        lambda: engine().access, checked.max_turns, cluster.staleness > 0, hooks.on_start, checked.faults.on_fault
-    )
+    told = replace(hooks, on_fault=checked.faults.on_fault)
+    collectors = RemoteCollectors(engine, cluster.staleness > 0, told)
 
     def make_source(plan: Plan, slots: TaskSlots) -> ClusterSource:
         training_collector = partial(collectors.training, plan.drawing)
         on_demand = LocalSource(slots, config.collect.groups, training_collector, engine, checked.faults.check, hooks.say, over)
 
         def prefetcher(plan: Any, first: int, batches: int | None) -> Prefetcher:
-            spec, told = Spec(training=True, drawing=plan.drawing), replace(hooks, on_fault=checked.faults.on_fault)
-            workers = engine().access.workers
-            return Prefetcher(workers, on_demand, plan, cluster.staleness, spec, first, batches, told, cluster.retries)
+            spec = Spec(training=True, drawing=plan.drawing)
+            return Prefetcher(engine().workers, on_demand, plan, cluster.staleness, spec, first, batches, told, cluster.retries)
 
-        return ClusterSource(on_demand, engine, prefetcher if cluster.staleness > 0 else None, learner.worked)
+        return ClusterSource(on_demand, engine, prefetcher if cluster.staleness > 0 else None)
 
     return put_together(config, checked, agent, examples, learner, collectors, engine, hooks, make_source)
 
@@ -110,13 +107,11 @@ def join_cluster(config: Config, hooks: Hooks, stack: ExitStack) -> Sequence[Bun
     """Join or start Ray, and decide what goes where. `stack` leaves it again."""
     cluster = config.cluster
     assert cluster is not None
-    if cluster.learners > 1 and cluster.transfer in ("ipc", "broadcast"):
+    if cluster.learners > 1 and cluster.transfer == "ipc":
         raise TurnwiseError(
-            f"cluster.transfer={cluster.transfer} is for one learner: several send their weights through Ray's store "
-            "(cluster.transfer=auto)"
+            "cluster.transfer=ipc is for one learner: several send their weights through Ray's store (cluster.transfer=auto)"
         )
     check_program(config)
-    check_engine(config.engine.name)
     stack.callback(leave, connect(cluster.address))
     bundles = bundles_for(config)
     if note := crowded(bundles):
@@ -153,10 +148,8 @@ def transfer(cluster: Cluster, device: torch.device) -> str:
     """How weights travel: as the recipe says, otherwise chosen by where learner and engines are."""
     if cluster.transfer != "auto":
         return cluster.transfer
-    if device.type != "cuda":
-        return "store"
     alone = cluster.placement == "colocated" and cluster.engines * cluster.tensor_parallel == 1 and cluster.learners == 1
-    return "ipc" if alone else "broadcast"
+    return "ipc" if alone and device.type == "cuda" else "store"
 
 
 # -- the driver's side of the actors ------------------------------------------------------------------------------------------------
@@ -166,15 +159,10 @@ def start_workers(config: Config, bundles: Sequence[Bundle], spec: ActorSpec, ho
     """Start the rollout workers; their weights come with the first version."""
     cluster = config.cluster
     assert cluster is not None
-
-    def ended(count: int) -> None:
-        for _ in range(count):
-            hooks.on_end(Trajectory(0, 0))
-
     for_workers = [bundle for bundle in bundles if bundle.part.startswith("engine")]
     shared = transfer(cluster, torch.device(choose_device(config.device))) == "ipc"  # with the learner, on its GPU
     start = partial(start_actor, for_workers, spec, cluster.retries, waits=shared)
-    return RolloutWorkers(start, cluster.engines, cluster.deadline, cluster.retries, WorkerHooks(hooks.say, hooks.cancelled, ended))
+    return RolloutWorkers(start, cluster.engines, cluster.deadline, cluster.retries, hooks)
 
 
 def start_actor(bundles: Sequence[Bundle], spec: ActorSpec, retries: int, number: int, waits: bool = False) -> Any:
@@ -196,10 +184,9 @@ def build_remote_engine(config: Config, learner: LocalLearner | RankedLearner, w
     cluster = config.cluster
     assert cluster is not None
     device = learner.policy.device if isinstance(learner, LocalLearner) else torch.device("cpu")
-    kind = transfer(cluster, device)
+    shared = transfer(cluster, device) == "ipc"
     weights = partial(learner.weights, not config.engine.declared.shares_weights)
-    sends = sender(kind, weights, device, cluster.deadline)
-    engine = RemoteEngine(Access(workers), sends, waits=kind != "store", later=cluster.staleness == 0)
+    engine = RemoteEngine(workers, Ipc(weights) if shared else Store(weights), waits=shared)
     engine.refresh()
     return engine
 
@@ -308,14 +295,6 @@ class WorkerParts:
         self._pool = build_pool(config)
         self._collectors = build_collectors(config, self._pool, agent, lambda: self._engine, step_limit(config.env), hooks)
         self._device = torch.device(choose_device(config.device))
-
-    @property
-    def version(self) -> int:
-        return self._engine.version
-
-    @property
-    def pids(self) -> list[int]:
-        return self._pool.pids
 
     @property
     def environments(self) -> float:

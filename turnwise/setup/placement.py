@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from turnwise.cluster.placement import Bundle, Demand, Node, lacking, nodes, place
-from turnwise.cluster.probe import check_engine, probe, problems
+from turnwise.cluster.probe import probe, problems
 from turnwise.cluster.settings import Cluster
 from turnwise.cluster.start import connect, leave
 from turnwise.learn.models import choose_device
@@ -39,7 +39,6 @@ def check_cluster(config: Config) -> Checked:
         alive = nodes()
         versions = probe(alive)
         try:
-            check_engine(config.engine.name)
             bundles, wrong = place(alive, demand_of(config)), list[str]()
         except TurnwiseError as error:
             bundles, wrong = [], [str(error)]

@@ -38,7 +38,7 @@ from turnwise.data.rollouts import Ints, ragged
 from turnwise.learn.forward import PackedModel, has_adapters, not_taken
 from turnwise.learn.fused import reason_against
 from turnwise.learn.packing import Packed, microbatches
-from turnwise.learn.ranks.group import Decisions, Ranks, waits
+from turnwise.learn.ranks.group import Decisions, Ranks
 from turnwise.learn.weights import HALF
 from turnwise.util.errors import TurnwiseError
 
@@ -143,8 +143,7 @@ class Gather(_Comm):
     """All-gather of weights."""
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
-        with waits.exchange(input_tensor):
-            return _gather(output_tensor, input_tensor, group=group, async_op=async_op)
+        return _gather(output_tensor, input_tensor, group=group, async_op=async_op)
 
 
 class Reduce(_Comm):
@@ -153,8 +152,7 @@ class Reduce(_Comm):
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
         if op != dist.ReduceOp.SUM:
             raise TurnwiseError(f"gradients of several ranks are summed, and torch {torch.__version__} asks for {op}: is it supported?")
-        with waits.exchange(input_tensor):
-            return _reduce(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
+        return _reduce(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
 
 
 _gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the newer names of the same operations
