@@ -86,15 +86,6 @@ def rolls(env: Any, task: Task, seed: int, action: str, count: int = 12) -> list
     return seen
 
 
-CLASSICS = ["FrozenLake-v1", "CliffWalking-v1", "Blackjack-v1"]
-
-
-@pytest.mark.parametrize("name", CLASSICS)
-def test_the_classics_keep_the_contract(name: str) -> None:
-    report = check("gymnasium", id=name, turns=20, episodes=3)
-    assert report.ok, report.problems
-
-
 def test_a_classic_is_told_in_words_and_a_remark_does_not_change_the_state() -> None:
     env: Any = tw.make("gymnasium", id="FrozenLake-v1", kwargs={"is_slippery": False})
     first = env.reset(Task("1"))
