@@ -20,7 +20,6 @@ import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.config.loading import load_file
 from turnwise.config.references import code_in
-from turnwise.data.tasks import Task
 from turnwise.envs.check import check
 from turnwise.envs.guard import descendants
 from turnwise.envs.tools.calls import Call, Final, Mistake, read_call
@@ -358,17 +357,3 @@ def test_a_server_is_used_over_http_and_its_end_is_survived() -> None:
         process.kill()
         process.wait()
         servers().close()
-
-
-def test_every_example_of_a_tool_call_wins_over_the_real_server(real: dict[str, Any]) -> None:
-    env = made(functions=(), servers=real)
-    tasks = [*env.tasks("train"), *env.tasks("valid")]
-    assert [tool.name for tool in env.tools_now()] == ["items", "price", "stock", "answer"]
-    assert all(_wins(env, task) for task in tasks)
-    assert servers().shared, "its tools only read, so one server serves all attempts"
-    env.close()
-
-
-def _wins(env: ToolsEnv, task: Task) -> bool:
-    env.reset(task)
-    return [env.step(action) for action in env.expert(task)][-1].success

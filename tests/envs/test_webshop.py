@@ -12,7 +12,6 @@ from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver
 from turnwise.envs.check import check
 from turnwise.envs.webshop.env import WebShopEnv
-from turnwise.envs.webshop.goals import _whole_groups
 from turnwise.envs.webshop.shop_pages import parse
 from turnwise.util.errors import TurnwiseError
 
@@ -181,13 +180,6 @@ def test_the_scripted_shopper_buys_the_first_result_with_the_named_options(env: 
     env.reset(lamp)
     env.step("search[xyzzy]")
     assert env.scripted_action() == "click[back to search]"
-
-
-def test_goals_that_say_the_same_are_held_out_together() -> None:
-    import numpy as np
-
-    ranks = np.array([1, 2, 2, 2, 3, 4], dtype=np.uint64)
-    assert _whole_groups(ranks, 3).tolist() == [True, False, False, False, True, True]
 
 
 def test_five_hundred_goals_are_held_out_and_never_in_train(real: WebShopEnv) -> None:
