@@ -87,22 +87,6 @@ def test_answers_do_not_depend_on_the_number_of_workers() -> None:
     assert record(3) == here
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_results_come_with_their_slots_as_they_are_ready(workers: int) -> None:
-    with Pool(ENV, 4, workers=workers) as pool:
-        assert pool.results() == []
-        for slot, task, seed in starts(4):
-            pool.submit_reset(slot, task, seed)
-        assert pool.pending == 4
-        seen: dict[int, int] = dict.fromkeys(range(4), 0)
-        while pool.pending:
-            for result in pool.results():
-                seen[result.slot] += 1
-                if seen[result.slot] < 4:
-                    pool.submit_step(result.slot, "walk")
-        assert seen == dict.fromkeys(range(4), 4)
-
-
 def test_a_waiting_call_keeps_the_results_of_other_slots() -> None:
     with Pool(ENV, 2, workers=1) as pool:
         pool.submit_reset(0, Task("0"), 100)
@@ -212,15 +196,6 @@ def test_a_pool_knows_how_long_its_environments_have_played(workers: int, monkey
         pool.reset(2, Task("2"))
         pool.step(2, "0.25")
         assert pool.busy == (5 * RESET + 14.75) / max(workers, 1)
-
-
-def test_what_a_lost_worker_has_played_still_counts() -> None:
-    with Pool(Factory(), 2, workers=1) as pool:
-        pool.reset_all(starts(2))
-        os.kill(pool.pids[0], signal.SIGKILL)
-        assert until(lambda: not alive(pool.pids[0]))
-        pool.step(0, "2")  # its reset is played again
-        assert pool.busy == 3 * RESET + 2
 
 
 def test_close_leaves_no_process_behind_and_closes_the_environments(tmp_path: Path) -> None:
