@@ -151,17 +151,6 @@ ACTIONS = ("walk", "xyzzy", "walk", "walk")
 ANCHORS = record(Walker(), TASK, 5, ACTIONS)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_attempt_arrives_by_its_actions_and_by_a_snapshot_at_the_same_place(workers: int) -> None:
-    walker = Walker()
-    record(walker, TASK, 5, ACTIONS)
-    plays = [arrive(TASK, 5, ACTIONS, ANCHORS, state) for state in (None, walker.snapshot())]
-    plays.append(arrive(TASK, 5, (), ANCHORS[:1]))
-    found = came(WALKER, plays, workers)
-    assert [arrived.ok for arrived in found] == [True, True, True] and not any(arrived.message for arrived in found)
-    assert [arrived.result.observation.key for arrived in found] == [ANCHORS[-1], ANCHORS[-1], ANCHORS[0]]
-
-
 def test_what_went_wrong_on_the_way_is_told_with_its_turn() -> None:
     changed = [*ANCHORS[:2], "place -1", *ANCHORS[3:]]
     ended = [*record(Walker(), TASK, 5, ("walk", "end")), "place 9"]

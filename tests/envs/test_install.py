@@ -139,8 +139,3 @@ def test_a_failure_of_pip_is_told_in_one_line(
         installing._pip(["minigrid"])
     assert "\n" not in str(told.value)
     assert printed.splitlines()[0] in capsys.readouterr().err  # pip's own words are shown while it runs
-
-
-def test_an_installation_needs_a_name(here: Cli) -> None:
-    done = here("envs", "--install")
-    assert done.returncode == 2 and "say which environment" in done.stderr

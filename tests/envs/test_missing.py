@@ -57,24 +57,15 @@ def test_listing_needs_no_package(told: dict[str, Any]) -> None:
     assert {"gymnasium", "scienceworld", "openenv", "shell", "reasoning", "verifiers"} <= set(told["found"])
 
 
-def test_what_is_missing_is_said_in_one_line(told: dict[str, Any]) -> None:
+def test_what_is_missing_is_said_in_one_line_that_says_what_to_install(told: dict[str, Any]) -> None:
     for name, row in told["found"].items():
         assert row["told"], f"{name} runs although it lacks {row['what']}"
         assert row["ours"], f"{name}: {row['told']}"
         assert "\n" not in row["told"] and len(row["told"]) < 600, f"{name}: {row['told']}"
-
-
-def test_the_line_says_what_to_install(told: dict[str, Any]) -> None:
-    for name, row in told["found"].items():
+        assert row["remedies"] and all("\n" not in remedy and 10 < len(remedy) < 140 for remedy in row["remedies"]), name
         installed = [remedy for remedy in row["remedies"] if "install" in remedy and "see docs" not in remedy]
         if installed and len(installed) == len(row["remedies"]):  # else data is missing, too, which may come first
             assert any(word in row["told"] for word in ("pip install", "turnwise envs --install", "apt")), f"{name}: {row['told']}"
-
-
-def test_every_remedy_is_one_line(told: dict[str, Any]) -> None:
-    for name, row in told["found"].items():
-        assert row["remedies"], name
-        assert all("\n" not in remedy and 10 < len(remedy) < 140 for remedy in row["remedies"]), name
 
 
 # -- a dry run ------------------------------------------------------------------------------------------------------------------------

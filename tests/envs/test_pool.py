@@ -50,19 +50,6 @@ def until(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
-def record(workers: int) -> list[tuple[int, str, float, bool]]:
-    """Everything that happens in five slots over six turns, some of which end and start again."""
-    seen = []
-    with Pool(ENV, 5, workers=workers) as pool:
-        results = pool.reset_all(starts(5))
-        for turn in range(6):
-            seen += [(r.slot, r.observation.text, r.transition.reward, r.over) for r in results if r.transition]
-            over = [r.slot for r in results if r.over]
-            pool.reset_all([(slot, Task(f"{slot} again"), turn) for slot in over])
-            results = pool.step_all([(slot, "end" if (turn + slot) % 4 == 3 else "walk") for slot in range(5)])
-    return seen
-
-
 def test_a_worker_that_plays_texts_loads_no_large_library() -> None:
     """Every worker would pay for it: numpy takes longer to import than all that a worker needs."""
     code = f"""
@@ -78,13 +65,6 @@ print(*sorted({{"numpy", "torch", "pydantic", "email"}} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.stdout.strip(), done.returncode) == ("", 0), done.stdout + done.stderr
-
-
-def test_answers_do_not_depend_on_the_number_of_workers() -> None:
-    here = record(0)
-    assert len(here) == 30
-    assert record(1) == here
-    assert record(3) == here
 
 
 def test_a_waiting_call_keeps_the_results_of_other_slots() -> None:
