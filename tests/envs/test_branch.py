@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from branching_env import HalfRestorable, Unseeded, Walker
-from test_pool import SLOW, alive, until
+from processes import gone
 from troubled_env import Troubled
 
 from turnwise.collect.order import Answers
@@ -130,7 +130,7 @@ def test_a_restored_attempt_survives_the_loss_of_its_worker() -> None:
         assert walk(pool, 0, 3) == expected[2:]
         before = pool.pids[0]
         os.kill(before, signal.SIGKILL)
-        assert until(lambda: not alive(before)), f"not within {SLOW} seconds"
+        assert gone(before)
         assert kept(pool, 0) == middle  # played again first, then kept
 
 
