@@ -277,14 +277,6 @@ def test_an_example_that_dies_or_hangs_costs_itself(agent: Agent, fault: str, st
     assert [len(trajectory.turns) for trajectory in found] == [2, 0, 2, 2]
 
 
-def test_examples_are_the_same_for_any_number_of_workers(agent: Agent) -> None:
-    tasks, options = numbered("x", "train")[:6], {"fault": "nan", "at": [2]}
-    one, three = (
-        expert_trajectories(ADVISED, options, tasks, agent, max_turns=2, noise=0.4, seed=3, limits=Limits(workers)) for workers in (0, 3)
-    )
-    assert one == three and [trajectory.id for trajectory in one] == list(range(6))
-
-
 def test_a_warm_start_tells_of_bad_examples_and_goes_on(tmp_path: Path) -> None:
     heard = Heard()
     changes = {"env.name": ADVISED, "env.options.fault": "nan", "env.options.at": [1], "sft.tasks": 8, "iterations": 1, "eval.n": 1}

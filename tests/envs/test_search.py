@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,6 @@ from turnwise.envs.base import EpisodeOver, Transition
 from turnwise.envs.check import check
 from turnwise.envs.pool import Pool
 from turnwise.envs.search.env import NOTHING, UNCLEAR, SearchEnv
-from turnwise.envs.search.server import Server
-from turnwise.retrieval import make_retriever
 from turnwise.util.errors import TurnwiseError
 
 
@@ -125,18 +122,6 @@ def test_the_contract_is_kept(data: Path) -> None:
     report = check("search", data=str(data))
     assert report.ok, report.problems
     assert report.episodes == 5
-
-
-def test_a_server_gives_the_same_episodes_as_the_index_in_this_process(data: Path, task: Task) -> None:
-    server = Server(make_retriever("bm25", data / "corpus" / "passages.jsonl.xz"), port=0)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    away = SearchEnv(data=data, retriever=f"http://127.0.0.1:{server.server_address[1]}")
-    actions = ["search[london engine]", "search[zzz]", "answer[Lovelace]"]
-    try:
-        assert played(away, task, actions) == played(SearchEnv(data=data), task, actions)
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def test_a_search_that_fails_is_a_fault_and_not_an_empty_answer(data: Path, task: Task) -> None:

@@ -188,23 +188,6 @@ def waiting(env: ShellEnv) -> list[Box]:
 
 
 @sandboxed
-def test_more_handles_than_select_can_take_are_no_problem() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard < 2048:
-        pytest.skip("this machine allows fewer than 2,048 open files")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
-    held = [os.open("/dev/null", os.O_RDONLY) for _ in range(1030)]
-    try:
-        shell = Shell({"a": file("b")})
-        assert shell.run("cat a").output == "b"
-        shell.close()
-    finally:
-        for handle in held:
-            os.close(handle)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-@sandboxed
 def test_sandboxes_end_with_a_process_that_is_killed() -> None:
     script = (
         "from turnwise_envs.shell.env import ShellEnv; env = ShellEnv(); env.reset(env.tasks(n=1)[0]); "
