@@ -21,7 +21,6 @@ from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs import EpisodeOver, Observation, Transition, register
 from turnwise.envs.play import find_task, play
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.printable import printable
 
 DOORS = f"{Path(__file__)}:Doors"
 SLOW = 60.0
@@ -148,8 +147,6 @@ HOSTILE = (
 
 
 def test_nothing_but_text_reaches_the_screen() -> None:
-    assert printable("a\tb\nc") == "a\tb\nc"
-    assert printable(HOSTILE) == "red  bell back csi evil null lone [bold]not markup[/bold] "
     out = io.StringIO()
     lines = iter(["knock", "\x1b[2J", None])
     play("doors", out=out, read=lambda: next(lines), decoration=HOSTILE)

@@ -8,13 +8,15 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from http.server import HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import ROOT
+from openai_server import serving
 from search_data import write_corpus
 
 from turnwise.envs.search.server import Limits, Server, main
@@ -208,54 +210,28 @@ def test_the_client_gets_what_the_retriever_finds(port: int) -> None:
     assert remote.search([], 2) == []
 
 
-Reply = tuple[int, bytes]
-
-
-@pytest.fixture
-def scripted() -> Iterator[Callable[[list[Reply]], tuple[str, list[bytes]]]]:
-    """A server that gives the replies of a list, one a request, the last one again and again."""
-    stops: list[Iterator[int]] = []
-
-    def start(replies: list[Reply]) -> tuple[str, list[bytes]]:
-        seen: list[bytes] = []
-
-        class Scripted(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                seen.append(self.rfile.read(int(self.headers["Content-Length"])))
-                status, body = replies[min(len(seen), len(replies)) - 1]
-                self.send_response(status)
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: Any) -> None: ...
-
-        server = running(HTTPServer(("127.0.0.1", 0), Scripted))
-        stops.append(server)
-        return f"http://127.0.0.1:{next(server)}", seen
-
-    yield start
-    for server in stops:
-        next(server, None)
+def scripted(*replies: tuple[int, bytes]) -> AbstractContextManager[Any]:
+    """A server that gives these replies, one a request, the last one again and again."""
+    return serving(lambda handler, _, before: handler.answer(*reversed(replies[min(before, len(replies) - 1)])))
 
 
 GOOD = json.dumps({"result": [[{"document": {"id": 5, "contents": "T\nx"}, "score": 2}]]}).encode()
 
 
-def test_what_passes_is_tried_again(scripted: Any) -> None:
-    url, seen = scripted([(503, b""), (500, b'{"detail": "busy"}'), (200, b"not json"), (200, GOOD)])
-    remote = Remote(url, first_wait=0.001)
-    assert remote.search(["q"], 1) == [[Hit(Passage("5", "T", "x"), 2.0)]]
-    assert len(seen) == 4 and json.loads(seen[0]) == {"queries": ["q"], "topk": 1, "return_scores": True}
+def test_what_passes_is_tried_again() -> None:
+    with scripted((503, b""), (500, b'{"detail": "busy"}'), (200, b"not json"), (200, GOOD)) as server:
+        assert Remote(server.url, first_wait=0.001).search(["q"], 1) == [[Hit(Passage("5", "T", "x"), 2.0)]]
+    assert [body for _, body, _ in server.seen] == [{"queries": ["q"], "topk": 1, "return_scores": True}] * 4
 
 
-def test_waits_grow_and_a_server_that_stays_down_is_named(scripted: Any) -> None:
-    url, seen = scripted([(500, b'{"detail": "out of memory"}')])
-    remote = Remote(url, retries=4, first_wait=1.0)
+def test_waits_grow_and_a_server_that_stays_down_is_named() -> None:
     waits: list[float] = []
-    remote._sleep = waits.append
-    with pytest.raises(TurnwiseError, match=rf"{url}/retrieve: HTTP 500: out of memory \(tried 5 times\)"):
-        remote.search(["q"], 1)
-    assert len(seen) == 5 and all(0.5 * 2**n <= wait <= 2**n for n, wait in enumerate(waits))
+    with scripted((500, b'{"detail": "out of memory"}')) as server:
+        remote = Remote(server.url, retries=4, first_wait=1.0)
+        remote._sleep = waits.append
+        with pytest.raises(TurnwiseError, match=rf"{server.url}/retrieve: HTTP 500: out of memory \(tried 5 times\)"):
+            remote.search(["q"], 1)
+    assert len(server.seen) == 5 and all(0.5 * 2**n <= wait <= 2**n for n, wait in enumerate(waits))
 
 
 @pytest.mark.parametrize(
@@ -270,20 +246,19 @@ def test_waits_grow_and_a_server_that_stays_down_is_named(scripted: Any) -> None
         (200, b'{"result": [[{"id": "1"}]]}', "neither .contents. nor .text."),
     ],
 )
-def test_what_does_not_pass_is_an_error_at_once(scripted: Any, status: int, body: bytes, words: str) -> None:
-    url, seen = scripted([(status, body)])
-    with pytest.raises(TurnwiseError, match=words):
-        Remote(url, first_wait=0.001).search(["q"], 1)
-    assert len(seen) == 1
+def test_what_does_not_pass_is_an_error_at_once(status: int, body: bytes, words: str) -> None:
+    with scripted((status, body)) as server, pytest.raises(TurnwiseError, match=words):
+        Remote(server.url, first_wait=0.001).search(["q"], 1)
+    assert len(server.seen) == 1
 
 
 @pytest.mark.parametrize(
     "entry",
     [{"id": "T", "contents": '"T"\nx'}, {"document": {"id": "T", "title": "T", "text": "x"}}, {"title": "T", "text": "x"}, "T\nx"],
 )
-def test_small_differences_between_servers_are_read(scripted: Any, entry: Any) -> None:
-    url, _ = scripted([(200, json.dumps({"result": [[entry] * 5]}).encode())])
-    (hits,) = Remote(url).search(["q"], 3)
+def test_small_differences_between_servers_are_read(entry: Any) -> None:
+    with scripted((200, json.dumps({"result": [[entry] * 5]}).encode())) as server:
+        (hits,) = Remote(server.url).search(["q"], 3)
     assert len(hits) == 3 and (hits[0].passage.title, hits[0].passage.text) == ("T", "x") and hits[0].passage.id
 
 

@@ -22,14 +22,15 @@ time.sleep(600)
 
 
 def runs(pid: int) -> bool:
-    """Whether a process runs; one that ended and was not collected yet does not."""
+    """Whether any thread of a process runs; a process that ended and was not collected yet does not."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        return any((thread / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX" for thread in threads)
     except (FileNotFoundError, ProcessLookupError):
-        return False
+        return Path(f"/proc/{pid}").exists()
 
 
-def gone(*pids: int, seconds: float = 30.0) -> bool:
+def gone(*pids: int, seconds: float = 60.0) -> bool:
     """Whether processes end within this time."""
     until = time.monotonic() + seconds
     while any(map(runs, pids)) and time.monotonic() < until:
