@@ -302,16 +302,6 @@ def test_a_faithful_method_takes_its_authors_values_too(name: str) -> None:
     assert {key for key, value in untouched.items() if value != recipe[key]} <= PARTS.get(name, set())
 
 
-def test_cppo_that_prunes_nothing_is_grpo() -> None:
-    grpo = load(QUICKSTART, {"method.name": "grpo", "name": "same"}).model_dump(exclude={"method"})
-    cppo = load(QUICKSTART, {"method.name": "cppo", "method.prune": 0.0, "method.fill": False, "name": "same"}).model_dump(
-        exclude={"method"}
-    )
-    assert cppo.pop("schedule") == {"name": "cppo", "prune": 0.0, "within": "group"}
-    assert grpo.pop("schedule") == {"name": "shuffled"}
-    assert cppo == grpo
-
-
 def test_an_option_of_the_method_counts_as_the_method() -> None:
     assert load(RECIPE, ["method.name=igpo"]).credit.options["gamma"] == 0.7
     assert load(RECIPE, ["method.name=igpo", "method.gamma=0.9"]).credit.options["gamma"] == 0.9

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from .forms import Rows, clip, deviation, mean, ratio
 
 
@@ -53,9 +51,3 @@ def _one(a: float, rho: float, low: float, high: float, dual: float | None) -> t
     if dual is not None and a < 0 and value > -a * dual:
         value, slope = -a * dual, 0.0
     return value, slope
-
-
-def attention(entropies: Sequence[float]) -> list[float]:
-    """z_t alone, for one flat list of tokens."""
-    m, s = mean(entropies), deviation(entropies, 1)
-    return [(h - m) / s if s > 0 else 0.0 for h in entropies]

@@ -29,30 +29,15 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "tests")]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from small_runs import SMALLEST  # noqa: E402
+
 import turnwise as tw  # noqa: E402
 from turnwise.methods.registry import methods  # noqa: E402
 from turnwise.runs.reporter import Reporter  # noqa: E402
 from turnwise.setup.catalogue import needs_of, settings_of  # noqa: E402
 
 ITERATIONS = 3
-SETTINGS: dict[str, Any] = {
-    "device": "cpu",
-    "iterations": ITERATIONS,
-    "name": "run",
-    "sft": None,
-    "env.tasks": 8,
-    "env.max_turns": 3,
-    "collect.groups": 2,
-    "collect.group_size": 4,
-    "eval.n": 2,
-    "eval.every": 0,
-    "engine.max_tokens": 6,
-    "model.tiny.layers": 1,
-    "model.tiny.hidden": 16,
-    "model.tiny.heads": 2,
-    "model.tiny.vocabulary_tasks": 2,
-    "run.checkpoint_every": 1,
-}
+SETTINGS = SMALLEST | {"device": "cpu", "iterations": ITERATIONS, "name": "run", "eval.n": 2, "run.checkpoint_every": 1}
 MODEL = {"tiny": {"layers": 1, "hidden": 16, "heads": 2, "max_length": 1024}}
 DRAWERS = {"env.name": f"{ROOT / 'examples' / 'methods' / 'gold_gain.py'}:Drawers", "env.options": {}, "env.max_turns": 4}
 ANSWERS = {**DRAWERS, "method.key": "answer", "method.form": "{}", "sft.tasks": 16, "sft.steps": 6}

@@ -16,6 +16,20 @@ TINY: dict[str, Any] = {
 }
 WARMED = TINY | {"collect.groups": 3, "sft.tasks": 24, "sft.steps": 20, "eval.n": 2}  # after a short warm start
 UNTAUGHT = TINY | {"iterations": 2, "env.max_turns": 3, "collect.groups": 2, "sft": None, "eval.n": 1}  # a model that babbles
+SMALLEST: dict[str, Any] = {  # of the quickstart, for any method
+    "sft": None,
+    "env.tasks": 8,
+    "env.max_turns": 3,
+    "collect.groups": 2,
+    "collect.group_size": 4,
+    "eval.n": 1,
+    "eval.every": 0,
+    "engine.max_tokens": 6,
+    "model.tiny.layers": 1,
+    "model.tiny.hidden": 16,
+    "model.tiny.heads": 2,
+    "model.tiny.vocabulary_tasks": 2,
+}
 
 
 class Killed(Exception):
