@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -131,16 +130,6 @@ def test_a_pilot_divides_the_budget_and_is_not_learned_from() -> None:
     assert len(found.trajectories) == 24
     _, without = gathers(Aepo(pilot=False, initial=3), TaskSlots(TASKS, 5, 8), 3, played)
     assert len(without[0]) == 9
-
-
-def test_many_branches_in_a_row_pause() -> None:
-    again = {}
-    for penalty in (0.0, 1.0):
-        plan = Aepo(pilot=False, initial=2, weight=0.0, probability=0.0001, penalty=penalty)
-        _, asked = gathers(plan, TaskSlots(TASKS, 2, 12), 6, played)
-        branching = [{start.group for start in starts if start.branch is not None} for starts in asked]
-        again[penalty] = [before & after for before, after in pairwise(branching)]
-    assert any(again[0.0]) and not any(again[1.0])  # no group branches in two rounds in a row
 
 
 # -- a run ------------------------------------------------------------------------------------------------------------------------

@@ -207,7 +207,7 @@ def test_python_takes_a_method_by_name_by_section_and_as_a_function(tmp_path: Pa
     assert tw.Recipe.load({"method": "pair", "agent.max_prompt_tokens": 500}).objective.name == "gspo"
 
 
-def test_algos_shows_what_a_method_sets_changes_and_costs() -> None:
+def test_algos_shows_what_a_method_sets_changes_and_costs_and_what_its_authors_took() -> None:
     shown = " ".join(CliRunner().invoke(app, ["algos", "pair"]).output.replace("│", " ").split())
     assert 'Sets: objective.name = "gspo"' in shown
     assert "Changes: credit, objective" in shown
@@ -218,6 +218,10 @@ def test_algos_shows_what_a_method_sets_changes_and_costs() -> None:
     assert "Two pieces that belong together. Changes: credit, objective." in listed
     both = CliRunner().invoke(app, ["algos", "grpo"]).output
     assert "credit: grpo" in both and "method: grpo" in both
+    authors = " ".join(CliRunner().invoke(app, ["algos", "method", "arpo"]).output.replace("│", " ").split())
+    assert 'Sets if method.faithful: objective.aggregation = "token"' in authors
+    [entry] = json.loads(CliRunner().invoke(app, ["algos", "method", "arpo", "--json"]).output)
+    assert entry["authors"]["objective.aggregation"] == "token" and "objective.aggregation" not in entry["settings"]
 
 
 # -- what a method is, and what its authors took -------------------------------------------------------------------------------------
@@ -379,12 +383,3 @@ def parted(*, bound: float | None = None):
     assert (config.objective.aggregation, config.objective.options) == ("trajectory", {})
     config = load(base, {"method.name": parted, "method.faithful": True, "method.bound": 0.4})
     assert (config.objective.aggregation, config.objective.options) == ("token", {"clip_high": 0.4})
-
-
-def test_algos_shows_what_the_authors_took() -> None:
-    shown = " ".join(CliRunner().invoke(app, ["algos", "method", "arpo"]).output.replace("│", " ").split())
-    assert 'Sets: plan.name = "arpo"' in shown
-    assert 'Sets if method.faithful: objective.aggregation = "token"' in shown
-    [entry] = json.loads(CliRunner().invoke(app, ["algos", "method", "arpo", "--json"]).output)
-    assert entry["authors"]["objective.aggregation"] == "token"
-    assert "objective.aggregation" not in entry["settings"]

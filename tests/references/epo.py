@@ -16,14 +16,6 @@ Facts of the authors' code
   "seq" mode (not used): compares the row's mean entropy over ALL positions, padding included.
 - THE PENALTY IS A CONSTANT: it has no gradient.  It shifts the value of the loss alone.  What trains is the entropy
   bonus.  (With low = 0, a token of entropy exactly 0 is outside: 0 < 0 is false.)
-- The penalty is 0 in a micro-batch in which no turn has index >= max_steps // 2 (max_step of the actor's config, 50 when
-  it is not set); otherwise it applies to ALL rows of the micro-batch, also to early turns.
-- With no history the function returns one value instead of two and the caller fails; this cannot happen, because the
-  current iteration is in the history already.
-- History: per iteration a list with, for each step of the rollout, the token mean of the entropy over all rows of that
-  step (finished attempts included).  A rollout shorter than max_steps is padded with zeros ON THE LEFT, so its first
-  value stands at index max_steps - length; a longer one keeps the last max_steps.  The history is the plain mean over all
-  iterations so far, the current one included; zeros of the padding count.
 - w(epoch) (enable_smooth_weights, on in both commands): max = 150, half = 75: up to half: 1 - 0.2 * (1 - exp(-2 e/75));
   after: 0.8 * exp(-3 (e - 75)/75).  At 75 the first form holds (0.827), just after it 0.8 * ...; clamped to [0, 150].
 """
