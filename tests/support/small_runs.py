@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from turnwise.runs.reporter import Reporter
@@ -34,6 +37,35 @@ SMALLEST: dict[str, Any] = {  # of the quickstart, for any method
 
 class Killed(Exception):
     """The program has ended."""
+
+
+class Fuse(Reporter):
+    """Counts attempts, phases, and whatever is brought to the disk; at the given count everything ends."""
+
+    def __init__(self, at: int | None, blow: Callable[[], None]):
+        self.count, self.at, self.blow = 0, at, blow
+
+    def advance(self, amount: int = 1) -> None:
+        self.count += 1
+        if self.count == self.at:
+            self.blow()
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        self.advance()
+
+    @contextmanager
+    def watching(self) -> Iterator[Fuse]:
+        flush = os.fsync
+
+        def counted(handle: int) -> None:
+            flush(handle)
+            self.advance()
+
+        os.fsync = counted
+        try:
+            yield self
+        finally:
+            os.fsync = flush
 
 
 class Kills(Reporter):
