@@ -61,7 +61,6 @@ def test_from_the_command_line(tmp_path: Path, here: Cli) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["eval", "--agent", "reakt", "--env", COUNTER], "Did you mean 'react'"),
         (["eval", "some-model", "--agent", "reakt"], "unknown agent 'reakt'. Did you mean 'react'"),
         (["eval", "--agent", "reflexion", "--env", COUNTER], "--agent react --repeats N"),
         (["eval", "--agent", "react", "--trials", "2"], "--agent react --repeats N"),

@@ -99,12 +99,6 @@ def test_a_server_that_answers_nothing_is_an_error_and_one_that_fails_at_times_a
     assert found.success.count == 3 and any("1 of 4 attempts" in note and "tired" in note for note in heard.notes)
 
 
-def test_training_with_a_server_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    with pytest.raises(TurnwiseError, match="weights cannot be trained"):
-        start(tmp_path, **served("http://127.0.0.1:9/v1"))
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -19,35 +19,23 @@ from conftest import ROOT, Cli
 from hypothesis import given
 from hypothesis import strategies as st
 from launching import Program
+from train_cases import BANDIT, TINY
 
 from turnwise import TurnwiseError
 from turnwise.evaluation.sweep import Job, Sweep, plan
 from turnwise.evaluation.sweep_values import points, read_axes, split_values
 from turnwise.learn import checkpoint
+from turnwise.recipe.schema import Config
+from turnwise.recipe.writing import to_toml
 from turnwise.runs.folder import Run
 from turnwise.runs.tail import news
 from turnwise.util.lock import Lock
-
-BANDIT = f"{ROOT / 'tests' / 'support' / 'bandit_env.py'}:Bandit"
-RECIPE = f"""
-name = "try"
-iterations = 2
-device = "cpu"
-env = {{ name = "{BANDIT}", tasks = 8 }}
-agent = {{ prompt = "action", show_actions = false, max_prompt_tokens = 96, context = "full" }}
-model.tiny = {{ layers = 1, hidden = 32, heads = 2, max_length = 128, vocabulary_tasks = 2 }}
-engine = {{ max_tokens = 3 }}
-collect = {{ groups = 2, group_size = 4 }}
-learner = {{ lr = 3e-3 }}
-eval = {{ n = 4, every = 1 }}
-run = {{ checkpoint_every = 1 }}
-"""
 
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.toml"
-    path.write_text(RECIPE)
+    path.write_text(to_toml(Config.load(None, TINY | {"name": "try", "iterations": 2, "eval.every": 1})))
     return path
 
 

@@ -42,11 +42,27 @@ def test_copies_can_be_saved_and_restored_and_have_the_experts_of_one() -> None:
     restored = other.restore(env.snapshot())  # type: ignore[attr-defined]
     assert restored == seen and other.expert_action() == "1: +; 2: +"  # type: ignore[attr-defined]
     assert other.step("1: +; 2: +") == env.step("1: +; 2: +")
-    with pytest.raises(tw.TurnwiseError, match="parallel is the number of copies"):
-        tw.make("numberline", parallel=0)
-    with pytest.raises(tw.TurnwiseError, match="copies of a task are shown as text"):
-        tw.make("numberline", parallel=2, observe="image").reset(tw.Task("t", data={"start": 1, "target": 3}))
-    assert type(tw.make("numberline", parallel=1)) is type(tw.make("numberline"))
+
+
+@pytest.mark.parametrize(
+    ("option", "plain", "wrong", "words"),
+    [
+        ("parallel", 1, (0, True), "parallel is the number of copies"),
+        ("subgoals", 0, (-1, True, "3"), "subgoals is the number of the expert's actions"),
+        ("subtasks", 0, (-1, True), "subtasks is the largest number of actions"),
+    ],
+)
+def test_what_methods_put_around_an_environment_is_left_out_on_request(option: str, plain: int, wrong: Any, words: str) -> None:
+    assert type(tw.make("numberline", **{option: plain})) is type(tw.make("numberline"))
+    for number in wrong:
+        with pytest.raises(tw.TurnwiseError, match=words):
+            tw.make("numberline", **{option: number})
+
+
+@pytest.mark.parametrize(("option", "what"), [("parallel", "copies of a task"), ("subtasks", "subtasks")])
+def test_pictures_are_refused_where_several_texts_are_shown(option: str, what: str) -> None:
+    with pytest.raises(tw.TurnwiseError, match=f"{what} are shown as text"):
+        tw.make("numberline", **{option: 2}, observe="image").reset(tw.Task("t", data={"start": 1, "target": 3}))
 
 
 def test_a_run_with_dpepo_plays_copies_and_weighs_turns_by_what_they_repeat(tmp_path: Path) -> None:

@@ -186,12 +186,6 @@ def test_the_expert_plays_all_roles_and_the_state_can_be_restored() -> None:
         assert other.restore(env.snapshot()) == found.observation  # type: ignore[attr-defined]
         assert other.expert_action() == env.expert_action()  # type: ignore[attr-defined]
     assert found.success and set(roles) == set(ROLES) and roles.count("action") == 4
-    for wrong in (-1, True):
-        with pytest.raises(tw.TurnwiseError, match="subtasks is the largest number of actions"):
-            tw.make("numberline", subtasks=wrong)
-    with pytest.raises(tw.TurnwiseError, match="subtasks are shown as text"):
-        tw.make("numberline", subtasks=2, observe="image").reset(TASK)
-    assert type(tw.make("numberline", subtasks=0)) is type(tw.make("numberline"))
     planned = SubtasksEnv(SimpleNamespace(expert=lambda task: list("abcd")), 9)
     assert planned._expert(TASK) == ["c", "a", "a", "b", "a, b", "c; done", "a, b, c", "d", "d; done"]
 

@@ -12,7 +12,7 @@ import torch
 from collect_cases import numbered
 from method_cases import attempt, expert_of, failed_expert, gathers, line_of, make, paths, plan_state, rollouts, start, train
 from method_tokens import close, one_token, prepared, rows_of
-from references import ipa
+from references import forms, ipa
 from slow_objectives import random_tokens
 
 import turnwise as tw
@@ -33,8 +33,8 @@ def test_the_credit_of_a_turn_is_the_return_discounted_to_it(gamma: float) -> No
         plain, shifted = tw.credit.compute("ipa", r, gamma=gamma), tw.credit.compute("ipa", r, gamma=gamma, neutral=0.5)
         for own in paths(r):
             rewards = r.reward[own].tolist()
-            assert plain[own] == pytest.approx(ipa.chunk_returns(rewards, gamma), abs=1e-6)
-            assert shifted[own] == pytest.approx(ipa.chunk_returns([*rewards[:-1], rewards[-1] - 0.5], gamma), abs=1e-6)
+            assert plain[own] == pytest.approx(forms.discounted(rewards, gamma), abs=1e-6)
+            assert shifted[own] == pytest.approx(forms.discounted([*rewards[:-1], rewards[-1] - 0.5], gamma), abs=1e-6)
 
 
 def with_returns(tokens: Tokens, seed: int) -> Tokens:
@@ -50,7 +50,7 @@ def test_successes_have_weight_one_failures_their_bounded_ratio_and_mismatched_t
     loss = algorithms["ipa"].make({}, "objective")(masked.prepared()).loss * reject(masked.prepared()).factor
     logprobs, old, roll = (rows_of(tokens, x) for x in (tokens.logprob.detach(), tokens.old_logprob, tokens.engine_logprob))
     returns, positive = ([row[0] for row in rows_of(tokens, x)] for x in (tokens.advantage, tokens.extra["return"] > 0))
-    kept = [ipa.kept(a, b, most) for a, b in zip(old, roll, strict=True)]
+    kept = [ipa.chunk_ratio(a, b) <= most for a, b in zip(old, roll, strict=True)]
     close(tokens, loss, *ipa.losses(logprobs, old, returns, positive, kept))
 
 

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from method_cases import BANDIT, OTHER_GAME, QUICK, agrees_with, resumes_alike, rollouts, start, train
+from method_cases import BANDIT, OTHER_GAME, QUICK, agrees_with, batch_of, resumes_alike, rollouts, start, train
 from references import istar
 
 import turnwise as tw
-from turnwise.data.batch import Batch
 from turnwise.methods.istar import OutcomePairs, implicit_reward, pairs
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
@@ -21,29 +20,13 @@ from turnwise.runs.reading import stored_batch
 GAME: dict[str, Any] = {**OTHER_GAME, "env.name": BANDIT, "sft": None}
 
 
-def batch_of(*lengths: tuple[int, ...]) -> Batch:
-    """One group; a trajectory for each entry, whose turns have so many tokens. Every second one succeeds."""
-    made = [
-        tw.Trajectory(0, k, "task", turns=[tw.Turn("s", response_ids=[1] * n, logprobs=[-1.0] * n) for n in turns], success=k % 2 == 0)
-        for k, turns in enumerate(lengths)
-    ]
-    return Batch.of(made, [tw.Task("task")])
-
-
 # -- agreement with slow references ----------------------------------------------------------------------------------------------
-
-# credit function, its options, and the reference of (returns, groups, lengths, one list of random numbers per trajectory)
-REFERENCES: list[tuple[str, dict[str, Any], Any]] = [
-    ("istar", {}, lambda r, g, n, x: istar.advantages(r, x, g)),
-    ("istar", {"weight": 0.3, "baseline": "mean_std"}, lambda r, g, n, x: istar.advantages(r, x, g, weight=0.3, how="std")),
-    ("istar", {"baseline": "mean"}, lambda r, g, n, x: istar.advantages(r, x, g, how="mean")),
-]
 
 
 @pytest.mark.parametrize("kind", ["random", "constant", "alone"])
-@pytest.mark.parametrize(("name", "options", "reference"), REFERENCES)
-def test_credit_is_that_of_its_formula(name: str, options: dict[str, Any], reference: Any, kind: str) -> None:
-    agrees_with(reference, name, options, kind)
+@pytest.mark.parametrize(("baseline", "how", "weight"), [("rloo", "rloo", 1.0), ("mean_std", "std", 0.3), ("mean", "mean", 1.0)])
+def test_credit_is_that_of_its_formula(baseline: str, how: str, weight: float, kind: str) -> None:
+    agrees_with(lambda r, g, n, x: istar.advantages(r, x, g, weight, how), "istar", {"baseline": baseline, "weight": weight}, kind)
 
 
 # -- iStar ------------------------------------------------------------------------------------------------------------------------

@@ -10,32 +10,18 @@ from typing import Any
 import pytest
 from conftest import ROOT
 from docs_cases import METHODS, name_of, same_default, section, tables
+from small_runs import SMALLEST
 
 import turnwise as tw
 from turnwise.config.options import Entry
 from turnwise.methods.registry import methods
 from turnwise.recipe.names import STAGES, registry
-from turnwise.setup.catalogue import authors_of, page_of, pieces_of, settings_of
+from turnwise.setup.catalogue import page_of, pieces_of
 
 REWRITTEN = runpy.run_path(str(METHODS / "tables.py"))["rewritten"]
 QUICKSTART = ROOT / "recipes" / "quickstart.toml"
 OWN = list(methods)
-SMALL: dict[str, Any] = {
-    "iterations": 1,
-    "sft": None,
-    "env.tasks": 8,
-    "env.max_turns": 3,
-    "collect.groups": 2,
-    "collect.group_size": 4,
-    "eval.n": 1,
-    "eval.every": 0,
-    "engine.max_tokens": 6,
-    "model.tiny.layers": 1,
-    "model.tiny.hidden": 16,
-    "model.tiny.heads": 2,
-    "model.tiny.vocabulary_tasks": 2,
-    "run.checkpoint_every": 0,
-}
+SMALL = SMALLEST | {"iterations": 1, "run.checkpoint_every": 0}
 every = pytest.mark.parametrize("entry", OWN, ids=lambda entry: entry.name)
 PAGE = METHODS / "README.md"
 
@@ -99,13 +85,3 @@ PAGES = [METHODS / "README.md", METHODS / "settings.md", *filter(None, map(page_
 def test_the_pages_say_what_the_methods_say(page: Path) -> None:
     text = page.read_text()
     assert text == REWRITTEN(text, page.stem), "write them again: python docs/methods/tables.py docs/methods/*.md experiments/docs/*.md"
-
-
-def test_one_page_has_every_setting_that_a_method_brings() -> None:
-    rows = {row["method"]: row for table in tables((METHODS / "settings.md").read_text()) for row in table}
-    for entry in OWN:
-        if not entry.function.__module__.startswith("turnwise."):
-            continue  # of another distribution
-        row = rows[f"[`{entry.name}`]({entry.name}.md)"]
-        assert [key for key in settings_of(entry) if f"`{key} = " not in row["sets"]] == []
-        assert [key for key in authors_of(entry) if f"`{key} = " not in row["sets also if `method.faithful` is true"]] == []

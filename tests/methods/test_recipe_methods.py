@@ -207,7 +207,7 @@ def test_python_takes_a_method_by_name_by_section_and_as_a_function(tmp_path: Pa
     assert tw.Recipe.load({"method": "pair", "agent.max_prompt_tokens": 500}).objective.name == "gspo"
 
 
-def test_algos_shows_what_a_method_sets_changes_and_costs() -> None:
+def test_algos_shows_what_a_method_sets_changes_and_costs_and_what_its_authors_took() -> None:
     shown = " ".join(CliRunner().invoke(app, ["algos", "pair"]).output.replace("│", " ").split())
     assert 'Sets: objective.name = "gspo"' in shown
     assert "Changes: credit, objective" in shown
@@ -218,6 +218,10 @@ def test_algos_shows_what_a_method_sets_changes_and_costs() -> None:
     assert "Two pieces that belong together. Changes: credit, objective." in listed
     both = CliRunner().invoke(app, ["algos", "grpo"]).output
     assert "credit: grpo" in both and "method: grpo" in both
+    authors = " ".join(CliRunner().invoke(app, ["algos", "method", "arpo"]).output.replace("│", " ").split())
+    assert 'Sets if method.faithful: objective.aggregation = "token"' in authors
+    [entry] = json.loads(CliRunner().invoke(app, ["algos", "method", "arpo", "--json"]).output)
+    assert entry["authors"]["objective.aggregation"] == "token" and "objective.aggregation" not in entry["settings"]
 
 
 # -- what a method is, and what its authors took -------------------------------------------------------------------------------------
@@ -302,16 +306,6 @@ def test_a_faithful_method_takes_its_authors_values_too(name: str) -> None:
     assert {key for key, value in untouched.items() if value != recipe[key]} <= PARTS.get(name, set())
 
 
-def test_cppo_that_prunes_nothing_is_grpo() -> None:
-    grpo = load(QUICKSTART, {"method.name": "grpo", "name": "same"}).model_dump(exclude={"method"})
-    cppo = load(QUICKSTART, {"method.name": "cppo", "method.prune": 0.0, "method.fill": False, "name": "same"}).model_dump(
-        exclude={"method"}
-    )
-    assert cppo.pop("schedule") == {"name": "cppo", "prune": 0.0, "within": "group"}
-    assert grpo.pop("schedule") == {"name": "shuffled"}
-    assert cppo == grpo
-
-
 def test_an_option_of_the_method_counts_as_the_method() -> None:
     assert load(RECIPE, ["method.name=igpo"]).credit.options["gamma"] == 0.7
     assert load(RECIPE, ["method.name=igpo", "method.gamma=0.9"]).credit.options["gamma"] == 0.9
@@ -389,12 +383,3 @@ def parted(*, bound: float | None = None):
     assert (config.objective.aggregation, config.objective.options) == ("trajectory", {})
     config = load(base, {"method.name": parted, "method.faithful": True, "method.bound": 0.4})
     assert (config.objective.aggregation, config.objective.options) == ("token", {"clip_high": 0.4})
-
-
-def test_algos_shows_what_the_authors_took() -> None:
-    shown = " ".join(CliRunner().invoke(app, ["algos", "method", "arpo"]).output.replace("│", " ").split())
-    assert 'Sets: plan.name = "arpo"' in shown
-    assert 'Sets if method.faithful: objective.aggregation = "token"' in shown
-    [entry] = json.loads(CliRunner().invoke(app, ["algos", "method", "arpo", "--json"]).output)
-    assert entry["authors"]["objective.aggregation"] == "token"
-    assert "objective.aggregation" not in entry["settings"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -327,10 +326,3 @@ def test_algos_shows_one_piece_with_options_and_needs_also_from_a_file(home: Pat
     assert wrong.exit_code != 0 and "Did you mean 'gigpo'" in str(wrong.exception or wrong.output)
     unsaid = CliRunner().invoke(app, ["algos", f"{home}/own.py:spread"])
     assert unsaid.exit_code != 0 and "say which kind of code" in str(unsaid.exception or unsaid.output)
-
-
-def test_a_credit_function_in_a_file_is_shown_without_torch(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text('def mine(rollouts):\n    """Rewards."""\n    return rollouts.reward\n')
-    code = "import sys\nfrom turnwise.setup.catalogue import find\nprint(find('own.py:mine', 'credit')[0][0], 'torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["credit", "False"], done.stderr

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from train_cases import TINY
 from typer.testing import CliRunner
 
 import turnwise as tw
@@ -45,21 +46,7 @@ class Game:
     def step(self, action):
         return tw.Transition(tw.Observation("over"), 1.0, True, True)
 """
-SMALL: dict[str, Any] = {
-    "iterations": 1,
-    "model.tiny.layers": 1,
-    "model.tiny.hidden": 32,
-    "model.tiny.heads": 2,
-    "model.tiny.max_length": 128,
-    "model.tiny.vocabulary_tasks": 1,
-    "agent.max_prompt_tokens": 96,
-    "agent.prompt": "action",
-    "engine.max_tokens": 2,
-    "collect.groups": 1,
-    "collect.group_size": 2,
-    "eval.n": 2,
-    "device": "cpu",
-}
+SMALL = TINY | {"iterations": 1, "collect.groups": 1, "collect.group_size": 2, "eval.n": 2}
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +56,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "game.py").write_text(ENV.format(mark=str(place / "mark")))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TURNWISE_STATE", str(place / "state"))
-        tw.train(None, name="own", out=str(place / "runs"), **{"env.name": f"{place}/game.py:Game", **SMALL})
+        tw.train(None, name="own", out=str(place / "runs"), **{**SMALL, "env.name": f"{place}/game.py:Game"})
     return place
 
 

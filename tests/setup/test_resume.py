@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from small_runs import Killed, Kills
-from train_cases import Heard, start, weights, without_times
+from train_cases import Heard, ended_alike, start, weights
 from typer.testing import CliRunner
 
 import turnwise as tw
@@ -21,9 +21,7 @@ def test_a_finished_run_that_is_lengthened_equals_one_that_was_so_long_from_the_
     longer = tw.train(resume=short.folder, iterations=4, reporter=heard)
     whole = start(tmp_path / "whole", iterations=4, **{"eval.every": 2})
     assert longer.folder == short.folder and longer.summary["finished"] and longer.summary["iterations"] == 4
-    assert without_times(longer.metrics) == without_times(whole.metrics)
-    one, two = weights(whole.folder), weights(longer.folder)
-    assert all((one[name] == two[name]).all() for name in one)
+    assert ended_alike(longer, whole)
     assert Config.load(longer.folder / "config.toml").iterations == 4
     record = json.loads((longer.folder / "resumed.jsonl").read_text())
     assert record == {"iteration": 2, "changes": {"iterations": [2, 4]}}
@@ -90,7 +88,4 @@ def test_a_run_that_was_killed_in_its_first_iteration_resumes_with_a_plan_that_h
     whole = start(tmp_path / "whole", **changes)
     with pytest.raises(Killed):
         start(tmp_path, reporter=Kills(1), **changes)
-    again = tw.train(resume=tmp_path / "try")
-    assert without_times(again.metrics) == without_times(whole.metrics)
-    one, two = weights(whole.folder), weights(again.folder)
-    assert all((one[name] == two[name]).all() for name in one)
+    assert ended_alike(tw.train(resume=tmp_path / "try"), whole)

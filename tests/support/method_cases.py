@@ -19,6 +19,7 @@ from train_cases import Impatient, without_times
 import turnwise as tw
 from turnwise.collect.collector import Collector
 from turnwise.data.attempts import Start
+from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.envs.pool import Pool
 from turnwise.learn import checkpoint
@@ -151,6 +152,15 @@ def rollouts(seed: int, groups: int = 3, size: int = 4, turns: int = 5) -> tw.Ro
     group, trajectory, t, _ = zip(*rows, strict=True)
     anchor, tokens = rng.integers(0, 3, len(rows)), rng.integers(1, 5, len(rows))
     return tw.Rollouts.from_columns(group=group, trajectory=trajectory, t=t, reward=reward, anchor=anchor, tokens=tokens).in_order()
+
+
+def batch_of(*lengths: tuple[int, ...]) -> Batch:
+    """One group; a trajectory for each entry, whose turns have so many tokens. Every second one succeeds."""
+    made = [
+        Trajectory(0, k, "task", [Turn("s", response_ids=[1] * n, logprobs=[-1.0] * n) for n in turns], success=k % 2 == 0)
+        for k, turns in enumerate(lengths)
+    ]
+    return Batch.of(made, [tw.Task("task")])
 
 
 def paths(r: tw.Rollouts) -> list[np.ndarray]:
