@@ -158,19 +158,6 @@ def test_pictures_are_shown(page: Any, url: str) -> None:
     expect(page.locator(".turn img").first).to_have_js_property("naturalWidth", 6)
 
 
-def test_light_and_dark_by_the_system_and_by_choice(page: Any, url: str) -> None:
-    page.emulate_media(color_scheme="dark")
-    open_page(page, url)
-    colour = "getComputedStyle(document.body).backgroundColor"
-    dark = page.evaluate(colour)
-    page.get_by_label("Light or dark").click()
-    light = page.evaluate(colour)
-    assert dark == "rgb(17, 20, 23)" and light == "rgb(246, 247, 248)"
-    page.reload()
-    page.wait_for_selector("body[data-ready]")
-    assert page.evaluate(colour) == light
-
-
 def test_everything_can_be_reached_and_is_named(page: Any, url: str) -> None:
     for place in ("#/", "#/run?run=good", "#/attempts?run=good", "#/compare?a=good&b=other"):
         open_page(page, url + place)

@@ -63,19 +63,6 @@ def test_the_map_is_coloured_by_step_or_episode_credit_or_their_sum(page: Any, u
     assert page.locator(".one-of input:checked").get_attribute("value") == "step", "the choice stays"
 
 
-def test_an_algorithm_without_step_credit_has_pages_without_it(page: Any, url: str) -> None:
-    for place in ("#/run?run=other", ATTEMPTS.replace("good", "other")):
-        open_page(page, url + place)
-        page.wait_for_selector(".chart" if "#/run" in place else ".turn.current")
-        tips = "[...document.querySelectorAll('[data-tip]')].map((node) => node.tip).join(' ')"
-        said = page.evaluate(f"document.body.innerText + {tips}").lower()
-        assert "step credit" not in said and "anchor" not in said, place
-    open_page(page, f"{url}#/run?run=other")
-    page.wait_for_selector(".chart")
-    assert not [name for name in page.locator("[aria-label='Metric to draw'] option").all_inner_texts() if "step" in name]
-    assert page.locator(".chart", has_text="Groups that teach nothing").count() == 1
-
-
 def test_marks_are_explained_to_mouse_keyboard_and_ear(page: Any, url: str) -> None:
     open_page(page, url + ATTEMPTS)
     page.wait_for_selector(".turn.current")

@@ -19,7 +19,7 @@ from turnwise.envs.base import Observation, Transition
 from turnwise.envs.pool import Pool
 from turnwise.pages import packed
 from turnwise.pages.answers import Answers, as_json
-from turnwise.pages.packed import PackedLines, sentence
+from turnwise.pages.packed import PackedLines
 from turnwise.pages.report import write_report
 from turnwise.pages.run_list import RunList
 from turnwise.pages.settings import settings_of
@@ -55,14 +55,6 @@ def test_older_runs_show_the_goal_of_the_first_observation_or_how_it_begins(tmp_
     found = goals(tmp_path, [Trajectory(0, 0, "a", told), Trajectory(1, 1, "b", untold), Trajectory(2, 2, "c", [])])
     assert found[0] == ("Find two keys.", None) and found[2] == (None, None)
     assert found[1][0] is None and found[1][1].startswith("Question: who wrote it? long") and len(found[1][1]) == 160
-
-
-@pytest.mark.parametrize(
-    ("goal", "words"),
-    [("Your task is to: put it away.", "Put it away."), ("your task is", "Your task is"), ("make 24", "Make 24"), ("", "")],
-)
-def test_goals_read_as_sentences(goal: str, words: str) -> None:
-    assert sentence(goal) == words
 
 
 class Deal:

@@ -24,7 +24,7 @@ from turnwise.cli.app import app
 from turnwise.recipe.schema import Config
 from turnwise.report.comparison import pair_of
 from turnwise.report.efficiency import mean_curve
-from turnwise.report.groups import grouped, label_keys
+from turnwise.report.groups import grouped
 from turnwise.report.tables import quarters
 from turnwise.runs.records import Panel, Point, Record
 
@@ -64,14 +64,6 @@ def test_names_folders_and_memory_do_not_make_a_group(tmp_path: Path) -> None:
     write_run(tmp_path, "b", {20: BAD}, seed=1, **{"eval.every": 5})
     (group,) = tw.compare(tmp_path).groups
     assert group.label == "all runs" and group.seeds == [0, 1]
-
-
-def test_a_group_is_named_by_the_fewest_keys_that_tell_it_apart() -> None:
-    keys = ["credit.gamma", "credit.name", "learner.lr"]
-    assert label_keys(keys, [["0.9", "gigpo", "1"], ["–", "grpo", "1"]]) == ["credit.name"]
-    assert label_keys(keys, [["0.9", "gigpo", "1"], ["–", "grpo", "1"], ["–", "grpo", "2"]]) == ["credit.name", "learner.lr"]
-    assert label_keys(keys[:1], [["0.9"], ["0.8"]]) == ["credit.gamma"]
-    assert label_keys([], [[]]) == []
 
 
 def test_runs_of_an_earlier_version_are_in_the_group_of_their_recipe(tmp_path: Path) -> None:
@@ -370,21 +362,6 @@ outcomes = st.lists(st.booleans(), min_size=7, max_size=7)
 two_groups = st.fixed_dictionaries(
     {name: st.dictionaries(st.integers(0, 6), outcomes, min_size=1, max_size=5) for name in ("gigpo", "grpo")}
 )
-
-
-@given(two_groups)
-def test_swapping_the_groups_flips_every_sign(successes: dict[str, dict[int, list[bool]]]) -> None:
-    (one, other), _ = grouped(records_of(successes))
-    there, back = pair_of(one, other), pair_of(other, one)
-    assert there.over_tasks is not None and back.over_tasks is not None
-    assert there.over_tasks.difference == pytest.approx(-back.over_tasks.difference)
-    assert there.over_tasks.effect_h == pytest.approx(-back.over_tasks.effect_h) and there.over_tasks.p == back.over_tasks.p
-    assert (there.over_seeds is None) == (back.over_seeds is None)
-    if there.over_seeds is not None and back.over_seeds is not None:
-        assert there.over_seeds.difference == pytest.approx(-back.over_seeds.difference)
-        assert there.over_seeds.p_exact == pytest.approx(back.over_seeds.p_exact)
-        if there.over_seeds.interval is not None and back.over_seeds.interval is not None:
-            assert there.over_seeds.interval == pytest.approx((-back.over_seeds.interval[1], -back.over_seeds.interval[0]))
 
 
 @settings(max_examples=40)

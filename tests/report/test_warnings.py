@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -140,15 +139,6 @@ def test_a_run_warns_in_the_terminal_and_in_its_folder_and_so_after_a_resume(tmp
     shutil.rmtree(run.checkpoints / "step-00000004")
     tw.train(resume=run.folder)
     assert (run.folder / "warnings.jsonl").read_bytes() == before
-
-
-def test_a_watch_made_in_the_middle_knows_the_lines_before(tmp_path: Path) -> None:
-    run = Run.create(tmp_path, "try", "")
-    for line in lines(TROUBLE["invalid"], 4):
-        run.log(line)
-    heard: list[str] = []
-    Watch(run)({**HEALTHY, "iteration": 5, "collect/invalid": 0.4}, "gigpo", heard.append)
-    assert len(heard) == 1 and json.loads((run.folder / "warnings.jsonl").read_text())["iteration"] == 5
 
 
 def test_a_resumed_run_warns_as_one_that_was_not_killed(tmp_path: Path) -> None:
