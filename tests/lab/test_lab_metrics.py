@@ -14,6 +14,7 @@ from turnwise.lab.problems import make
 from turnwise.lab.signals import runs_here
 from turnwise.lab.study import Case, credit_of, make_case, views_of
 from turnwise.lab.training import Schedule, train_case
+from turnwise.util.statistics import t_interval
 
 SKILL = 0.2
 
@@ -134,14 +135,6 @@ def test_gigpos_gain_grows_with_recurrence_and_is_nil_without(problem: str) -> N
     assert gains[0] == 0 and gains == sorted(gains)
 
 
-def test_merging_the_branches_costs_gigpo_all_its_gain() -> None:
-    merged = {level: readings(f"bifurcation:aliasing={level}", "gigpo", 8)["correlation"].mean() for level in (1, 4, 16)}
-    grpo = readings("bifurcation", "grpo", 8)["correlation"].mean()
-    assert merged[1] > grpo + 0.08
-    assert merged[4] == pytest.approx(grpo, abs=1e-6)  # four branches: step groups hold whole groups at one time
-    assert merged[16] < grpo - 0.01
-
-
 def test_training_with_the_truth_learns_fastest_and_gigpo_beats_grpo_on_the_chain(chain: Case) -> None:
     lines = choose(["grpo", "gigpo", "oracle"])
     found = train_case(chain, lines, 6, 0, Schedule(iterations=40))["lines"]
@@ -156,15 +149,11 @@ def test_a_better_critic_gives_better_credit(grid: Case) -> None:
     assert exact > estimated + 0.01
 
 
-def test_intervals_hold_the_mean_as_often_as_they_say() -> None:
-    rng = np.random.default_rng(0)
-    hits = 0
-    for _ in range(2000):
-        one = interval(rng.normal(size=6))
-        hits += bool(one["low"] < 0 < one["high"])  # type: ignore[operator]
-    assert 0.93 < hits / 2000 < 0.97
+def test_intervals_are_students_and_leave_out_what_is_no_number() -> None:
+    values = np.random.default_rng(0).normal(size=9)
+    found = interval(np.append(values, np.nan))
+    assert (found["low"], found["high"]) == pytest.approx(t_interval(values))
     assert interval(np.array([np.nan, 2.0]))["mean"] == 2 and interval(np.array([np.nan]))["mean"] is None
-    values = rng.normal(size=9)
     left_out = [values.mean(), *((values.sum() - one) / 8 for one in values)]
     assert jackknife(np.array(left_out)) == pytest.approx(interval(values))  # for a mean the two are the same
 
@@ -174,7 +163,6 @@ def test_intervals_hold_the_mean_as_often_as_they_say() -> None:
     [
         (["oracel"], "Did you mean 'oracle'"),
         (["gigpo:omga=2"], "Did you mean 'omega'"),
-        (["gigpo:omega=-1"], "omega takes number ≥ 0"),
         (["gae:critic=exakt"], "Did you mean 'exact'"),
         (["oracle:x=1"], "no options"),
         ([], "no credit algorithm"),

@@ -107,13 +107,6 @@ def test_the_share_of_sampled_tokens_is_that_of_the_longest_sequence(changes: tu
     assert sampled_share(Config.load(RECIPE, [*changes])) == pytest.approx(share)
 
 
-def test_a_large_gpu_caches_logit_gradients_and_the_command_says_so() -> None:
-    text, found = (invoke(RECIPE, "--memory", "141", *more) for more in ((), ("--json",)))
-    assert "2.0 GB of logit gradients are optional" in text and "logit gradients" in json.loads(found)["terms_gb"]
-    for setting in ("learner.gradient_checkpointing=true", "objective.entropy_coef=0.01"):
-        assert "logit gradients" not in invoke(RECIPE, "--memory", "141", setting)
-
-
 # -- the choice ---------------------------------------------------------------------------------------------------------------------
 
 WINDOW = Demand(SMALL, longest=2560, sequence=2560)
@@ -369,8 +362,6 @@ def test_a_family_that_the_native_engine_does_not_take_is_predicted_with_the_one
     other, own = found["mistral"], found["llama"]
     assert (other.engine, own.engine) == ("transformers", "native")
     assert own.fit.demand.graphs and not other.fit.demand.graphs and other.fit.demand.sleeps and not other.fit.demand.fused
-    named = find(Config.load(RECIPE, ["engine.name=transformers"]), 24 * GB, other.shape)
-    assert named.fit == other.fit, "as if the recipe had named it"
 
 
 @pytest.mark.parametrize(
@@ -404,7 +395,6 @@ MIXTURE |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, 
         (json.dumps(MIXTURE | {"vocab_size": "x"}), "vocab_size is 'x'"),
         (json.dumps(MIXTURE | {"mlp_only_layers": [0.5]}), "mlp_only_layers is [0.5]"),
         (json.dumps(MIXTURE | {"decoder_sparse_step": 0}), "decoder_sparse_step is 0"),
-        ('{"model_type": "llama", "hidden_size": "x"}', "hidden_size"),
         (json.dumps({key: MIXTURE[key] for key in MIXTURE if key != "model_type"}), "a mixture of experts of another family"),
         ('{"model_type": "gpt2", "n_embd": 64}', "model_type 'gpt2', without num_attention_heads"),
     ],
@@ -441,9 +431,9 @@ def test_a_dry_run_says_what_a_limited_run_would_choose() -> None:
     assert foreseen(config, 12.0) == said and len(said) > 1
     assert "fits into 80 GB as it is" in foreseen(config, 80.0)[0]
     assert "is not known" in foreseen(Config.load(RECIPE, ["model.path=somebody/unknown"]), 24.0)[0]
-    for memory, changes, message in ((24.0, ["device=cpu"], "on a CPU"), (0.0, [], "CUDA itself"), (float("nan"), [], "CUDA itself")):
-        with pytest.raises(TurnwiseError, match=message):
-            foreseen(Config.load(RECIPE, changes), memory)
+    for memory in (0.0, float("nan")):
+        with pytest.raises(TurnwiseError, match="CUDA itself"):
+            foreseen(config, memory)
     result = CliRunner().invoke(app, ["train", "--dry-run", "--memory", "24", "device=auto"])
     assert result.exit_code == 0 and "it fits into 24 GB as it is" in result.output
 

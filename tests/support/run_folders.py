@@ -18,11 +18,10 @@ def write_run(
     finished: bool = True,
     panel: Mapping[str, Any] | None = None,
     keep_evals: bool = True,
-    recipe: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> Path:
     """A run whose evaluations came out as `curve` says: iteration → success of every attempt, in the panel's order."""
-    config = Config.load(recipe, {"iterations": 20, "model.tiny.max_length": 4096, "name": name, "out": str(out), **changes})
+    config = Config.load(None, {"iterations": 20, "model.tiny.max_length": 4096, "name": name, "out": str(out), **changes})
     folder = out / name
     (folder / "evals").mkdir(parents=True)
     (folder / "config.toml").write_text(to_toml(config))
