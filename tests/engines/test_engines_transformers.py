@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from native_models import plain_logprobs
 from test_engines_sampling import byte_tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -110,12 +111,7 @@ def play(engine: TransformersEngine, first: dict[int, Request], late: dict[int, 
 
 
 def reference(model: Any, request: Request, response: Response) -> torch.Tensor:
-    """Log-probs by one plain forward over prompt and response."""
-    ids = [*request.prompt_ids, *response.token_ids]
-    with torch.no_grad():
-        logits = model(torch.tensor([ids]), use_cache=False).logits[0].float() / (request.sampling.temperature or 1.0)
-    places = torch.arange(len(request.prompt_ids) - 1, len(ids) - 1)
-    return torch.log_softmax(logits, -1)[places, list(response.token_ids)]
+    return plain_logprobs(model, request.prompt_ids, response.token_ids, request.sampling.temperature or 1.0)
 
 
 @pytest.mark.parametrize("kind", KINDS)

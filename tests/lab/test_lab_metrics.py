@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from turnwise.lab.problems import make
 from turnwise.lab.signals import runs_here
 from turnwise.lab.study import Case, credit_of, make_case, views_of
 from turnwise.lab.training import Schedule, train_case
+from turnwise.util.statistics import t_interval
 
 SKILL = 0.2
 
@@ -135,14 +135,6 @@ def test_gigpos_gain_grows_with_recurrence_and_is_nil_without(problem: str) -> N
     assert gains[0] == 0 and gains == sorted(gains)
 
 
-def test_merging_the_branches_costs_gigpo_all_its_gain() -> None:
-    merged = {level: readings(f"bifurcation:aliasing={level}", "gigpo", 8)["correlation"].mean() for level in (1, 4, 16)}
-    grpo = readings("bifurcation", "grpo", 8)["correlation"].mean()
-    assert merged[1] > grpo + 0.08
-    assert merged[4] == pytest.approx(grpo, abs=1e-6)  # four branches: step groups hold whole groups at one time
-    assert merged[16] < grpo - 0.01
-
-
 def test_training_with_the_truth_learns_fastest_and_gigpo_beats_grpo_on_the_chain(chain: Case) -> None:
     lines = choose(["grpo", "gigpo", "oracle"])
     found = train_case(chain, lines, 6, 0, Schedule(iterations=40))["lines"]
@@ -151,30 +143,17 @@ def test_training_with_the_truth_learns_fastest_and_gigpo_beats_grpo_on_the_chai
     assert area["oracle"] > area["gigpo"] + 0.05 > area["grpo"] + 0.08
 
 
-def test_a_line_does_not_depend_on_which_others_run_beside_it(grid: Case) -> None:
-    schedule = Schedule(iterations=6)
-    alone = train_case(grid, choose(["gae"]), 2, 0, schedule)["lines"]["gae"]
-    among = train_case(grid, choose(["gigpo", "gae", "oracle"]), 2, 0, schedule)["lines"]["gae"]
-    assert alone.keys() == among.keys() and alone["curve"] == pytest.approx(among["curve"], rel=1e-9, abs=1e-12)
-    for name in set(alone) - {"curve"}:  # sums of a batch of another size differ in their last bits on some processors
-        assert alone[name] == pytest.approx(among[name], rel=1e-9, abs=1e-12)
-
-
 def test_a_better_critic_gives_better_credit(grid: Case) -> None:
     truth, views = views_of(grid, 8, 128, 10, 0)
     estimated, exact = (measure(credit_of(read_line(text), views), truth)["correlation"].mean() for text in ("gae", "gae:critic=exact"))
     assert exact > estimated + 0.01
 
 
-def test_intervals_hold_the_mean_as_often_as_they_say() -> None:
-    rng = np.random.default_rng(0)
-    hits = 0
-    for _ in range(2000):
-        one = interval(rng.normal(size=6))
-        hits += bool(one["low"] < 0 < one["high"])  # type: ignore[operator]
-    assert 0.93 < hits / 2000 < 0.97
+def test_intervals_are_students_and_leave_out_what_is_no_number() -> None:
+    values = np.random.default_rng(0).normal(size=9)
+    found = interval(np.append(values, np.nan))
+    assert (found["low"], found["high"]) == pytest.approx(t_interval(values))
     assert interval(np.array([np.nan, 2.0]))["mean"] == 2 and interval(np.array([np.nan]))["mean"] is None
-    values = rng.normal(size=9)
     left_out = [values.mean(), *((values.sum() - one) / 8 for one in values)]
     assert jackknife(np.array(left_out)) == pytest.approx(interval(values))  # for a mean the two are the same
 
@@ -182,10 +161,8 @@ def test_intervals_hold_the_mean_as_often_as_they_say() -> None:
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["gigpoo"], "Did you mean 'gigpo'"),
         (["oracel"], "Did you mean 'oracle'"),
         (["gigpo:omga=2"], "Did you mean 'omega'"),
-        (["gigpo:omega=-1"], "omega takes number ≥ 0"),
         (["gae:critic=exakt"], "Did you mean 'exact'"),
         (["oracle:x=1"], "no options"),
         ([], "no credit algorithm"),
@@ -214,16 +191,3 @@ def test_problems_without_anything_to_decide_are_refused() -> None:
     best = make_case("chain", make("chain"), 1.0)
     with pytest.raises(tw.TurnwiseError, match="first policy is the best"):
         train_case(best, choose(["grpo"]), 2, 0, Schedule())
-
-
-def test_readings_of_a_group_do_not_depend_on_the_order_of_its_turns(grid: Case) -> None:
-    truth, views = views_of(grid, 4, 16, 1, 0)
-    rollouts = views[0].rollouts()
-    order = np.random.default_rng(0).permutation(len(rollouts))
-    for name, option in product(("gigpo", "graph_gpo"), ("std", "none")):
-        credit = tw.credit.compute(name, rollouts.permuted(order), norm=option)
-        back = np.empty_like(credit)
-        back[order] = credit
-        assert measure(back, truth)["correlation"] == pytest.approx(
-            measure(tw.credit.compute(name, rollouts, norm=option), truth)["correlation"]
-        )

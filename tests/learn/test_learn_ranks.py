@@ -17,6 +17,7 @@ import torch
 from conftest import ROOT
 from filelock import FileLock
 from learn_cases import tiny, trajectories
+from ranks_cases import CASES
 
 from turnwise.data.batch import Batch
 from turnwise.learn.forward import PackedModel
@@ -27,18 +28,13 @@ from turnwise.learn.ranks.group import Ranks
 from turnwise.learn.ranks.sharding import dealt, may_fuse, passes, shares
 from turnwise.util.errors import TurnwiseError
 
-NAMES = [
-    "full_weights_with_a_reference", "adapters_with_a_reference", "a_critic_of_turns", "a_critic_of_tokens",
-    "one_long_sequence_and_few_short_ones", "whole_trajectories", "activations_computed_twice", "imitation", "in_half_precision",
-    "exported_and_copied", "an_auxiliary_model_learns", "fused_layers", "fused_layers_of_every_family",
-]  # fmt: skip
-RUN = "import sys; from pathlib import Path; import ranks_cases as r; r.everyone(3, Path(sys.argv[1]), sys.argv[2:])"
+RUN = "import sys; from pathlib import Path; import ranks_cases as r; r.everyone(3, Path(sys.argv[1]))"
 
 
 def all_cases(folder: Path) -> None:
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
     settings = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    started = subprocess.Popen([sys.executable, "-c", RUN, str(folder), *NAMES], env=settings, start_new_session=True)
+    started = subprocess.Popen([sys.executable, "-c", RUN, str(folder)], env=settings, start_new_session=True)
     try:
         started.wait(timeout=900)
     finally:
@@ -70,7 +66,7 @@ def agree(one: dict[str, Any], other: dict[str, Any], tolerance: float = 1e-6) -
         assert left.shape == right.shape and gap <= tolerance * scale, f"{name}: {gap:.3g}"
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "in_half_precision"])
+@pytest.mark.parametrize("name", [name for name in CASES if name != "in_half_precision"])
 def test_two_processes_do_what_one_does(found: list[dict[str, Any]], name: str) -> None:
     agree(found[0][name], found[2][name])
     agree(found[0][name], found[1][name], 0.0)  # and both of them have exactly the same

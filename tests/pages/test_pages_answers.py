@@ -147,16 +147,6 @@ def test_words_about_the_edges(tmp_path: Path, more: str, attempt: int, t: int, 
     assert words in " ".join(Answers(RunList(tmp_path))("attempt", place(id=attempt))["turns"][t]["why"])
 
 
-def test_a_state_that_nobody_else_saw_is_named_as_such(tmp_path: Path) -> None:
-    run = make_run(tmp_path)
-    batch = [
-        Trajectory(0, m, "task", [Turn("shared", action="a"), Turn(f"own {m}", action="b", reward=m)], success=bool(m)) for m in (0, 1)
-    ]
-    run.save_batch(4, Batch.of(batch), keep=None)
-    why = Answers(RunList(tmp_path))("attempt", place(4, id=1))["turns"][1]["why"]
-    assert why[1] == "Step credit 0: no other turn of the group started from this state, so there is nothing to compare it with."
-
-
 def test_a_group_tells_every_action_taken_from_the_same_state(answers: Answers) -> None:
     group = answers("group", place(group=0))
     hall = group["attempts"][0]["turns"][0]["state"]

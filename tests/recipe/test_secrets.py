@@ -53,7 +53,6 @@ def test_no_redirect_is_followed_and_no_key_goes_elsewhere(redirecting: Any, thi
     engine.submit([Request(0, (1,), Sampling(), messages=({"role": "user", "content": "x"},))])
     assert "not followed" in engine.poll()[0].message
     engine.close()
-        action_schema(address(redirecting), 20.0, KEY)
 
 
 def test_a_session_follows_no_redirect(redirecting: Any, thief: Any) -> None:

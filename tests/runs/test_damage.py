@@ -153,14 +153,14 @@ def test_a_log_that_was_damaged_is_put_back_from_the_checkpoint_with_a_warning(f
 def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew_over_its_log(finished: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(finished, tmp_path / "try"))
     shutil.rmtree(folder / "checkpoints")
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    before = contents(folder)
     for changes in ({}, {"iterations": 5}):
         with pytest.raises(
             TurnwiseError, match=r"has logged 2 iterations, and its checkpoints were deleted .*checkpoints is missing"
         ) as told:
             tw.train(resume=folder, trust=True, **changes)
         assert "checkpoint_every" not in str(told.value)
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert contents(folder) == before
 
 
 def test_files_that_are_missing_in_every_checkpoint_are_named(finished: Path, tmp_path: Path) -> None:

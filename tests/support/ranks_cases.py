@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -109,17 +109,7 @@ def adapters_with_a_reference(ranks: Ranks | None, folder: Path) -> Found:
     return found
 
 
-@case
-def a_critic_of_turns(ranks: Ranks | None, folder: Path) -> Found:
-    return critic(ranks, "turn")
-
-
-@case
-def a_critic_of_tokens(ranks: Ranks | None, folder: Path) -> Found:
-    return critic(ranks, "token")
-
-
-def critic(ranks: Ranks | None, level: Any) -> Found:
+def critic(ranks: Ranks | None, folder: Path, level: Any) -> Found:
     learner = own_layers(tiny(), changed(SETTINGS, value=ValueSettings(level=level), kl_reward_coef=0.05), ranks=ranks)
     batch = learner.annotate(Batch.of(trajectories(groups=3)))
     values = batch.column(f"{level}.value")
@@ -128,6 +118,9 @@ def critic(ranks: Ranks | None, level: Any) -> Found:
     again = learner.annotate(Batch.of(trajectories(groups=3)))
     columns = ("token.old_logprob", "token.ref_logprob", "turn.reward", f"{level}.value")
     return found | {f"column {name}": torch.as_tensor(again.column(name)) for name in columns}
+
+
+CASES |= {f"a_critic_of_{level}s": partial(critic, level=level) for level in ("turn", "token")}
 
 
 @case
@@ -285,18 +278,18 @@ def resumes(pair: Ranks | None, trio: Ranks, folder: Path) -> dict[str, Found]:
     return found
 
 
-def everyone(size: int, folder: Path, names: Sequence[str]) -> None:
+def everyone(size: int, folder: Path) -> None:
     """All processes: start them, and wait for them."""
     children = []
     for rank in range(size):
         children.append(os.fork())
         if children[-1] == 0:
-            work(rank, size, folder, names)
+            work(rank, size, folder)
     for child in children:
         os.waitpid(child, 0)
 
 
-def work(rank: int, size: int, folder: Path, names: Sequence[str]) -> None:
+def work(rank: int, size: int, folder: Path) -> None:
     """One of three processes. It does not return."""
     torch.set_num_threads(1)
     found: dict[str, Found] = {}
@@ -304,10 +297,10 @@ def work(rank: int, size: int, folder: Path, names: Sequence[str]) -> None:
         trio = join(rank, size, f"file://{folder}/meet", timeout=600)  # who is done early waits for the others on a busy machine
         pair_group = dist.new_group([0, 1])
         pair = Ranks(rank, 2, pair_group) if rank < 2 else None
-        for name in names:
+        for name, function in CASES.items():
             own = folder / f"{name} {'pair' if pair is not None else 'single'}"
             own.mkdir(exist_ok=True)
-            found[name] = CASES[name](pair, own)
+            found[name] = function(pair, own)
         found |= resumes(pair, trio, folder)
         trio.gather(None)
     except BaseException:
