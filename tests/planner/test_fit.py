@@ -430,10 +430,6 @@ def test_a_dry_run_says_what_a_limited_run_would_choose() -> None:
     assert result.exit_code == 0 and "it fits into 24 GB as it is" in result.output
 
 
-SMALLEST = ["learner.optimiser_place=host", "learner.reference_place=host", "engine.sleep=true", "learner.tokens_per_batch=1024"]
-SMALLEST += ["engine.options.cache_memory=100000000", "learner.gradient_checkpointing=true"]
-
-
 def test_a_run_that_is_tried_beyond_the_memory_is_not_said_to_fit() -> None:
     recipe = str(HERE / "recipes" / "numberline.toml")
     first = foreseen(Config.load(recipe), 11.0)[0]

@@ -17,12 +17,13 @@ import copy
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from turnwise.agent.base import Context, Parsed, Prompt
-from turnwise.agent.chat import Chat, Message, log
-from turnwise.agent.control import Marked
-from turnwise.agent.prompts import Past, PromptTemplate, View, load_template
+from turnwise.agent.chat import FAR, Chat, Message, log
+from turnwise.agent.control import KEPT_TEXTS, LONGEST_KEPT, Marked
+from turnwise.agent.prompts import LATER, Past, PromptTemplate, View, load_template
 from turnwise.agent.registry import contexts, register_context
 from turnwise.agent.settings import AgentSettings
 from turnwise.agent.text import goal_of, well_formed
@@ -57,24 +58,38 @@ class PromptMaker:
         )
         self.limit = settings.max_prompt_tokens
         self.hint: Hint = ""
+        self._known_messages = lru_cache(maxsize=KEPT_TEXTS)(self._compose)  # the attempts of a group see the same repeatedly
         self._tools = tuple(json.dumps(tool, ensure_ascii=False) for tool in settings.offered_tools)
 
     def write(self, observation: Observation, *, goal: str, turn: int = 1, opening: bool = True, history: Sequence[Past] = ()) -> Marked:
         """The text of one message to the agent. Everything except the template's own text is marked as from outside."""
+        seen, actions = self.text_of(observation), self.shown(observation)
+        if not opening and not self.template.counts_later_turns:
+            turn = LATER
+        if history or self.vision is not None or not self.template.shows_all or len(seen) > LONGEST_KEPT:
+            text = self._compose(self.settings.instructions or "", seen, goal, turn, opening, actions, history)
+        else:
+            text = self._known_messages(self.settings.instructions or "", seen, goal, turn, opening, actions)
+        hint = self.hint_for(observation, opening)
+        return Marked(f"{self.chat.control.mark(hint)}\n\n{text}") if hint else text
+
+    def _compose(
+        self, instructions: str, seen: str, goal: str, turn: int, opening: bool, actions: tuple[str, ...], history: Sequence[Past] = ()
+    ) -> Marked:
+        """A message without a hint. Copies of this object with other settings share what is known: the instructions are among the
+        arguments."""
         view = View(
-            observation=self.text_of(observation),
+            observation=seen,
             goal=goal,
             turn=turn,
             opening=opening,
-            actions=self.shown(observation),
+            actions=actions,
             history=history,
-            instructions=self.settings.instructions or "",
+            instructions=instructions,
             native_tools=self.chat.native_tools,
             tools=self._tools,
         )
-        text = self.render(self.template, view)
-        hint = self.hint_for(observation, opening)
-        return Marked(f"{self.chat.control.mark(hint)}\n\n{text}") if hint else text
+        return self.render(self.template, view)
 
     def hinting(self, hint: Hint) -> PromptMaker:
         """The same, for one trajectory whose prompts show a hint."""
@@ -101,12 +116,17 @@ class PromptMaker:
             return self.chat.beginning(text, self.limit)
 
         listed = "\n".join(view.actions)
+        if sum(map(len, (listed, *_texts(view)))) <= FAR * self.limit:
+            return view
         actions = view.actions if len(short := begin(listed)) == len(listed) else short.split("\n")
         return _changed(view, begin, actions, view.tools)
 
     def _marked(self, view: View) -> View:
         control = self.chat.control
-        return _changed(view, control.mark, control.mark_all(view.actions), control.mark_all(view.tools))
+        actions, tools = control.mark_all(view.actions), control.mark_all(view.tools)
+        if actions is view.actions and tools is view.tools and all(control.mark(text) == text for text in _texts(view)):
+            return view
+        return _changed(view, control.mark, actions, tools)
 
     def see(self, observation: Observation) -> Observation:
         """The observation with its images, which are processed once while it is referenced."""
@@ -147,6 +167,11 @@ class PromptMaker:
         if self.vision is None:
             return tuple(plain)
         return tuple({**message, "content": without_marks(message["content"], "[image]")} for message in plain)
+
+
+def _texts(view: View) -> list[str]:
+    """All texts from outside in a view, except for its lists."""
+    return [view.observation, view.goal, view.instructions, *(text for past in view.history for text in (past.observation, past.action))]
 
 
 def _changed(view: View, change: Callable[[str], str], actions: Sequence[str], tools: Sequence[str]) -> View:

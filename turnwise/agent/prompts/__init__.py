@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import StrictUndefined, Template, TemplateError, TemplateSyntaxError, UndefinedError
+from jinja2.runtime import new_context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from turnwise.config.loading import load_text
@@ -33,6 +34,7 @@ from turnwise.config.references import is_reference, parse
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 FOLDER = Path(__file__).parent
+LATER = 2  # a turn that is not the first, where it does not matter which
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.jinja")))
 
 
@@ -77,13 +79,29 @@ class PromptTemplate:
         except TemplateSyntaxError as error:
             raise TurnwiseError(f"prompt template {self.path}, line {error.lineno}: {error.message}") from None
         self._template = Template.from_code(environment, code, environment.make_globals(None))
+        self._globals = dict(environment.globals)
         for view in _SAMPLES:
             self.render(view)
+        self.counts_later_turns = not self.shows_all or self._counts_later_turns()
+
+    def _counts_later_turns(self) -> bool:
+        """Whether a message that opens no sequence depends on the number of its turn. One of our templates shows it always or never."""
+        views = [replace(view, opening=False, actions=actions) for view in _SAMPLES for actions in ((), view.actions)]
+        return any(self.render(replace(view, turn=turn)) != self.render(replace(view, turn=LATER)) for view in views for turn in (3, 17))
 
     def render(self, view: View) -> str:
         """The message, without blank space at its ends."""
+        template, variables = self._template, vars(view)
+        try:  # as Template.render does it, which rebuilds the table of globals for every message: most of its time for a short one
+            context = new_context(template.environment, template.name, template.blocks, self._globals | variables, shared=True)
+            return "".join(template.root_render_func(context)).strip()
+        except Exception:
+            return self._explained(variables)
+
+    def _explained(self, variables: dict[str, Any]) -> str:
+        """Render again after a failure, in the slower way that knows the template's lines."""
         try:
-            return self._template.render(vars(view)).strip()
+            return self._template.render(variables).strip()
         except (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise TurnwiseError(f"prompt template {self.path}, line {self._line(error)}: {self._explain(error)}") from error
 
@@ -134,4 +152,4 @@ def load_template(name: str) -> PromptTemplate:
     return _load(name, str(path), path.stat().st_mtime_ns)
 
 
-__all__ = ["NAMES", "Past", "PromptTemplate", "View", "find_template", "load_template"]
+__all__ = ["LATER", "NAMES", "Past", "PromptTemplate", "View", "find_template", "load_template"]
