@@ -76,9 +76,15 @@ class Steps:
         self._name = name
         self.known: list[Step] = list(steps) if isinstance(steps, Sequence) else []
         self.count = len(self.known) if isinstance(steps, Sequence) else None
+        self._taken = 0
         if not isinstance(steps, Iterable):
             raise TurnwiseError(f"schedule {name!r} returned {type(steps).__name__}: a list or a generator of Step(…) is needed")
         self._steps: Iterator[Any] = iter(steps)
+
+    @property
+    def coming(self) -> Step | None:
+        """The step that `next` will give, if it is known."""
+        return self.known[self._taken] if self._taken < len(self.known) else None
 
     def next(self, metrics: Mapping[str, float] | None = None) -> Step | None:
         """The next step; None after the last. `metrics` are those of the step before."""
@@ -87,6 +93,7 @@ class Steps:
             step = self._steps.send(dict(metrics)) if receives else next(self._steps)  # type: ignore[attr-defined, arg-type]
         except StopIteration:
             return None
+        self._taken += 1
         if not isinstance(step, Step):
             raise TurnwiseError(f"schedule {self._name!r} gave {type(step).__name__} as a step: Step(…) is needed")
         return step

@@ -38,7 +38,7 @@ from turnwise.learn.auxiliary.scorer import Reference, Scorer, computing
 from turnwise.learn.checkpoint import AUXILIARY
 from turnwise.learn.device import rng_scope, to_device
 from turnwise.learn.forward import PackedModel, VisionModel, has_adapters
-from turnwise.learn.hooks import Begins, Observes, Steps, load_states, states_of
+from turnwise.learn.hooks import Begins, Observes, Prepares, Steps, load_states, states_of
 from turnwise.learn.logprobs import token_logprobs
 from turnwise.learn.lora import has_packed
 from turnwise.learn.memory import Budget, Memory, lacks_room, peak_memory
@@ -113,6 +113,12 @@ class UpdateState:
     needed: Mask = field(init=False)  # sequences of `packed` that have to be computed
     forced: Mask = field(init=False)  # of these, those without credit
     has_old: Mask | None = None  # tokens of `packed` whose old log-prob is known; None: all are, or a single step needs none
+    prefetched: tuple[Step, MiniBatch | None] | None = None  # the next step, made while a GPU was busy with the one before
+
+    @property
+    def old_is_complete(self) -> bool:
+        """Whether no step computes old log-probs unless it asks for it."""
+        return self.has_old is None or bool(self.has_old.all())
 
 
 class Learner:
@@ -337,6 +343,7 @@ class Learner:
             return {}
         parts = self.budget(lambda tokens: self._gradient(state.batch, minibatch, tokens))
         norm = self._gradient_norm()
+        self._prefetch(state)
         numbers = _numbers({**combine(parts), NORM: norm})  # the only place at which the host waits for a GPU
         size = numbers.pop(NORM)
         metrics = self.everywhere(numbers)
@@ -358,9 +365,18 @@ class Learner:
             sum_gradients(self.critic.weights, self.ranks)
         return self.optimiser.norm(also=list(self.critic.weights.gradients().values()))
 
+    def _prefetch(self, state: UpdateState) -> None:
+        """Make the next mini-batch while a GPU computes this step, which has only been issued to it: if it is known, and if nothing that
+        this step changes has a part in it."""
+        step, prepares = state.steps.coming, any(isinstance(part, Prepares) for part in (self.objective, self.correction))
+        if isinstance(step, Step) and not step.refresh and state.old_is_complete and not prepares:
+            state.prefetched = step, self._minibatch(state, step)
+
     def _minibatch(self, state: UpdateState, step: Step) -> MiniBatch | None:
         """The sequences of a step with old log-probs and weights. None: there is nothing to learn from, or the importance correction has
         rejected everything."""
+        if state.prefetched is not None and state.prefetched[0] is step:
+            return state.prefetched[1]
         settings, turns = self.settings, self.settings.values_turns
         packed = with_overrides(state.packed, state.batch, step.columns, settings.value, settings.loss.reads)
         chosen = select(packed, state.batch, step, turns)
