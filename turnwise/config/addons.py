@@ -39,6 +39,7 @@ UNPROVEN = (  # methods of turnwise-experiments, and those of their stages that 
 FORMER: Mapping[str, str] = {  # names that are gone, and what to do
     "epo_hinge": "use epo",
     "information_curriculum": "gains and outcomes weigh the same in the whole run",
+    "ipa_rollback": "tcod_b2f starts attempts in the expert's trajectory",
 }
 
 _recipe_folders: list[Path] = []

@@ -54,7 +54,7 @@ from turnwise.setup.build import (
     with_adapters,
 )
 from turnwise.setup.environment import build_pool, smoke_test, step_limit
-from turnwise.setup.parts import Training, build_collectors, build_examples, check_training, put_together, run_over
+from turnwise.setup.parts import Training, build_collectors, check_training, put_together, run_over
 from turnwise.setup.placement import bundles_for, check_program
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.garbage import play_only
@@ -74,7 +74,6 @@ def build_cluster_training(config: Config, hooks: Hooks, stack: ExitStack) -> Tr
         smoke_test(config.env, pool, checked.tasks, hooks)  # afterwards environments are played by the rollout workers
     loaded = load_model(config, hooks=hooks) if cluster.learners == 1 else load_tokenizer(config, hooks)
     agent = build_agent(config, loaded, hooks.say)
-    examples = build_examples(config, checked, agent, hooks)
     spec = ActorSpec.of(config, loaded.tokenizer)
     learner: LocalLearner | RankedLearner
     if cluster.learners == 1:
@@ -97,7 +96,7 @@ def build_cluster_training(config: Config, hooks: Hooks, stack: ExitStack) -> Tr
 
         return ClusterSource(on_demand, engine, prefetcher if cluster.staleness > 0 else None)
 
-    return put_together(config, checked, agent, examples, learner, collectors, engine, hooks, make_source)
+    return put_together(config, checked, agent, learner, collectors, engine, hooks, make_source)
 
 
 # -- the cluster --------------------------------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ from turnwise.setup.environment import (
     step_limit,
 )
 from turnwise.setup.needs import check_needs, reports
-from turnwise.setup.warmstart import Examples, WarmStart, check_examples
+from turnwise.setup.warmstart import Examples, WarmStart
 from turnwise.util.terminal import Once
 
 
@@ -283,18 +283,10 @@ def build_credit(config: Config) -> CreditStep:
     return CreditStep(config.credit.name, config.credit.options, config.collect.shared_prefix, level)
 
 
-def build_examples(config: Config, checked: Checked, agent: Agent, hooks: Hooks) -> Examples:
-    """What makes the examples of the warm start; they are checked."""
-    examples = Examples(config, checked.tasks, agent, checked.max_turns, checked.faults, hooks)
-    check_examples(config, checked.signals, examples)
-    return examples
-
-
 def put_together(
     config: Config,
     checked: Checked,
     agent: Agent,
-    examples: Examples,
     learner: Learning,
     collectors: Collectors,
     engine: Callable[[], WeightReceiver],
@@ -302,6 +294,7 @@ def put_together(
     make_source: Callable[[Plan, TaskSlots], Source],
 ) -> Training:
     """A run of these parts, on this process or on a cluster. `make_source` makes the run's own source."""
+    examples = Examples(config, checked.tasks, agent, checked.max_turns, checked.faults, hooks)
     plan = build_plan(config)
     slots = build_slots(config, checked, agent, collectors, hooks)
     return Training(
