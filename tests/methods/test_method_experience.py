@@ -59,10 +59,7 @@ def test_the_smallest_helpful_number_of_actions_is_found_and_shown_to_a_whole_gr
     assert found.counts == counts and counts["probes"] <= 2 * 3
 
 
-def test_unguided_attempts_and_probes_stay_in_the_group_on_request_and_nobody_is_asked_without_need() -> None:
-    slots = TaskSlots(numbered(5), 0, 2, expert=expert)
-    kept, rounds = gathers(make("actguide", keep=True, searches=1, probes=1), slots, 1, attempt)
-    assert len(kept.trajectories) == 2 + 1 + 2 and len(rounds) == 3
+def test_a_group_that_succeeds_asks_nobody() -> None:
     solved, rounds = gathers(make("actguide"), TaskSlots(numbered(5), 0, 2), 1, lambda start: attempt(start, 1.0))
     assert len(rounds) == 1 and len(solved.trajectories) == 2
 
