@@ -75,7 +75,7 @@ class Evaluator:
     plan: Plan
     slots: TaskSlots
     max_turns: int
-    check: Callable[[list[Trajectory]], list[Trajectory]] = lambda trajectories: trajectories
+    check: Callable[[list[Trajectory]], list[Trajectory]]
 
     def __call__(self) -> Evaluation:
         settings = self.settings
@@ -268,15 +268,6 @@ def build_slots(config: Config, checked: Checked, agent: Agent, collectors: Coll
     )
 
 
-def build_source(config: Config, source: Source) -> Source:
-    """The run's source, or the one that the recipe puts in front of it."""
-    section = config.source
-    if section is None:
-        return source
-    entry = sources[section.name]
-    return entry.function(source, **entry.bind(section.options, sources.kind))
-
-
 def build_credit(config: Config) -> CreditStep:
     """The recipe's credit function, and the targets of its critic."""
     level = None if config.learner.value is None else config.learner.value.level
@@ -297,9 +288,13 @@ def put_together(
     examples = Examples(config, checked.tasks, agent, checked.max_turns, checked.faults, hooks)
     plan = build_plan(config)
     slots = build_slots(config, checked, agent, collectors, hooks)
+    source = make_source(plan, slots)
+    if config.source is not None:  # the recipe puts one in front of it
+        entry = sources[config.source.name]
+        source = entry.function(source, **entry.bind(config.source.options, sources.kind))
     return Training(
         config,
-        build_source(config, make_source(plan, slots)),
+        source,
         plan,
         slots,
         learner,
