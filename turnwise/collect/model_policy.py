@@ -6,8 +6,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any
 from itertools import count
+from typing import Any
 
 from turnwise.agent.base import Context, Parsed
 from turnwise.collect.collector import Answer, Start
