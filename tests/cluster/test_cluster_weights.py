@@ -128,7 +128,7 @@ def test_the_transfer_follows_from_where_learner_and_engines_are() -> None:
     def chosen(device: str, *changes: str) -> str:
         config = Config.load(ROOT / "recipes" / "quickstart.toml", ["cluster.engines=1", "device=auto", *changes])
         assert config.cluster is not None
-        return transfer(config.cluster, torch.device(device))
+        return transfer(config.cluster, device)
 
     assert (chosen("cpu"), chosen("cuda")) == ("store", "ipc")
     assert chosen("cuda", "cluster.engines=2") == chosen("cuda", "cluster.placement=apart") == "store"

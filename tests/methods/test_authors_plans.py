@@ -244,20 +244,6 @@ def test_wrong_actions_are_replaced_as_often_as_by_the_authors(case: dict[str, A
     assert one.success == all(matches) and one.parent is None and one.reward == sum(turn.notes["score"] for turn in one.turns)
 
 
-@pytest.mark.parametrize("case", golden("t2po"))
-def test_turns_are_drawn_again_as_often_as_by_the_authors(case: dict[str, Any]) -> None:
-    plan = make("t2po", eta=0.3, tries=2)
-    plan.uncertainty = lambda turn: turn.notes["score"]
-    for script, expected in zip(case["scores"], case["draws"], strict=True):
-        before: Turn | None = None
-        for scores, wanted in zip(script, expected, strict=True):
-            draws = 0
-            while plan.again(before, turn := Turn("s", notes={"score": scores[draws]}), draws):
-                draws += 1
-            assert draws + 1 == wanted
-            before = turn
-
-
 # -- a library ----------------------------------------------------------------------------------------------------------------------
 
 

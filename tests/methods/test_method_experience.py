@@ -13,7 +13,7 @@ from turnwise import Trajectory, TurnwiseError
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Stop
 from turnwise.methods.planning import TaskSlots
-from turnwise.methods.slea import Lesson, Library, lessons, shown
+from turnwise.methods.slea import Lesson, Library, Slea, lessons, shown
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
 
@@ -59,10 +59,7 @@ def test_the_smallest_helpful_number_of_actions_is_found_and_shown_to_a_whole_gr
     assert found.counts == counts and counts["probes"] <= 2 * 3
 
 
-def test_unguided_attempts_and_probes_stay_in_the_group_on_request_and_nobody_is_asked_without_need() -> None:
-    slots = TaskSlots(numbered(5), 0, 2, expert=expert)
-    kept, rounds = gathers(make("actguide", keep=True, searches=1, probes=1), slots, 1, attempt)
-    assert len(kept.trajectories) == 2 + 1 + 2 and len(rounds) == 3
+def test_a_group_that_succeeds_asks_nobody() -> None:
     solved, rounds = gathers(make("actguide"), TaskSlots(numbered(5), 0, 2), 1, lambda start: attempt(start, 1.0))
     assert len(rounds) == 1 and len(solved.trajectories) == 2
 
@@ -121,8 +118,14 @@ def test_a_run_shows_lessons_once_it_has_some_also_after_a_stop(tmp_path: Path) 
     resumes_alike(tmp_path / "stopped", whole, 2, **own)
 
 
-def test_your_own_extraction_is_used(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("def mine(trajectory):\n    return [('principle', 'be kind', 1.0)]\n")
-    plan = make("slea", extract=f"{tmp_path}/mine.py:mine")
+class Kind(Slea):
+    """A plan with lessons of its own."""
+
+    def lessons(self, trajectory: Trajectory) -> list[Lesson]:
+        return [Lesson("principle", "be kind", 1.0)]
+
+
+def test_a_derived_plan_has_lessons_of_its_own() -> None:
+    plan = Kind()
     gathers(plan, TaskSlots(numbered(3), 0, 2), 1, attempt)
     assert [(entry.level, entry.text) for entry in plan.library.entries] == [("principle", "be kind")]

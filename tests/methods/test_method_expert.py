@@ -1,4 +1,4 @@
-"""Methods that follow an expert: IPA starts inside its trajectory, UI-S1 acts along it. (The authors' numbers: test_published.py.)"""
+"""IPA, and UI-S1, which acts along an expert's trajectory. (The authors' numbers: test_published.py.)"""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import torch
 from collect_cases import numbered
-from method_cases import attempt, expert_of, failed_expert, gathers, line_of, make, paths, plan_state, rollouts, start, train
+from method_cases import attempt, expert_of, failed_expert, gathers, line_of, make, paths, rollouts, start, train
 from method_tokens import close, one_token, prepared, rows_of
 from references import forms, ipa
 from slow_objectives import random_tokens
 
 import turnwise as tw
 from turnwise import Turn
-from turnwise.data.attempts import Start
 from turnwise.methods.planning import TaskSlots
 from turnwise.methods.ui_s1 import score
 from turnwise.objectives import Tokens, algorithms, corrections
+from turnwise.recipe.schema import Config
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
 
@@ -61,36 +61,18 @@ def test_a_token_alone_is_a_turn_and_a_return_at_the_border_is_negative() -> Non
     assert algorithms["ipa"].make({}, "objective")(tokens).metrics["topr_weight"].item() == 1.0
 
 
-def given(starts: list[Start]) -> list[int]:
-    return [start.branch.t if start.branch is not None else 0 for start in starts]
-
-
-def test_the_start_moves_back_as_the_policy_succeeds_and_that_is_kept() -> None:
-    slots, plan = TaskSlots(numbered(1), 0, 2, expert=expert_of("++++")), make("ipa_rollback", success=0.5)
-    seen = []
-    for reward in (0.0, 1.0, 1.0, 0.0, 1.0, 1.0):
-        if len(seen) == 3:  # killed and resumed
-            state, plan = plan.state(), make("ipa_rollback", success=0.5)
-            plan.load_state(state)
-        seen.append(given(gathers(plan, slots, 1, lambda start, won=reward: attempt(start, won))[1][0]))  # type: ignore[misc]
-    assert seen == [[t, t] for t in (3, 3, 2, 1, 1, 0)]
-
-
-def test_parallel_starts_are_spread_over_the_experts_turns_and_a_failed_expert_is_not_followed() -> None:
-    for expert, expected in ((expert_of("++++"), [0, 1, 2, 3]), (failed_expert, [0, 0, 0, 0])):
-        slots = TaskSlots(numbered(1), 0, 4, expert=expert)
-        assert given(gathers(make("ipa_rollback", order="parallel"), slots, 1, attempt)[1][0]) == expected
-
-
-def test_ipa_trains_from_the_experts_last_turns_and_keeps_the_starts(tmp_path: Path) -> None:
-    own = {"name": "ipa", "gamma": 0.95, "starts": "sequential", "neutral": 0.5, "success": 0.0}
-    whole = train(tmp_path, method=own, **{"env.tasks": 2})
+def test_ipa_trains_with_bounded_weights(tmp_path: Path) -> None:
+    whole = train(tmp_path, method={"name": "ipa", "gamma": 0.95, "neutral": 0.5})
     batch, lines = stored_batch(Run.open(whole.folder), 1), whole.metrics[1:]
-    mask = np.asarray(batch.column("turn.mask")) > 0
-    assert 0 < mask.sum() < len(batch)
     np.testing.assert_allclose(batch.column("turn.advantage"), tw.credit.compute("ipa", batch.rollouts, gamma=0.95, neutral=0.5), atol=1e-6)
-    assert lines[0]["collect/given_turns"] > lines[1]["collect/given_turns"] and plan_state(whole.folder)["given"]
     assert all(0 <= line["learner/topr_weight"] <= 1 + 1e-6 and 0 <= line["learner/importance_rejected"] <= 1 for line in lines)
+
+
+def test_starts_inside_an_experts_trajectory_are_refused_and_records_of_others_are_read() -> None:
+    assert Config.load({"method": {"name": "ipa", "starts": "beginning", "success": 0.5}}).plan is None
+    for wrong in ({"method": {"name": "ipa", "starts": "sequential"}}, {"plan": {"name": "ipa_rollback"}}):
+        with pytest.raises(tw.TurnwiseError, match="tcod_b2f"):
+            Config.load(wrong)
 
 
 # -- UI-S1 ------------------------------------------------------------------------------------------------------------------------

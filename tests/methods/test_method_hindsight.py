@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -134,13 +133,6 @@ def test_rebel_compares_turns_of_one_belief(tmp_path: Path) -> None:
     assert reward[np.array(right) & (belief >= 0)].min() > reward[~np.array(right)].max(initial=-1.0)
     step = batch.column("turn.advantage") - tw.credit.compute("dr_grpo", batch.rollouts)
     assert np.abs(step).max() > 1e-3 and (step[belief < 0] == 0).all()
-
-
-@pytest.mark.parametrize("sft", [{}, {"sft": None}])
-def test_a_model_that_is_never_shown_a_belief_is_refused_before_it_is_taught(tmp_path: Path, sft: dict[str, Any]) -> None:
-    with pytest.raises(tw.TurnwiseError, match=r"reads <belief> out of responses.*sft\.file"):
-        start(tmp_path, **{"method.name": "rebel", **sft})
-    assert not any(tmp_path.rglob("*.safetensors"))
 
 
 def test_a_tracker_that_does_not_exist_is_refused_before_the_run_starts(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_filter_goes_around_any_plan_and_asks_for_what_that_needs() -> None:
     assert {t.group for t in by_success.trajectories} == {1}
     assert [t.group for t in found.trajectories] == [2, 2] and found.counts["refills"] == 1
     entry = plans["filtered"]
-    assert entry.needed({}) == () and entry.needed({"base": "t2po"}) == ("token.entropy", "token.top_logprob_5")
+    assert entry.needed({}) == () and entry.needed({"base": "arpo"}) == plans["arpo"].needs
     fits = {"agent.max_prompt_tokens": 500, "plan.name": "filtered"}
     assert Config.load(None, {**fits, "plan.metric": "reward_std"}).plan is not None  # as the record of an earlier run has it
     with pytest.raises(TurnwiseError, match="'filtered' has no option 'metric' any more: remove it"):

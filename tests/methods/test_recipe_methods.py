@@ -310,7 +310,7 @@ def test_an_option_of_the_method_counts_as_the_method() -> None:
     assert load(RECIPE, ["method.name=igpo"]).credit.options["gamma"] == 0.7
     assert load(RECIPE, ["method.name=igpo", "method.gamma=0.9"]).credit.options["gamma"] == 0.9
     assert load(RECIPE, ["method.name=igpo", "method.gamma=0.9", "method.faithful=true"]).credit.options["gamma"] == 0.9
-    assert load(RECIPE, ["method.name=grpo", "method.norm=std", "objective.aggregation=turn"]).credit.options["norm"] == "std"
+    assert load(RECIPE, ["method.name=grpo", "credit.norm=std", "objective.aggregation=turn"]).credit.options["norm"] == "std"
 
 
 def test_only_options_of_the_same_meaning_stay_when_a_method_names_another_credit() -> None:

@@ -107,10 +107,10 @@ class Direct:
 def engines_here(patch: pytest.MonkeyPatch, loses: Any = lambda number: False) -> None:
     """From now on, runs on a cluster have their engines in this process, each with the sessions that it would have as an actor."""
 
-    def start(config: Any, bundles: Any, spec: Any, hooks: Any) -> Any:
-        return LocalWorkers(config.cluster.engines, setup.WorkerParts(spec, Hooks()), loses)
+    def start(cluster: Any, bundles: Any, spec: Any, hooks: Any, shared: bool) -> Any:
+        return LocalWorkers(cluster.engines, setup.WorkerParts(spec, Hooks()), loses)
 
-    def remote(config: Any, learner: Any, workers: Any) -> Any:
+    def remote(config: Any, learner: Any, workers: Any, shared: bool) -> Any:
         engine = RemoteEngine(workers, Direct(lambda: learner.weights(False)))  # type: ignore[arg-type]
         engine.refresh()
         return engine

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import Any
 
 from turnwise.agent.base import Context, Parsed
 from turnwise.collect.collector import Answer, Start
-from turnwise.collect.drawing import Drawing, Drawn
+from turnwise.collect.drawing import Drawn
 from turnwise.data.attempts import ChangingHint
 from turnwise.data.images import Picture
 from turnwise.data.rollouts import Stop, Turn
@@ -48,7 +49,7 @@ class ModelPolicy:
     sampling: Sampling
     read_text: Callable[[str, Observation], Parsed] | None = None
     counts: Counter[str] = field(default_factory=Counter)
-    drawing: Drawing | None = None
+    drawing: Any = None
     encode: Callable[[str], Sequence[int]] = lambda text: ()
 
     def __post_init__(self) -> None:
@@ -119,7 +120,7 @@ class ModelPolicy:
         if response.finish is Finish.FAULT:
             return Answer(response.key, None, Stop.ENGINE_FAULT, response.message)
         attempt = self._attempts[response.key]
-        whole = response if self.drawing is None else self._drawn(attempt, response, self.drawing)
+        whole = response if self.drawing is None else self._drawn(attempt, response)
         if whole is None:
             return None
         turn, parsed = self._turn(attempt, whole)
@@ -133,13 +134,13 @@ class ModelPolicy:
             self.counts[f"problem/{parsed.problem}"] += 1
         return Answer(response.key, turn)
 
-    def _drawn(self, attempt: Attempt, response: Response, drawing: Drawing) -> Response | None:
+    def _drawn(self, attempt: Attempt, response: Response) -> Response | None:
         """The whole response of a turn; None if it continues because a rule has ended this part of it."""
         drawn = attempt.drawn
         if drawn is None:
             return response
         drawn.add(response)
-        if response.finish is Finish.RULE and drawn.room_for(inserted := self.encode(drawing.insert)):
+        if response.finish is Finish.RULE and drawn.room_for(inserted := self.encode(self.drawing.insert)):
             self.counts["inserted"] += 1
             self._submit(drawn.continued(inserted))
             return None

@@ -33,12 +33,13 @@ ENVIRONMENTS: Mapping[str, str] = {  # name → summary; each has an extra of th
 RECIPES = ("babyai", "bfcl", "bfcl-0.5b", "miniwob", "reasoning", "shell", "textarena-selfplay")
 GYMNASIUM_IDS = {"MiniGrid-": "babyai", "BabyAI-": "babyai", "MiniHack-": "minihack", "NetHack": "minihack"}  # start of an id → extra
 UNPROVEN = (  # methods of turnwise-experiments, and those of their stages that have other names
-    *("constant_context", "eapo", "himac", "inspo", "mica", "serl", "strata", "t_star", "vspo"),
+    *("constant_context", "eapo", "himac", "inspo", "mica", "serl", "strata", "t2po", "t_star", "vspo"),
     *("hindsight", "potential", "staged_reward", "state_block", "workspace"),
 )
 FORMER: Mapping[str, str] = {  # names that are gone, and what to do
     "epo_hinge": "use epo",
     "information_curriculum": "gains and outcomes weigh the same in the whole run",
+    "ipa_rollback": "tcod_b2f starts attempts in the expert's trajectory",
 }
 
 _recipe_folders: list[Path] = []

@@ -220,13 +220,18 @@ class Registry(Generic[F]):
             # the same definition again (a reloaded module, a notebook cell run twice) replaces the old one; another one is a conflict
             if known is not None and known.function.__qualname__ != function.__qualname__:
                 raise TurnwiseError(f"{self.kind} {name!r} is already registered, by {known.function.__module__}")
-            notes = {"changes": changes, "costs": costs, "evidence": evidence}
-            made = self._entry(name, function, paper, parts, needs, gives)
-            made = replace(made, options={**made.options, **(further or {})}, former=dict(former or {}))
-            made = replace(made, notes={word: text for word, text in notes.items() if text})
+            made = self._entry(name, function, needs, gives)
             if not made.summary:
                 raise TurnwiseError(f"{self.kind} {name!r} needs a docstring: its first sentence is what users see in lists")
-            self._entries[name] = made
+            notes = {"changes": changes, "costs": costs, "evidence": evidence}
+            self._entries[name] = replace(
+                made,
+                paper=paper,
+                options={**made.options, **(further or {})},
+                parts=dict(parts or {}),
+                notes={word: text for word, text in notes.items() if text},
+                former=dict(former or {}),
+            )
             return function
 
         return add
@@ -255,7 +260,7 @@ class Registry(Generic[F]):
         registered = self.registered(target)
         if registered is not None:  # it declares itself what it needs, gives and is the sum of
             return replace(registered, name=name)
-        found = self._entry(name, target, needs=getattr(target, "needs", ()), gives=getattr(target, "gives", ()))
+        found = self._entry(name, target, getattr(target, "needs", ()), getattr(target, "gives", ()))
         return found if found.summary else replace(found, summary=f"a {self.kind} of your own ({name})")
 
     def known(self, name: str) -> Entry[F] | None:
@@ -265,26 +270,15 @@ class Registry(Generic[F]):
             plugins.load_folders()
         return entries.get(name) or self._own.get(name)
 
-    def _entry(
-        self,
-        name: str,
-        function: F,
-        paper: str = "",
-        parts: Mapping[str, str | None] | None = None,
-        needs: Sequence[str] = (),
-        gives: Sequence[str] = (),
-    ) -> Entry[F]:
+    def _entry(self, name: str, function: F, needs: Sequence[str], gives: Sequence[str]) -> Entry[F]:
         doc = inspect.getdoc(function) or "" if not isinstance(function, type) or function.__doc__ else ""
         summary = " ".join(doc.split("\n\n")[0].split())
         for what, listed in (("needs", needs), ("gives", gives)):
             if isinstance(listed, str) or not all(isinstance(one, str) for one in listed):
                 raise TurnwiseError(f'{self.kind} {name!r}: {what} is a list of texts, as in {what}=("token.entropy",)')
-        try:
-            options = read_options(function, self._first)
-        except TurnwiseError as error:
-            raise TurnwiseError(f"{self.kind} {name!r}: {error}") from None
         takes_any = any(p.kind is p.VAR_KEYWORD for p in _parameters(function).values())
-        return Entry(name, function, summary, paper, options, dict(parts or {}), tuple(needs), tuple(gives), takes_any)
+        options = read_options(function, self._first)
+        return Entry(name, function, summary, "", options, needs=tuple(needs), gives=tuple(gives), open=takes_any)
 
     def _ready(self) -> dict[str, Entry[F]]:
         if self._load is not None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -44,6 +44,7 @@ from turnwise.methods.planning import Plan, TaskSlots
 from turnwise.recipe.names import know
 from turnwise.recipe.schema import Config
 from turnwise.setup.build import (
+    LoadedModel,
     annotates,
     build_agent,
     build_engine,
@@ -54,7 +55,7 @@ from turnwise.setup.build import (
     with_adapters,
 )
 from turnwise.setup.environment import build_pool, smoke_test, step_limit
-from turnwise.setup.parts import Training, build_collectors, build_examples, check_training, put_together, run_over
+from turnwise.setup.parts import Training, build_collectors, check_training, put_together, run_over
 from turnwise.setup.placement import bundles_for, check_program
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.garbage import play_only
@@ -74,15 +75,20 @@ def build_cluster_training(config: Config, hooks: Hooks, stack: ExitStack) -> Tr
         smoke_test(config.env, pool, checked.tasks, hooks)  # afterwards environments are played by the rollout workers
     loaded = load_model(config, hooks=hooks) if cluster.learners == 1 else load_tokenizer(config, hooks)
     agent = build_agent(config, loaded, hooks.say)
-    examples = build_examples(config, checked, agent, hooks)
     spec = ActorSpec.of(config, loaded.tokenizer)
     learner: LocalLearner | RankedLearner
     if cluster.learners == 1:
         learner = build_learner(config, loaded, checked.signals)
     else:
-        learner = build_ranked_learner(config, bundles, spec, hooks, stack)
+        learner = build_ranked_learner(config, cluster, bundles, spec, hooks, stack)
     over = run_over(hooks, checked.faults)
-    engine = Late(lambda: build_remote_engine(config, learner, start_workers(config, bundles, spec, replace(hooks, cancelled=over))))
+    shared = transfer(cluster, choose_device(config.device)) == "ipc"  # the engine is with the learner, on its GPU
+
+    def make_engine() -> RemoteEngine:
+        workers = start_workers(cluster, bundles, spec, replace(hooks, cancelled=over), shared)
+        return build_remote_engine(config, learner, workers, shared)
+
+    engine = Late(make_engine)
     stack.callback(engine.close)
     told = replace(hooks, on_fault=checked.faults.on_fault)
     collectors = RemoteCollectors(engine, cluster.staleness > 0, told)
@@ -97,7 +103,7 @@ def build_cluster_training(config: Config, hooks: Hooks, stack: ExitStack) -> Tr
 
         return ClusterSource(on_demand, engine, prefetcher if cluster.staleness > 0 else None)
 
-    return put_together(config, checked, agent, examples, learner, collectors, engine, hooks, make_source)
+    return put_together(config, checked, agent, learner, collectors, engine, hooks, make_source)
 
 
 # -- the cluster --------------------------------------------------------------------------------------------------------------------
@@ -144,23 +150,20 @@ def reserve_gpu(bundle: Bundle) -> Any:
     return reservation
 
 
-def transfer(cluster: Cluster, device: torch.device) -> str:
+def transfer(cluster: Cluster, device: str) -> str:
     """How weights travel: as the recipe says, otherwise chosen by where learner and engines are."""
     if cluster.transfer != "auto":
         return cluster.transfer
     alone = cluster.placement == "colocated" and cluster.engines * cluster.tensor_parallel == 1 and cluster.learners == 1
-    return "ipc" if alone and device.type == "cuda" else "store"
+    return "ipc" if alone and device == "cuda" else "store"
 
 
 # -- the driver's side of the actors ------------------------------------------------------------------------------------------------
 
 
-def start_workers(config: Config, bundles: Sequence[Bundle], spec: ActorSpec, hooks: Hooks) -> RolloutWorkers:
+def start_workers(cluster: Cluster, bundles: Sequence[Bundle], spec: ActorSpec, hooks: Hooks, shared: bool) -> RolloutWorkers:
     """Start the rollout workers; their weights come with the first version."""
-    cluster = config.cluster
-    assert cluster is not None
     for_workers = [bundle for bundle in bundles if bundle.part.startswith("engine")]
-    shared = transfer(cluster, torch.device(choose_device(config.device))) == "ipc"  # with the learner, on its GPU
     start = partial(start_actor, for_workers, spec, cluster.retries, waits=shared)
     return RolloutWorkers(start, cluster.engines, cluster.deadline, cluster.retries, hooks)
 
@@ -179,23 +182,19 @@ def start_actor(bundles: Sequence[Bundle], spec: ActorSpec, retries: int, number
     return import_ray().remote(RolloutWorker).options(scheduling_strategy=where, **limits).remote(spec, number, retries)
 
 
-def build_remote_engine(config: Config, learner: LocalLearner | RankedLearner, workers: RolloutWorkers) -> RemoteEngine:
+def build_remote_engine(config: Config, learner: LocalLearner | RankedLearner, workers: RolloutWorkers, shared: bool) -> RemoteEngine:
     """All rollout workers as one receiver of weights; they have the learner's."""
-    cluster = config.cluster
-    assert cluster is not None
-    device = learner.policy.device if isinstance(learner, LocalLearner) else torch.device("cpu")
-    shared = transfer(cluster, device) == "ipc"
     weights = partial(learner.weights, not config.engine.declared.shares_weights)
     engine = RemoteEngine(workers, Ipc(weights) if shared else Store(weights), waits=shared)
     engine.refresh()
     return engine
 
 
-def build_ranked_learner(config: Config, bundles: Sequence[Bundle], spec: ActorSpec, hooks: Hooks, stack: ExitStack) -> RankedLearner:
+def build_ranked_learner(
+    config: Config, cluster: Cluster, bundles: Sequence[Bundle], spec: ActorSpec, hooks: Hooks, stack: ExitStack
+) -> RankedLearner:
     """A learner that is several processes. They are started now: whatever a recipe gets wrong about its model is known before anything
     is played."""
-    cluster = config.cluster
-    assert cluster is not None
     for_ranks = [bundle for bundle in bundles if bundle.part.startswith("learner")]
     rank_spec = RankSpec(spec, cluster.deadline, annotates(config))
 
@@ -254,16 +253,14 @@ class ActorSpec:
         present(self.objects)
         know(self.config)
 
-    @contextmanager
-    def words(self) -> Iterator[Path | None]:
-        """The tiny model's tokenizer as a folder, for as long as it takes to load it: a killed process removes nothing."""
+    def load(self) -> LoadedModel:
+        """The recipe's model. The tiny one's tokenizer is in a folder only while it is loaded: a killed process removes nothing."""
         if not self.vocabulary:
-            yield None
-            return
+            return load_model(self.config)
         with tempfile.TemporaryDirectory(prefix="turnwise-words-") as folder:
             for name, content in self.vocabulary.items():
                 (Path(folder) / name).write_bytes(content)
-            yield Path(folder)
+            return load_model(self.config, words=Path(folder))
 
 
 def _by_value() -> None:
@@ -286,9 +283,7 @@ class WorkerParts:
     """What a rollout worker plays with: a model without optimiser, an engine, environments."""
 
     def __init__(self, spec: ActorSpec, hooks: Hooks):
-        config = spec.config
-        with spec.words() as words:
-            loaded = load_model(config, words=words)
+        config, loaded = spec.config, spec.load()
         self._model = sampled_model(config, loaded.model)
         agent = build_agent(config, loaded)
         self._engine = build_engine(config, self._model, loaded.tokenizer, agent.stop_ids, hooks.say, loaded.vision)
@@ -354,7 +349,5 @@ class RankSpec:
         self.actor.prepare()
         config = self.actor.config
         ranks = join(rank, size, address, device=choose_device(config.device), timeout=self.seconds)
-        with self.actor.words() as words:
-            loaded = load_model(config, words=words)
-        learner = build_learner(config, loaded, build_signals(config), ranks)
+        learner = build_learner(config, self.actor.load(), build_signals(config), ranks)
         return RankLearner(replace(learner, annotates=self.annotates))

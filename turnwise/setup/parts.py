@@ -61,7 +61,7 @@ from turnwise.setup.environment import (
     step_limit,
 )
 from turnwise.setup.needs import check_needs, reports
-from turnwise.setup.warmstart import Examples, WarmStart, check_examples
+from turnwise.setup.warmstart import Examples, WarmStart
 from turnwise.util.terminal import Once
 
 
@@ -75,7 +75,7 @@ class Evaluator:
     plan: Plan
     slots: TaskSlots
     max_turns: int
-    check: Callable[[list[Trajectory]], list[Trajectory]] = lambda trajectories: trajectories
+    check: Callable[[list[Trajectory]], list[Trajectory]]
 
     def __call__(self) -> Evaluation:
         settings = self.settings
@@ -268,33 +268,16 @@ def build_slots(config: Config, checked: Checked, agent: Agent, collectors: Coll
     )
 
 
-def build_source(config: Config, source: Source) -> Source:
-    """The run's source, or the one that the recipe puts in front of it."""
-    section = config.source
-    if section is None:
-        return source
-    entry = sources[section.name]
-    return entry.function(source, **entry.bind(section.options, sources.kind))
-
-
 def build_credit(config: Config) -> CreditStep:
     """The recipe's credit function, and the targets of its critic."""
     level = None if config.learner.value is None else config.learner.value.level
     return CreditStep(config.credit.name, config.credit.options, config.collect.shared_prefix, level)
 
 
-def build_examples(config: Config, checked: Checked, agent: Agent, hooks: Hooks) -> Examples:
-    """What makes the examples of the warm start; they are checked."""
-    examples = Examples(config, checked.tasks, agent, checked.max_turns, checked.faults, hooks)
-    check_examples(config, checked.signals, examples)
-    return examples
-
-
 def put_together(
     config: Config,
     checked: Checked,
     agent: Agent,
-    examples: Examples,
     learner: Learning,
     collectors: Collectors,
     engine: Callable[[], WeightReceiver],
@@ -302,11 +285,16 @@ def put_together(
     make_source: Callable[[Plan, TaskSlots], Source],
 ) -> Training:
     """A run of these parts, on this process or on a cluster. `make_source` makes the run's own source."""
+    examples = Examples(config, checked.tasks, agent, checked.max_turns, checked.faults, hooks)
     plan = build_plan(config)
     slots = build_slots(config, checked, agent, collectors, hooks)
+    source = make_source(plan, slots)
+    if config.source is not None:  # the recipe puts one in front of it
+        entry = sources[config.source.name]
+        source = entry.function(source, **entry.bind(config.source.options, sources.kind))
     return Training(
         config,
-        build_source(config, make_source(plan, slots)),
+        source,
         plan,
         slots,
         learner,

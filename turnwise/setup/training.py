@@ -14,7 +14,7 @@ from turnwise.recipe.schema import Config
 from turnwise.setup.build import build_agent, build_engine, build_learner, load_model
 from turnwise.setup.cluster import build_cluster_training
 from turnwise.setup.correcting import check_old_logprobs, with_8bit_cache, with_staleness
-from turnwise.setup.parts import Training, build_collectors, build_examples, build_played, check_training, put_together, run_over
+from turnwise.setup.parts import Training, build_collectors, build_played, check_training, put_together, run_over
 from turnwise.util.late import Late
 
 
@@ -34,7 +34,6 @@ def build_local_training(config: Config, hooks: Hooks, stack: ExitStack) -> Trai
     played = build_played(config, checked.tasks, hooks, stack)
     loaded = load_model(config, hooks=hooks)
     agent = build_agent(config, loaded, hooks.say)
-    examples = build_examples(config, checked, agent, hooks)
     learner = build_learner(config, loaded, checked.signals)
     model = learner.policy.model
     engine = Late(lambda: build_engine(config, model, loaded.tokenizer, agent.stop_ids, hooks.say, loaded.vision))
@@ -55,4 +54,4 @@ def build_local_training(config: Config, hooks: Hooks, stack: ExitStack) -> Trai
             rests=config.engine.sleep and choose_device(config.device) == "cuda",
         )
 
-    return put_together(config, checked, agent, examples, learner, collectors, engine, hooks, make_source)
+    return put_together(config, checked, agent, learner, collectors, engine, hooks, make_source)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from .forms import mean
+from references.forms import mean
 
 
 def confidence(top_logprobs: Sequence[float]) -> float:

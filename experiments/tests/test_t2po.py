@@ -1,25 +1,20 @@
-"""T²PO: a rule that ends responses while an engine draws them, text put into a response, and turns that are drawn again."""
+"""T²PO: thoughts that end when the uncertainty is flat, text put into a response, and turns that are drawn again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from learn_cases import tiny
-from method_cases import QUICK, line_of, start, turn_of
-from references import t2po as slow
+from authors_golden import golden
+from formulas import t2po as slow
+from method_cases import QUICK, line_of, make, start, turn_of
 
 import turnwise as tw
-from turnwise.engines.base import Finish, Request, Sampling
-from turnwise.engines.native import NativeEngine
-from turnwise.engines.openai import OpenAIEngine, Server
-from turnwise.engines.transformers import TransformersEngine
-from turnwise.methods.t2po import Running, T2po, confidence, settled
 from turnwise.runs.reading import stored_batch
+from turnwise_experiments.t2po import Running, T2po, confidence, settled
 
 
 def slow_uncertainty(turn: tw.Turn, mix: float, tops: int) -> float:
@@ -61,70 +56,18 @@ def test_a_turn_after_one_whose_uncertainty_is_unknown_is_not_drawn_again() -> N
     assert not T2po(eta=0.1).again(tw.Turn("of an earlier batch", response_ids=[1]), turn, 0)
 
 
-# -- the rule in engines ----------------------------------------------------------------------------------------------------------
-
-
-class Certain:
-    """Ends a response after the second token that was drawn from a narrow distribution."""
-
-    reads: tuple[str, ...] = ("entropy",)
-
-    def __init__(self, below: float = 0.0):
-        self.below = below
-
-    def watch(self, tokenizer: Any) -> Callable[[int, Mapping[str, float]], bool]:
-        narrow: list[bool] = []
-
-        def ends(token: int, reports: Mapping[str, float]) -> bool:
-            narrow.append(reports["entropy"] < self.below)
-            return sum(narrow) >= 2
-
-        return ends
-
-
-@pytest.mark.parametrize("engine", [NativeEngine, TransformersEngine])
-def test_a_rule_ends_responses_and_changes_no_token_before(engine: Any) -> None:
-    model = tiny()
-
-    def drawn(rule: Any) -> dict[int, Any]:
-        made = engine(model, None, 4, 64, stop_token_ids=())
-        sampling = Sampling(max_tokens=12, report=("entropy",), rule=rule)
-        made.submit([Request(key, [1 + key, 2, 3], sampling, seed=key, sequence=key) for key in range(6)])
-        return {response.key: response for response in _all(made)}
-
-    free = drawn(None)
-    known = np.sort([value for response in free.values() for value in response.reports["entropy"]])[10:-40]
-    gap = int(np.diff(known).argmax())  # no rounding decides on which side of the limit a token is
-    limit = float(known[gap : gap + 2].mean())
-    stopped = drawn(Certain(limit))
-    finishes = []
-    for key, whole in free.items():
-        narrow = np.flatnonzero(np.asarray(whole.reports["entropy"]) < limit)
-        length = int(narrow[1]) + 1 if len(narrow) > 1 else 12
-        assert stopped[key].token_ids == whole.token_ids[:length] and len(stopped[key].reports["entropy"]) == length
-        assert stopped[key].finish is (Finish.RULE if length < 12 else Finish.LENGTH)
-        finishes.append(stopped[key].finish)
-    assert Finish.RULE in finishes
-
-
-def _all(engine: Any) -> list[Any]:
-    found = []
-    while engine.pending:
-        found += engine.poll()
-    return found
-
-
-def test_a_rule_is_refused_where_its_reports_are_missing_and_by_a_server() -> None:
-    with pytest.raises(tw.TurnwiseError, match="the stop rule reads 'entropy', which is not reported"):
-        Sampling(rule=Certain())
-
-    class Nothing(Certain):
-        reads = ()
-
-    engine = OpenAIEngine(Server("http://127.0.0.1:9/v1", "mine"), None)
-    with pytest.raises(tw.TurnwiseError, match="a server cannot ask a stop rule"):
-        engine.submit([Request(0, [1], Sampling(rule=Nothing()))])
-    engine.close()
+@pytest.mark.parametrize("case", golden("t2po"))
+def test_turns_are_drawn_again_as_often_as_by_the_authors(case: dict[str, Any]) -> None:
+    plan = make("t2po", eta=0.3, tries=2)
+    plan.uncertainty = lambda turn: turn.notes["score"]
+    for script, expected in zip(case["scores"], case["draws"], strict=True):
+        before: tw.Turn | None = None
+        for scores, wanted in zip(script, expected, strict=True):
+            draws = 0
+            while plan.again(before, turn := tw.Turn("s", notes={"score": scores[draws]}), draws):
+                draws += 1
+            assert draws + 1 == wanted
+            before = turn
 
 
 # -- a run ------------------------------------------------------------------------------------------------------------------------
