@@ -33,7 +33,7 @@ from turnwise.envs.household.games import Library
 from turnwise.envs.household.packed import PackedLibrary
 from turnwise.envs.search.env import SearchEnv
 from turnwise.envs.search.questions import find_corpus, find_data
-from turnwise.envs.search.server import Server
+from turnwise.envs.search.web import Server
 from turnwise.envs.webshop.catalogue import Catalogue
 from turnwise.envs.webshop.env import WebShopEnv
 from turnwise.envs.webshop.files import choose_files, entries
@@ -366,7 +366,7 @@ def retrieval(bm25: Bm25, queries: list[str]) -> dict[str, float]:
     warm.search(queries, TOPK)
     server = Server(bm25, port=0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    remote = Remote(f"http://127.0.0.1:{server.server_address[1]}")
+    remote = Remote(f"http://127.0.0.1:{server.port}")
 
     def one_by_one(search: Callable[[list[str], int], Any], some: list[str]) -> Callable[[], int]:
         return lambda: sum(bool(search([query], TOPK)) for query in some)
@@ -379,8 +379,7 @@ def retrieval(bm25: Bm25, queries: list[str]) -> dict[str, float]:
             "server, 200 queries a request": lambda: len(remote.search(queries[:200], TOPK)),
         }
     )
-    server.shutdown()
-    server.server_close()
+    server.stop()
     return found
 
 

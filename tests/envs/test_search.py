@@ -16,7 +16,7 @@ from turnwise.envs.base import EpisodeOver, Transition
 from turnwise.envs.check import check
 from turnwise.envs.pool import Pool
 from turnwise.envs.search.env import NOTHING, UNCLEAR, SearchEnv
-from turnwise.envs.search.server import Server
+from turnwise.envs.search.web import Server
 from turnwise.recipe.schema import Config
 from turnwise.retrieval import make_retriever
 from turnwise.util.errors import TurnwiseError
@@ -134,13 +134,12 @@ def test_the_contract_is_kept(data: Path) -> None:
 def test_a_server_gives_the_same_episodes_as_the_index_in_this_process(data: Path, task: Task) -> None:
     server = Server(make_retriever("bm25", data / "corpus" / "passages.jsonl.xz"), port=0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    away = SearchEnv(data=data, retriever=f"http://127.0.0.1:{server.server_address[1]}")
+    away = SearchEnv(data=data, retriever=f"http://127.0.0.1:{server.port}")
     actions = ["search[london engine]", "search[zzz]", "answer[Lovelace]"]
     try:
         assert played(away, task, actions) == played(SearchEnv(data=data), task, actions)
     finally:
-        server.shutdown()
-        server.server_close()
+        server.stop()
 
 
 def test_a_search_that_fails_is_a_fault_and_not_an_empty_answer(data: Path, task: Task) -> None:
