@@ -61,7 +61,7 @@ def rough() -> Iterator[ToolsEnv]:
     env = begun(functions=(), servers=ROUGH, tool_timeout=20.0, max_turns=50, longest_result=200)
     yield env
     env.close()
-    servers().close()
+    servers.close()
 
 
 def test_a_task_is_solved_with_a_tool_and_scored_by_the_reward_function() -> None:
@@ -287,7 +287,7 @@ def test_a_server_is_shared_by_attempts_only_if_it_keeps_nothing(settings: dict[
         env.reset(env.tasks("train")[0])
         found.append(said(env, "count"))
     env.close()
-    servers().close()
+    servers.close()
     assert found == counted
 
 
@@ -316,7 +316,7 @@ def test_a_header_takes_its_value_from_the_environment(monkeypatch: pytest.Monke
 def real() -> Iterator[dict[str, Any]]:
     """A server that is written with the SDK; it takes a while to start, so the tests share it."""
     yield REAL
-    servers().close()
+    servers.close()
 
 
 def test_a_real_server_with_three_tools_is_used_in_training(tmp_path: Path, real: dict[str, Any]) -> None:
@@ -357,7 +357,7 @@ def test_a_server_is_used_over_http_and_its_end_is_survived() -> None:
     finally:
         process.kill()
         process.wait()
-        servers().close()
+        servers.close()
 
 
 def test_every_example_of_a_tool_call_wins_over_the_real_server(real: dict[str, Any]) -> None:
@@ -365,7 +365,7 @@ def test_every_example_of_a_tool_call_wins_over_the_real_server(real: dict[str, 
     tasks = [*env.tasks("train"), *env.tasks("valid")]
     assert [tool.name for tool in env.tools_now()] == ["items", "price", "stock", "answer"]
     assert all(_wins(env, task) for task in tasks)
-    assert servers().shared, "its tools only read, so one server serves all attempts"
+    assert servers.shared, "its tools only read, so one server serves all attempts"
     env.close()
 
 
