@@ -28,7 +28,7 @@ import numpy as np
 from bench import ROOT, Part, machine, main
 
 from turnwise.data.tasks import Task, TaskSet
-from turnwise.envs.household.alfworld import AlfworldEnv, _worlds
+from turnwise.envs.household.alfworld import AlfworldEnv, _world
 from turnwise.envs.household.games import Library
 from turnwise.envs.household.packed import PackedLibrary
 from turnwise.envs.search.env import SearchEnv
@@ -105,7 +105,7 @@ def mean(spent: list[Spent], count: int) -> Spent:
 
 def measure_ours(env: AlfworldEnv, tasks: list[Task], scripts: dict[str, list[str]]) -> dict[str, Any]:
     first, resets, steps = [], [], []
-    _worlds.clear()
+    _world.cache_clear()
     for task in tasks:
         first.append(spend(lambda task=task: env.reset(task)))  # type: ignore[misc]
         for _ in range(ROUNDS):
@@ -163,7 +163,7 @@ def measure_memory(tasks: list[Task]) -> dict[str, float]:
     AlfworldEnv(DATA / "alfworld").reset(tasks[0])
     sizes = []
     for task in tasks[1:]:
-        _worlds.pop(str(task.data["game"]), None)
+        _world.cache_clear()
         gc.collect()
         tracemalloc.start()
         alone = _played(task)
