@@ -121,22 +121,14 @@ def is_picture(space: Any) -> bool:
     return type(space).__name__ == "Box" and space.dtype == np.uint8 and len(shape) == 3 and shape[2] in (1, 3, 4)
 
 
-def has_words(space: Any) -> bool:
-    """Whether observations of a space can be written down in a few numbers and words."""
-    kind = type(space).__name__
-    if kind in ("Dict", "Tuple"):
-        inner = space.spaces.values() if kind == "Dict" else space.spaces
-        return all(has_words(part) for part in inner)
-    return kind != "Box" or int(np.prod(space.shape)) <= MOST_NUMBERS
-
-
 def too_large(space: Any, name: str = "") -> list[str]:
-    """The parts of a space that are too large for text, with their names."""
+    """The parts of a space that cannot be written down in a few numbers and words, with their names and shapes."""
     kind = type(space).__name__
     if kind in ("Dict", "Tuple"):
         inner = space.spaces.items() if kind == "Dict" else enumerate(space.spaces)
         return [found for key, part in inner for found in too_large(part, f"{name}.{key}" if name else str(key))]
-    return [] if has_words(space) else [f"{name} {tuple(space.shape)}".strip()]
+    fits = kind != "Box" or int(np.prod(space.shape)) <= MOST_NUMBERS
+    return [] if fits else [f"{name} {tuple(space.shape)}".strip()]
 
 
 def words_of(value: Any) -> str:
