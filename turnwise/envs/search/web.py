@@ -7,7 +7,7 @@ import json
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -34,16 +34,9 @@ class Limits:
     headers: int = 64 * 2**10
 
 
-class Asked(NamedTuple):
-    """A valid request."""
-
-    queries: list[str]
-    topk: int
-    return_scores: bool
-
-
-def read_request(raw: bytes, limits: Limits, topk: int) -> Asked:
-    """The request in a body; `HTTPException` says what is wrong with it. `topk` is for requests that name none."""
+def read_request(raw: bytes, limits: Limits, topk: int) -> tuple[list[str], int, bool]:
+    """The queries in a body, how many passages are wanted for each, and whether with scores; `HTTPException` says what is wrong with it.
+    `topk` is for requests that name none."""
     try:
         body = json.loads(raw)
     except (ValueError, RecursionError):
@@ -60,7 +53,7 @@ def read_request(raw: bytes, limits: Limits, topk: int) -> Asked:
         raise HTTPException(400, f"topk must be an integer from 1 to {limits.topk}")
     if not isinstance(scores, bool):
         raise HTTPException(400, "return_scores is true or false")
-    return Asked([query.encode("utf-8", "replace").decode() for query in queries], wanted, scores)
+    return [query.encode("utf-8", "replace").decode() for query in queries], wanted, scores
 
 
 def written(hits: Sequence[Hit], scores: bool) -> list[dict[str, Any]]:
@@ -155,13 +148,13 @@ class Server:
             raw += part
             if len(raw) > self.limits.body:
                 raise HTTPException(413, f"a body of more than {self.limits.body} bytes")
-        asked = read_request(bytes(raw), self.limits, self.topk)
+        queries, topk, scores = read_request(bytes(raw), self.limits, self.topk)
         try:
             async with self._searching:
-                found = await asyncio.to_thread(self.retriever.search, asked.queries, asked.topk)
+                found = await asyncio.to_thread(self.retriever.search, queries, topk)
         except Exception as error:  # a retriever's error is reported to the client and must not end the server
             raise HTTPException(500, f"{type(error).__name__}: {error}") from None
-        return answer({"result": [written(hits, asked.return_scores) for hits in found]})
+        return answer({"result": [written(hits, scores) for hits in found]})
 
     def serve_forever(self) -> None:
         """Serve until Ctrl-C, or until another thread calls `stop`."""
