@@ -28,7 +28,7 @@ from turnwise.envs.blame import EnvironmentFault, one_line, own_lines
 from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.pool import EnvResult, Pool
 from turnwise.envs.registry import NUMBERED_SPLITS, close, describe, resolve, split_sizes, tasks_of, turn_limit
-from turnwise.envs.scripts import Arrived, Play, Reset, arrive, play_all
+from turnwise.envs.scripts import Play, Reset, arrive, play_all
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
@@ -111,6 +111,10 @@ class Script:
     @property
     def where(self) -> str:
         return f"task {self.task.id!r}, seed {self.seed}"
+
+    @property
+    def anchors(self) -> list[Any]:
+        return [answer.observation.key for answer in self.answers]
 
 
 def essence(answer: Observation | Transition) -> tuple[Any, ...]:
@@ -379,7 +383,9 @@ class _Checks:
     def _replays(self, scripts: list[Script]) -> None:
         """Without snapshots a branch replays the actions. If that does not reach the same state, it is a note, not a broken rule."""
         pool = Pool(self.make, 1)  # never closed: the checker closes what it made
-        for arrived in play_all(pool, (_to_the_last_turn(script) for script in scripts if script.actions)):
+        played = [script for script in scripts if script.actions]
+        plays = (arrive(script.task, script.seed, script.actions[:-1], script.anchors[: len(script.actions)]) for script in played)
+        for arrived in play_all(pool, plays):
             if not arrived.ok:
                 remedy = "The class needs snapshot() and restore(state)"
                 self.report.notes.append(f"a branch from the middle of an attempt would be dropped. {arrived.message}. {remedy}")
@@ -393,12 +399,6 @@ def _replay(env: Any, script: Script) -> Iterator[Any]:
             yield read_transition(env.step(action), env)
     except Exception as error:
         yield error
-
-
-def _to_the_last_turn(script: Script) -> Play[Arrived]:
-    """By the actions of an episode."""
-    anchors = [answer.observation.key for answer in script.answers[: len(script.actions)]]
-    return arrive(script.task, script.seed, script.actions[:-1], anchors)
 
 
 def smoke_test(pool: Pool, name: str, task_set: TaskSet, say: Callable[[str], None], cancelled: Callable[[], bool] = lambda: False) -> None:

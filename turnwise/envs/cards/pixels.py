@@ -37,11 +37,6 @@ SUIT_ROWS = {
 
 def canvas(height: int, width: int, colour: Colour = TABLE) -> Image:
     """An empty picture."""
-    return _empty(height, width, colour).copy()
-
-
-@lru_cache(maxsize=16)
-def _empty(height: int, width: int, colour: Colour) -> Image:
     return np.full((height, width, 3), colour, np.uint8)
 
 

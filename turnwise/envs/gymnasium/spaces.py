@@ -7,6 +7,7 @@ decimal numbers needs a wrapper designed for it, not a guessed format.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -59,9 +60,7 @@ class Several:
 
     def __init__(self, parts: Sequence[Named], pack: Callable[[list[int]], Any]):
         self.parts, self.pack = list(parts), pack
-        size = 1
-        for part in self.parts:
-            size *= len(part.names)
+        size = math.prod(len(part.names) for part in self.parts)
         combined = itertools.product(*(part.names for part in self.parts)) if size <= MOST_LISTED else None
         self.names: tuple[str, ...] | None = tuple(", ".join(names) for names in combined) if combined else None
 
