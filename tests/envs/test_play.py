@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pty
 import select
@@ -146,12 +145,12 @@ HOSTILE = (
 )
 
 
-def test_nothing_but_text_reaches_the_screen() -> None:
-    out = io.StringIO()
+def test_nothing_but_text_reaches_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
     lines = iter(["knock", "\x1b[2J", None])
-    play("doors", out=out, read=lambda: next(lines), decoration=HOSTILE)
-    assert not [c for c in out.getvalue() if c not in "\n\t" and (ord(c) < 32 or 127 <= ord(c) < 160 or c in "\u202e\u202c\ud800")]
-    assert "[bold]not markup[/bold]" in out.getvalue()
+    play("doors", read=lambda: next(lines), decoration=HOSTILE)
+    shown = capsys.readouterr().out
+    assert not [c for c in shown if c not in "\n\t" and (ord(c) < 32 or 127 <= ord(c) < 160 or c in "\u202e\u202c\ud800")]
+    assert "[bold]not markup[/bold]" in shown
 
 
 def test_a_terminal_that_knows_only_ascii_gets_question_marks() -> None:

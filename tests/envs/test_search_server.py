@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from http.server import HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,8 @@ from conftest import ROOT
 from openai_server import serving
 from search_data import write_corpus
 
-from turnwise.envs.search.server import Limits, Server, main
+from turnwise.envs.search.server import main
+from turnwise.envs.search.web import Limits, Server
 from turnwise.retrieval import Hit, Passage, make_retriever
 from turnwise.retrieval.remote import QUERIES_A_REQUEST, Remote
 from turnwise.util.errors import TurnwiseError
@@ -36,18 +36,17 @@ class Echo:
     def close(self) -> None: ...
 
 
-def running(server: HTTPServer) -> Iterator[int]:
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+def running(server: Server) -> Iterator[int]:
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    yield server.server_address[1]
-    server.shutdown()
-    server.server_close()
+    yield server.port
+    server.stop()
     thread.join(timeout=10)
 
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    yield from running(Server(Echo(), port=0, limits=Limits(body=5000, queries=300, query=100, topk=10, seconds=1.0)))
+    yield from running(Server(Echo(), port=0, limits=Limits(body=5000, queries=300, query=100, topk=10, seconds=1)))
 
 
 def ask(port: int, body: bytes | Any, path: str = "/retrieve", method: str = "POST") -> tuple[int, Any]:
@@ -101,10 +100,10 @@ def test_a_wrong_request_is_told_what_is_wrong_and_harms_no_other(port: int, bod
 
 def test_other_paths_and_methods_are_refused(port: int) -> None:
     assert ask(port, {"queries": ["a"]}, "/other")[0] == 404
-    assert ask(port, b"", "/retrieve", "GET")[0] == 404
+    assert ask(port, b"", "/retrieve", "GET")[0] == 405
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     connection.request("DELETE", "/retrieve")
-    assert connection.getresponse().status == 501
+    assert connection.getresponse().status == 405
 
 
 @pytest.mark.parametrize("length", [None, "-1", "1_0", "0x5", "99999999999999999999999", "4", "²", "0" * 30 + "5001"])
@@ -144,12 +143,12 @@ def test_a_body_whose_end_is_in_doubt_is_refused_with_the_connection(port: int, 
 
 
 def test_headers_have_a_size(port: int) -> None:
-    assert said_to(port, "".join(f"X-{n}: {'a' * 5000}\r\n" for n in range(20))).startswith(b"HTTP/1.1 431")
+    assert said_to(port, "".join(f"X-{n}: {'a' * 5000}\r\n" for n in range(20))).startswith(b"HTTP/1.1 400")
 
 
-@pytest.mark.parametrize("start", [b"", b"POST /retrieve HTTP/1.1\r\nContent-Length: 4000\r\n\r\n"], ids=["headers", "body"])
+@pytest.mark.parametrize("start", [b"", b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: 4000\r\n\r\n"], ids=["headers", "body"])
 def test_a_client_that_sends_a_byte_now_and_then_is_let_go(start: bytes) -> None:
-    for port in running(Server(Echo(), port=0, limits=Limits(seconds=0.5))):
+    for port in running(Server(Echo(), port=0, limits=Limits(seconds=1))):
         with socket.create_connection(("127.0.0.1", port), timeout=30) as raw:
             raw.sendall(start)
             with pytest.raises(OSError):  # the server ends the connection while we are still sending
@@ -164,10 +163,10 @@ def test_a_client_that_sends_a_byte_now_and_then_is_let_go(start: bytes) -> None
 
 
 def test_slow_clients_keep_nobody_out() -> None:
-    for port in running(Server(Echo(), port=0, limits=Limits(connections=4, seconds=60.0))):
+    for port in running(Server(Echo(), port=0, limits=Limits(connections=4, seconds=60))):
         slow = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(12)]
         for connection in slow[-4:]:
-            connection.sendall(b"POST /retrieve HTTP/1.1\r\nContent-Length: 100\r\n\r\n{")
+            connection.sendall(b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         for _ in range(6):
             assert ask(port, {"queries": ["a"]})[0] == 200
         for connection in slow:
@@ -187,8 +186,7 @@ def test_more_clients_than_can_be_served_are_asked_to_come_back() -> None:
         first = threading.Thread(target=ask, args=(port, {"queries": ["a"]}))
         first.start()
         assert begun.wait(30)
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as second:
-            assert second.recv(100).startswith(b"HTTP/1.1 503")
+        assert said_to(port, "").startswith(b"HTTP/1.1 503")
         go_on.set()
         first.join(30)
         remote = Remote(f"http://127.0.0.1:{port}", timeout=10, retries=20, first_wait=0.01)
@@ -197,10 +195,11 @@ def test_more_clients_than_can_be_served_are_asked_to_come_back() -> None:
 
 def test_the_server_listens_on_this_machine_alone_unless_told() -> None:
     server = Server(Echo(), port=0)
-    assert server.server_address[0] == "127.0.0.1"
+    assert server.host == "127.0.0.1"
     with pytest.raises(TurnwiseError, match="Choose another --port"):
-        Server(Echo(), port=server.server_address[1])
-    server.server_close()
+        Server(Echo(), port=server.port)
+    server.stop()
+    server.serve_forever()
 
 
 def test_the_client_gets_what_the_retriever_finds(port: int) -> None:
@@ -307,3 +306,9 @@ def test_the_command_tells_what_is_wrong(
     assert main(["--port", "0", *(word.format(corpus=corpus) for word in arguments)]) == 2
     told = capsys.readouterr().err
     assert told.startswith("error: ") and words in told
+
+
+def test_without_the_web_server_the_command_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "turnwise.envs.search.web", None)
+    assert main([]) == 2
+    assert "turnwise[serve]" in capsys.readouterr().err

@@ -57,7 +57,7 @@ def rough() -> Iterator[ToolsEnv]:
     env = begun(functions=(), servers=ROUGH, tool_timeout=20.0, max_turns=50, longest_result=200)
     yield env
     env.close()
-    servers().close()
+    servers.close()
 
 
 def test_a_task_is_solved_with_a_tool_and_scored_by_the_reward_function() -> None:
@@ -278,7 +278,7 @@ def test_a_server_is_shared_by_attempts_only_if_it_keeps_nothing(settings: dict[
         env.reset(env.tasks("train")[0])
         found.append(said(env, "count"))
     env.close()
-    servers().close()
+    servers.close()
     assert found == counted
 
 
@@ -324,7 +324,7 @@ def test_a_server_is_used_over_http_and_its_end_is_survived() -> None:
     finally:
         process.kill()
         process.wait()
-        servers().close()
+        servers.close()
 
 
 def test_every_example_of_a_tool_call_wins_over_the_real_server() -> None:
@@ -334,6 +334,6 @@ def test_every_example_of_a_tool_call_wins_over_the_real_server() -> None:
     for task in tasks:
         env.reset(task)
         assert [env.step(action) for action in env.expert(task)][-1].success
-    assert servers().shared, "its tools only read, so one server serves all attempts"
+    assert servers.shared, "its tools only read, so one server serves all attempts"
     env.close()
-    servers().close()
+    servers.close()

@@ -90,3 +90,10 @@ def check_choice(kind: str, value: Any, known: Collection[str]) -> None:
     """An error that suggests the closest match, unless an option has one of its known values."""
     if value not in known:
         raise unknown_name(kind, str(value), known)
+
+
+def checked_count(value: Any, low: int, high: float, meaning: str) -> int:
+    """An option that is a whole number from `low` to `high`; an error with its meaning for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise TurnwiseError(f"{meaning}, not {value!r}")
+    return value

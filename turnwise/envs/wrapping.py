@@ -71,12 +71,6 @@ def meeting(needs: Collection[str]) -> Callable[[Factory], Factory] | None:
     return (lambda factory: reduce(lambda inner, made: made(inner), wrappers, factory)) if wrappers else None
 
 
-def checked_count(value: Any, low: int, high: float, meaning: str) -> None:
-    """An error unless an option is a whole number from `low` to `high`."""
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise TurnwiseError(f"{meaning}, not {value!r}")
-
-
 class Around:
     """An environment around another one. Whatever it does not define itself is the other's own."""
 

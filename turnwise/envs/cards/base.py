@@ -15,9 +15,9 @@ from typing import Any, ClassVar, Literal
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import Observation, Transition
-from turnwise.envs.cards.pixels import Image, check_scale, enlarged
+from turnwise.envs.cards.pixels import LARGEST_SCALE, Image, enlarged
 from turnwise.envs.dice import SPLITS, Dice, check_split, endless_tasks, part_of_all
-from turnwise.envs.episodes import EpisodeEnv, check_choice
+from turnwise.envs.episodes import EpisodeEnv, check_choice, checked_count
 from turnwise.util.errors import TurnwiseError
 
 Observed = Literal["text", "image", "both"]
@@ -50,7 +50,8 @@ class TableEnv(EpisodeEnv):
         check_choice("anchor", anchor, ("observation", "state"))
         check_choice("rewards", rewards, ("paper", "gym_cards"))
         super().__init__()
-        self.observe, self.anchor, self.rewards, self.scale = observe, anchor, rewards, check_scale(scale)
+        self.observe, self.anchor, self.rewards = observe, anchor, rewards
+        self.scale = checked_count(scale, 1, LARGEST_SCALE, f"cards: scale must be an integer from 1 to {LARGEST_SCALE}")
         self._seed = 0
 
     def _begin(self, task: Task, seed: int) -> None:

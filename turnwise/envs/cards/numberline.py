@@ -7,6 +7,7 @@ from functools import lru_cache
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.cards.base import Anchor, Observed, Played, Rewards, TableEnv, listed_tasks
 from turnwise.envs.cards.pixels import BLACK, EDGE, RED, WHITE, Image, canvas, write
+from turnwise.envs.episodes import checked_count
 from turnwise.util.errors import TurnwiseError
 
 MOVES = {"+": 1, "-": -1}
@@ -32,9 +33,7 @@ class NumberLineEnv(TableEnv):
         scale: int = 2,
     ):
         super().__init__(observe, anchor, rewards, scale)
-        if isinstance(highest, bool) or not isinstance(highest, int) or not 2 <= highest <= FURTHEST:
-            raise TurnwiseError(f"numberline: highest must be an integer from 2 to {FURTHEST}, got {highest!r}")
-        self.highest = highest
+        self.highest = checked_count(highest, 2, FURTHEST, f"numberline: highest must be an integer from 2 to {FURTHEST}")
         self.max_turns = 2 * highest
         self.position = self.target = 0
 

@@ -8,6 +8,7 @@ effect. A search that fails (a server that is down) raises an error and ends the
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
@@ -16,7 +17,7 @@ from typing import Any, Literal
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import Observation, Transition
-from turnwise.envs.episodes import EpisodeEnv, check_choice
+from turnwise.envs.episodes import EpisodeEnv, check_choice, checked_count
 from turnwise.envs.search.actions import ANSWER_FORM, SEARCH_FORM, Action, read_action
 from turnwise.envs.search.answers import exact_match, f1
 from turnwise.envs.search.questions import Library, Which, find_corpus, find_data
@@ -60,8 +61,7 @@ class SearchEnv(EpisodeEnv):
     ):
         check_choice("anchor", anchor, ("observation", "state"))
         for name, value in (("topk", topk), ("max_turns", max_turns), ("per_set", 1 if per_set is None else per_set)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise TurnwiseError(f"environment 'search': {name} must be an integer from 1, not {value!r}")
+            checked_count(value, 1, math.inf, f"environment 'search': {name} must be an integer from 1")
         check_kind(retriever)
         if corpus is not None and not Path(corpus).expanduser().is_file():
             raise TurnwiseError(f"environment 'search': there is no corpus file {corpus}. See docs/search.md for its forms")

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.episodes import EpisodeEnv, check_choice
+from turnwise.envs.episodes import EpisodeEnv, check_choice, checked_count
 from turnwise.envs.sokoban.generator import task_set, turn_knobs
-from turnwise.envs.sokoban.pictures import TILE, Image, check_tile, draw
+from turnwise.envs.sokoban.pictures import LARGEST_TILE, SMALLEST_TILE, TILE, Image, draw
 from turnwise.envs.sokoban.room import DIRECTIONS, Room, read_room
 from turnwise.envs.sokoban.solver import Solver
 from turnwise.util.errors import TurnwiseError
@@ -44,7 +44,8 @@ class SokobanEnv(EpisodeEnv):
         check_choice("way to observe", observe, ("text", "image", "both"))
         check_choice("anchor", anchor, ("observation", "state"))
         super().__init__()
-        self.observe, self.anchor, self.tile = observe, anchor, check_tile(tile)
+        meaning = f"sokoban: tile is the side of a cell in pixels, {SMALLEST_TILE} to {LARGEST_TILE}"
+        self.observe, self.anchor, self.tile = observe, anchor, checked_count(tile, SMALLEST_TILE, LARGEST_TILE, meaning)
         self._room: Room | None = None
         self._plan: list[str] | None = None
 

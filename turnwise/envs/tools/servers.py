@@ -14,10 +14,10 @@ import asyncio
 import atexit
 import contextlib
 import json
-import os
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import TimeoutError as WaitedTooLong
-from threading import Lock, Thread
+from functools import cache
+from threading import Thread
 from typing import Any, TypeVar
 
 from turnwise.envs.tools.schemas import Tool
@@ -36,33 +36,21 @@ class Gone(TurnwiseError):
     """The server ended, hangs, or sent too much; the text is for the model."""
 
 
-class _Loop:
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
     """The event loop of this process."""
-
-    def __init__(self) -> None:
-        self.pid, self.loop = os.getpid(), asyncio.new_event_loop()
-        Thread(target=self.loop.run_forever, daemon=True, name="mcp").start()
-
-    def run(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        try:
-            return future.result(seconds)
-        except WaitedTooLong:
-            future.cancel()
-            raise
+    loop = asyncio.new_event_loop()
+    Thread(target=loop.run_forever, daemon=True, name="mcp").start()
+    return loop
 
 
-_loop: _Loop | None = None
-_lock = Lock()
-
-
-def _running() -> _Loop:
-    """The loop; a new one in a process that was forked."""
-    global _loop
-    with _lock:
-        if _loop is None or _loop.pid != os.getpid():
-            _loop = _Loop()
-        return _loop
+def _run(work: Coroutine[Any, Any, T], seconds: float) -> T:
+    future = asyncio.run_coroutine_threadsafe(work, _loop())
+    try:
+        return future.result(seconds)
+    except WaitedTooLong:
+        future.cancel()
+        raise
 
 
 class Connection:
@@ -78,9 +66,8 @@ class Connection:
         self.stateless = False
         self._pipe: Pipe | None = None
         self._session: Any = None
-        self._loop = _running()
         try:
-            self._loop.run(self._start(start_seconds), start_seconds + GRACE)
+            _run(self._start(start_seconds), start_seconds + GRACE)
         except (Exception, WaitedTooLong) as error:
             self.close()
             why = f"it did not answer within {start_seconds:g} s" if isinstance(error, TimeoutError) else _reason(error)
@@ -166,7 +153,7 @@ class Connection:
         """The result of a tool as text. `Gone` if the server has to be started again."""
         seconds = 365 * 86400.0 if timeout is None else timeout
         try:
-            return self._loop.run(self._called(name, dict(arguments), seconds), seconds + SIGN_OF_LIFE + GRACE)
+            return _run(self._called(name, dict(arguments), seconds), seconds + SIGN_OF_LIFE + GRACE)
         except WaitedTooLong:
             raise Gone(f"it did not return within {seconds:g} s") from None
 
@@ -196,19 +183,17 @@ class Connection:
         """End the server at once; nothing is waited for."""
         if self._pipe is not None:
             self._pipe.kill()
-        with contextlib.suppress(RuntimeError):
-            self._loop.loop.call_soon_threadsafe(self._ending.set)
+        self.close()
 
     def close(self) -> None:
         """End the session and the server, in the background of whatever comes next."""
-        with contextlib.suppress(RuntimeError, AttributeError):
-            if self._loop.pid == os.getpid():
-                self._loop.loop.call_soon_threadsafe(self._ending.set)
+        with contextlib.suppress(RuntimeError, AttributeError):  # at the end of the process, or before it was begun
+            _loop().call_soon_threadsafe(self._ending.set)
 
     def wait(self, seconds: float) -> None:
         """Wait until it has ended."""
         with contextlib.suppress(Exception, WaitedTooLong):
-            self._loop.run(asyncio.wait_for(asyncio.shield(self._life), seconds), seconds + 1)
+            _run(asyncio.wait_for(asyncio.shield(self._life), seconds), seconds + 1)
 
 
 def _retrieved(work: asyncio.Future[T]) -> asyncio.Future[T]:
@@ -256,7 +241,6 @@ class Servers:
     """The connections that all attempts of this process share, by their settings."""
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
         self.shared: dict[ServerSettings, Connection] = {}
 
     def take(self, settings: ServerSettings) -> Connection:
@@ -264,15 +248,9 @@ class Servers:
         if settings in self.shared:
             return self.shared[settings]
         made = Connection(settings)
-        if self.is_shared(made):
+        if settings.reuse == "always" or (settings.reuse == "auto" and made.stateless):
             self.shared[settings] = made
         return made
-
-    @staticmethod
-    def is_shared(connection: Connection) -> bool:
-        """Whether all attempts of a process use this one."""
-        own = connection.settings
-        return own.reuse == "always" or (own.reuse == "auto" and connection.stateless)
 
     def give_back(self, connection: Connection) -> None:
         """An attempt is over."""
@@ -294,13 +272,5 @@ class Servers:
             connection.wait(2.5)
 
 
-_servers: Servers | None = None
-
-
-def servers() -> Servers:
-    """The servers of this process."""
-    global _servers
-    if _servers is None or _servers.pid != os.getpid():
-        _servers = Servers()
-        atexit.register(_servers.close)
-    return _servers
+servers = Servers()
+atexit.register(servers.close)

@@ -2,47 +2,45 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import astuple
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.episodes import EpisodeEnv, check_choice
+from turnwise.envs.episodes import EpisodeEnv, check_choice, checked_count
 from turnwise.envs.webshop.catalogue import Catalogue
 from turnwise.envs.webshop.expert import Expert, by_rule
 from turnwise.envs.webshop.files import SMALL, Files, choose_files, find_data
 from turnwise.envs.webshop.goals import Goal, GoalBook, Kind
 from turnwise.envs.webshop.score import Colours, Score, score
 from turnwise.envs.webshop.shop_pages import DETAILS, Shop, ShopPage, read_page
-from turnwise.util.errors import TurnwiseError
 
 Anchor = Literal["observation", "state"]
 Reward = Literal["score", "success"]
 
-_catalogues: dict[tuple[Files, int | None, int], Catalogue] = {}
-_books: dict[tuple[int, str], GoalBook] = {}
-
 
 def open_catalogue(data: str | os.PathLike[str] | None = None, products: int | None = SMALL) -> Catalogue:
     """The catalogue of a folder, read once per process."""
-    if products is not None and (isinstance(products, bool) or not isinstance(products, int) or products < 1):
-        raise TurnwiseError(f"webshop: products must be a positive integer, or None for all, got {products!r}")
+    if products is not None:
+        checked_count(products, 1, math.inf, "webshop: products must be a positive integer, or None for all")
     files = choose_files(find_data() if data is None else Path(data).expanduser(), products)
-    key = (files, products, files.products.stat().st_mtime_ns)
-    if key not in _catalogues:
-        _catalogues[key] = Catalogue(files, products)
-    return _catalogues[key]
+    return _catalogue(files, products, files.products.stat().st_mtime_ns)
 
 
+@cache
+def _catalogue(files: Files, products: int | None, changed: int) -> Catalogue:
+    return Catalogue(files, products)
+
+
+@cache
 def open_goals(catalogue: Catalogue, kind: Kind) -> GoalBook:
     """The goals of a catalogue, split once per process."""
-    key = (id(catalogue), kind)
-    if key not in _books:
-        _books[key] = GoalBook(catalogue, kind)
-    return _books[key]
+    return GoalBook(catalogue, kind)
 
 
 class WebShopEnv(EpisodeEnv):
