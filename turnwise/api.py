@@ -81,7 +81,7 @@ def train(
     memory      gigabytes of the GPU that this process may take, if not all: settings are chosen as on a card of that size
     overrides   settings of the recipe: `seed=1`, `learner={"lr": 1e-4}`, `**{"collect.groups": 4}`
 
-    Progress goes to stderr: a live panel in a terminal, a line for each iteration elsewhere.
+    Progress goes to stderr: a line for each iteration, and in a terminal what is being done at the moment.
     Ctrl-C (or the notebook's stop button) finishes the turn, saves and returns a result that is `interrupted`.
 
     >>> result = tw.train(env=MyEnv, iterations=30)                                   # doctest: +SKIP

@@ -22,7 +22,6 @@ import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.cli.app import main
 from turnwise.config import objects
-from turnwise.report import progress
 
 QUICK = {key: value for key, value in TINY.items() if key != "env.name"} | {"iterations": 1, "name": "try"}
 
@@ -188,12 +187,6 @@ def test_the_source_of_a_class_in_a_cell_is_found_by_its_methods() -> None:
     assert "class Typed:\n    max_turns = 2" in said and "y = 2" not in said and "import turnwise" not in said
     exec(compile("class Bare:\n    x = 1\n", "<nowhere>", "exec"), space)
     assert "is not available" in objects.description("python:Bare", space["Bare"])
-
-
-def test_python_shows_what_suits_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert type(progress.default_reporter()) is progress.LineReporter
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    assert type(progress.default_reporter()) is progress.Panelled
 
 
 def test_everything_public_is_listed_there_and_explained() -> None:

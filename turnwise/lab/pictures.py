@@ -13,7 +13,7 @@ from typing import Any
 from turnwise.util.errors import MissingExtra
 from turnwise.util.files import write_atomically
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B8860B", "#56B4E9", "#7B3FE4", "#6B4423")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B8860B", "#56B4E9", "#7B3FE4", "#6B4423", "#7F7F7F")
 STYLES = ("-", "--", ":", "-.")  # each for as many lines as there are colours
 BANDS = 8  # lines; the bands of more would hide each other
 BOLD = ("grpo", "gigpo")  # what the others are looked at next to
@@ -57,7 +57,7 @@ def learning_picture(result: dict[str, Any]) -> Any:
         }
         for problem, readings in result["learning"].items()
     }
-    title = f"Training with each credit: exact expected return, 0 = first policy, 1 = best possible (mean of {seeds} seeds, 95 % band)"
+    title = f"Training with each credit: exact expected return, 0 = first policy, 1 = best possible (mean of {seeds} seeds)"
     return _picture(title, "iteration", curves[0]["iterations"], panels)
 
 
