@@ -174,7 +174,7 @@ def test_aliasing_and_recurrence_change_anchors_and_nothing_else() -> None:
     problem = make("corridor")
     policy = random_policy(problem)
     plain = batch_of(problem, policy, 8, 8)
-    merged = batch_of(problem.with_anchors(aliasing=2), policy, 8, 8)
+    merged = batch_of(make("corridor:aliasing=2"), policy, 8, 8)
     fresh = batch_of(replace(problem, recurrence=0.0), policy, 8, 8)
     for other in (merged, fresh):
         for column in ("group", "trajectory", "t", "state", "action", "reward", "success"):
@@ -201,6 +201,7 @@ def test_skill_is_the_share_of_best_actions_and_raises_the_return() -> None:
         ("grid:size=4:size=5", "given twice"),
         ("tree:depth=8:branching=6", "at most 20000"),
         ("chain:recurrence=1.5", "recurrence takes number"),
+        ("chain:aliasing=0", "aliasing takes integer"),
     ],
 )
 def test_a_problem_that_cannot_be_made_says_why(text: str, message: str) -> None:
@@ -220,10 +221,6 @@ def test_tables_that_do_not_fit_together_are_refused() -> None:
         replace(problem, next_state=problem.next_state + 99).check()
     with pytest.raises(tw.TurnwiseError, match="not terminal"):
         replace(problem, start=problem.terminal / 2).check()
-    with pytest.raises(tw.TurnwiseError, match="aliasing"):
-        problem.with_anchors(aliasing=0)
-    with pytest.raises(tw.TurnwiseError, match="recurrence"):
-        problem.with_anchors(recurrence=-0.1)
 
 
 def test_every_problem_says_what_it_is_and_what_its_knobs_mean() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from turnwise.learn.models import choose_device
 from turnwise.planner.fit import GB, Found, find, with_settings
 from turnwise.planner.memory import CONTEXT
-from turnwise.planner.tables import NEARLY, is_near, lines, refusal
+from turnwise.planner.tables import NEARLY, fit_as_data, is_near, lines, refusal
 from turnwise.recipe.schema import Config
 from turnwise.runs.folder import Run
 from turnwise.util.errors import TurnwiseError
@@ -145,13 +145,5 @@ def keep_choice(run: Run, found: Found | None) -> None:
     """Keep next to the recipe of a run what was chosen for it, and why."""
     if found is None:
         return
-    record = {
-        "memory_gb": found.fit.memory / GB,
-        "as_it_is_gb": found.plain.peak / GB,
-        "predicted_peak_gb": found.fit.peak / GB,
-        "chosen": found.settings,
-        "words": lines(found),
-        "terms": {term.name: term.bytes for term in found.fit.demand.terms},
-    }
     with run.writing():
-        write_text_atomically(run.folder / MEMORY, json.dumps(record, indent=1) + "\n")
+        write_text_atomically(run.folder / MEMORY, json.dumps(fit_as_data(found), indent=1) + "\n")

@@ -13,7 +13,7 @@ from rich.text import Text
 from turnwise.engines.prefill import ON_A_SMALL_GPU
 from turnwise.learn.activations import FEWEST_TOKENS, logit_gradient_bytes
 from turnwise.planner import fit as fitting
-from turnwise.planner.choose import CACHE_PARTS, Fit, cost, least_cache
+from turnwise.planner.choose import CACHE_PARTS, COSTS, Fit, least_cache
 from turnwise.planner.cluster import Plan, Question, describe, make_plan, settings
 from turnwise.planner.fit import GB, Found
 from turnwise.planner.simulate import Result
@@ -63,12 +63,17 @@ def keys(name: str, found: Found) -> str:
     return " ".join(f"{key}={_typed(value)}" for key, value in one.items())
 
 
-def lines(found: Found) -> list[str]:
-    """One line per choice: what, its setting, and its cost."""
+def choices(found: Found) -> list[dict[str, str]]:
+    """Per choice: what, its setting, and its cost."""
     return [
-        f"{words(name, found)} ({keys(name, found) or 'decided as it runs'}; estimated cost: {cost(name, found.fit.demand).words})"
+        {"what": words(name, found), "setting": keys(name, found), "estimated_cost": COSTS[name](found.fit.demand).words}
         for name in found.fit.changed
     ]
+
+
+def lines(found: Found) -> list[str]:
+    """One line per choice."""
+    return [f"{one['what']} ({one['setting'] or 'decided as it runs'}; estimated cost: {one['estimated_cost']})" for one in choices(found)]
 
 
 def refusal(found: Found) -> str:
@@ -142,7 +147,12 @@ def show(found: Found, name: str) -> None:
         start = f"As it is, {name} would need about {found.plain.peak / GB:.1f} GB and does not fit into {limit}."
         console.print(Text(start), soft_wrap=True)
         console.print(Text("What would make it fit:" if fit.fits else "The most that can be saved:"), soft_wrap=True)
-        console.print(choices(found))
+        table = Table(box=None, padding=(0, 2, 0, 0))
+        for head in ("", "setting", "estimated cost"):
+            table.add_column(head, overflow="fold", no_wrap=head == "setting")  # it is copied from here
+        for one in choices(found):
+            table.add_row(one["what"], one["setting"] or "(decided as it runs)", one["estimated_cost"])
+        console.print(table)
     else:
         title = f"{name}, model {found.shape.name}, on a GPU with {limit}, in GB"
     console.print(memory_table(found, title))
@@ -159,16 +169,6 @@ def memory_table(found: Found, title: str) -> Table:
         table.add_row(term.name, *(_number(term.bytes.get(phase, 0)) for phase in PHASES))
     sums = found.fit.demand.totals
     table.add_row("in all", *(f"{'*' if sums[phase] == found.fit.peak else ''}{_number(sums[phase])}" for phase in PHASES))
-    return table
-
-
-def choices(found: Found) -> Table:
-    """One row per setting: what, how it is typed, and what it costs."""
-    table = Table(box=None, show_header=True, padding=(0, 2, 0, 0))
-    for head in ("", "setting", "estimated cost"):
-        table.add_column(head, overflow="fold", no_wrap=head == "setting")  # it is copied from here
-    for name in found.fit.changed:
-        table.add_row(words(name, found), keys(name, found) or "(decided as it runs)", cost(name, found.fit.demand).words)
     return table
 
 
@@ -253,10 +253,7 @@ def fit_as_data(found: Found) -> dict[str, Any]:
         "as_it_is_gb": round(found.plain.peak / GB, 3),
         "terms_gb": {term.name: {phase: round(size / GB, 4) for phase, size in term.bytes.items()} for term in fit.demand.terms},
         "phases_gb": {phase: round(size / GB, 3) for phase, size in fit.demand.totals.items()},
-        "choices": [
-            {"what": words(name, found), "setting": keys(name, found), "estimated_cost": cost(name, fit.demand).words}
-            for name in fit.changed
-        ],
+        "choices": choices(found),
         "settings": found.settings,
         "estimate": True,
     }

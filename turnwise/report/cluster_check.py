@@ -55,7 +55,7 @@ def node_table(nodes: Sequence[Node], versions: Mapping[str, Mapping[str, str]])
         missing = [name for name in PACKAGES if not has.get(name)]
         words = has.get("error") or "\n".join([", ".join(there), *([f"missing: {', '.join(missing)}"] if missing else [])])
         name = f"{node.address}\n(this machine)" if node.here else node.address
-        table.add_row(name, str(node.cpus), str(node.gpus), gigabytes(node.memory), words)
+        table.add_row(name, str(node.cpus), str(node.gpus), f"{node.memory / 2**30:.1f} GiB", words)
     return table
 
 
@@ -66,8 +66,3 @@ def bundle_table(bundles: Sequence[Bundle]) -> Table:
         cores = f"{bundle.cpus:g}" if bundle.cpus else "this process"
         table.add_row(bundle.part, bundle.node.address, cores, f"{bundle.gpus:g}" if bundle.gpus else "–")
     return table
-
-
-def gigabytes(count: float) -> str:
-    """Bytes as text."""
-    return f"{count / 2**30:.1f} GiB"

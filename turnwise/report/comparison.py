@@ -221,13 +221,12 @@ def _some(names: Sequence[str]) -> str:
 
 def standing(group: Group, target: float | None) -> Standing:
     """One group in numbers."""
-    within = statistics.t_interval(group.successes)
     return Standing(
         label=group.label,
         seeds=group.seeds,
         successes=group.successes,
         success=math.fsum(group.successes) / len(group.successes),
-        over_seeds=_clipped(within),
+        over_seeds=statistics.share_interval(group.successes),
         over_tasks=over_tasks(group),
         iterations=[record.iteration for record in group.records],
         differs=dict(group.differs),
@@ -250,10 +249,6 @@ def clusters_of(*groups: Group) -> tuple[str, ...]:
     """The cluster of each task of the panel that these groups share. Evaluations of earlier versions do not have them: those that do
     count."""
     return min((record.clusters for group in groups for record in group.records), key=lambda clusters: len(set(clusters)))
-
-
-def _clipped(interval: Interval | None) -> Interval | None:
-    return None if interval is None else (max(0.0, interval[0]), min(1.0, interval[1]))
 
 
 def pair_of(one: Group, other: Group, seed: int = 0) -> Pair:

@@ -16,7 +16,7 @@ from statistics import median
 from turnwise.report.groups import Group
 from turnwise.runs.records import Point
 from turnwise.util.errors import unknown_name
-from turnwise.util.statistics import Interval, t_interval
+from turnwise.util.statistics import Interval, share_interval
 
 MEASURES = ("iteration", "turns", "tokens", "seconds")
 
@@ -78,8 +78,8 @@ def mean_curve(curves: Sequence[Sequence[Point]]) -> Curve:
 
 def _band(points: Sequence[Point]) -> Interval:
     """The band at one iteration, inside 0 to 1."""
-    if (interval := t_interval([point.success for point in points])) is not None:
-        return max(0.0, interval[0]), min(1.0, interval[1])
+    if (interval := share_interval([point.success for point in points])) is not None:
+        return interval
     low, high = ([getattr(point, name) for point in points] for name in ("low", "high"))
     if len(points) < 2 or None in low or None in high:
         return math.nan, math.nan

@@ -106,6 +106,12 @@ def t_interval(values: ArrayLike, level: float = 0.95) -> Interval | None:
     return mean - half, mean + half
 
 
+def share_interval(shares: ArrayLike) -> Interval | None:
+    """Student's interval of the mean of shares, which lies inside 0 to 1."""
+    interval = t_interval(shares)
+    return None if interval is None else (max(0.0, interval[0]), min(1.0, interval[1]))
+
+
 def paired_t(differences: ArrayLike) -> float | None:
     """Two-sided p of Student's test that the mean difference is 0. None if there is no spread to compare it with: fewer than two
     differences, or all of them equal and not 0."""
