@@ -24,7 +24,7 @@ from turnwise.cli.app import app
 from turnwise.recipe.schema import Config
 from turnwise.report.comparison import pair_of
 from turnwise.report.efficiency import mean_curve
-from turnwise.report.groups import grouped, label_keys
+from turnwise.report.groups import gathered, label_keys
 from turnwise.report.tables import quarters
 from turnwise.runs.records import Panel, Point, Record
 
@@ -374,7 +374,7 @@ two_groups = st.fixed_dictionaries(
 
 @given(two_groups)
 def test_swapping_the_groups_flips_every_sign(successes: dict[str, dict[int, list[bool]]]) -> None:
-    (one, other), _ = grouped(records_of(successes))
+    (one, other), _ = gathered(records_of(successes))
     there, back = pair_of(one, other), pair_of(other, one)
     assert there.over_tasks is not None and back.over_tasks is not None
     assert there.over_tasks.difference == pytest.approx(-back.over_tasks.difference)
@@ -393,8 +393,8 @@ def test_the_order_of_the_runs_does_not_matter(successes: dict[str, dict[int, li
     records = records_of(successes)
     mixed = list(records)
     chance.shuffle(mixed)
-    (one, two), _ = grouped(records)
-    (third, fourth), _ = grouped(mixed)
+    (one, two), _ = gathered(records)
+    (third, fourth), _ = gathered(mixed)
     assert (one.label, one.seeds, two.label, two.seeds) == (third.label, third.seeds, fourth.label, fourth.seeds)
     assert pair_of(one, two) == pair_of(third, fourth)
 

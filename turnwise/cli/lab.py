@@ -31,7 +31,7 @@ def lab(
     from turnwise.config.loading import load_file
     from turnwise.lab.experiment import QUICK, Settings, read_cases, run, write
     from turnwise.lab.lines import choose
-    from turnwise.lab.tables import FULL_WIDTH, opening, show
+    from turnwise.lab.tables import FULL_WIDTH, show
     from turnwise.util.console import Console
 
     for path in load or []:
@@ -49,7 +49,8 @@ def lab(
         Path(out).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise TurnwiseError(f"--out {out}: no folder can be made there ({error.strerror})") from None
-    console.print(opening(len(cases), len(lines), settings.seeds), soft_wrap=True)
+    chosen = f"{len(lines)} credits on {len(cases)} problems whose true advantages are known, {settings.seeds} seeds"
+    console.print(f"How good is each algorithm's credit? {chosen}.", soft_wrap=True)
     result = run(settings)
     show(result, console, *write(result, out))
 

@@ -55,10 +55,6 @@ class Line:
         """Whether it uses what no algorithm can know; such lines are never marked as best."""
         return self.name == ORACLE or self.critic == "exact"
 
-    @property
-    def summary(self) -> str:
-        return "the true advantage: what perfect credit reads" if self.name == ORACLE else algorithms[self.name].summary
-
     def credit(self, view: View) -> NDArray[Any]:
         """Its credit for the rows of one run."""
         if self.name == ORACLE:

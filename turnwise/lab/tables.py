@@ -20,11 +20,6 @@ HINT = (
 )
 
 
-def opening(problems: int, lines: int, seeds: int) -> str:
-    """What is about to be shown, in one line."""
-    return f"How good is each algorithm's credit? {lines} credits on {problems} problems whose true advantages are known, {seeds} seeds."
-
-
 def show(result: dict[str, Any], console: Console, files: list[Path], note: str) -> None:
     """Everything: credit, learning, a hint, files."""
     console.print(Group(credit_table(result), *([learning_table(result)] if result["learning"] else [])))

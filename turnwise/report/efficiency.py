@@ -15,7 +15,6 @@ from statistics import median
 
 from turnwise.report.groups import Group
 from turnwise.runs.records import Point
-from turnwise.util.errors import unknown_name
 from turnwise.util.statistics import Interval, share_interval
 
 MEASURES = ("iteration", "turns", "tokens", "seconds")
@@ -107,13 +106,6 @@ def cost_until(curves: Sequence[Sequence[Point]], target: float) -> Cost | None:
         least={name: row[0] for name, row in values.items()},
         most={name: row[-1] for name, row in values.items()},
     )
-
-
-def check_metrics(names: Sequence[str], known: set[str]) -> None:
-    """An error for a metric that none of the runs has."""
-    for name in names:
-        if name not in known:
-            raise unknown_name("metric", name, sorted(known))
 
 
 def tracks(groups: Sequence[Group], names: Sequence[str]) -> list[Track]:

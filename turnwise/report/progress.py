@@ -108,10 +108,5 @@ class LineReporter(Reporter):
             self._status = None
 
 
-def default_reporter() -> Reporter:
-    """What Python calls show: as the command line does, but on stderr."""
-    return LineReporter(Console(stderr=True))
-
-
 def _percent(share: Any) -> str:
     return "–" if share is None else f"{100 * float(share):.0f} %"

@@ -15,7 +15,6 @@ from rich.text import Text
 
 from turnwise.report.efficiency import MEASURES, Cost
 from turnwise.report.progress import duration
-from turnwise.util.console import Console
 from turnwise.util.statistics import Interval
 
 if TYPE_CHECKING:
@@ -23,11 +22,6 @@ if TYPE_CHECKING:
 
 NONE, HOLM = "–", "Holm"
 WIDTH = 112  # of a log or a pipe, which has no width
-
-
-def wide_console() -> Console:
-    """Standard output; as wide as the tables if it is not a terminal."""
-    return Console(wide=WIDTH)
 
 
 @dataclass(frozen=True)

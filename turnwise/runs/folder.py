@@ -321,13 +321,10 @@ class Run:
         except ValueError as error:  # not TOML, or not UTF-8
             raise TurnwiseError(f"{path}: {error}; the file was damaged after it was written") from None
 
-    def write_summary(self, summary: Mapping[str, Any]) -> None:
+    def write_facts(self, name: str, facts: Mapping[str, Any]) -> None:
+        """Write a JSON file of the run, which `read_facts` reads."""
         with self.writing():
-            write_text_atomically(self.folder / SUMMARY, json.dumps(summary, indent=2, allow_nan=False, default=float) + "\n")
-
-    def write_environment(self, facts: Mapping[str, Any]) -> None:
-        with self.writing():
-            write_text_atomically(self.folder / ENVIRONMENT, json.dumps(facts, indent=2) + "\n")
+            write_text_atomically(self.folder / name, json.dumps(facts, indent=2, allow_nan=False, default=float) + "\n")
 
     def environment(self) -> dict[str, Any]:
         """What the run's environment says about how to show its attempts; empty if it says nothing that can be read."""
