@@ -18,7 +18,7 @@ STYLES = ("-", "--", ":", "-.")  # each for as many lines as there are colours
 BANDS = 8  # lines; the bands of more would hide each other
 BOLD = ("grpo", "gigpo")  # what the others are looked at next to
 
-Readings = Sequence[Mapping[str, float | None]]  # mean, low and high at each place of the horizontal axis
+Curve = tuple[list[float], ...]  # mean, low and high at each place of the horizontal axis; None if there is no interval
 
 
 def draw_all(result: dict[str, Any], folder: Path) -> list[Path]:
@@ -40,7 +40,11 @@ def credit_picture(result: dict[str, Any]) -> Any:
     """Correlation with the truth by group size, a curve for each line."""
     sizes = result["settings"]["group_sizes"]
     panels = {
-        problem: {label: [by_size[str(size)]["correlation"] for size in sizes] for label, by_size in lines.items() if label != "oracle"}
+        problem: {
+            label: tuple([by_size[str(size)]["correlation"][end] for size in sizes] for end in ("mean", "low", "high"))
+            for label, by_size in lines.items()
+            if label != "oracle"
+        }
         for problem, lines in result["credit"].items()
     }
     title = "Correlation of credit with the true advantage, by group size (same number of trajectories)"
@@ -49,19 +53,16 @@ def credit_picture(result: dict[str, Any]) -> Any:
 
 def learning_picture(result: dict[str, Any]) -> Any:
     """Learning curves, one for each line."""
-    seeds, curves = result["settings"]["training_seeds"], list(result["learning"].values())
+    seeds, learned = result["settings"]["training_seeds"], result["learning"]
     panels = {
-        problem: {
-            label: [dict(zip(("mean", "low", "high"), at, strict=True)) for at in zip(one["curve"], one["low"], one["high"], strict=True)]
-            for label, one in readings["lines"].items()
-        }
-        for problem, readings in result["learning"].items()
+        problem: {label: (line["curve"], line["low"], line["high"]) for label, line in readings["lines"].items()}
+        for problem, readings in learned.items()
     }
     title = f"Training with each credit: exact expected return, 0 = first policy, 1 = best possible (mean of {seeds} seeds)"
-    return _picture(title, "iteration", curves[0]["iterations"], panels)
+    return _picture(title, "iteration", next(iter(learned.values()))["iterations"], panels)
 
 
-def _picture(title: str, along: str, places: Sequence[Any], panels: Mapping[str, Mapping[str, Readings]]) -> Any:
+def _picture(title: str, along: str, places: Sequence[Any], panels: Mapping[str, Mapping[str, Curve]]) -> Any:
     from matplotlib.figure import Figure
 
     across = min(len(panels), 3)
@@ -69,12 +70,10 @@ def _picture(title: str, along: str, places: Sequence[Any], panels: Mapping[str,
     figure = Figure(figsize=(3.3 * across + 0.4, 2.7 * down + 1.6), layout="constrained")
     grid = figure.subplots(down, across, squeeze=False).ravel().tolist()
     for axes, (problem, lines) in zip(grid, panels.items(), strict=False):
-        for number, (label, readings) in enumerate(lines.items()):
+        for number, (label, (mean, low, high)) in enumerate(lines.items()):
             colour, style = COLOURS[number % len(COLOURS)], STYLES[number // len(COLOURS) % len(STYLES)]
-            width = 2.4 if label in BOLD else 1.2
-            axes.plot(places, [one["mean"] for one in readings], style, color=colour, linewidth=width, label=label)
-            if len(lines) <= BANDS and all(one["low"] is not None for one in readings):
-                low, high = ([one[end] for one in readings] for end in ("low", "high"))
+            axes.plot(places, mean, style, color=colour, linewidth=2.4 if label in BOLD else 1.2, label=label)
+            if len(lines) <= BANDS and None not in low:
                 axes.fill_between(places, low, high, color=colour, alpha=0.12, linewidth=0)
         axes.set_title(problem, fontsize=10)
         axes.set_xlabel(along)

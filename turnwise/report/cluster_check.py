@@ -25,7 +25,9 @@ def check_command(config: Config) -> int:
         console.print(Text(note), soft_wrap=True)
     for line in checked.problems:
         console.print(Text(line, style="red"), soft_wrap=True)
-    console.print(Text(verdict(checked)), soft_wrap=True)
+    nodes = len({bundle.node.id for bundle in checked.bundles})
+    fits = f"This recipe fits: {len(checked.bundles)} parts on {nodes} node{'s' if nodes > 1 else ''}."
+    console.print(Text("This recipe cannot run on this cluster as it is." if checked.problems else fits), soft_wrap=True)
     return 1 if checked.problems else 0
 
 
@@ -36,14 +38,6 @@ def on_cpus(checked: Checked, device: str) -> str:
     elsewhere = any(node.gpus for node in checked.nodes)
     where = ", although other nodes have GPUs: start the command on one of those" if elsewhere else ""
     return f"cluster: this machine has no GPU, so all parts would compute on CPUs{where}"
-
-
-def verdict(checked: Checked) -> str:
-    """The last line."""
-    if checked.problems:
-        return "This recipe cannot run on this cluster as it is."
-    nodes = len({bundle.node.id for bundle in checked.bundles})
-    return f"This recipe fits: {len(checked.bundles)} parts on {nodes} node{'s' if nodes > 1 else ''}."
 
 
 def node_table(nodes: Sequence[Node], versions: Mapping[str, Mapping[str, str]]) -> Table:

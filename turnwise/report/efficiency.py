@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from statistics import median
 
 from turnwise.report.groups import Group
@@ -110,14 +111,13 @@ def cost_until(curves: Sequence[Sequence[Point]], target: float) -> Cost | None:
 
 def tracks(groups: Sequence[Group], names: Sequence[str]) -> list[Track]:
     """One for each metric and group."""
-    return [_track(group, name) for name in names for group in groups]
-
-
-def _track(group: Group, name: str) -> Track:
-    runs = [record.tracks.get(name, {}) for record in group.records]
-    shared, means = over_seeds(runs)
-    least, most = ([pick(values[iteration] for values in runs) for iteration in shared] for pick in (min, max))
-    return Track(name, group.label, shared, means, least, most, math.fsum(means) / len(means) if means else None)
+    found = []
+    for name, group in product(names, groups):
+        runs = [record.tracks.get(name, {}) for record in group.records]
+        shared, means = over_seeds(runs)
+        least, most = ([pick(values[iteration] for values in runs) for iteration in shared] for pick in (min, max))
+        found.append(Track(name, group.label, shared, means, least, most, math.fsum(means) / len(means) if means else None))
+    return found
 
 
 def types(groups: Sequence[Group]) -> list[TypeOfTask]:

@@ -223,7 +223,8 @@ class Run:
             batch.rollouts.save(folder / f"{iteration:06d}.npz")
             write_texts(folder / f"{iteration:06d}.jsonl.gz", trajectories, pause)
             if batch.tasks:
-                write_tasks(folder / f"{iteration:06d}.tasks.jsonl.gz", batch.tasks)
+                lines = [json.dumps(task.to_json()) + "\n" for task in batch.tasks.values()]
+                _write_lines(folder / f"{iteration:06d}.tasks.jsonl.gz", lines)
             if tokens:
                 write_tokens(folder / f"{iteration:06d}.tokens.npz", trajectories, pause)
             if pictures := {image for trajectory in trajectories for turn in trajectory.turns for image in turn.images}:
@@ -355,11 +356,6 @@ def write_texts(path: Path, trajectories: Sequence[Trajectory], pause: Pause = l
         lines.append(json.dumps(to_record(trajectory)) + "\n")
         pause()
     _write_lines(path, lines)
-
-
-def write_tasks(path: Path, tasks: Mapping[str, Task]) -> None:
-    """The tasks of a batch with their data."""
-    _write_lines(path, [json.dumps(task.to_json()) + "\n" for task in tasks.values()])
 
 
 def _write_lines(path: Path, lines: Sequence[str]) -> None:
