@@ -20,8 +20,8 @@ from turnwise.planner.small_gpu import fitted_to_gpu, keep_choice
 from turnwise.recipe.schema import Config
 from turnwise.recipe.writing import content_hash, to_toml
 from turnwise.report.closing import summarise_run
-from turnwise.report.progress import default_reporter
-from turnwise.runs.folder import CONFIG, Result, Run
+from turnwise.report.progress import LineReporter
+from turnwise.runs.folder import CONFIG, ENVIRONMENT, SUMMARY, Result, Run
 from turnwise.runs.reporter import Reporter, heartbeat
 from turnwise.runs.trackers import Trackers, make_trackers
 from turnwise.setup.arguments import (
@@ -43,6 +43,7 @@ from turnwise.setup.resume import apply_changes, resumed_config
 from turnwise.setup.state import restore, save
 from turnwise.setup.training import build_training
 from turnwise.train import run_iterations
+from turnwise.util.console import Console
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.interrupt import Abandoned, Interrupt
 
@@ -81,7 +82,7 @@ def train(
     memory      gigabytes of the GPU that this process may take, if not all: settings are chosen as on a card of that size
     overrides   settings of the recipe: `seed=1`, `learner={"lr": 1e-4}`, `**{"collect.groups": 4}`
 
-    Progress goes to stderr: a live panel in a terminal, a line for each iteration elsewhere.
+    Progress goes to stderr: a line for each iteration, and in a terminal what is being done at the moment.
     Ctrl-C (or the notebook's stop button) finishes the turn, saves and returns a result that is `interrupted`.
 
     >>> result = tw.train(env=MyEnv, iterations=30)                                   # doctest: +SKIP
@@ -89,7 +90,7 @@ def train(
     >>> result = tw.train("recipes/quickstart.toml", credit="grpo", seed=1)           # doctest: +SKIP
     >>> result = tw.train(resume=result.folder, iterations=80)                        # doctest: +SKIP
     """
-    reporter = reporter or (Reporter() if quiet else default_reporter())
+    reporter = reporter or (Reporter() if quiet else LineReporter(Console(stderr=True)))
     return train_given(recipe, Given(env, reward, credit, prompts, reply), overrides, resume, reporter, trust, memory)
 
 
@@ -157,7 +158,7 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
         "config_hash": content_hash(config),
         "finished": finished,
     }
-    run.write_summary(summary)
+    run.write_facts(SUMMARY, summary)
     return Result(run.folder, summary, not finished, metrics)
 
 
@@ -176,7 +177,7 @@ def keep_parts(run: Run, training: Training) -> None:
         with run.writing():
             write_folder(run.tokenizer, training.tokenizer.save_pretrained)
     if training.shows:
-        run.write_environment({"name": training.config.env.name, "shows": training.shows})
+        run.write_facts(ENVIRONMENT, {"name": training.config.env.name, "shows": training.shows})
 
 
 def evaluate(
@@ -217,7 +218,7 @@ def evaluate(
     >>> tw.evaluate(result, n=128).success                                            # doctest: +SKIP
     >>> tw.evaluate("runs/mine", env=MyEnv, split="test", temperature=0)              # doctest: +SKIP
     """
-    reporter = reporter or (Reporter() if quiet else default_reporter())
+    reporter = reporter or (Reporter() if quiet else LineReporter(Console(stderr=True)))
     given, asked = Given(env, reward, None, prompts, reply), Asked(split, n, seed, temperature, repeats)
     return measure(source, given, overrides, asked, reporter, trust)
 

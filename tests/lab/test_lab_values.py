@@ -157,7 +157,7 @@ def test_aliasing_and_recurrence_change_anchors_and_nothing_else() -> None:
     problem = make("corridor")
     policy = random_policy(problem)
     plain = batch_of(problem, policy, 8, 8)
-    merged = batch_of(problem.with_anchors(aliasing=2), policy, 8, 8)
+    merged = batch_of(make("corridor:aliasing=2"), policy, 8, 8)
     fresh = batch_of(replace(problem, recurrence=0.0), policy, 8, 8)
     for other in (merged, fresh):
         for column in ("group", "trajectory", "t", "state", "action", "reward", "success"):
@@ -201,7 +201,3 @@ def test_tables_that_do_not_fit_together_are_refused() -> None:
         replace(problem, next_state=problem.next_state + 99).check()
     with pytest.raises(tw.TurnwiseError, match="not terminal"):
         replace(problem, start=problem.terminal / 2).check()
-    with pytest.raises(tw.TurnwiseError, match="aliasing"):
-        problem.with_anchors(aliasing=0)
-    with pytest.raises(tw.TurnwiseError, match="recurrence"):
-        problem.with_anchors(recurrence=-0.1)

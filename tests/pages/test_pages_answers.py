@@ -67,7 +67,7 @@ def test_a_run_is_running_while_it_writes_and_stopped_when_it_is_quiet_for_long(
     for name in ("metrics.jsonl", "config.toml"):
         os.utime(run.folder / name, (long_ago, long_ago))
     assert state() == "stopped"
-    run.write_summary({"finished": False})
+    run.write_facts("summary.json", {"finished": False})
     assert state() == "stopped"
     log(run, 4)
     os.utime(run.folder / "summary.json", (long_ago, long_ago))

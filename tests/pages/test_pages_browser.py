@@ -196,7 +196,7 @@ def shell_run(runs: Path) -> Run:
     for text, command, info in zip(seen, said, infos, strict=True):
         attempt.turns.append(turn(text, command, observation=text, thought="", info={"env": info}))
     run.save_batch(3, Batch.of([attempt]), keep=None)
-    run.write_environment({"name": "shell", "shows": "terminal"})
+    run.write_facts("environment.json", {"name": "shell", "shows": "terminal"})
     return run
 
 

@@ -154,7 +154,7 @@ def test_a_failure_is_told_and_the_server_goes_on(server: Server, monkeypatch: p
     def fail(words: Any) -> None:
         raise RuntimeError("broken")
 
-    monkeypatch.setitem(server.answers.known, "run", fail)
+    monkeypatch.setattr(server.answers, "run", fail)
     status, _, body = ask(server, "/api/run?run=good")
     assert status == 500 and "broken" in json.loads(body)["error"]
     assert ask(server, "/api/runs")[0] == 200

@@ -230,8 +230,8 @@ def test_a_run_on_a_small_gpu_keeps_what_was_chosen(monkeypatch: pytest.MonkeyPa
         keep_choice(run, found)
     kept = json.loads((run.folder / "memory.json").read_text())
     again = Config.load(run.folder / "config.toml")
-    assert again.learner.tokens_per_batch == kept["chosen"]["learner.tokens_per_batch"] == config.learner.tokens_per_batch
-    assert kept["predicted_peak_gb"] <= kept["memory_gb"] < kept["as_it_is_gb"] and kept["words"] and kept["terms"]["weights"]
+    assert again.learner.tokens_per_batch == kept["settings"]["learner.tokens_per_batch"] == config.learner.tokens_per_batch
+    assert kept["peak_gb"] <= kept["memory_gb"] < kept["as_it_is_gb"] and kept["choices"] and kept["terms_gb"]["weights"]
 
 
 class LimitedCard:

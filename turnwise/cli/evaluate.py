@@ -56,7 +56,7 @@ def evaluate(
     trust: Trust = False,
 ) -> None:
     """Measure success on a fixed panel of tasks."""
-    from turnwise.report.progress import reporter
+    from turnwise.report.progress import LineReporter
     from turnwise.setup.arguments import Asked, Given
     from turnwise.setup.early import look, names_server, read_source
     from turnwise.util.console import Console
@@ -66,7 +66,7 @@ def evaluate(
     with only_results():
         changes = {**PROMPTED.get(agent or "", {}), **changes} | {key: value for key, value in served.items() if value is not None}
         asked = Asked(split, panel_size(n), seed, temperature, repeats)
-        shown = reporter(Console(stderr=True))  # standard output contains only the result
+        shown = LineReporter(Console(stderr=True))  # standard output contains only the result
         if agent is not None and agent not in PROMPTED:
             config = player_config(agent, source, env, changes)
             from turnwise.evaluation.players import evaluate_player

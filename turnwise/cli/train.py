@@ -78,13 +78,13 @@ def start(
         return show(config, of_run=resume is not None, memory=memory)
     from rich.text import Text
 
-    from turnwise.report.progress import reporter
+    from turnwise.report.progress import LineReporter
     from turnwise.runs.reporter import heartbeat
     from turnwise.util.console import Console
     from turnwise.util.errors import Stopped
 
     console = Console()
-    shown = reporter(console)
+    shown = LineReporter(console)
     shown.phase("loading torch")
     with heartbeat(shown):
         from turnwise import api

@@ -17,8 +17,9 @@ without the key, cells side by side.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -33,7 +34,6 @@ Aliasing = Annotated[int, Help("how many neighbouring states share an anchor", l
 Recurrence = Annotated[float, Help("share of turns that show their state's own anchor, not a one-off", low=0, high=1)]
 problems: Registry[Callable[..., Problem]] = Registry("lab problem")
 register = problems.register
-WORDS = {"true": True, "false": False}
 DEFAULT = ("bifurcation", "corridor", "grid", "chain", "tree")
 
 
@@ -63,15 +63,6 @@ class Problem:
     @property
     def actions(self) -> int:
         return int(self.next_state.shape[1])
-
-    def with_anchors(self, *, aliasing: int = 1, recurrence: float | None = None) -> Problem:
-        """The same problem seen through other anchors: every `aliasing` neighbouring states share one; `recurrence` as above."""
-        if aliasing < 1:
-            raise TurnwiseError(f"problem {self.name!r}: aliasing is how many states share an anchor, at least 1, not {aliasing}")
-        share = self.recurrence if recurrence is None else recurrence
-        if not 0 <= share <= 1:
-            raise TurnwiseError(f"problem {self.name!r}: recurrence is a share of turns, in [0, 1], not {share}")
-        return replace(self, anchor=np.arange(self.states) // aliasing, recurrence=float(share))
 
     def check(self) -> Problem:
         """The problem itself; an error names the first state where the tables do not fit together."""
@@ -126,8 +117,8 @@ class Builder:
         goal[self.won] = goals
         first = np.bincount(start, minlength=len(terminal)) / len(start)
         tables = (self.next_state, self.probability, self.reward, self.noise)
-        problem = Problem(self.name, *tables, terminal, goal, first, horizon, np.arange(len(terminal)))
-        return problem.with_anchors(aliasing=aliasing, recurrence=recurrence).check()
+        anchors = np.arange(len(terminal)) // aliasing
+        return Problem(self.name, *tables, terminal, goal, first, horizon, anchors, recurrence).check()
 
 
 @register("bifurcation")
@@ -288,12 +279,8 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def read_value(text: str) -> Any:
-    """true, false, an integer, a number, or the text itself."""
-    if text.lower() in WORDS:
-        return WORDS[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    """A value as an override has it: TOML, or the text itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

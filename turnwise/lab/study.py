@@ -17,11 +17,11 @@ import numpy as np
 
 from turnwise.credit import diagnose
 from turnwise.data.rollouts import Floats
-from turnwise.lab.lines import Line, Views, estimated_values
-from turnwise.lab.metrics import Truth, bias_and_variance, measure, summarise, truth_of
+from turnwise.lab.lines import Line, estimated_values
+from turnwise.lab.metrics import Truth, bias_and_variance, interval, measure, truth_of
 from turnwise.lab.problems import Problem
 from turnwise.lab.sample import Batch, draw, sample, stack
-from turnwise.lab.signals import Signals
+from turnwise.lab.signals import View
 from turnwise.lab.values import action_values, advantages, occupancy, skilled_policy, state_values
 from turnwise.util.errors import TurnwiseError
 
@@ -57,7 +57,7 @@ def play(case: Case, size: int, budget: int, seeds: int, seed: int, use: str) ->
     return sample(case.problem, np.broadcast_to(case.policy, (seeds, *case.policy.shape)), stack(draws))
 
 
-def views_of(case: Case, size: int, budget: int, seeds: int, seed: int) -> tuple[Truth, list[Views]]:
+def views_of(case: Case, size: int, budget: int, seeds: int, seed: int) -> tuple[Truth, list[View]]:
     """The batches of one problem and group size, with both critics' values, ready for every line."""
     batch = play(case, size, budget, seeds, seed, "measured")
     independent = play(case, size, budget, seeds, seed, "critic")
@@ -67,11 +67,10 @@ def views_of(case: Case, size: int, budget: int, seeds: int, seed: int) -> tuple
     }
     truth = truth_of(case.problem, case.policy, batch, seeds, case.advantage)
     chances = [partial(stream, seed, case.problem.name, "fresh", size, run) for run in range(seeds)]
-    signals = [Signals(case.problem, case.policy, batch, run, chance) for run, chance in enumerate(chances)]
-    return truth, [Views(batch, run, truth.advantage, values, signals[run]) for run in range(seeds)]
+    return truth, [View(case.problem, case.policy, batch, run, truth.advantage, values, chances[run]) for run in range(seeds)]
 
 
-def credit_of(line: Line, views: Sequence[Views]) -> Floats:
+def credit_of(line: Line, views: Sequence[View]) -> Floats:
     """A line's credit for all runs, one after another."""
     return np.concatenate([np.asarray(line.credit(view), np.float64) for view in views])
 
@@ -83,7 +82,8 @@ def measure_case(case: Case, lines: Sequence[Line], sizes: Sequence[int], budget
         truth, views = views_of(case, size, budget, seeds, seed)
         for line in lines:
             credit = credit_of(line, views)
-            result[line.label][str(size)] = summarise(measure(credit, truth)) | bias_and_variance(credit, truth)
+            readings = {name: interval(values) for name, values in measure(credit, truth).items()}
+            result[line.label][str(size)] = readings | bias_and_variance(credit, truth)
     return result
 
 
@@ -94,7 +94,7 @@ def samples_of(case: Case, lines: Sequence[Line], size: int, budget: int, seed: 
     for line in lines:
         _, views = views_of(case, size, budget, 1, seed)
         credit = line.credit(views[0])
-        result[line.label] = 1.0 + line.uses_critic + views[0].signals.spent / len(credit)
+        result[line.label] = 1.0 + line.uses_critic + views[0].spent / len(credit)
     return result
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,16 @@ from turnwise.util.console import Console
 
 FULL_WIDTH = 100
 READINGS = {"correlation": "correlation", "sign_accuracy": "right sign", "bias_squared": "bias²", "variance": "variance"}
-
-
-def opening(problems: int, lines: int, seeds: int) -> str:
-    """What is about to be shown, in one line."""
-    return f"How good is each algorithm's credit? {lines} credits on {problems} problems whose true advantages are known, {seeds} seeds."
+HINT = (
+    "Look at: where no state repeats, as in the tree, GiGPO and GRPO are equal. Options of a problem show more: recurrence=0.5 makes "
+    "states rarer, aliasing=2 merges them, and --skill 0.6 measures a better policy."
+)
 
 
 def show(result: dict[str, Any], console: Console, files: list[Path], note: str) -> None:
-    """Everything: credit, learning, reading help, files."""
+    """Everything: credit, learning, a hint, files."""
     console.print(Group(credit_table(result), *([learning_table(result)] if result["learning"] else [])))
-    for line in reading_help(result):
-        console.print(line)
+    console.print(Text(HINT))
     if note:
         console.print(Text.assemble(("No pictures:", "yellow"), f" {note}"))
     console.print("Files: " + ", ".join(map(str, files)), soft_wrap=True)
@@ -74,20 +71,6 @@ def _table(result: dict[str, Any], title: str, cells: dict[str, dict[str, float]
             row.append(Text(f"{value:.2f}{'*' if is_best else ' '}", style="bold" if is_best else ""))
         table.add_row(*row, Text(f"{average[label]:.2f}"), style="dim" if bound[label] else "")
     return Group(Text(title, style="bold"), table)  # a title inside the table would be folded to its width
-
-
-def reading_help(result: dict[str, Any]) -> Iterator[Text]:
-    """A reading of the numbers of this run."""
-    size = str(result["settings"]["shown_size"])
-    if {"gigpo", "grpo"} <= set(_labels(result)):
-        yield Text("GiGPO minus GRPO in correlation, and the share of turns alone with their state in their group:")
-        for problem, lines in result["credit"].items():
-            gain = (lines["gigpo"][size]["correlation"]["mean"] or 0.0) - (lines["grpo"][size]["correlation"]["mean"] or 0.0)
-            yield Text(f"  {problem:<14} {gain:+.2f}   {result['problems'][problem]['anchors']['singleton_share']:4.0%} alone")
-    yield Text(
-        "Look at: where all turns are alone the two are equal. Options of a problem show more: recurrence=0.5 makes states rarer, "
-        "aliasing=2 merges them, and --skill 0.6 measures a better policy."
-    )
 
 
 def markdown(result: dict[str, Any]) -> str:

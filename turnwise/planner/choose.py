@@ -254,11 +254,6 @@ class Cost:
         return f"+{self.share:.0%} of {self.of}" if self.share >= 0.005 else "nothing measurable"
 
 
-def cost(name: str, demand: Demand) -> Cost:
-    """What a choice costs."""
-    return COSTS[name](demand)
-
-
 def _update_seconds(demand: Demand) -> float:
     """Seconds of the matrix products of one optimiser step."""
     return 6.0 * (demand.shape.used + demand.shape.head / 8) * STEP_TOKENS / H200.flop_per_s
@@ -343,7 +338,7 @@ def seconds(demand: Demand) -> float:
     taken = ["tokens", "recompute"]
     taken += ["place"] if demand.place == "host" else []
     taken += ["four_bit"] if demand.four_bit else []
-    shares = sum(cost(name, demand).share for name in taken)
+    shares = sum(COSTS[name](demand).share for name in taken)
     once = _sleep(demand).seconds if demand.sleeps else 0.0
     once += _reference(demand).seconds if demand.reference == "host" else 0.0
     decoding = SAMPLED * STEP_TOKENS * _decode_seconds(demand, demand.rows) if demand.slots else 0.0

@@ -25,14 +25,10 @@ def draw(comparison: Comparison, path: Path) -> Path:
     groups = [group for group in comparison.groups if len(group.curve.iterations) > 1]
     if not groups:
         raise TurnwiseError("there is no curve to draw: no group was evaluated at two iterations or more")
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
-    except ImportError:
-        raise MissingExtra("drawing the curves", "plots") from None
-    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = _empty("success on the panel", "Mean over seeds, band: 95 % (Student's t)")
+    import matplotlib
+    from matplotlib.ticker import MaxNLocator
+
     for number, group in enumerate(groups):
         colour, style = COLOURS[number % len(COLOURS)], STYLES[number // len(COLOURS) % len(STYLES)]
         curve, n = group.curve, len(group.seeds)
@@ -43,9 +39,7 @@ def draw(comparison: Comparison, path: Path) -> Path:
             axes.fill_between(curve.iterations, curve.low, curve.high, color=colour, alpha=0.15, lw=0)
     if comparison.target is not None:
         axes.axhline(comparison.target, color="#888", lw=1, ls=":")
-    axes.set(xlabel="iteration", ylabel="success on the panel", ylim=(-0.02, 1.02), title="Mean over seeds, band: 95 % (Student's t)")
     axes.legend(loc="lower right", fontsize=8)
-    axes.grid(alpha=0.3)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     metadata = {"Date": None} if kind == "svg" else {"CreationDate": None} if kind == "pdf" else {}
     with matplotlib.rc_context({"svg.hashsalt": "turnwise"}):  # the same comparison gives the same bytes
@@ -54,12 +48,7 @@ def draw(comparison: Comparison, path: Path) -> Path:
 
 def draw_curve(metrics: Sequence[dict[str, Any]], path: Path, title: str) -> Path:
     """Write a PNG. Needs matplotlib (the extra `plots`)."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtra("drawing the curve", "plots") from None
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = _empty("success rate", title)
     train = [(line["iteration"], line["collect/success"]) for line in metrics if "collect/success" in line]
     held = [(line["iteration"], line["eval/success"], line["eval/low"], line["eval/high"]) for line in metrics if "eval/success" in line]
     if train:
@@ -68,7 +57,18 @@ def draw_curve(metrics: Sequence[dict[str, Any]], path: Path, title: str) -> Pat
         x, y, low, high = zip(*held, strict=True)
         axes.errorbar(x, y, [[a - b for a, b in zip(y, low, strict=True)], [b - a for a, b in zip(y, high, strict=True)]],
                       color="#c33", marker="o", capsize=3, label="held-out panel, 95 % interval")  # fmt: skip
-    axes.set(xlabel="iteration", ylabel="success rate", ylim=(-0.02, 1.02), title=title)
-    axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     return write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=120))
+
+
+def _empty(shown: str, title: str) -> tuple[Any, Any]:
+    """A figure and its axes, for shares of success over iterations."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtra("drawing the curves", "plots") from None
+    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+    axes = figure.subplots()
+    axes.set(xlabel="iteration", ylabel=shown, ylim=(-0.02, 1.02), title=title)
+    axes.grid(alpha=0.3)
+    return figure, axes

@@ -1,4 +1,4 @@
-"""`turnwise sweep`: what it would do, a line whenever something changes, and the comparison at the end."""
+"""A sweep in words: what it would do, a line whenever something changes, and the comparison at the end."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from pathlib import Path
 
 from rich.text import Text
 
-from turnwise.evaluation.sweep import LOG, SWEEP, Job, Sweep, plan
-from turnwise.recipe.reading import is_override
+from turnwise.evaluation.sweep import LOG, SWEEP, Job, Sweep
 from turnwise.report.progress import duration
-from turnwise.report.tables import wide_console
 from turnwise.util.console import Console
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.terminal import command
@@ -26,31 +24,6 @@ def line_of(job: Job) -> str:
     success = "–" if job.success is None else f"{100 * job.success:.1f} %"
     taken = f", {duration(job.seconds)}" if job.seconds else ""
     return f"{job.name}: {job.state}, iteration {job.iteration}/{job.config.iterations}, success {success}{taken}"
-
-
-def sweep_command(
-    recipe: str | None, given: list[str], out: str | None, jobs: int, threads: int | None, dry_run: bool, target: float | None
-) -> int:
-    """`turnwise sweep`. The exit code: 0 all finished, 1 some failed, 130 interrupted."""
-    from turnwise.recipe.reading import shipped_recipe
-
-    console = wide_console()
-    if recipe is not None and is_override(recipe):  # the first list of values may be in the position of a recipe
-        given, recipe = [recipe, *given], None
-    path = recipe or str(shipped_recipe("quickstart"))
-    folder, planned = plan(path, given, out)
-    show_plan(console, folder, planned)
-    if dry_run:
-        return 0
-
-    def say(text: str) -> None:
-        console.print(Text(text), soft_wrap=True)
-
-    sweep = Sweep(folder, planned, jobs, threads, lambda job: say(line_of(job)), say)
-    sweep.head |= {"recipe": path, "given": given}
-    sweep.run()
-    close(console, sweep, target)
-    return sweep.exit_code
 
 
 def show_plan(console: Console, folder: Path, jobs: Sequence[Job]) -> None:

@@ -78,14 +78,6 @@ def compares_states(credit: str) -> bool:
     return "step" in parts(credit)
 
 
-def takes(credit: str, option: str) -> bool:
-    """Whether an algorithm is known to have an option."""
-    from turnwise.credit import algorithms
-
-    entry = algorithms.known(credit)
-    return entry is not None and option in entry.options
-
-
 def entropy_collapse(lines: Lines, credit: str) -> str | None:
     """Equal attempts teach nothing, and a deterministic policy does not recover."""
     values = column(lines, "learner/entropy")
@@ -152,10 +144,10 @@ def no_repeated_anchors(lines: Lines, credit: str) -> str | None:
         return None
     if 1 - alone > 1 / length + REPEATS_BEYOND_START:
         return None
-    similar = "try credit.anchors=similar, " if takes(credit, "anchors") else ""
     return (
         f"hardly any state is visited twice ({alone:.0%} of turns stand alone): {credit} can then only compare whole attempts. "
-        f"Give observations an anchor that leaves out what is always new (clocks, ids), {similar}or try a larger collect.group_size"
+        "Give observations an anchor that leaves out what is always new (clocks, ids), or try credit.anchors=similar if the algorithm has "
+        "it, or a larger collect.group_size"
     )
 
 
@@ -180,10 +172,9 @@ def looping(lines: Lines, credit: str) -> str | None:
     share = recent(lines, "credit/one_trajectory_share")
     if not compares_states(credit) or share is None or share < LOOPING:
         return None
-    once = "credit.once=true, " if takes(credit, "once") else ""
     return (
         f"{share:.0%} of the turns stand in anchor groups that one looping attempt fills alone, where it is compared with itself. "
-        f"Try {once}a lower env.max_turns, or a reward term that costs a little per turn"
+        f"Try credit.once=true if the algorithm has it, a lower env.max_turns, or a reward term that costs a little per turn"
     )
 
 
