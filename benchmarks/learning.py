@@ -116,7 +116,7 @@ def measure_quickstart(options: argparse.Namespace) -> dict[str, Any]:
 # -- a budget, split between warm start and reinforcement ---------------------------------------------------------------------------------
 
 PILOT = {"sft.steps": 20, "iterations": 3}
-FIXED: dict[str, Any] = {"quiet": True, "sft.at_least": None, "eval.every": 0, "run.checkpoint_every": 0}
+FIXED: dict[str, Any] = {"quiet": True, "sft.until": None, "sft.at_least": None, "eval.every": 0, "run.checkpoint_every": 0}
 
 
 def costs(metrics: list[dict[str, float]], unit: str) -> tuple[float, float]:

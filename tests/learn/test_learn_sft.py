@@ -10,7 +10,7 @@ import torch
 from learn_cases import changed, plain_logprobs, tiny, trajectories
 
 from turnwise.data.rollouts import Trajectory, Turn
-from turnwise.learn import Learner, LearnerSettings, SftSettings, as_trajectories, pack, warm_start
+from turnwise.learn import Learner, LearnerSettings, SftSettings, as_trajectories, pack, sft, warm_start
 from turnwise.objectives import Loss
 from turnwise.util.errors import TurnwiseError
 
@@ -45,6 +45,22 @@ def test_steps_bound_the_training_and_the_seed_decides_it() -> None:
 
     (steps, one), (_, same), (_, other) = trained(1), trained(1), trained(2)
     assert steps == 7 and torch.equal(one, same) and not torch.equal(one, other)
+
+
+def test_imitation_goes_on_until_it_measures_what_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sft, "LOOK_EVERY", 4)
+    settings = changed(FAST, until=0.5)
+    measured = [0.1, 0.49, 0.5, 1.0]
+
+    def trained(settings: SftSettings) -> tuple[dict[str, float], torch.Tensor]:
+        learner, shares = Learner(tiny()), iter(measured)
+        return warm_start(learner, trajectories(2), settings, look=lambda: next(shares)), learner.model.lm_head.weight.detach().clone()
+
+    (metrics, weights), (_, same) = trained(settings), trained(settings)
+    assert (metrics["steps"], metrics["looks"], metrics["success"]) == (12, 3, 0.5) and torch.equal(weights, same)
+    metrics, _ = trained(changed(settings, steps=8))
+    assert (metrics["steps"], metrics["looks"], metrics["success"]) == (8, 2, 0.49)
+    assert "success" not in warm_start(Learner(tiny()), trajectories(2), changed(settings, steps=2))
 
 
 def test_what_follows_starts_with_a_fresh_optimiser_and_the_learnt_masters() -> None:

@@ -42,6 +42,15 @@ WARM: dict[str, Any] = {
 }
 
 
+def test_a_warm_start_ends_when_enough_tasks_are_won(tmp_path: Path) -> None:
+    changes = {**WARM, "sft.epochs": 4, "sft.look_tasks": 4}
+    easy = start(tmp_path / "easy", **changes, **{"sft.until": 1e-9})  # reached at once: no task need be won
+    hard = start(tmp_path / "hard", **changes, **{"sft.until": 1.0})
+    assert easy.metrics[0]["sft/steps"] > 0
+    assert easy.metrics[0]["time/sft"] > 0 and "time/iteration" not in easy.metrics[0]  # it is no iteration: means over them leave it out
+    assert easy.metrics[0]["sft/steps"] <= hard.metrics[0]["sft/steps"]
+
+
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> tw.api.Result:  # type: ignore[name-defined]
     """A run with the settings above, for tests that only read it."""
@@ -151,7 +160,6 @@ def test_ctrl_c_in_the_warm_start_ends_it_and_the_run_starts_anew(tmp_path: Path
 
     stopped = start(tmp_path, reporter=Counting("warm start"), **WARM)
     assert stopped.interrupted and sum(steps) < WARM["sft.tasks"] and stopped.metrics == []
-    assert warmed.metrics[0]["time/sft"] > 0 and "time/iteration" not in warmed.metrics[0]  # no iteration: means leave it out
     assert without_times(tw.train(resume=stopped.folder).metrics) == without_times(warmed.metrics)
 
 

@@ -73,8 +73,15 @@ class RankedLearner:
         return metrics
 
     def imitate(
-        self, examples: Sequence[Trajectory], settings: SftSettings, seed: int, cancelled: Callable[[], bool] = lambda: False
+        self,
+        examples: Sequence[Trajectory],
+        settings: SftSettings,
+        seed: int,
+        measure: Callable[[], float] | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
     ) -> dict[str, float]:
+        if measure is not None:
+            self.say("sft.until: several learners measure at the end of the warm start only")
         metrics: dict[str, float] = self.ranks.call("imitate", list(examples), settings, seed)
         return metrics
 

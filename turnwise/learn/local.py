@@ -31,7 +31,12 @@ class Learning(Protocol):
     def update(self, batch: Batch, seed: int, progress: float) -> dict[str, float]: ...
 
     def imitate(
-        self, examples: Sequence[Trajectory], settings: SftSettings, seed: int, cancelled: Callable[[], bool] = ...
+        self,
+        examples: Sequence[Trajectory],
+        settings: SftSettings,
+        seed: int,
+        measure: Callable[[], float] | None = None,
+        cancelled: Callable[[], bool] = ...,
     ) -> dict[str, float]: ...
 
     def follow_policy(self) -> None: ...
@@ -76,10 +81,15 @@ class LocalLearner:
         return metrics | numbers("model", self.models.update(batch))
 
     def imitate(
-        self, examples: Sequence[Trajectory], settings: SftSettings, seed: int, cancelled: Callable[[], bool] = lambda: False
+        self,
+        examples: Sequence[Trajectory],
+        settings: SftSettings,
+        seed: int,
+        measure: Callable[[], float] | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
     ) -> dict[str, float]:
-        """Learn the responses of the examples."""
-        return warm_start(self.policy, examples, settings, seed, cancelled)
+        """Learn the responses of the examples; `measure` says from time to time which share of tasks the model wins."""
+        return warm_start(self.policy, examples, settings, seed, measure, cancelled)
 
     def follow_policy(self) -> None:
         """After a warm start: the reference and models that started as copies of the policy are copied again. With adapters, the reference

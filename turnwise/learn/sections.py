@@ -177,11 +177,14 @@ class SftSettings(Section):
     """Passes over the expert's turns."""
     steps: int | None = Field(None, ge=1)
     """Instead: this many optimiser steps."""
+    until: float | None = Field(None, gt=0, le=1)
+    """Stop early once this share of `look_tasks` training tasks is won, with one attempt each as in training. The rest is left to
+    reinforcement learning, whatever the seed. None: do not measure."""
     at_least: float | None = Field(None, gt=0, le=1)
-    """Measure after the last step, with one attempt per task as in training, and continue while less than this share of `look_tasks`
-    training tasks is won: half as many steps again, at most four times. None: do not measure."""
+    """Measure after the last step, and continue while less than this share of `look_tasks` training tasks is won: half as many steps
+    again, at most four times. None: do not measure."""
     look_tasks: int = Field(48, ge=1)
-    """With at_least: number of tasks per measurement."""
+    """With until and at_least: number of tasks per measurement."""
     lr: float = Field(1e-3, gt=0)
     """Learning rate."""
     prompt_weight: float = Field(0.0, ge=0)

@@ -26,6 +26,8 @@ from turnwise.util.seeds import derive
 if TYPE_CHECKING:
     from turnwise.learn.learner import Learner
 
+LOOK_EVERY = 10  # optimiser steps between two measurements
+
 
 def as_trajectories(pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> list[Trajectory]:
     """Each (prompt ids, response ids) pair as a trajectory of one turn."""
@@ -40,9 +42,11 @@ def warm_start(
     trajectories: Sequence[Trajectory],
     settings: SftSettings | None = None,
     seed: int = 0,
+    look: Callable[[], float] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> dict[str, float]:
     """Train the learner's model on the responses in `trajectories`. Metrics: the loss of the first and the last pass, and the cost.
+    `look`, if given, measures from time to time which share of tasks the model wins; at `settings.until` training stops.
     `cancelled` is asked after every step.
 
     The learner's reference, if it has one, is the model from before; `learner.reset_reference()` moves it.
@@ -64,6 +68,7 @@ def warm_start(
     )
     optimiser = Optimiser(learner.weights, adam, decisions=learner.decisions)
     losses: dict[int, list[tuple[float, int]]] = {}
+    looks: list[float] = []
     with log.phase("update"):
         for epoch, progress, sequences in _schedule(packed, settings, seed):
             batch = packed.take(sequences)
@@ -71,10 +76,16 @@ def warm_start(
                 loss = _backward(learner, batch, settings.prompt_weight)
                 log.step({"loss": loss}, optimiser.step(loss, progress))
             losses.setdefault(epoch, []).append((loss, len(batch.source)))
+            if look is not None and optimiser.steps_taken % LOOK_EVERY == 0:
+                looks.append(look())
+                if looks[-1] >= (settings.until or 1.0):
+                    break
             if cancelled():
                 break
     log.add(tokens=len(packed.source), tokens_forward=len(packed.ids), sequences=len(packed), epochs=len(losses))
     log.add(loss_first=_mean(losses[0]), loss_last=_mean(losses[max(losses)]))
+    if looks:
+        log.add(looks=len(looks), success=looks[-1])
     return log.summary(settings.lr)
 
 

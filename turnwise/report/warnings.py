@@ -115,7 +115,7 @@ def hopeless(lines: Lines, credit: str) -> str | None:
         return None
     return (
         f"nearly every attempt fails: success is {sum(last) / len(last):.1%} over the last {len(last)} iterations, and there is next to "
-        "nothing to reinforce. Try a longer warm start (sft.steps, sft.at_least), easier tasks, or a reward that pays for parts of the way"
+        "nothing to reinforce. Try a longer warm start (sft.until, sft.steps), easier tasks, or a reward that pays for parts of the way"
     )
 
 

@@ -2,7 +2,8 @@
 
 It learns from the expert's attempts, from recorded ones, or from listed actions that are played at random. A model that hardly ever wins
 has nothing to reinforce, and some seeds learn to copy a name from their prompt much later than others. So a recipe may ask for a
-measurement: `sft.at_least` extends the imitation. It plays training tasks, always the same ones with the same seeds.
+measurement: `sft.until` ends the imitation early, `sft.at_least` extends it. Both play training tasks, always the same ones with the same
+seeds.
 """
 
 from __future__ import annotations
@@ -130,8 +131,9 @@ class WarmStart:
         sft, config, say = self.config.sft, self.config, self.hooks.say
         if sft is None:
             return {}
-        if sft.at_least is not None and sft.file is None and not has_expert(config.env.name, dict(config.env.options)):
-            sft = sft.model_copy(update={"at_least": None})  # random play teaches the form of actions, not how to win
+        measured = sft.until is not None or sft.at_least is not None
+        if measured and sft.file is None and not has_expert(config.env.name, dict(config.env.options)):
+            sft = sft.model_copy(update={"until": None, "at_least": None})  # random play teaches the form of actions, not how to win
         examples = self.examples.make(sft, on_task)
         if examples is None or self.hooks.cancelled():
             return {}
@@ -148,44 +150,43 @@ class WarmStart:
 
     def _imitate(self, sft: SftSettings, examples: Sequence[Trajectory]) -> dict[str, float]:
         seed = derive(self.config.seed, "warm start order")
-        metrics = self.learner.imitate(examples, sft, seed, self.hooks.cancelled)
+        measure = self._measurement(sft)
+        metrics = self.learner.imitate(examples, sft, seed, measure if sft.until is not None else None, self.hooks.cancelled)
         if sft.at_least is not None:
-            metrics = self._extend(sft, sft.at_least, examples, seed, metrics)
-            won = metrics.get("success", 0.0)
-            if won < sft.at_least and not self.hooks.cancelled():
-                self.hooks.say(
-                    f"warning: the warm start ended after {metrics['steps']:.0f} steps at {won:.0%} of {sft.look_tasks} training tasks, "
-                    f"below the {sft.at_least:.0%} that the recipe asks for. Raise sft.steps (or sft.epochs), or look at sft.lr and "
-                    "sft.tasks"
-                )
+            metrics = self._extend(sft, examples, seed, measure, metrics)
+        wanted, won = max(sft.until or 0.0, sft.at_least or 0.0), metrics.get("success", 0.0)
+        if won < wanted and not self.hooks.cancelled():
+            self.hooks.say(
+                f"warning: the warm start ended after {metrics['steps']:.0f} steps at {won:.0%} of {sft.look_tasks} training tasks, below "
+                f"the {wanted:.0%} that the recipe asks for. Raise sft.steps (or sft.epochs), or look at sft.lr and sft.tasks"
+            )
         return metrics
 
     def _extend(
-        self, sft: SftSettings, wanted: float, examples: Sequence[Trajectory], seed: int, metrics: dict[str, float]
+        self, sft: SftSettings, examples: Sequence[Trajectory], seed: int, measure: Callable[[], float], metrics: dict[str, float]
     ) -> dict[str, float]:
-        """While the model wins less than `wanted`: half as many steps again, a few times at most."""
-        measure = self._measurement(sft.look_tasks, wanted)
+        """While the model wins less than `at_least`: half as many steps again, a few times at most."""
         half = max(1, int(metrics["steps"]) // 2)
         shorter = sft.model_copy(update={"steps": half})
         for number in range(MORE_ROUNDS + 1):
             if self.hooks.cancelled():
                 break
             metrics = metrics | {"success": measure()}
-            if metrics["success"] >= wanted or number == MORE_ROUNDS:
+            if metrics["success"] >= (sft.at_least or 0.0) or number == MORE_ROUNDS:
                 break
             self.hooks.say(
                 f"the warm start wins {metrics['success']:.0%} of {sft.look_tasks} training tasks, less than "
-                f"sft.at_least={wanted:g}: {half} more steps"
+                f"sft.at_least={sft.at_least:g}: {half} more steps"
             )
-            more = self.learner.imitate(examples, shorter, derive(seed, number), self.hooks.cancelled)
+            more = self.learner.imitate(examples, shorter, derive(seed, number), None, self.hooks.cancelled)
             metrics = metrics | {"steps": metrics["steps"] + more["steps"], "loss_last": more["loss_last"]}
         return metrics
 
-    def _measurement(self, tasks: int, wanted: float) -> Callable[[], float]:
-        """Measures the share of so many training tasks that the model, as it is, wins. If a first part is far below what is wanted, it
-        stands for the whole, so that the measurements before a model can play cost little."""
-        starts = TaskSlots(self.examples.tasks, derive(self.config.seed, "look"), 1).groups(tasks)
-        first = starts[: -(-len(starts) // 4)]
+    def _measurement(self, sft: SftSettings) -> Callable[[], float]:
+        """Measures the share of `look_tasks` training tasks that the model, as it is, wins. If a first part is far below what is wanted,
+        it stands for the whole, so that the many measurements before a model can play cost little."""
+        starts = TaskSlots(self.examples.tasks, derive(self.config.seed, "look"), 1).groups(sft.look_tasks)
+        first, wanted = starts[: -(-len(starts) // 4)], sft.until or sft.at_least or 0.0
 
         def won(some: Sequence[Start]) -> int:
             return sum(trajectory.success for trajectory in self.collectors.evaluation().run(some))
