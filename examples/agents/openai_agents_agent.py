@@ -4,9 +4,8 @@ import json
 import os
 
 import shop
-from agents import Agent, Runner, function_tool, set_default_openai_api, set_tracing_disabled
+from agents import Agent, Runner, function_tool, set_tracing_disabled
 
-set_default_openai_api("chat_completions")
 set_tracing_disabled(True)  # otherwise the package sends traces to its maker
 
 

@@ -50,7 +50,7 @@ def test_a_key_opens_its_own_attempt_only(served: Endpoint) -> None:
     crossed = [Opened(mine.base_url, other.key), Opened(mine.base_url, ""), Opened(f"{served.url}/a/guess/v1", mine.key)]
     crossed += [Opened(f"{served.url}/v1", mine.key), Opened(mine.base_url, mine.key[:-1])]
     answers = {json.dumps(post(one, path, {"messages": [user("a")], "value": 1, "key": "k"}))
-               for one in crossed for path in ("/chat/completions", "/reward", "/anchor")}  # fmt: skip
+               for one in crossed for path in ("/chat/completions", "/responses", "/reward", "/anchor")}  # fmt: skip
     assert len(answers) == 1, "who has no key learns nothing, not even whether there is such an attempt"
     assert json.loads(answers.pop())[0] == 401
     recorders = served.close("mine"), served.close("other")

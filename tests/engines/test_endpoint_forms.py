@@ -1,4 +1,4 @@
-"""What clients send and get: streams, tools, formats, stop strings, several choices, nulls and keys of their own."""
+"""What clients send and get: both forms, streams, tools, formats, stop strings, several choices, nulls and keys of their own."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from turnwise.engines.serve.asked import Asked
 from turnwise.engines.serve.live import Growing
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+FLAT = [{"type": "function", "strict": True, **WEATHER["function"]}]  # type: ignore[dict-item]
 ANSWERS = ["Plain words.", CALL, f"Let me see.  {CALL}", f"{CALL}{CALL}", "<tool_call>broken</tool_call>", '{"a": 1}', "Ünïcödé 🐈", ""]
 PIECES = ["hello ", "<tool_call>", "</tool_call>", '{"name": "weather", "arguments": {}}', "<think>", "</think>", " \n", "STOP", "ST", "🐈"]
 
@@ -26,16 +27,24 @@ def client(opened: Any) -> openai.OpenAI:
     return openai.OpenAI(base_url=opened.base_url, api_key=opened.key, max_retries=0)
 
 
-def test_a_stream_says_what_the_record_says() -> None:
+@pytest.mark.parametrize("form", ["chat", "responses"])
+def test_a_stream_says_what_the_record_says(form: str) -> None:
     made, _ = scripted(*ANSWERS)
     with made:
-        api = client(made.open("a"))
+        opened = made.open("a")
+        api = client(opened)
         for _ in ANSWERS:
-            with api.chat.completions.stream(model="m", messages=[user("?")], tools=[WEATHER]) as stream:  # type: ignore[list-item]
-                message = stream.get_final_completion().choices[0].message
-            calls = [(one.id, one.function.name, one.function.arguments) for one in message.tool_calls or ()]
+            if form == "chat":
+                with api.chat.completions.stream(model="m", messages=[user("?")], tools=[WEATHER]) as stream:  # type: ignore[list-item]
+                    message = stream.get_final_completion().choices[0].message
+                text, calls = message.content, [(one.id, one.function.name, one.function.arguments) for one in message.tool_calls or ()]
+            else:
+                with api.responses.stream(model="m", input="?", tools=FLAT) as events:  # type: ignore[arg-type]
+                    items = events.get_final_response()
+                text = items.output_text
+                calls = [(one.call_id, one.name, one.arguments) for one in items.output if one.type == "function_call"]
             recorded = made.recorder("a").calls[-1].message
-            assert (message.content or "") == (recorded["content"] or "")
+            assert (text or "") == (recorded["content"] or "")
             wanted = [(one["id"], one["function"]["name"], one["function"]["arguments"]) for one in recorded.get("tool_calls", ())]
             assert calls == wanted
         assert [bool(call.message.get("tool_calls")) for call in made.close("a").calls] == [False, True, True, True] + [False] * 4
@@ -68,6 +77,26 @@ def test_streams_of_the_real_engine_come_token_by_token() -> None:
             assert mine[-1].finish_reason in ("stop", "length")
         assert one.response_ids != two.response_ids
         assert len({part.id for part in parts}) == 1
+
+
+def test_the_responses_form_continues_by_items_and_by_id() -> None:
+    made, _ = scripted(f"I look. {CALL}", "Sunny.", "Bye.", "Alone.")
+    with made:
+        api = client(made.open("a"))
+        first = api.responses.create(model="m", instructions="Be kind.", input="Weather?", tools=FLAT)  # type: ignore[arg-type]
+        assert [item.type for item in first.output] == ["message", "function_call"]
+        output = {"type": "function_call_output", "call_id": first.output[1].call_id, "output": "25"}  # type: ignore[union-attr]
+        items: Any = [user("Weather?"), *(item.model_dump() for item in first.output), output]
+        second = api.responses.create(model="m", instructions="Be kind.", input=items, tools=FLAT)  # type: ignore[arg-type]
+        third = api.responses.create(model="m", input="Thanks.", previous_response_id=second.id, tools=FLAT)  # type: ignore[arg-type]
+        assert (second.output_text, third.output_text) == ("Sunny.", "Bye.")
+        api.responses.create(model="m", instructions="Be rude.", input=items, tools=FLAT)  # type: ignore[arg-type]
+        assert [call.parent for call in made.recorder("a").calls] == [None, 0, 1, None]
+        assert made.recorder("a").calls[1].messages[-1]["role"] == "tool"
+        ids = {first.id, second.id, third.id}
+        assert len(ids) == 3
+        with pytest.raises(openai.NotFoundError):
+            api.responses.create(model="m", input="x", previous_response_id="resp_other")
 
 
 def test_nulls_parts_and_keys_of_the_clients_own_are_taken() -> None:

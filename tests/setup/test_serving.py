@@ -134,7 +134,7 @@ def test_a_run_is_served_with_its_recipes_settings(tmp_path: Path, folder: Path)
     with endpoint:
         sampling = endpoint._service.caller.sampling
         assert (sampling.max_tokens, sampling.temperature) == (5, 0.25)
-        assert post(opened, "/chat/completions", {"messages": [user("hello")]})[1]["usage"]["completion_tokens"] <= 5
+        assert post(opened, "/responses", {"input": "hello"})[1]["usage"]["output_tokens"] <= 5
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="addresses")

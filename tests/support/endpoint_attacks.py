@@ -26,8 +26,9 @@ SECRET = "violet elephants of the other attempt"
 ODD = [None, True, -1, 0, 1e308, "", "x" * 3000, "\ud800", [], [[]], {}, {"a": {}}, [None], ["a", 1], 10**30, "<|im_end|>", {"type": "x"}]
 ODD += [10**400, {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}, json.loads("[" * 150 + "]" * 150), "y" * 50_000, ["z" * 300], {"x": 1}]
 KEYS = ["messages", "model", "n", "stop", "seed", "stream", "temperature", "top_p", "max_tokens", "max_completion_tokens", "tools"]
-KEYS += ["tool_choice", "response_format", "logprobs", "stream_options", "value", "key", "call"]
-PATHS = ["/chat/completions", "/models", "/reward", "/anchor", "/nothing", "/../../a", "/models/%2e%2e/x", ""]
+KEYS += ["tool_choice", "response_format", "logprobs", "stream_options", "input", "instructions", "text", "previous_response_id", "include"]
+KEYS += ["value", "key", "call"]
+PATHS = ["/chat/completions", "/responses", "/models", "/reward", "/anchor", "/nothing", "/../../a", "/models/%2e%2e/x", ""]
 
 
 def valid_body(chance: random.Random) -> dict[str, Any]:
@@ -41,7 +42,8 @@ def valid_body(chance: random.Random) -> dict[str, Any]:
         {"role": "tool", "tool_call_id": "c1", "content": "r"},
     ]
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
-    return {"messages": messages, "tools": [tool], "response_format": form, "stop": ["a"], "max_tokens": 2}
+    body: dict[str, Any] = {"messages": messages, "tools": [tool], "response_format": form, "stop": ["a"], "max_tokens": 2}
+    return body | {"input": [{"role": "user", "content": "u"}, {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}]}
 
 
 def spoil(value: Any, chance: random.Random) -> Any:

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from turnwise.engines.serve.asked import Asked, Refused, load_body, number, read_chat, shown, text
 from turnwise.engines.serve.calling import LIMIT, Attempt, Caller
 from turnwise.engines.serve.calls import Limits, digests
-from turnwise.engines.serve.forms import chunks, completion
+from turnwise.engines.serve.forms import chunks, completion, events, read_responses, response
 from turnwise.engines.serve.live import Live
 
 log = logging.getLogger("turnwise.endpoint")
@@ -45,6 +45,7 @@ class Service:
     def __post_init__(self) -> None:
         self._handlers: dict[str, tuple[str, Handler]] = {
             "chat/completions": ("POST", self.chat),
+            "responses": ("POST", self.responses),
             "models": ("GET", self.models),
             "reward": ("POST", self.reward),
             "anchor": ("POST", self.anchor),
@@ -75,7 +76,7 @@ class Service:
         if route is None and rest[:2] == ["v1", "models"]:
             route = ("GET", self.one_model)
         if route is None:
-            raise Refused(404, "there is no such path here: calls go to /v1/chat/completions", "not_found")
+            raise Refused(404, "there is no such path here", "not_found")
         if route[0] != method:
             raise Refused(405, f"this path takes {route[0]}", "not_found")
         return token, route[1]
@@ -91,28 +92,33 @@ class Service:
 
     async def _body(self, request: Request) -> bytes:
         """The body within its limits of size and time."""
-        most, parts, size = self.limits.body_bytes, [], 0
+        most = self.limits.body_bytes
+
+        async def read() -> bytes:
+            parts, size = [], 0
+            async for part in request.stream():
+                size += len(part)
+                if size > most:
+                    raise Refused(413, f"the body has more than {most} bytes", "body_too_large")
+                parts.append(part)
+            return b"".join(parts)
+
         length = request.headers.get("content-length", "")
         if length.isdigit() and int(length[:20]) > most:
             raise Refused(413, f"the body has more than {most} bytes", "body_too_large")
         try:
             async with asyncio.timeout(self.limits.read_seconds):
-                async for part in request.stream():
-                    size += len(part)
-                    if size > most:
-                        raise Refused(413, f"the body has more than {most} bytes", "body_too_large")
-                    parts.append(part)
+                return await read()
         except TimeoutError:
             raise Refused(408, "the body did not arrive in time", "timeout") from None
-        return b"".join(parts)
 
-    async def _read(self, attempt: Attempt, request: Request) -> Asked:
+    async def _read(self, attempt: Attempt, request: Request, form: Callable[[dict[str, Any]], Asked]) -> Asked:
         """A request for a call."""
         body = await self._body(request)
         large = len(body) > LARGE
 
         def read() -> Asked:
-            asked = read_chat(load_body(body), self.limits)
+            asked = form(load_body(body))
             asked.large = large
             asked.digests = digests(asked.said, asked.tools, asked.request)
             return asked
@@ -127,18 +133,42 @@ class Service:
         return load_body(body)
 
     async def chat(self, attempt: Attempt, request: Request) -> Response:
-        asked = await self._read(attempt, request)
+        asked = await self._read(attempt, request, lambda body: read_chat(body, self.limits))
+        live = await self._started(attempt, asked, request)
+        model = live.asked.model or self.model
+        if live.asked.stream:
+            await live.begin()
+            return Events(chunks(live, model))
+        return answer(completion(live.asked, await live.whole(), model, live.dialogue))
+
+    async def responses(self, attempt: Attempt, request: Request) -> Response:
+        asked = await self._read(attempt, request, lambda body: read_responses(body, self.limits, self._earlier(attempt, body)))
+        live = await self._started(attempt, asked, request)
+        model = live.asked.model or self.model
+        if live.asked.stream:
+            await live.begin()
+            return Events(events(live, model), named=True)
+        await live.whole()
+        return answer(response(live, model))
+
+    def _earlier(self, attempt: Attempt, body: dict[str, Any]) -> list[dict[str, Any]]:
+        """The conversation of the response that a request names."""
+        name = body.get("previous_response_id")
+        if name is None:
+            return []
+        call = attempt.answered.get(name) if isinstance(name, str) else None
+        if call is None:
+            raise Refused(404, "previous_response_id names no response of this attempt", param="previous_response_id")
+        return [*call.messages, call.message]
+
+    async def _started(self, attempt: Attempt, asked: Asked, request: Request) -> Live:
+        """A call that runs."""
         if self.running >= self.limits.waiting:
             raise Refused(503, "too many calls are waiting", "overloaded", "server_error")
         self.running += 1
         live = Live(self.caller, attempt, asked, self._ended)
-        await live.start(request.headers.get(ANCHOR, "")[:LONGEST_ANCHOR] or None, partial(_disconnected, request))
-        model = asked.model or self.model
-        if asked.stream:
-            await live.begin()
-            return Events(chunks(live, model))
-        await live.whole()
-        return answer(completion(live, model))
+        await live.start(_anchor_of(request), partial(_disconnected, request))
+        return live
 
     def _ended(self) -> None:
         self.running -= 1
@@ -195,6 +225,11 @@ def answer(body: dict[str, Any], status: int = 200) -> Response:
     return Response(written(body), status, headers, "application/json")
 
 
+def _anchor_of(request: Request) -> str | None:
+    anchor = request.headers.get(ANCHOR)
+    return anchor[:LONGEST_ANCHOR] if anchor else None
+
+
 async def _disconnected(request: Request) -> None:
     """Returns when the client closes the connection."""
     while (await request.receive())["type"] != "http.disconnect":
@@ -202,20 +237,21 @@ async def _disconnected(request: Request) -> None:
 
 
 class Events(Response):
-    """Server-sent events from an iterator of bodies."""
+    """Server-sent events from an iterator of bodies. `named` puts the type of each body before it, as the Responses form does."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, bodies: AsyncIterator[dict[str, Any]]):
+    def __init__(self, bodies: AsyncIterator[dict[str, Any]], named: bool = False):
         super().__init__(headers={"cache-control": "no-cache"})
         del self.headers["content-length"]
-        self.bodies = bodies
+        self.bodies, self.named = bodies, named
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async for body in self.bodies:
-            await send({"type": "http.response.body", "body": f"data: {written(body)}\n\n".encode(), "more_body": True})
-        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+            name = f"event: {body['type']}\n" if self.named else ""
+            await send({"type": "http.response.body", "body": f"{name}data: {written(body)}\n\n".encode(), "more_body": True})
+        await send({"type": "http.response.body", "body": b"" if self.named else b"data: [DONE]\n\n"})
 
 
 def written(body: Any) -> str:

@@ -58,6 +58,7 @@ class Asked:
     stream: bool = False
     stream_usage: bool = False
     model: str = ""
+    form: str = "chat"
     large: bool = False  # of the body
     digests: list[bytes] = field(default_factory=list)  # of the conversation: before its first message, and after each
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -41,6 +42,7 @@ class Attempt:
     sequences: set[int] = field(default_factory=set)
     tickets: set[Ticket] = field(default_factory=set)
     made: int = 0
+    answered: OrderedDict[str, Call] = field(default_factory=OrderedDict)  # of the Responses form, by id
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # to use a worker thread
 
 
@@ -121,9 +123,9 @@ class Caller:
         if anchor is None:
             anchor, recorder.next_anchor = recorder.next_anchor, None
         calls = [Call(attempt.made + choice, None, asked.messages, asked.tools, []) for choice in range(asked.n)]
-        name = f"chatcmpl_{uuid.uuid4().hex}"
+        name = f"{'resp' if asked.form == 'responses' else 'chatcmpl'}_{uuid.uuid4().hex}"
         for choice, call in enumerate(calls):
-            call.anchor, call.id = anchor, f"{name}-{choice}" if choice else name
+            call.anchor, call.form, call.id = anchor, asked.form, f"{name}-{choice}" if choice else name
         attempt.made += len(calls)
         recorder.running += len(calls)
         if attempt.record:
@@ -244,6 +246,10 @@ class Caller:
         node = Node(call.number, call.prompt_ids, call.response_ids, running.ticket.sequence, call.depth, running.line)
         node.messages = [*call.messages, call.message]
         gone = attempt.conversations.add(extended(running.digest, said), node)
+        if asked.form == "responses":
+            attempt.answered[call.id] = call
+            if not attempt.record and len(attempt.answered) > KEPT:
+                attempt.answered.popitem(last=False)
         if gone:
             self.driver.release([one.sequence for one in gone if not one.children])
         return call

@@ -85,6 +85,7 @@ class Call:
     depth: int = 0
     seed: int = 0
     id: str = ""
+    form: str = "chat"
     delivered: bool = True
     problem: str = ""
     forced: int = 0

@@ -66,7 +66,7 @@ class Live:
         for one in self._running:
             one.ticket.abandoned = True
 
-    async def whole(self) -> None:
+    async def whole(self) -> list[Call]:
         """Wait for all choices and record them."""
         try:
             responses = [await one.answer for one in self._running]
@@ -78,6 +78,7 @@ class Live:
                     refused = error
             if refused is not None:
                 raise refused
+            return self.calls
         finally:
             if self._look is not None:
                 self._look.cancel()
