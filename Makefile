@@ -27,9 +27,9 @@ $(VENV)/.%: $(VENV)/.made pyproject.toml
 	$(PIP) install --quiet --quiet --no-compile --editable '.[$*]'
 	@touch $@
 
-# What `make test` needs: both distributions.
-$(VENV)/.dev: $(VENV)/.made pyproject.toml packages/turnwise-envs/pyproject.toml
-	$(PIP) install --quiet --quiet --no-compile --editable '.[dev]' --editable 'packages/turnwise-envs[dev]'
+# What `make test` needs: all three distributions.
+$(VENV)/.dev: $(VENV)/.made pyproject.toml packages/turnwise-envs/pyproject.toml experiments/pyproject.toml
+	$(PIP) install --quiet --quiet --no-compile --editable '.[dev]' --editable 'packages/turnwise-envs[dev]' --editable experiments
 	@touch $@
 
 quickstart: $(VENV)/.quickstart  ## set up and train the tiny agent of recipes/quickstart.toml
@@ -105,7 +105,7 @@ $(ORACLE)/.made:
 	@touch $@
 
 test-oracle: $(VENV)/.dev $(ORACLE)/.made  ## play N new ALFWorld games (SEED=0) against TextWorld itself; WRITE=1 keeps the result
-	OMP_NUM_THREADS=1 $(BIN)/python tests/oracle/compare.py --games $(or $(N),300) --seed $(or $(SEED),0) $(if $(VARIED),--varied $(VARIED)) $(if $(PLAIN),--plain) $(if $(WRITE),--write)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/oracle/compare.py --games $(or $(N),300) --seed $(or $(SEED),0) $(if $(VARIED),--varied $(VARIED)) $(if $(WRITE),--write)
 
 # Five clients for agents, in a virtual environment of their own: their dependencies change often, and Turnwise needs none of them.
 AGENTS := $(VENV)/agents
@@ -121,6 +121,7 @@ test-agents: $(VENV)/.dev $(AGENTS)/.made  ## let five real clients use a tool a
 # Every environment on its real package, in a virtual environment of their own that also sees the packages of $(VENV). What pip cannot
 # install next to Turnwise goes into private folders below it; what it cannot install at all (a browser, Java, bubblewrap) comes from Debian
 # where this is root, and is otherwise reported as missing.
+comma := ,
 ENVS := $(VENV)/envs
 ENVS_PIP := $(ENVS)/bin/python -m pip --disable-pip-version-check --quiet install
 ENVS_RUN := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE PYTHONPATH=$(CURDIR):$(CURDIR)/packages/turnwise-envs/src TURNWISE_ENVS=all OPENENV_PYTHON=$(abspath $(VENV)/openenv)/bin/python TURNWISE_CACHE=$(abspath $(ENVS))/cache $(ENVS)/bin/python
@@ -147,8 +148,11 @@ programs:  ## Chromium with its driver, Java and bubblewrap for the tests of the
 	  done; \
 	fi; for name in chromium chromedriver java bwrap; do command -v $$name >/dev/null || echo "no $$name: what needs it is skipped"; done
 
-test-envs: $(ENVS)/.made $(VENV)/openenv/.made programs  ## every environment on its real package; the result is kept in tests/envs_package/check.json
-	$(ENVS_RUN) tests/envs_package/run.py --install $(if $(ONLY),--only $(ONLY)) --write
+test-envs: $(ENVS)/.made $(VENV)/openenv/.made programs  ## every environment on its real package; ONLY=a,b for some
+	@for name in $(or $(subst $(comma), ,$(ONLY)),$$($(ENVS_RUN) -c 'from turnwise.config.addons import ENVIRONMENTS; print("gymnasium", *ENVIRONMENTS)')); do \
+	  $(ENVS_RUN) -m turnwise envs --install $$name; \
+	  $(ENVS_RUN) -m pytest -rfEs -k "test_$$(echo $$name | tr - _) or (test_environments and $$name)" tests/envs_package tests/envs/test_gymnasium.py || failed=1; \
+	done; exit $${failed:-0}
 
 bench-envs: $(ENVS)/.made programs  ## the speeds of every environment that `make test-envs` has installed, into benchmarks/ and the tables of docs/
 	$(ENVS_RUN) benchmarks/environments.py panel --only speeds $(ONLY) --write >/dev/null
@@ -159,4 +163,4 @@ bench: $(VENV)/.dev  ## run the benchmarks and write their results beside them
 	$(BIN)/python benchmarks/bench.py
 
 clean:  ## remove the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info packages/*/build packages/*/src/*.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info packages/*/build packages/*/src/*.egg-info experiments/build experiments/src/*.egg-info

@@ -29,8 +29,6 @@ import torch
 from bench import ROOT, Part, main
 
 import turnwise as tw
-from turnwise.collect.collector import Collector
-from turnwise.data.rollouts import Trajectory
 from turnwise.recipe.reading import parse_override
 from turnwise.runs.folder import Run
 
@@ -42,58 +40,35 @@ PHASES = ("collect", "credit", "update", "keep", "iteration", "wall")
 STILL = 1e-30  # a learning rate: no step changes a weight
 SAME = 0.02  # of the turns of an iteration: how far two that are compared as a pair may differ
 WORK = ("turns", "prompt_tokens", "response_tokens")
-PARTS = "cluster/seconds_"
 Runs = dict[str, list[dict[str, Any]]]  # the runs of each kind
 
 
-class Notes:
-    """When each line of a log was written, and what a collector of this process spent for it: on playing, and until the first turn."""
+@contextmanager
+def noted() -> Iterator[list[float]]:
+    """When each line of a log was written."""
+    walls: list[float] = []
+    log = Run.log
 
-    def __init__(self) -> None:
-        self.walls: list[float] = []
-        self.played: list[dict[str, float]] = []
-        self._now: dict[str, float] = {}
+    def logged(run: Run, metrics: Any) -> None:
+        log(run, metrics)
+        walls.append(time.monotonic())
 
-    @contextmanager
-    def taken(self) -> Iterator[None]:
-        log, play = Run.log, Collector.run
-
-        def logged(run: Run, metrics: Any) -> None:
-            log(run, metrics)
-            self.walls.append(time.monotonic())
-            self.played.append(self._now)
-            self._now = {}
-
-        def timed(collector: Collector, starts: Any) -> Any:
-            given, heard, began, first = list(starts), collector.on_turn, time.perf_counter(), 0.0
-
-            def turned(trajectory: Trajectory) -> None:
-                nonlocal first
-                first = first or time.perf_counter() - began
-                heard(trajectory)
-
-            collector.on_turn = turned
-            found = play(collector, given)
-            if len(given) > 1:  # not the evaluation
-                self._now = {f"{PARTS}play": time.perf_counter() - began, f"{PARTS}first_turn": first}
-            return found
-
-        with patch.object(Run, "log", logged), patch.object(Collector, "run", timed):
-            yield
+    with patch.object(Run, "log", logged):
+        yield walls
 
 
 def train(recipe: Path, out: Path, name: str, changes: dict[str, Any]) -> dict[str, Any]:
     """One run: the lines of its log but the first two, and a sum of its weights. The evaluation after the last one does not count."""
-    start, notes = time.perf_counter(), Notes()
-    with notes.taken():
+    start = time.perf_counter()
+    with noted() as walls:
         result = tw.train(recipe, quiet=True, out=str(out), name=name, **changes)
     whole = hashlib.sha256()
     for path in sorted((result.folder / "model").glob("*.safetensors")):
         with path.open("rb") as file:
             whole.update(hashlib.file_digest(file, "sha256").digest())
     lines = Run.open(result.folder).metrics()
-    for before, now, line, played in zip(notes.walls, notes.walls[1:], lines[1:], notes.played[1:], strict=False):
-        line |= played | {"time/wall": now - before - line.get("time/eval", 0.0)}
+    for before, now, line in zip(walls, walls[1:], lines[1:], strict=False):
+        line |= {"time/wall": now - before - line.get("time/eval", 0.0)}
     measured = [line for line in lines if line["iteration"] > 1]
     return {"lines": measured, "whole": time.perf_counter() - start, "weights": whole.hexdigest()}
 
@@ -120,21 +95,6 @@ def same_games(runs: Runs) -> bool:
     )
 
 
-def extra(seconds: dict[str, dict[str, float]], parts: dict[str, dict[str, float]]) -> dict[str, float]:
-    """What the cluster's iteration takes longer than the plain one, in groups of parts."""
-    if not {"plain", "cluster"} <= seconds.keys():
-        return {}
-    plain, own = parts["plain"], parts["cluster"]
-    found = {
-        "messages": sum(own.get(name, 0.0) for name in ("pack", "travel", "unpack")),
-        "weights": sum(own.get(name, 0.0) for name in ("publish", "wait")),
-        "first_turn": own.get("first_turn", 0.0) - plain.get("first_turn", 0.0),
-        "later_turns": (own.get("play", 0.0) - own.get("first_turn", 0.0)) - (plain.get("play", 0.0) - plain.get("first_turn", 0.0)),
-        "update": seconds["cluster"]["update"] - own.get("publish", 0.0) - seconds["plain"]["update"],
-    }
-    return found | {"other": seconds["cluster"]["wall"] - seconds["plain"]["wall"] - sum(found.values())}
-
-
 def same_weights(runs: Runs) -> dict[str, bool]:
     """Whether two runs of a kind, and runs of different kinds, end with the same weights."""
     sums = {kind: [one["weights"] for one in found] for kind, found in runs.items()}
@@ -154,10 +114,6 @@ def compared(runs: Runs) -> dict[str, Any]:
             return {}
         return {phase: values["cluster"][phase] / max(values["plain"][phase], 1e-9) for phase in PHASES}
 
-    parts = {
-        kind: {name.removeprefix(PARTS): median(found, name) for name in found[0]["lines"][-1] if name.startswith(PARTS)}
-        for kind, found in runs.items()
-    }
     paired = {phase: found for phase in PHASES if (found := pairs(runs, phase))}
     return {
         "seconds": seconds,
@@ -168,8 +124,6 @@ def compared(runs: Runs) -> dict[str, Any]:
         "pairs": {phase: len(found) for phase, found in paired.items()},
         "same_games": same_games(runs),
         "work": {kind: {name: median(found, f"collect/{name}") for name in WORK} for kind, found in runs.items()},
-        "parts": parts,
-        "extra": extra(seconds, parts),
         "whole_run_seconds": {kind: [one["whole"] for one in found] for kind, found in runs.items()},
         "same_weights": same_weights(runs),
     }
@@ -227,11 +181,8 @@ def measure_overhead(options: argparse.Namespace) -> dict[str, Any]:
 
     A GPU's learner is not bitwise repeatable, so the games of two runs drift apart. With `--still` the learner's steps are too small to
     change a weight: all is computed, and all runs play the same games. `same_games` says whether they did, `work` has the turns and tokens
-    per iteration. `same_weights` says which runs end with the same weights: without `--still`, all of them where the learner is repeatable.
-
-    `parts` has the seconds of the cluster's parts (`cluster/seconds_…` in docs/metrics.md), and for the plain path those of playing.
-    `extra` says where the difference comes from: `messages` are pack, travel and unpack, `weights` are publish and wait, `first_turn`,
-    `later_turns` and `update` are what these take longer, and `other` is the rest."""
+    per iteration. `same_weights` says which runs end with the same weights: without `--still`, all of them where the learner is
+    repeatable."""
     shared: dict[str, Any] = {"device": options.device, "iterations": options.iterations, "sft": None, "eval.n": 1}
     shared |= {"run.checkpoint_every": 0} | ({"model.path": options.model} if options.model else {})
     shared |= {"learner.lr": STILL} if options.still else {}

@@ -1,4 +1,4 @@
-"""How long credit takes: every algorithm at 6,400 to 409,600 turns, and GiGPO from strings, from integers and with similar anchors.
+"""How long credit takes: every algorithm at 6,400 to 409,600 turns, and GiGPO from strings and from integers.
 
     python benchmarks/credit.py speed --write
 
@@ -24,7 +24,6 @@ import numpy as np
 from bench import Part, main, read_results
 
 import turnwise as tw
-from turnwise.credit.anchor_groups import anchor_groups
 from turnwise.data.rollouts import LEVELS
 
 SIZES = (6_400, 25_600, 102_400, 409_600)
@@ -153,73 +152,6 @@ def side_by_side(turns: int = 6_400) -> dict[str, Any]:
     }
 
 
-def observations(groups: int, per_group: int, length: int, seed: int = 0) -> tuple[list[int], list[str]]:
-    """Half of a group's observations are distinct; a third of those are near copies of others, as search results are."""
-    rng = random.Random(seed)
-    words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(2_000)]
-    group, texts = [], []
-    for g in range(groups):
-        distinct: list[str] = []
-        while len(distinct) < per_group // 2:
-            if distinct and rng.random() < 1 / 3:
-                text = list(rng.choice(distinct))
-                for _ in range(rng.choice([5, 20, 60])):
-                    text[rng.randrange(len(text))] = rng.choice("abcdefghij")
-                distinct.append("".join(text))
-            else:
-                text_, size = [], 0
-                while size < length:
-                    text_.append(rng.choice(words))
-                    size += len(text_[-1]) + 1
-                distinct.append(" ".join(text_)[:length])
-        group += [g] * per_group
-        texts += distinct + rng.choices(distinct, k=per_group - len(distinct))
-    return group, texts
-
-
-def similar(groups: int = 16, per_group: int = 400, length: int = 1_200) -> dict[str, Any]:
-    """Similar anchors at search scale, and the same groups from the plain definition (every pair compared) on two of the groups."""
-    from rapidfuzz.distance import Indel
-
-    group, texts = observations(groups, per_group, length)
-    n = len(texts)
-    r = tw.Rollouts.from_columns(group=group, trajectory=np.arange(n), t=np.zeros(n, int), reward=np.zeros(n), anchor=texts)
-    seconds = best(lambda: anchor_groups(r, "similar", 0.95, "components"), 3)
-    segment, size = anchor_groups(r, "similar", 0.95, "components")
-    exact = anchor_groups(r)[1]
-    start = time.process_time()
-    equal = all(plain_groups(g, group, texts, Indel.normalized_similarity) == ours(g, group, segment) for g in range(2))
-    plain = (time.process_time() - start) * groups / 2
-    return {
-        "groups": groups, "observations_a_group": per_group, "characters": length, "seconds": round(seconds, 3), "anchor_groups": size,
-        "anchor_groups_if_exact": exact, "every_pair_seconds": round(plain, 2), "ratio": round(plain / seconds, 1), "same_groups": equal,
-    }  # fmt: skip
-
-
-def ours(g: int, group: list[int], segment: Any) -> set[frozenset[int]]:
-    parts: dict[int, set[int]] = defaultdict(set)
-    for row, code in enumerate(segment.tolist()):
-        if group[row] == g:
-            parts[code].add(row)
-    return {frozenset(part) for part in parts.values()}
-
-
-def plain_groups(g: int, group: list[int], texts: list[str], similarity: Callable[[str, str], float]) -> set[frozenset[int]]:
-    """Connected components over every pair of distinct texts, without any bound or early exit."""
-    rows = [row for row in range(len(texts)) if group[row] == g]
-    distinct = sorted({texts[row] for row in rows})
-    label = {text: text for text in distinct}
-    for i, one in enumerate(distinct):
-        for two in distinct[i + 1 :]:
-            if similarity(one, two) >= 0.95 and label[one] != label[two]:
-                old, new = sorted((label[one], label[two]), reverse=True)
-                label = {text: new if home == old else home for text, home in label.items()}
-    parts: dict[str, set[int]] = defaultdict(set)
-    for row in rows:
-        parts[label[texts[row]]].add(row)
-    return {frozenset(part) for part in parts.values()}
-
-
 def cost_rows(_: str | None = None) -> list[str]:
     """The table of docs/algorithms.md, one line per algorithm."""
     rows = read_results("credit")["speed"]["algorithms"].items()
@@ -235,7 +167,6 @@ def measure(_: argparse.Namespace) -> dict[str, Any]:
         "machine": {"python": platform.python_version(), "numpy": np.__version__, "cpu": platform.processor() or platform.machine()},
         "gigpo_against_a_plain_loop": side_by_side(),
         "gigpo_from_strings": from_strings(),
-        "similar_anchors": similar(),
         "algorithms": algorithms(),
     }
 

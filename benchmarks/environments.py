@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import inspect
 import json
 import os
 import random
@@ -26,12 +27,18 @@ from typing import Any, Literal, get_args
 
 from bench import Part, machine, main, read_results, write_section
 
+from turnwise.collect.players import PLAYERS
 from turnwise.data.tasks import Task
 from turnwise.envs import Observation, Transition
-from turnwise.envs.agents import AGENTS, PANEL, compare
 from turnwise.envs.base import Restorable
+from turnwise.envs.check import check
 from turnwise.envs.pool import Pool
 from turnwise.envs.registry import close, describe, make, spec, tasks, turn_limit
+from turnwise.evaluation.players import evaluate_player
+from turnwise.recipe.schema import Config
+from turnwise.runs.reporter import Reporter
+from turnwise.setup.environment import step_limit
+from turnwise.util.errors import TurnwiseError
 
 # -- every environment --------------------------------------------------------------------------------------------------------------------
 
@@ -39,6 +46,7 @@ TASKS = 50
 FEW, MANY, LARGE = 3, 60, 20.0  # further environments for the memory; few of those that take more than 20 MB
 PATIENCE = 10.0  # seconds for making further environments, after the few
 PICTURES = ("sokoban", "boxoban", "numberline", "ezpoints", "points24", "blackjack")
+PANEL = 100  # tasks of the validation split
 PANELS = {  # slow ones: fewer tasks than PANEL
     "minihack": 50, "miniwob": 50, "nethack": 10, "scienceworld": 10, "tau2": 50, "textworld": 20, "textworld-express": 50,
 }  # fmt: skip
@@ -54,8 +62,37 @@ def measure_one(label: str, seconds: float, part: What) -> dict[str, Any]:
         found = memory(name, options)  # first: nothing of it is loaded yet
         when = {"date": datetime.date.today().isoformat(), "load": round(os.getloadavg()[0], 1)}
         return speed(name, seconds, options) | found | when
-    played = compare(name, PANELS.get(name, PANEL))
-    return {key: played[key] for key in ("split", "tasks", "panel_hash", "max_turns", "contract", "agents")}
+    return scores(name, PANELS.get(name, PANEL))
+
+
+# -- scores -------------------------------------------------------------------------------------------------------------------------------
+
+
+def scores(name: str, n: int) -> dict[str, Any]:
+    """The players that need no model on a panel of the validation split, and what the checker found."""
+    splits = describe(name)[0]["splits"] or {"valid": None}
+    split = min(splits, key=lambda split: (not split.startswith("valid"), not split.startswith(("dev", "test")), split))
+    found = tasks(name, split)
+    panel = found.panel(min(n, len(found.distinct())), 0)
+    return {
+        "split": split,
+        "tasks": len(panel),
+        "panel_hash": panel.hash,
+        "max_turns": step_limit(Config.load(None, {"env.name": name}).env),
+        "contract": [problem.rule for problem in check(name).problems],
+        "agents": {agent: score(name, agent, split, len(panel)) for agent in PLAYERS},
+    }
+
+
+def score(name: str, agent: str, split: str, n: int) -> dict[str, float] | None:
+    """The means of a player; none where the environment has no such player. An expert that acts on what it has seen is a scripted one."""
+    modest = agent == "scripted" and "expert_knows" in inspect.signature(spec(name).load()).parameters
+    config = Config.load(None, {"env.name": name, **({"env.options.expert_knows": "seen"} if modest else {})})
+    try:
+        found = evaluate_player("expert" if modest else agent, config, split, n, 0, 1, Reporter())
+    except TurnwiseError:
+        return None
+    return {"success": round(found.success.rate, 4), "reward": round(found.reward, 4), "turns": round(found.turns, 2)}
 
 
 # -- speed --------------------------------------------------------------------------------------------------------------------------------
@@ -183,7 +220,7 @@ def panel_rows(_: str | None = None) -> list[str]:
     found = []
     for name, row in read_results("environments")["panel"]["environments"].items():
         if "agents" in row and "steps_per_second" in row:
-            cells = [_score(row["agents"][agent]) for agent in AGENTS]
+            cells = [_score(row["agents"][agent]) for agent in PLAYERS]
             numbers = [_number(row[key]) for key in ("steps_per_second", "reset_ms", "megabytes")]
             found.append(f"| `{name}` | {row['tasks']} {row['split']} | {row['max_turns']} | {' | '.join(cells + numbers)} |")
     return found
@@ -282,7 +319,7 @@ def measure_panel(options: argparse.Namespace) -> dict[str, Any]:
     Each environment is measured in a fresh process, one environment at a time. `scores` do not depend on what else the machine does;
     `speeds` do, and take about ten minutes for all environments:
 
-    - `agents`: random, scripted and expert agents on tasks of the validation split (`turnwise/envs/agents.py`), and what the checker found;
+    - `agents`: random, scripted and expert agents on tasks of the validation split, as in `turnwise eval`, and what the checker found;
     - `steps_per_second`: random actions (the expert's, if there are none) on tasks of the first split, observation included. `reset_ms`: a
       reset of a task that was played before, `first_reset_ms`: of one that was not. Both in CPU time, so that other work on the machine
       does not count; in wall-clock time where the environment works in other processes;

@@ -28,12 +28,12 @@ import numpy as np
 from bench import ROOT, Part, machine, main
 
 from turnwise.data.tasks import Task, TaskSet
-from turnwise.envs.household.alfworld import AlfworldEnv, _worlds
+from turnwise.envs.household.alfworld import AlfworldEnv, _world
 from turnwise.envs.household.games import Library
 from turnwise.envs.household.packed import PackedLibrary
 from turnwise.envs.search.env import SearchEnv
 from turnwise.envs.search.questions import find_corpus, find_data
-from turnwise.envs.search.server import Server
+from turnwise.envs.search.web import Server
 from turnwise.envs.webshop.catalogue import Catalogue
 from turnwise.envs.webshop.env import WebShopEnv
 from turnwise.envs.webshop.files import choose_files, entries
@@ -105,7 +105,7 @@ def mean(spent: list[Spent], count: int) -> Spent:
 
 def measure_ours(env: AlfworldEnv, tasks: list[Task], scripts: dict[str, list[str]]) -> dict[str, Any]:
     first, resets, steps = [], [], []
-    _worlds.clear()
+    _world.cache_clear()
     for task in tasks:
         first.append(spend(lambda task=task: env.reset(task)))  # type: ignore[misc]
         for _ in range(ROUNDS):
@@ -163,7 +163,7 @@ def measure_memory(tasks: list[Task]) -> dict[str, float]:
     AlfworldEnv(DATA / "alfworld").reset(tasks[0])
     sizes = []
     for task in tasks[1:]:
-        _worlds.pop(str(task.data["game"]), None)
+        _world.cache_clear()
         gc.collect()
         tracemalloc.start()
         alone = _played(task)
@@ -366,7 +366,7 @@ def retrieval(bm25: Bm25, queries: list[str]) -> dict[str, float]:
     warm.search(queries, TOPK)
     server = Server(bm25, port=0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    remote = Remote(f"http://127.0.0.1:{server.server_address[1]}")
+    remote = Remote(f"http://127.0.0.1:{server.port}")
 
     def one_by_one(search: Callable[[list[str], int], Any], some: list[str]) -> Callable[[], int]:
         return lambda: sum(bool(search([query], TOPK)) for query in some)
@@ -379,8 +379,7 @@ def retrieval(bm25: Bm25, queries: list[str]) -> dict[str, float]:
             "server, 200 queries a request": lambda: len(remote.search(queries[:200], TOPK)),
         }
     )
-    server.shutdown()
-    server.server_close()
+    server.stop()
     return found
 
 

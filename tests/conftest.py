@@ -35,29 +35,6 @@ def _flushed(handle: int) -> None:
 os.fsync = _flushed  # no test cuts the power, and waiting for the disk takes longer than most runs
 
 
-def _count_once() -> None:
-    """To count what is set apart from the search for garbage, Python goes over all of it. That takes longer than a small run, which asks
-    whether there is any: the count is kept until something else is set apart."""
-    count, freeze, unfreeze, counted = gc.get_freeze_count, gc.freeze, gc.unfreeze, list[int]()
-
-    def counts() -> int:
-        if not counted:
-            counted.append(count())
-        return counted[0]
-
-    def then(change: Callable[[], None]) -> Callable[[], None]:
-        def changes() -> None:
-            counted.clear()
-            change()
-
-        return changes
-
-    gc.get_freeze_count, gc.freeze, gc.unfreeze = counts, then(freeze), then(unfreeze)
-
-
-_count_once()
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests in `tests/gpu/` are marked `gpu`. Those marked `long` play real packages for minutes: only where TURNWISE_ENVS=all, as in
     `make test-envs`."""

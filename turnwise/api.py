@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack, closing, nullcontext
-from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
 
-from turnwise.collect.faults import FaultWatch
-from turnwise.collect.panel import Evaluation, run_panel
+from turnwise.collect.panel import Evaluation
 from turnwise.config.objects import objects_in
 from turnwise.config.trust import keep_code
 from turnwise.envs.blame import EnvironmentFault
@@ -22,20 +20,31 @@ from turnwise.planner.small_gpu import fitted_to_gpu, keep_choice
 from turnwise.recipe.schema import Config
 from turnwise.recipe.writing import content_hash, to_toml
 from turnwise.report.closing import summarise_run
-from turnwise.report.progress import default_reporter
-from turnwise.runs.folder import CONFIG, Result, Run
+from turnwise.report.progress import LineReporter
+from turnwise.runs.folder import CONFIG, ENVIRONMENT, SUMMARY, Result, Run
 from turnwise.runs.reporter import Reporter, heartbeat
 from turnwise.runs.trackers import Trackers, make_trackers
-from turnwise.setup.arguments import CreditLike, EnvLike, Given, PromptsLike, RecipeLike, ReplyFunction, RewardLike, changes_of, read_config
+from turnwise.setup.arguments import (
+    Asked,
+    CreditLike,
+    EnvLike,
+    Given,
+    PromptsLike,
+    RecipeLike,
+    ReplyFunction,
+    RewardLike,
+    changes_of,
+    read_config,
+)
 from turnwise.setup.early import check_trainable
-from turnwise.setup.evaluated import choose_panel, report_faults, says_how, settings_of, source_config, write_weights
-from turnwise.setup.parts import Training, build_player, check_engine, hooks_of
+from turnwise.setup.evaluated import measure, write_weights
+from turnwise.setup.parts import Training, hooks_of
 from turnwise.setup.resume import apply_changes, resumed_config
 from turnwise.setup.state import restore, save
 from turnwise.setup.training import build_training
 from turnwise.train import run_iterations
+from turnwise.util.console import Console
 from turnwise.util.errors import TurnwiseError, unknown_name
-from turnwise.util.garbage import loaded_set_apart
 from turnwise.util.interrupt import Abandoned, Interrupt
 
 
@@ -73,7 +82,7 @@ def train(
     memory      gigabytes of the GPU that this process may take, if not all: settings are chosen as on a card of that size
     overrides   settings of the recipe: `seed=1`, `learner={"lr": 1e-4}`, `**{"collect.groups": 4}`
 
-    Progress goes to stderr: a live panel in a terminal, one display that is updated in a notebook, a line for each iteration elsewhere.
+    Progress goes to stderr: a line for each iteration, and in a terminal what is being done at the moment.
     Ctrl-C (or the notebook's stop button) finishes the turn, saves and returns a result that is `interrupted`.
 
     >>> result = tw.train(env=MyEnv, iterations=30)                                   # doctest: +SKIP
@@ -81,7 +90,7 @@ def train(
     >>> result = tw.train("recipes/quickstart.toml", credit="grpo", seed=1)           # doctest: +SKIP
     >>> result = tw.train(resume=result.folder, iterations=80)                        # doctest: +SKIP
     """
-    reporter = reporter or (Reporter() if quiet else default_reporter())
+    reporter = reporter or (Reporter() if quiet else LineReporter(Console(stderr=True)))
     return train_given(recipe, Given(env, reward, credit, prompts, reply), overrides, resume, reporter, trust, memory)
 
 
@@ -95,32 +104,24 @@ def train_given(
     memory: float | None = None,
 ) -> Result:
     """What `train` does. The run is described in two parts: the named arguments, and settings by their keys."""
+    note = (reporter or Reporter()).note
     if resume is not None:
         if recipe is not None:
             raise TurnwiseError("a resumed run keeps its recipe: give either resume, or a recipe")
         run = Run.open(Path(resume))
-        return go_on(run, changes_of(run.folder / CONFIG, given, overrides), reporter, trust, memory)
+        config = resumed_config(run, changes_of(run.folder / CONFIG, given, overrides)).trusted(trust, run.folder)
+        check_trainable(config)
+        objects_in(config.model_dump(mode="json"))
+        with fitted_to_gpu(config, memory, note, resumed=True), run.locked("train --resume", note):
+            apply_changes(run, config, note)
+            return train_config(config, run, reporter)
     config = read_config(given.default_recipe if recipe is None else recipe, given, overrides).trusted(trust)
     check_trainable(config)
-    note = (reporter or Reporter()).note
     with (
         fitted_to_gpu(config, memory, note) as (config, chosen),
         Run.started(config.out, config.name, to_toml(config)) as run,
     ):
         keep_choice(run, chosen)
-        return train_config(config, run, reporter)
-
-
-def go_on(
-    run: Run, changes: Mapping[str, Any], reporter: Reporter | None = None, trust: bool = False, memory: float | None = None
-) -> Result:
-    """Train in the folder of a run that was stopped, or that is finished and should be longer (`iterations`)."""
-    config = resumed_config(run, changes).trusted(trust, run.folder)
-    check_trainable(config)
-    objects_in(config.model_dump(mode="json"))
-    note = (reporter or Reporter()).note
-    with fitted_to_gpu(config, memory, note, resumed=True), run.locked("train --resume", note):
-        apply_changes(run, config, note)
         return train_config(config, run, reporter)
 
 
@@ -142,12 +143,11 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
         trackers.open(values, run.metrics())
         run.on_log = trackers.log
         interrupted.last = partial(save, run, training, state)
-        with loaded_set_apart():
-            try:
-                run_iterations(run, training, state, reporter)
-            except Abandoned:
-                reporter.note("a call of the environment did not return: it was abandoned, and what was learned before is kept")
-                save(run, training, state)
+        try:
+            run_iterations(run, training, state, reporter)
+        except Abandoned:
+            reporter.note("a call of the environment did not return: it was abandoned, and what was learned before is kept")
+            save(run, training, state)
         if training.faults.broken is not None:
             raise with_way_on(training.faults.broken, run)
         finished = state.finished(config.iterations)
@@ -158,7 +158,7 @@ def train_config(config: Config, run: Run, reporter: Reporter | None = None) -> 
         "config_hash": content_hash(config),
         "finished": finished,
     }
-    run.write_summary(summary)
+    run.write_facts(SUMMARY, summary)
     return Result(run.folder, summary, not finished, metrics)
 
 
@@ -177,7 +177,7 @@ def keep_parts(run: Run, training: Training) -> None:
         with run.writing():
             write_folder(run.tokenizer, training.tokenizer.save_pretrained)
     if training.shows:
-        run.write_environment({"name": training.config.env.name, "shows": training.shows})
+        run.write_facts(ENVIRONMENT, {"name": training.config.env.name, "shows": training.shows})
 
 
 def evaluate(
@@ -218,42 +218,9 @@ def evaluate(
     >>> tw.evaluate(result, n=128).success                                            # doctest: +SKIP
     >>> tw.evaluate("runs/mine", env=MyEnv, split="test", temperature=0)              # doctest: +SKIP
     """
-    reporter = reporter or (Reporter() if quiet else default_reporter())
-    given = Given(env, reward, None, prompts, reply)
-    return evaluate_given(source, given, overrides, split, n, seed, temperature, repeats, reporter, trust)
-
-
-def evaluate_given(
-    source: RecipeLike | Result | None,
-    given: Given,
-    overrides: Mapping[str, Any],
-    split: str | None = None,
-    n: int | Literal["all"] | None = None,
-    seed: int | None = None,
-    temperature: float | None = None,
-    repeats: int | None = None,
-    reporter: Reporter | None = None,
-    trust: bool = False,
-) -> Evaluation:
-    """What `evaluate` does, in the same form."""
-    reporter = reporter or Reporter()
-    config, folder = source_config(source, given, overrides, trust, reporter.note)
-    faults = FaultWatch(reporter.note, config.env.name)
-    with heartbeat(reporter), ExitStack() as stack:
-        stack.callback(reporter.end)
-        check_engine(config, folder)
-        chosen = choose_panel(config, says_how(source, given, overrides), split, n, seed, repeats, overrides)
-        hooks = replace(hooks_of(reporter), on_fault=faults.on_fault)
-        player = build_player(config, folder, chosen.panel, hooks, stack)
-        warmth = config.eval.temperature if temperature is None else temperature
-        reporter.begin(chosen.words, 0, 0)
-        collector = player.evaluation(warmth)
-        reporter.phase("evaluation")
-        result = run_panel(collector, chosen.panel, chosen.seed, chosen.repeats)
-        reporter.end()
-        report_faults(result, reporter.note, faults)
-        result.settings = settings_of(config, chosen.split, chosen.seed, player.max_turns) | {"temperature": warmth}
-        return result
+    reporter = reporter or (Reporter() if quiet else LineReporter(Console(stderr=True)))
+    given, asked = Given(env, reward, None, prompts, reply), Asked(split, n, seed, temperature, repeats)
+    return measure(source, given, overrides, asked, reporter, trust)
 
 
 def export(run_folder: str | Path, out: str | Path, *, merged: bool = True, best: bool = False, model: str | None = None) -> Path:

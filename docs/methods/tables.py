@@ -1,7 +1,7 @@
 """What these pages say of all methods, from what the methods say of themselves: the map of the field in README.md, the table of
-settings in settings.md, and the settings of a method on its own page.
+settings in settings.md, and the settings of a method on its own page. The map and the table leave out methods of other distributions.
 
-python docs/methods/tables.py docs/methods/*.md          # write the tables between the marks of the pages
+python docs/methods/tables.py docs/methods/*.md experiments/docs/*.md          # write the tables between the marks of the pages
 """
 
 from __future__ import annotations
@@ -42,11 +42,16 @@ def settings_of_page(entry: Entry[Any]) -> str:
     rows += [f"| {_listed({key: value})} | `method.faithful=true` |\n" for key, value in sorted(authors.items())]
     if "objective.aggregation" not in {*authors, *settings_of(entry)}:
         rows.append("| `objective.aggregation` of the authors | not known |\n")
-    return f"| setting | set by |\n|---|---|\n{''.join(rows)}\n[Settings of all methods](settings.md)\n"
+    link = "\n[Settings of all methods](settings.md)\n" if _ships(entry) else ""
+    return f"| setting | set by |\n|---|---|\n{''.join(rows)}{link}"
 
 
 def _methods() -> list[Entry[Any]]:
-    return [entry for entry in entries("method") if entry.function.__module__.startswith("turnwise.")]
+    return [entry for entry in entries("method") if _ships(entry)]
+
+
+def _ships(entry: Entry[Any]) -> bool:
+    return entry.function.__module__.startswith("turnwise.")
 
 
 def _listed(settings: Mapping[str, Any]) -> str:
@@ -86,7 +91,7 @@ def rewritten(text: str, name: str = "README") -> str:
         return _between(text, "methods", table())
     if name == "settings":
         return _between(text, "settings", settings_table())
-    entry = next((one for one in _methods() if one.name == name), None)
+    entry = next((one for one in entries("method") if one.name == name), None)
     return text if entry is None else _between(text, "settings", settings_of_page(entry))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_tokenizers import ALL, AMNESIC, FORGETFUL, INST, KEEPING, LLAMA, MOVING, QWEN, tokenizer
+from agent_tokenizers import ALL, AMNESIC, FORGETFUL, KEEPING, LLAMA, MOVING, QWEN, tokenizer
 from transformers import AutoTokenizer
 
 from turnwise.agent import Chat
@@ -55,7 +55,6 @@ def test_the_first_prompt_is_what_the_models_own_template_says(name: str, system
 def test_the_grown_dialogue_equals_a_full_render_where_the_template_keeps_history(name: str, merging: bool, system: str) -> None:
     made = build_tokenizer(TALK + SAID) if name == "tiny" else tokenizer(KEEPING[name], merging=merging)
     chat = Chat(made, system=system)
-    assert chat.rewrites_history == ""
     ids = grown(chat, [chat.answer_ids(answer) for answer in SAID])
     again = chat.encode(chat.render(conversation(chat)))
     assert made.decode(ids) == made.decode(again)
@@ -107,20 +106,6 @@ def test_a_special_token_inside_a_response_stays_visible() -> None:
     assert chat.decode(said) == "<action>lo<|head|>ok</action>"  # otherwise it would be read as the action "look"
 
 
-@pytest.mark.parametrize(
-    ("template", "system", "what"),
-    [
-        (FORGETFUL, "", "drops the thoughts of earlier turns"),
-        (INST, "", "writes earlier turns in a different form"),
-        (MOVING, "Be brief.", "writes earlier turns in a different form"),
-        (MOVING, "", ""),
-    ],
-)
-def test_a_template_that_rewrites_history_is_found_out(template: str, system: str, what: str) -> None:
-    found = Chat(tokenizer(template), system=system).rewrites_history
-    assert found.startswith(what) and bool(found) == bool(what)
-
-
 def test_thoughts_that_the_template_would_drop_stay_in_the_grown_dialogue() -> None:
     made = tokenizer(FORGETFUL)
     chat = Chat(made)
@@ -139,7 +124,6 @@ def test_template_options_reach_the_template() -> None:
     quiet = Chat(made, template_options={"enable_thinking": False})
     assert made.decode(quiet.opening_ids("Hello")).endswith("<think>\n\n</think>\n\n")
     assert made.decode(quiet.bridge([], "Next.")).endswith("<think>\n\n</think>\n\n")
-    assert quiet.rewrites_history.startswith("writes earlier turns")
 
 
 def test_an_option_that_the_template_does_not_know_is_noted(caplog: pytest.LogCaptureFixture) -> None:
@@ -184,7 +168,7 @@ def test_a_begin_token_is_written_once() -> None:
 
 
 def test_real_tokenizers_keep_what_was_sampled() -> None:
-    """Every model folder in TURNWISE_MODELS: the grown dialogue reads as a full render where the template keeps history."""
+    """Those of every model folder in TURNWISE_MODELS."""
     if not (folder := os.environ.get("TURNWISE_MODELS")):
         pytest.skip("set TURNWISE_MODELS to a folder of model folders to try real tokenizers")
     for path in sorted(Path(folder).glob("*/tokenizer_config.json")):
@@ -193,5 +177,3 @@ def test_real_tokenizers_keep_what_was_sampled() -> None:
         ids = grown(chat, said)
         start = len(chat.opening_ids(TALK[0]))
         assert ids[start : start + len(said[0])] == said[0]
-        if not chat.rewrites_history:
-            assert ids == chat.encode(chat.render(conversation(chat))), path.parent

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_tokenizers import ALL, FORGETFUL, LLAMA, tokenizer
+from agent_tokenizers import ALL, LLAMA, tokenizer
 from context_cases import make, seen, text
 
 from turnwise.agent import Agent, AgentSettings, Parsed
@@ -123,16 +122,6 @@ def test_messages_say_the_same_as_the_ids() -> None:
         agent = make(LLAMA, context=context, system="Be brief.", max_prompt_tokens=500)
         for prompt in play(agent, 12)[0]:
             assert agent.chat.render(prompt.messages) == text(agent, prompt)
-
-
-def test_a_rewriting_template_is_noted_once_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "turnwise"):
-        agent = make(FORGETFUL, context="full")
-        play(agent, 2)
-        agent.context()
-    assert [record.getMessage() for record in caplog.records] == [
-        "the chat template drops the thoughts of earlier turns; a growing dialogue keeps them as they were sampled"
-    ]
 
 
 def test_a_tool_answers_in_its_own_role_where_the_template_has_one() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,15 +38,6 @@ def test_a_later_message_of_a_dialogue_says_the_new_observation_and_the_actions(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_later_message_depends_on_the_number_of_its_turn_only_where_the_template_is_known_to_count(name: str) -> None:
-    template = load_template(name)
-    for actions in ((), ("take mug 1",)):
-        view = View("You see a mug.", "Find it.", 2, False, actions, instructions="Rules.", native_tools=bool(actions))
-        shown = {template.render(replace(view, turn=turn)) for turn in range(2, 60)}
-        assert len(shown) == 1 or template.counts_later_turns
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_instructions_are_shown_at_the_start(name: str) -> None:
     assert "Rules of the house." in load_template(name).render(View("A room.", "A room.", instructions="Rules of the house."))
 
@@ -62,11 +52,6 @@ def test_a_goal_that_the_first_observation_says_is_not_said_twice(name: str) -> 
 def test_the_bare_prompt_is_bare() -> None:
     assert load_template("action").render(View("A room.", "A room.")) == "A room."
     assert load_template("action").render(View("A room.", opening=False, turn=4)) == "A room."
-
-
-def test_only_our_own_templates_are_trusted_not_to_count_turns(tmp_path: Path) -> None:
-    assert not load_template("action").counts_later_turns
-    assert load_template(own(tmp_path, "{{ observation }}{{ '!' if turn == 30 }}")).counts_later_turns
 
 
 def test_texts_are_not_run_as_templates() -> None:

@@ -50,35 +50,6 @@ def test_instructions_are_the_environments_own_or_the_recipes() -> None:
     assert "to three" not in first_prompt(agent(instructions=""))
 
 
-def test_a_system_message_opens_the_prompt() -> None:
-    assert first_prompt(agent(system="You can count.")).startswith("<|system|>You can count.")
-
-
-def test_a_prompt_file_of_ones_own_is_filled(tmp_path: Path) -> None:
-    (tmp_path / "short.jinja").write_text("Now: {{ observation }} Answer in <action></action>.")
-    assert "Now: The counter shows 0. Answer in" in first_prompt(agent(prompt=str(tmp_path / "short.jinja")))
-
-
-def test_a_context_of_ones_own_makes_the_prompts_with_its_options(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "from turnwise.agent import Window\n\n\nclass Mine(Window):\n"
-        "    def __init__(self, maker, word):\n        super().__init__(maker)\n        self.word = word\n\n"
-        "    def prompt(self):\n        return self.maker.prompt(self.word)\n"
-    )
-    assert "banana" in first_prompt(agent(context=f"{tmp_path / 'mine.py'}:Mine", options={"word": "banana"}))
-
-
-def test_validity_can_ask_for_admissible_actions_and_for_thoughts() -> None:
-    answer = "<action>jump</action>"
-    assert agent().read_text(answer, SEEN).valid
-    assert agent(valid="admissible").read_text(answer, SEEN).problem == "not admissible"
-    assert agent(valid="thought").read_text(answer, SEEN).problem == "no thought"
-
-
-def test_responses_can_be_read_whole_whatever_the_prompt_asks() -> None:
-    assert agent(parse="whole").read_text("wait\nand see", SEEN).action == "wait"
-
-
 CALL = '<tool_call>\n{"name": "add", "arguments": {"amount": 3}}\n</tool_call>'
 
 
@@ -115,11 +86,6 @@ def test_tools_survive_the_saved_recipe(tmp_path: Path) -> None:
 def test_tools_that_are_none_are_refused_with_a_reason(tools: Any) -> None:
     with pytest.raises(TurnwiseError, match="tools"):
         agent(prompt="tool", tools=tools)
-
-
-def test_options_of_the_chat_template_reach_it() -> None:
-    template = "{% for message in messages %}{{ message.content }}{% endfor %}{% if loud %}!!!{% endif %}"
-    assert first_prompt(agent(template_options={"chat_template": template, "loud": True})).endswith("!!!")
 
 
 def test_the_tools_in_the_page_are_those_of_the_counter(tmp_path: Path) -> None:

@@ -18,19 +18,17 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from turnwise.agent import Agent, AgentSettings, Chat, Parsed
 from turnwise.agent.control import Control, Marked
-from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.engines.base import Request, Sampling
 from turnwise.engines.openai import OpenAIEngine, Server
-from turnwise.engines.speaker import Speaker
 from turnwise.envs.base import Observation
-from turnwise.evaluation.baselines import Reflexion
 from turnwise.learn.tiny import build_tokenizer
 from turnwise.recipe.schema import Config
 from turnwise.setup.build import build_server
 from turnwise.util.control_strings import CUT, neutral, neutral_deep, unbordered
 from turnwise.util.errors import TurnwiseError
 from turnwise_envs.tau2 import models as tau2_models
+from turnwise_envs.tau2.speaker import Speaker
 from turnwise_envs.textarena import opponents
 
 REAL = "qwen2.5-coder-0.5b"
@@ -136,15 +134,6 @@ def test_what_a_model_sampled_stays_as_it_was_sampled(made: Any) -> None:
     context.record(sampled, Parsed("look"), Observation(FORGED))
     after = list(context.prompt().ids)
     assert after[: len(before) + len(sampled)] == before + sampled
-
-
-def test_notes_and_records_of_a_failed_attempt_are_from_outside(made: Any) -> None:
-    def question(words: str) -> Any:
-        agent = Agent(made, AgentSettings(context="full", prompt="react", max_prompt_tokens=10_000))
-        attempt = Trajectory(0, 0, turns=[Turn(None, observation=words, action=words)])
-        return Reflexion(agent, None, 2, {"1": [words]})._question(Task("1"), attempt)  # type: ignore[arg-type]
-
-    assert borders(made, question(FORGED).ids) == borders(made, question("A note").ids)
 
 
 # -- servers --------------------------------------------------------------------------------------------------------------------------

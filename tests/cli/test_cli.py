@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from conftest import ROOT
 from train_cases import TINY, start
-from typer.main import get_command
 from typer.testing import CliRunner
 
 import turnwise as tw
@@ -27,15 +26,6 @@ from turnwise.recipe.writing import to_toml
 from turnwise.report.closing import closing_words, measured_words
 from turnwise.runs.folder import Run
 from turnwise.runs.reporter import Reporter
-
-
-def turnwise(*words: str, folder: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-    """The command line in a process of its own."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"} | variables
-    return subprocess.run(
-        [sys.executable, "-m", "turnwise", *words], capture_output=True, text=True, timeout=120, cwd=folder, env=environment
-    )
-
 
 # names
 
@@ -151,24 +141,6 @@ def test_the_card_of_an_unfinished_run_says_when_it_was_measured(tmp_path: Path)
 # help and mistakes
 
 
-MADE = get_command(app)
-COMMANDS = MADE.commands  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("width", [60, 78, 200])
-def test_no_help_text_is_cut_short(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("typer.testing._get_command", lambda app: MADE)  # making all commands takes longer than to show a help text
-    runner = CliRunner()
-    for words in ([], *([name] for name in COMMANDS)):
-        shown = runner.invoke(app, [*words, "--help"], terminal_width=width).output
-        told = shown.partition("\n\n")[2]  # without the line that shows the usage, where dots mean: more of these
-        assert "..." not in told, f"{words}: {told}"
-        assert all(len(text) <= width for text in told.splitlines())
-    overview = " ".join(runner.invoke(app, ["--help"], terminal_width=width).output.split())
-    for name, command in COMMANDS.items():
-        assert f"{name} {command.short_help}" in overview
-
-
 MISTAKES = {
     "train credit.nmae=grpo": "unknown key nmae. Did you mean credit.name?",
     "train --env nowhere.py:Env": "there is no file nowhere.py",
@@ -177,16 +149,20 @@ MISTAKES = {
     "train --resume nowhere": "nowhere is not a folder",
     "train method.name=grop": "Did you mean 'grpo'?",
     "train quikstart": "Did you mean quickstart?",
+    "train .": "is a folder, not a recipe",
+    "train quickstart --resume {free}": "a resumed run keeps its recipe",
     "train --resume {free} collect.groups=3": "a resumed run keeps its recipe: collect.groups cannot change",
     "train --resume {held}": "is in use: process",
     "sft leaner.lr=1": "Did you mean learner",
+    "sft sft=none": "no [sft] section",
     "sweep seed=0..2 credit.name=gigpo,grop": "Did you mean 'grpo'?",
+    "eval": "nothing to evaluate",
+    "eval .": "neither a run",
     "eval nowhere": "nowhere: there is no such folder",
     "eval --agent exprt": "unknown agent 'exprt'. Did you mean 'expert'?",
     "eval nowhere --n few": "--n must be a number of tasks, or all, not 'few'",
     "play household --agent nowhere": "nowhere: there is no such folder",
     "export nowhere model": "nowhere is not a folder",
-    "rescore nowhere": "nowhere is not a folder",
     "trian": "Did you mean 'train'?",
 }
 
@@ -240,6 +216,33 @@ def test_a_wrong_word_is_reported_before_torch_is_imported(typed: str, typed_wit
     assert not list(folder.iterdir())
 
 
+HELP = """
+import contextlib, sys
+from turnwise.cli.app import main
+sys.argv = ["turnwise", "--help"]
+with contextlib.suppress(SystemExit):
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "absent"),
+    [
+        ("import turnwise; assert 'train' in dir(turnwise)", ("torch", "pydantic")),  # as each worker process does
+        ("import turnwise.recipe.schema", ("torch",)),
+        ("from turnwise.setup.catalogue import find; assert find('own.py:mine', 'credit')[0][0] == 'credit'", ("torch",)),
+        (HELP, ("torch", "transformers", "turnwise.envs.household")),
+    ],
+    ids=["package", "recipe", "credit of a file", "help"],
+)
+def test_nothing_is_loaded_before_it_is_needed(tmp_path: Path, code: str, absent: tuple[str, ...]) -> None:
+    (tmp_path / "own.py").write_text('def mine(rollouts):\n    """Rewards."""\n    return rollouts.reward\n')
+    code = f"{code}\nimport sys\nprint('loaded:', [name for name in {absent} if name in sys.modules])"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.endswith("loaded: []\n"), done.stdout + done.stderr
+
+
 def test_something_is_printed_before_torch_is_imported_and_while_it_is(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("print('torch is imported', flush=True)\nraise SystemExit(7)")
@@ -248,18 +251,6 @@ def test_something_is_printed_before_torch_is_imported_and_while_it_is(tmp_path:
     done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == [f"turnwise {tw.__version__}", "  loading torch …", "torch is imported"], done.stderr
     assert done.returncode == 7
-
-
-def test_several_mistakes_are_several_lines(tmp_path: Path) -> None:
-    done = turnwise("train", "seed=-1", "iterations=many", "nonsense=1", folder=tmp_path)
-    lines = done.stderr.splitlines()
-    assert done.returncode == 2 and lines[0].startswith("error: recipe ") and len(lines) == 4
-    assert [text[:4] for text in lines[1:]] == ["  - "] * 3
-
-
-def test_nothing_at_all_shows_what_there_is() -> None:
-    done = turnwise()
-    assert done.returncode == 0 and done.stderr == "" and "Train an agent with a recipe" in done.stdout
 
 
 # panels

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
+from typer.testing import CliRunner
 
 import turnwise as tw
+from turnwise.cli.app import app
 from turnwise.envs.check import check
 
 # A page's recipe is trained as it stands, only shorter.
@@ -66,4 +68,8 @@ def test_the_page_about_tools_is_followed_at_the_first_try(tmp_path: Path, monke
 def test_the_page_about_environments_is_followed_at_the_first_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert saved("environments.md", tmp_path)[:2] == ["guess.py", "guess.toml"]
+    assert len([line for line in Path("guess.py").read_text().splitlines() if line.strip()]) <= 32
+    assert check("guess.py:Guess").problems == []
+    played = CliRunner().invoke(app, ["play", "guess.py:Guess", "--task", "7", "--watch"])
+    assert played.exit_code == 0 and "You have done it." in played.output
     assert trained("guess.toml", tmp_path, **{"eval.n": 2}).summary["name"] == "guess"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import io
 import json
 import linecache
 import subprocess
@@ -16,15 +15,13 @@ from typing import Any
 import pytest
 from bandit_env import Bandit
 from launching import python
-from train_cases import TINY
+from train_cases import TINY, Heard
 from typer.testing import CliRunner
 
 import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.cli.app import main
 from turnwise.config import objects
-from turnwise.envs import workers
-from turnwise.report import progress
 
 QUICK = {key: value for key, value in TINY.items() if key != "env.name"} | {"iterations": 1, "name": "try"}
 
@@ -93,16 +90,11 @@ def test_python_goes_on_and_evaluates_with_the_same_objects(run: tw.Result) -> N
     def mine(rollouts, *, scale=2.0):  # type: ignore[no-untyped-def]
         return scale * rollouts.reward
 
-    heard: list[str] = []
-
-    class Ears(progress.Reporter):
-        def note(self, text: str) -> None:
-            heard.append(text)
-
-    longer = tw.train(resume=run.folder, env=Cell, credit=mine, reward=brevity, iterations=2, reporter=Ears())
+    heard = Heard()
+    longer = tw.train(resume=run.folder, env=Cell, credit=mine, reward=brevity, iterations=2, reporter=heard)
     assert longer.summary["iterations"] == 2
-    assert any("python:mine is not what it was when the run began" in note for note in heard)
-    assert not any("python:Cell is not" in note for note in heard)
+    assert any("python:mine is not what it was when the run began" in note for note in heard.notes)
+    assert not any("python:Cell is not" in note for note in heard.notes)
     with pytest.raises(TurnwiseError, match=r"env\.name cannot change"):
         tw.train(resume=run.folder, env=Bandit, quiet=True)
 
@@ -151,26 +143,15 @@ def test_options_of_an_environment_may_be_functions(tmp_path: Path) -> None:
 
     Judged.__module__ = "__main__"
     env = {"name": Judged, "options": {"judge": lambda text: 1.0}}
-    result = tw.train(QUICK, env=env, out=str(tmp_path), quiet=True, **{"env.workers": 1})
+    result = tw.train(QUICK, env=env, out=str(tmp_path), quiet=True)
     assert tw.Recipe.load(result.folder / "config.toml").env.options == {"judge": "python:lambda"}
     assert result.summary["finished"] and result.metrics[-1]["collect/turns"] == 16
 
 
-@pytest.mark.skipif(not workers.CAN_FORK, reason="copies of a process need Linux")
-def test_classes_that_only_this_process_has_play_in_workers_as_without(tmp_path: Path) -> None:
+def test_workers_refuse_a_class_that_only_this_process_has_in_words(tmp_path: Path) -> None:
     class Local(Bandit):
         pass
 
-    one, two = (tw.train(QUICK, env=Local, out=str(tmp_path), quiet=True, **{"env.workers": workers}) for workers in (0, 2))
-    played = [[line["turns"] for line in tw.api.Run.open(result.folder).trajectories(1)] for result in (one, two)]
-    assert played[0] == played[1]
-
-
-def test_where_a_process_cannot_be_copied_workers_are_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Local(Bandit):
-        pass
-
-    monkeypatch.setattr(workers, "CAN_FORK", False)
     with pytest.raises(TurnwiseError, match=r"worker processes cannot get this environment.*env\.workers=0"):
         tw.train(QUICK, env=Local, out=str(tmp_path), quiet=True, **{"env.workers": 1})
 
@@ -188,8 +169,8 @@ class Typed:
 """
 
 
-def test_a_script_without_a_guard_trains_on_its_own_class_with_workers(tmp_path: Path) -> None:
-    settings = json.dumps(QUICK | {"env.workers": 1, "out": str(tmp_path)})
+def test_a_script_without_a_guard_trains_on_its_own_class(tmp_path: Path) -> None:
+    settings = json.dumps(QUICK | {"out": str(tmp_path)})
     script = tmp_path / "script.py"
     script.write_text(f"{CELL}\nimport json\nresult = tw.train(json.loads({settings!r}), env=Typed)\nprint(result.summary['iterations'])\n")
     done = python(str(script))
@@ -208,54 +189,6 @@ def test_the_source_of_a_class_in_a_cell_is_found_by_its_methods() -> None:
     assert "is not available" in objects.description("python:Bare", space["Bare"])
 
 
-class Shown:
-    """What a notebook is asked to show."""
-
-    def __init__(self) -> None:
-        self.outputs: list[list[str]] = []
-
-    def display(self, what: Any, display_id: bool = False) -> Any:
-        versions = [repr(what)]
-        self.outputs.append(versions)
-
-        class Handle:
-            @staticmethod
-            def update(again: Any) -> None:
-                versions.append(repr(again))
-
-        return Handle if display_id else None
-
-
-def test_a_notebook_gets_one_output_that_is_updated() -> None:
-    shown = Shown()
-    told = progress.Notebook(shown.display)
-    told.begin("a title", 40, 0)
-    for number in range(1, 41):
-        told.phase("collecting", 4)
-        told.advance()
-        told.iteration(number, {"collect/success": number / 40})
-    told.beat()
-    told.note("a \x1b[31mred note")
-    told.end()
-    panel, note = shown.outputs
-    assert "a title" in panel[0] and "iteration 40 of 40" in panel[-1] and "100 %" in panel[-1] and "done" in panel[-1]
-    assert len(note) == 1 and note[0].startswith("a ") and "\x1b" not in "".join([*panel, *note])
-    assert len(panel) == 3, "the beginning, one heartbeat and the end"
-
-
-def test_python_shows_what_suits_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = progress.Console
-    assert type(progress.default_reporter()) is progress.LineReporter
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    assert type(progress.default_reporter()) is progress.Panelled
-    fake = type(sys)("IPython.display")
-    fake.display = Shown().display  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "IPython", type(sys)("IPython"))
-    monkeypatch.setitem(sys.modules, "IPython.display", fake)
-    monkeypatch.setattr(progress, "Console", lambda **options: real(file=io.StringIO(), force_jupyter=True))
-    assert type(progress.default_reporter()) is progress.Notebook
-
-
 def test_everything_public_is_listed_there_and_explained() -> None:
     assert set(dir(tw)) == set(tw.__all__)
     for name in tw.__all__:
@@ -264,8 +197,6 @@ def test_everything_public_is_listed_there_and_explained() -> None:
     for function in (tw.train, tw.evaluate):
         said = (function.__doc__ or "").partition("\n\n")[2]
         assert not [name for name in inspect.signature(function).parameters if name not in said]
-    fresh = "import sys, turnwise as tw; assert 'train' in dir(tw) and 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", fresh], check=True)
 
 
 FIRST = ["import turnwise.train", "import turnwise; turnwise.train", "from turnwise.api import train", "import turnwise.cli.train"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from functools import partial
@@ -23,15 +23,13 @@ from toy_env import Corridor
 from turnwise import TurnwiseError
 from turnwise.cluster.collecting import RemoteCollector
 from turnwise.cluster.prefetch import Prefetcher
-from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
+from turnwise.cluster.source import ClusterSource, RemoteEngine
 from turnwise.cluster.work import Spec
 from turnwise.cluster.worker import RolloutWorker
-from turnwise.cluster.workers import RolloutWorkers, WorkerHooks
+from turnwise.cluster.workers import RolloutWorkers
 from turnwise.collect.games import PLAYER_OFFSET
 from turnwise.collect.hooks import Hooks
 from turnwise.collect.source import LocalSource
-from turnwise.data.attempts import Start
-from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import Task
 from turnwise.methods.planning import Plain
 
@@ -124,20 +122,19 @@ def trained(
 ) -> tuple[Learner, RolloutWorkers]:
     """A run over engines."""
     learner = Learner()
-    made = RolloutWorkers(start, engines, **{"deadline": 30.0, "hooks": WorkerHooks(), **workers})
-    access, own = Access(made), task_slots()
-    engine = RemoteEngine(access, Sender(learner))
+    made = RolloutWorkers(start, engines, **{"deadline": 30.0, "hooks": Hooks(), **workers})
+    own, engine = task_slots(), RemoteEngine(made, Sender(learner))
     engine.refresh()
 
     def begin(plan: Any, first: int, n: int | None) -> Prefetcher:
         return Prefetcher(made, on_demand, plan, staleness, Spec(training=True), first, n)
 
-    on_demand = LocalSource(own, GROUPS, lambda: RemoteCollector(access), lambda: engine)
+    on_demand = LocalSource(own, GROUPS, lambda: RemoteCollector(engine), lambda: engine)
     source = ClusterSource(on_demand, lambda: engine, begin if staleness else None)
     try:
         return run(source, engine, learner, batches), made
     finally:
-        access.close()
+        engine.close()
 
 
 def test_engines_have_closed_their_parts_when_the_workers_are_closed(fake: None) -> None:
@@ -151,6 +148,11 @@ def test_engines_have_closed_their_parts_when_the_workers_are_closed(fake: None)
 
     trained(lambda number: Handle(lambda hooks: Parts(hooks), number), batches=1)
     assert closed == [1, 1]
+
+
+def played_by(workers: RolloutWorkers) -> dict[str, float]:
+    """The seconds that environments have played since the last question."""
+    return {part: seconds for part, seconds in workers.worked().items() if part.startswith("environments")}
 
 
 class Counts(LightParts):
@@ -173,19 +175,19 @@ def test_the_seconds_of_environments_are_told_by_engine_and_once(fake: None, sta
         return Handle(make, number)
 
     _, workers = trained(start, staleness=staleness)
-    assert workers.environments() == {f"environments_{number}": parts.turns / 2 for number, parts in made.items()}
-    assert workers.environments() == {"environments_0": 0.0, "environments_1": 0.0}
+    assert played_by(workers) == {f"environments_{number}": parts.turns / 2 for number, parts in made.items()}
+    assert played_by(workers) == {"environments_0": 0.0, "environments_1": 0.0}
 
 
 def test_the_seconds_of_environments_of_a_lost_engine_still_count(fake: None) -> None:
     workers = RolloutWorkers(lambda number: Handle(LightParts, number), 1, deadline=30.0)
     (member,) = workers.members
     member.played = 3.0
-    assert workers.environments() == {"environments_0": 3.0}
+    assert played_by(workers) == {"environments_0": 3.0}
     member.played = 5.0
     workers.lose(member, "a test")
     member.played = 1.0
-    assert workers.environments() == {"environments_0": 3.0}
+    assert played_by(workers) == {"environments_0": 3.0}
     workers.close()
 
 
@@ -196,46 +198,6 @@ def test_the_seconds_of_environments_of_a_lost_engine_still_count(fake: None) ->
 def test_any_number_of_engines_learns_what_one_process_learns(fake: None, engines: int) -> None:
     found, _ = trained(Dies(-1, 0).start, engines)
     assert found.batches == alone().batches and found.weight == alone().weight
-
-
-@pytest.mark.parametrize("engines", [1, 2])
-def test_engines_read_weights_while_the_driver_goes_on_and_the_learner_changes_nothing_before_that(fake: None, engines: int) -> None:
-    """Engines read the learner's number where it is, and late: after the driver has come to the next batch."""
-    learner, asked = Learner(), threading.Event()
-    asked.set()
-
-    class Live(LightParts):
-        def publish(self, version: int, weights: Any) -> None:
-            assert asked.wait(30.0)
-            time.sleep(0.02)
-            super().publish(version, learner.weight)
-
-    workers = RolloutWorkers(lambda number: Handle(Live, number), engines, deadline=30.0)
-    access = Access(workers)
-    engine = RemoteEngine(access, Sender(learner), waits=True, later=True)
-    engine.refresh()
-    assert {member.state for member in workers.members} == {"up"}, "whoever refreshes may change the weights at once"
-    source = ClusterSource(LocalSource(task_slots(), GROUPS, lambda: RemoteCollector(access), lambda: engine), lambda: engine)
-    try:
-        for number, found in enumerate(source.batches(Plain(), n=3, begins=asked.set)):
-            learner.update(found.trajectories, number)
-            asked.clear()
-            engine.publish(number + 1)
-            assert {member.state for member in workers.members} == {"updating"}
-        asked.set()
-        next(source.batches(Nothing(), n=1))
-        assert {member.state for member in workers.members} == {"up"}, "also if nothing was played"
-    finally:
-        access.close()
-    assert learner.batches == alone().batches and learner.weight == alone().weight
-
-
-class Nothing:
-    """A plan that plays nothing."""
-
-    def gather(self, task_slots: Any, groups: int) -> Generator[list[Start], list[Trajectory], Any]:
-        yield from ()
-        return SimpleNamespace(trajectories=[], counts={})
 
 
 class Loads(LightParts):
@@ -320,7 +282,7 @@ def test_an_engine_that_never_starts_is_left_out_and_the_last_one_ends_the_run(f
     def start(number: int) -> Handle:
         return Handle(LightParts if number == 0 else never, number)
 
-    found, _ = trained(start, deadline=0.5, hooks=WorkerHooks(said.append))
+    found, _ = trained(start, deadline=0.5, hooks=Hooks(said.append))
     assert found.batches == alone().batches and any("engine 1 is gone" in line for line in said)
     with pytest.raises(TurnwiseError, match="no engine is left"):
         trained(lambda number: Handle(never, number), 1, deadline=0.3)
@@ -395,8 +357,7 @@ def test_ahead_of_the_learner_a_group_fails_only_when_its_retries_are_used_up(fa
 def test_a_checkpoint_keeps_what_was_learned_from_and_not_what_was_collected_ahead(fake: None) -> None:
     learner, own, plan = Learner(), task_slots(), Plain()
     workers = RolloutWorkers(Dies(-1, 0).start, 2, deadline=30.0)
-    access = Access(workers)
-    engine = RemoteEngine(access, Sender(learner))
+    engine = RemoteEngine(workers, Sender(learner))
     engine.refresh()
     on_demand = LocalSource(own, GROUPS, RemoteCollector, lambda: engine)  # type: ignore[arg-type]
     source = ClusterSource(on_demand, lambda: engine, lambda *_: Prefetcher(workers, on_demand, plan, 3, Spec(training=True), 0, 8))
@@ -404,7 +365,7 @@ def test_a_checkpoint_keeps_what_was_learned_from_and_not_what_was_collected_ahe
     for number, _ in enumerate(source.batches(plan, n=8)):
         marks.append((source.mark(plan).used, own.used))
         engine.publish(number + 1)
-    access.close()
+    engine.close()
     assert [used for used, _ in marks] == [GROUPS * (number + 1) for number in range(8)]
     assert any(taken > used for used, taken in marks), "more was under way"
 

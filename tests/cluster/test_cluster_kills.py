@@ -1,22 +1,19 @@
-"""Kills by SIGKILL, at many moments for each kind of process: driver, engines, processes of environments, nodes. Every run ends, nothing is
+"""Kills by SIGKILL, at many moments for each kind of process: engines, processes of environments, nodes. Every run ends, nothing is
 counted twice, and what is learned is bitwise what an undisturbed run learns.
 
 The engines here have no model and start in a second, so that ten deaths fit into a test; `test_cluster_ranks.py` kills learner ranks, and
-`make test-cluster` kills all of them, ten times each, in whole runs with a model.
+`make test-cluster` kills all of them and the driver, ten times each, in whole runs with a model.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import cluster_driver
 import pytest
 from cluster_doom import Doom, DoomedLearner, DoomedWorker, Sits
 from cluster_light import GROUPS, SIZE, alone, run, task_slots
@@ -25,10 +22,9 @@ from conftest import ROOT, TEST_PATHS
 
 from turnwise.cluster.collecting import RemoteCollector
 from turnwise.cluster.placement import nodes, prefers
-from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
+from turnwise.cluster.source import ClusterSource, RemoteEngine
 from turnwise.cluster.workers import RolloutWorkers
 from turnwise.collect.source import LocalSource
-from turnwise.runs.folder import Run
 
 ray = pytest.importorskip("ray")
 NOTICES = {"RAY_health_check_period_ms": "300", "RAY_health_check_failure_threshold": "2"}  # how soon Ray knows that a node is dead
@@ -65,21 +61,6 @@ def add() -> Iterator[Callable[[], None]]:
             made.kill()
 
 
-def test_ten_kills_of_the_driver_at_ten_moments_change_nothing(add: Callable[[], None], tmp_path: Path) -> None:
-    address, paths = ray.get_runtime_context().gcs_address, os.pathsep.join(TEST_PATHS)
-    command = [sys.executable, str(ROOT / "tests" / "support" / "cluster_driver.py"), address, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": paths}, timeout=400)
-    codes = json.loads(done.stdout)
-    assert codes == [-signal.SIGKILL] * 10 + [0], done.stderr[-2000:]
-    run, batches = Run.open(tmp_path / "run"), cluster_driver.BATCHES
-    lines, undisturbed = run.metrics(), alone(batches)
-    assert [line["iteration"] for line in lines] == list(range(batches + 1)), "every iteration is logged once"
-    assert [line["learner/weight"] for line in lines[1:]] == undisturbed.weights
-    assert all(0 <= line[f"cluster/idle/{part}"] <= 1 for line in lines[1:] for part in ("learner", "engine_0", "environments_0"))
-    learned = [one["id"] for line in lines[1:] for one in run.trajectories(line["iteration"])]
-    assert learned == undisturbed.learned, "nothing is lost and nothing counts twice"
-
-
 def trained(learner: DoomedLearner) -> tuple[DoomedLearner, RolloutWorkers]:
     """A run in step over two engines."""
 
@@ -87,15 +68,15 @@ def trained(learner: DoomedLearner) -> tuple[DoomedLearner, RolloutWorkers]:
         return ray.remote(DoomedWorker).options(num_cpus=1, max_restarts=0, max_concurrency=16).remote(learner.doom, number)
 
     workers = RolloutWorkers(start, 2, deadline=180.0, retries=3)  # a slow start on a busy machine is not a loss
-    access, learner.settle = Access(workers), workers.settle
-    engine = RemoteEngine(access, Sends(learner))
+    learner.settle = workers.settle
+    engine = RemoteEngine(workers, Sends(learner))
     engine.refresh()
-    source = ClusterSource(LocalSource(task_slots(), GROUPS, lambda: RemoteCollector(access), lambda: engine), lambda: engine)
+    source = ClusterSource(LocalSource(task_slots(), GROUPS, lambda: RemoteCollector(engine), lambda: engine), lambda: engine)
     try:
         run(source, engine, learner, len(learner.doom.strikes) + 1)  # one batch to notice the last strike
         return learner, workers
     finally:
-        access.close()
+        engine.close()
 
 
 def test_a_process_whose_node_has_no_room_starts_on_another_node(add: Callable[[], None]) -> None:

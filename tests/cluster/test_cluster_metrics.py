@@ -9,15 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.cluster.metrics import (
-    SECONDS,
     age_metrics,
     drop_metrics,
     effective_share,
     group_ages,
     idle_metrics,
-    idle_share,
     ratio_metrics,
-    seconds_metrics,
 )
 from turnwise.cluster.scheduler import Group, Scheduler
 from turnwise.util.errors import TurnwiseError
@@ -58,25 +55,16 @@ def test_quantiles_are_of_finite_ratios() -> None:
     assert found["ratio_q50"] == pytest.approx(1.0) and 0.5 <= found["ratio_q01"] < 0.52 and 1.9 < found["ratio_q99"] <= 2.0
 
 
-@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 6)), max_size=8))
-def test_idle_time_is_what_no_work_covers(work: list[tuple[int, int]]) -> None:
-    began, ended = [float(start) for start, _ in work], [float(start + length) for start, length in work]
-    covered = {second for start, length in work for second in range(start, start + length)}
-    slow = 1 - len(covered & set(range(4, 16))) / 12
-    assert idle_share(began, ended, 4.0, 16.0) == pytest.approx(slow)
-
-
-def test_idle_shares_have_the_names_of_their_parts() -> None:
-    assert idle_metrics({"learner": ([0.0], [5.0]), "engines": ([], [])}, 0.0, 10.0, {}) == {"learner": 0.5, "engines": 1.0}
-    assert idle_share([], [], 3.0, 3.0) == 0.0
-    worked = {"environments_0": 4.0, "rank_0": 0.0, "rank_1": 11.0}  # the last one has worked before, and says so now
-    assert idle_metrics({}, 0.0, 10.0, worked) == {"environments_0": 0.6, "rank_0": 1.0, "rank_1": 0.0}
+def test_idle_is_the_time_in_which_a_part_has_not_worked() -> None:
+    worked = {"environments_0": 4.0, "engine_0": 0.0, "engine_1": 11.0}  # the last one has worked before, and says so now
+    assert idle_metrics(worked, 10.0) == {"environments_0": 0.6, "engine_0": 1.0, "engine_1": 0.0}
+    assert idle_metrics({"learner": 0.0}, 0.0) == {"learner": 1.0}
 
 
 def test_drops_are_those_since_the_last_reading() -> None:
-    scheduler = Scheduler(groups_per_batch=2, staleness=0, capacity=4, retries=0)
+    scheduler = Scheduler(staleness=0, capacity=4, retries=0)
     scheduler.engine_up("A", 0)
-    leases = [action.lease for id in range(2) for action in scheduler.submit(Group(id, 0, 8))]  # type: ignore[union-attr]
+    leases = [action.lease for id in range(2) for action in scheduler.submit(Group(id, 0))]  # type: ignore[union-attr]
     before = dict(scheduler.counts)
     scheduler.finished(leases[0], 0, ok=False)
     scheduler.finished(leases[1], 0)
@@ -85,11 +73,6 @@ def test_drops_are_those_since_the_last_reading() -> None:
     found = drop_metrics(before, scheduler.counts)
     assert found["failed_groups"] == 1 and found["stale_groups"] == 0 and found["late_answers"] == 1 and found["dropped_share"] == 0.5
     assert "dropped_share" not in drop_metrics(scheduler.counts, scheduler.counts)
-
-
-def test_seconds_are_those_since_the_last_reading() -> None:
-    found = seconds_metrics({"play": 2.0, "pack": 0.5}, {"play": 5.0, "pack": 0.5, "unpack": 0.25}, 0.125)
-    assert found == {"seconds_publish": 0.125, "seconds_play": 3.0, "seconds_pack": 0.0, "seconds_unpack": 0.25}
 
 
 def test_what_is_collected_beside_learning_takes_the_whole_iteration() -> None:
@@ -101,14 +84,14 @@ def test_what_is_collected_beside_learning_takes_the_whole_iteration() -> None:
 def test_every_name_is_in_the_page_of_metrics() -> None:
     from metrics_cases import CLUSTER, documented, pattern
 
-    counts = dict(Scheduler(1, 0, 1).counts, accepted=1)
+    counts = dict(Scheduler(0, 1).counts, accepted=1)
     told = (
         age_metrics([0, 1])
         | ratio_metrics([0.0])
         | drop_metrics({}, counts)
-        | {"idle": idle_metrics(dict.fromkeys(("learner", "engine_0"), ([], [])), 0.0, 1.0, {"environments_0": 0.0, "rank_0": 0.0})}
+        | {"idle": idle_metrics(dict.fromkeys(("learner", "engine_0", "environments_0"), 0.0), 1.0)}
+        | {"seconds_publish": 0.5}
     )
-    told |= seconds_metrics({}, dict.fromkeys(SECONDS, 1.0), 0.5)
     logged = set(numbers("cluster", told))
     known = [name for name in documented() if name.startswith("cluster/")]
     assert set(known) == set(CLUSTER)

@@ -9,21 +9,22 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cluster_runs import SMALL, engines_here, same, trained
+from cluster_runs import engines_here, same, trained
 from conftest import ROOT
 
-import turnwise as tw
 from turnwise.cluster.ranked_learner import RankedLearner
 from turnwise.cluster.ranks import LearnerRanks, Rank
+from turnwise.collect.hooks import Hooks
 from turnwise.recipe.schema import Config
-from turnwise.runs.folder import Run
 from turnwise.setup.build import annotates
+from turnwise.setup.cluster import join_cluster
 from turnwise.util.errors import TurnwiseError
 
 ray = pytest.importorskip("ray")
@@ -33,11 +34,7 @@ class Counter:
     """A stand-in for a learner: a number that calls add to, a checkpoint in a file, and ways to fail."""
 
     def __init__(self, rank: int, folder: Path):
-        import turnwise.cluster.ranks as module
-
         self.rank, self.folder, self.total, self.beats, self.was_restored = rank, folder, 0, 0, False
-        self.clock = 0.0
-        module.time = SimpleNamespace(perf_counter=lambda: self.clock)  # type: ignore[assignment]
         self.dies("start")
 
     def dies(self, moment: str) -> None:
@@ -92,10 +89,6 @@ class Counter:
             raise RuntimeError("Connection closed by peer")
         return self.total
 
-    def work(self, seconds: Sequence[float]) -> None:
-        """Work for as long as is said for each rank, by the clock of its actor."""
-        self.clock += seconds[self.rank]
-
     def hang(self) -> None:
         time.sleep(60)
 
@@ -107,9 +100,6 @@ class Counter:
 
     def progress(self) -> int:
         return self.beats
-
-    def waited(self) -> float:
-        return 0.0
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -184,42 +174,6 @@ def test_at_whichever_moment_a_rank_is_killed_each_call_counts_once(ranks: Calla
     assert not list(tmp_path.glob("kill *"))
 
 
-class Slowed:
-    """A rank's learner that takes a known time, on a clock of its own."""
-
-    now = waits = 0.0
-
-    def learn(self, work: float, wait: float) -> str:
-        self.now, self.waits = self.now + work + wait, self.waits + wait
-        return "learned"
-
-    def waited(self) -> float:
-        return self.waits
-
-    def progress(self) -> float:
-        return self.now
-
-
-def test_a_rank_has_worked_while_it_did_not_wait_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    learner, own = Slowed(), Rank(lambda rank, size, address: learner, 1, 2)
-    monkeypatch.setattr("turnwise.cluster.ranks.time", SimpleNamespace(perf_counter=lambda: learner.now))
-    own.begin("nowhere")
-    assert own.call("learn", (3.0, 0.5)) == (None, 3.0), "only the first rank sends its answer"
-    learner.now += 100.0  # nobody calls
-    assert own.call("learn", (2.0, 8.0)) == (None, 5.0)
-
-
-def test_the_work_of_ranks_is_told_once_and_that_of_lost_ranks_too(ranks: Callable[..., LearnerRanks]) -> None:
-    own = ranks()
-    own.call("work", (1.0, 4.0))
-    assert own.worked() == [1.0, 4.0]
-    own.call("work", (0.5, 0.5))
-    os.kill(own.pids[1], signal.SIGKILL)
-    own.call("look", pure=True)  # all start again and repeat both calls
-    assert own.restarts == 1 and own.worked() == [0.5 + 1.5, 0.5 + 4.5]
-    assert own.worked() == [0.0, 0.0]
-
-
 def test_ranks_that_are_lost_again_and_again_end_the_run(ranks: Callable[..., LearnerRanks]) -> None:
     own = ranks(retries=1)
     with pytest.raises(TurnwiseError, match=r"lost 2 times in a row .*rank 0 was lost.*then resume the run"):
@@ -268,8 +222,6 @@ def test_two_learners_that_load_a_checkpoint_in_between_give_the_weights_of_one_
     monkeypatch.setattr(RankedLearner, "update", updated)
     engines_here(monkeypatch)
     two = trained(tmp_path, "two", **MORE, **TWO)
-    lines = Run.open(tmp_path / "two").metrics()[1:]
-    assert all(0 <= line[f"cluster/idle/rank_{rank}"] < 1 for line in lines for rank in range(2))
     assert repeated and plain.keys() == two.keys()
     for name, weight in plain.items():
         assert float((weight - two[name]).abs().max()) <= 1e-5, name  # AdamW amplifies the rounding of small gradients
@@ -277,10 +229,10 @@ def test_two_learners_that_load_a_checkpoint_in_between_give_the_weights_of_one_
     assert len(list(next(folder.glob("step-*2")).glob("shard-*"))) == 2
 
 
-def test_a_transfer_that_several_learners_do_not_have_is_an_error(tmp_path: Path) -> None:
-    changes = SMALL | TWO | {"cluster.transfer": "broadcast", "out": str(tmp_path), "name": "x"}
+def test_a_transfer_that_several_learners_do_not_have_is_an_error() -> None:
+    changes = {"cluster.learners": 2, "cluster.transfer": "ipc", "device": "cuda"}
     with pytest.raises(TurnwiseError, match="is for one learner"):
-        tw.train(ROOT / "recipes" / "own-env.toml", quiet=True, **changes)
+        join_cluster(Config.load(ROOT / "recipes" / "own-env.toml", changes), Hooks(), ExitStack())
 
 
 @pytest.mark.parametrize("staleness", [0, 1])

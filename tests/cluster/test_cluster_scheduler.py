@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from slow_scheduler import Table
 
-from turnwise.cluster.scheduler import Action, Cancel, Dispatch, Ended, Group, Lease, Scheduler
+from turnwise.cluster.scheduler import Action, Dispatch, Ended, Group, Lease, Scheduler
 from turnwise.util.errors import TurnwiseError
 
 ENGINES = ("A", "B", "C")
@@ -26,65 +26,53 @@ def ended(actions: list[Action]) -> dict[int, str]:
 
 def busy(groups: int = 2, **settings: Any) -> tuple[Scheduler, list[Lease]]:
     """A scheduler with one engine that runs the groups of batch 0."""
-    scheduler = Scheduler(**{"groups_per_batch": groups, "staleness": 1, "capacity": 4} | settings)
+    scheduler = Scheduler(**{"staleness": 1, "capacity": 4} | settings)
     actions = scheduler.engine_up("A", 0)
     for id in range(groups):
-        actions += scheduler.submit(Group(id, 0, 8))
+        actions += scheduler.submit(Group(id, 0))
     return scheduler, leases(actions)
 
 
 def test_groups_go_out_in_order_to_the_least_loaded_engine_up_to_its_capacity() -> None:
-    scheduler = Scheduler(groups_per_batch=8, staleness=0, capacity=2)
+    scheduler = Scheduler(staleness=0, capacity=2)
     actions = scheduler.engine_up("A", 0) + scheduler.engine_up("B", 0)
     for id in range(5):
-        actions += scheduler.submit(Group(id, 0, 8))
+        actions += scheduler.submit(Group(id, 0))
     assert [(lease.group, lease.engine) for lease in leases(actions)] == [(0, "A"), (1, "B"), (2, "A"), (3, "B")]
     assert [(lease.group, lease.engine) for lease in leases(scheduler.finished(leases(actions)[1], 0))] == [(4, "B")]
 
 
 def test_a_group_goes_to_the_engine_that_it_prefers_if_that_has_room() -> None:
-    scheduler = Scheduler(groups_per_batch=8, staleness=0, capacity=1)
+    scheduler = Scheduler(staleness=0, capacity=1)
     actions = scheduler.engine_up("A", 0) + scheduler.engine_up("B", 0)
-    actions += scheduler.submit(Group(0, 0, 8, prefers="B")) + scheduler.submit(Group(1, 0, 8, prefers="B"))
+    actions += scheduler.submit(Group(0, 0, prefers="B")) + scheduler.submit(Group(1, 0, prefers="B"))
     assert [lease.engine for lease in leases(actions)] == ["B", "A"]  # nobody idles for the sake of a cache
 
 
 def test_a_batch_begins_at_most_k_versions_early_and_only_where_the_weights_are() -> None:
-    scheduler = Scheduler(groups_per_batch=1, staleness=1, capacity=4)
+    scheduler = Scheduler(staleness=1, capacity=4)
     scheduler.engine_up("A", 0)
-    assert list(scheduler.admitted()) == [0, 1] and scheduler.may_begin(1) and not scheduler.may_begin(2)
-    assert leases(scheduler.submit(Group(0, 1, 8))) and not leases(scheduler.submit(Group(1, 2, 8)))
+    assert scheduler.may_begin(1) and not scheduler.may_begin(2)
+    assert leases(scheduler.submit(Group(0, 1))) and not leases(scheduler.submit(Group(1, 2)))
     assert scheduler.published(1) == [], "published, but the engine does not have it yet"
     assert [lease.version for lease in leases(scheduler.engine_published("A", 1))] == [1]
 
 
 def test_a_finished_group_is_accepted_when_its_batch_is_formed_and_only_once() -> None:
     scheduler, (first, second) = busy()
-    assert scheduler.finished(first, 0) == [] and scheduler.held(0) == [0] and scheduler.unfinished(0) == [1]
+    assert scheduler.finished(first, 0) == [] and scheduler.holds(0) and not scheduler.holds(1)
     assert scheduler.finished(first, 0) == [], "a duplicate"
     scheduler.finished(second, 0)
     assert ended(scheduler.formed(0)) == {0: "accepted", 1: "accepted"}
     assert scheduler.finished(first, 0) == [] and scheduler.counts["accepted"] == 2
 
 
-def test_a_group_whose_tokens_are_older_than_was_thought_is_dropped_whole_and_another_may_take_its_place() -> None:
+def test_a_group_whose_tokens_are_older_than_was_thought_is_dropped_whole() -> None:
     scheduler, (first, second) = busy(staleness=0)
     scheduler.published(3)
     scheduler.engine_published("A", 3)
     scheduler.finished(first, 0), scheduler.finished(second, 3)
-    assert scheduler.missing(0) == 0
     assert ended(scheduler.formed(3)) == {0: "stale", 1: "accepted"}
-    assert scheduler.missing(4) == 2, "what was dropped uses up no room"
-
-
-def test_what_is_unfinished_when_its_batch_is_formed_moves_on_until_it_would_be_too_old() -> None:
-    scheduler, (first, second) = busy()
-    scheduler.finished(first, 0)
-    assert ended(scheduler.formed(0)) == {0: "accepted"} and scheduler.unfinished(1) == [1]
-    scheduler.published(1)
-    actions = scheduler.formed(1)
-    assert ended(actions) == {1: "stale"} and Cancel(second, "A") in actions
-    assert scheduler.finished(second, 0) == []
 
 
 def test_leases_of_a_lost_engine_go_elsewhere_and_its_late_answers_are_ignored() -> None:
@@ -92,10 +80,9 @@ def test_leases_of_a_lost_engine_go_elsewhere_and_its_late_answers_are_ignored()
     scheduler.engine_up("B", 0)
     again = leases(scheduler.engine_down("A"))
     assert [(lease.group, lease.attempt, lease.engine) for lease in again] == [(0, 2, "B"), (1, 2, "B")]
-    assert scheduler.finished(first, 0) == [] and scheduler.unfinished(0) == [0, 1]
+    assert scheduler.finished(first, 0) == [] and not scheduler.holds(0)
     scheduler.engine_up("A", 0)
-    scheduler.finished(again[0], 0, ok=False)
-    assert scheduler.running("A") == 1, "not again where it has just failed"
+    assert [lease.engine for lease in leases(scheduler.finished(again[0], 0, ok=False))] == ["A"], "not again where it has just failed"
 
 
 def test_a_group_that_fails_too_often_ends_as_failed() -> None:
@@ -103,7 +90,6 @@ def test_a_group_that_fails_too_often_ends_as_failed() -> None:
     for _ in range(2):
         (lease,) = leases(scheduler.finished(lease, 0, ok=False))
     assert ended(scheduler.finished(lease, 0, ok=False)) == {0: "failed"}
-    assert scheduler.missing(0) == 1
 
 
 def test_an_engine_that_comes_back_without_notice_has_lost_its_leases() -> None:
@@ -115,12 +101,11 @@ def test_an_engine_that_comes_back_without_notice_has_lost_its_leases() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda scheduler: scheduler.submit(Group(0, 0, 8)), "group 0 was submitted before; the next id is 2"),
+        (lambda scheduler: scheduler.submit(Group(0, 0)), "group 0 was submitted before; the next id is 2"),
         (lambda scheduler: scheduler.published(-1), "version -1 was published after version 0"),
         (lambda scheduler: scheduler.formed(0) and scheduler.formed(0), "batch 0 was formed before"),
-        (lambda scheduler: scheduler.formed(0) and scheduler.submit(Group(7, 0, 8)), "after its batch 0 was formed; the next is 1"),
-        (lambda scheduler: Scheduler(1, -1, 1), "staleness is -1; it must be at least 0"),
-        (lambda scheduler: Scheduler(1, 0, 0), "capacity is 0; it must be at least 1"),
+        (lambda scheduler: scheduler.formed(0) and scheduler.submit(Group(7, 0)), "after its batch 0 was formed; the next is 1"),
+        (lambda scheduler: scheduler.submit(Group(2, 0)) and scheduler.formed(0), "batch 0 was formed before group 2 had finished"),
     ],
 )
 def test_what_cannot_be_is_an_error(wrong: Any, message: str) -> None:
@@ -143,7 +128,7 @@ class AnythingMayHappen(RuleBasedStateMachine):
         groups=st.integers(0, 4),
     )
     def begin(self, staleness: int, retries: int, capacity: int, up: set[str], groups: int) -> None:
-        self.scheduler = Scheduler(2, staleness, capacity, retries)
+        self.scheduler = Scheduler(staleness, capacity, retries)
         self.table = Table(staleness, capacity, retries)
         self.given: list[Lease] = []
         for name in sorted(up):
@@ -166,7 +151,7 @@ class AnythingMayHappen(RuleBasedStateMachine):
     @rule(ahead=st.sampled_from([0, 0, 1, 2, 3]), prefers=st.sampled_from([None, *ENGINES]), number=st.integers(1, 3))
     def submit(self, ahead: int, prefers: str | None, number: int) -> None:
         for _ in range(number):
-            group = Group(self.scheduler.next_id, self.scheduler.next_batch + ahead, 8, prefers)
+            group = Group(self.scheduler.next_id, self.scheduler.next_batch + ahead, prefers)
             self.table.submit(group, self.heard(self.scheduler.submit(group)))
 
     @precondition(lambda self: any(row.lease for row in self.table.rows.values()))
@@ -194,9 +179,10 @@ class AnythingMayHappen(RuleBasedStateMachine):
         version = self.table.version + ahead
         self.table.engine_published(name, version, self.heard(self.scheduler.engine_published(name, version)))
 
-    @rule(skipped=st.sampled_from([0, 0, 0, 1]))
-    def form(self, skipped: int) -> None:
-        batch = self.scheduler.next_batch + skipped
+    @precondition(lambda self: all(row.oldest is not None for row in self.table.rows.values() if row.group.batch <= self.table.formed))
+    @rule()
+    def form(self) -> None:
+        batch = self.scheduler.next_batch
         self.table.form(batch, self.heard(self.scheduler.formed(batch)))
 
     @invariant()
@@ -206,22 +192,21 @@ class AnythingMayHappen(RuleBasedStateMachine):
         rows, counts = self.table.rows, self.scheduler.counts
         assert len(rows) + counts["accepted"] + counts["stale"] + counts["failed"] == len(rows) + len(self.table.ends)
         assert set(rows) | set(self.table.ends) == set(range(self.scheduler.next_id)), "a group was lost"
-        batches = {row.batch for row in rows.values()}
-        assert sorted(rows) == sorted(id for batch in batches for id in self.scheduler.unfinished(batch) + self.scheduler.held(batch))
-        assert all(self.scheduler.running(name) == self.table.running(name) <= self.table.capacity for name in ENGINES)
+        assert {id for id in rows if self.scheduler.holds(id)} == {id for id, row in rows.items() if row.oldest is not None}
+        assert all(self.table.running(name) <= self.table.capacity for name in ENGINES)
 
     def teardown(self) -> None:
         """One engine with current weights is enough for everything to end."""
         if not hasattr(self, "table"):
             return
-        last = max((row.batch for row in self.table.rows.values()), default=0)
+        last = max((row.group.batch for row in self.table.rows.values()), default=0)
         self.publish(ahead=max(last - self.table.version, 0))
         self.engine_up("A", behind=0)
         while running := [row.lease for row in self.table.rows.values() if row.lease is not None]:
             for lease in running:
                 self.table.finished(lease, lease.version, True, self.heard(self.scheduler.finished(lease, lease.version)))
         while self.table.rows:
-            self.form(skipped=0)
+            self.form()
         assert set(self.table.ends) == set(range(self.scheduler.next_id)) and not self.table.rows
 
 
@@ -231,9 +216,9 @@ TestAnythingMayHappen = AnythingMayHappen.TestCase
 
 def test_the_rules_would_notice_a_group_that_ends_twice_or_comes_too_late() -> None:
     table = Table(staleness=0, capacity=1, retries=0)
-    group = Group(0, 1, 8)
+    group = Group(0, 1)
     table.engine_up("A", 0, [])
     with pytest.raises(AssertionError, match="not the weights"):
-        table.submit(group, [Dispatch(Lease(0, 1, "A", 0), "A")])
+        table.submit(group, [Dispatch(Lease(0, 1, "A", 0))])
     with pytest.raises(AssertionError):
-        table.published(1, [Ended(group, "accepted", 1)])
+        table.published(1, [Ended(group, "accepted")])

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
-from concurrent.futures import Future
 from pathlib import Path
-from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +17,7 @@ from small_runs import Killed, Kills
 
 import turnwise as tw
 from turnwise import TurnwiseError
-from turnwise.cluster.weights import Stored, close_handles, copy_into, sender
+from turnwise.cluster.weights import Ipc, Stored, close_handles, copy_into
 from turnwise.learn import LearnerSettings
 from turnwise.objectives import Loss
 from turnwise.recipe.schema import Config
@@ -39,20 +37,6 @@ def test_stored_weights_come_back_bit_by_bit_in_their_own_precision() -> None:
     back = pickle.loads(pickle.dumps(Stored.of(weights().items()))).tensors(CPU)
     assert {name: tensor.dtype for name, tensor in back.items()} == {name: tensor.dtype for name, tensor in weights().items()}
     assert same(back, weights())
-
-
-def test_broadcast_weights_arrive_bit_by_bit_over_gloo() -> None:
-    pytest.importorskip("ray")
-    answer: Future[Any] = Future()
-
-    def publish(version: int, arriving: Any) -> Future[Any]:
-        Thread(target=lambda: answer.set_result((version, arriving.tensors(CPU))), daemon=True).start()
-        return answer
-
-    sends = sender("broadcast", lambda: [(name, one.contiguous()) for name, one in weights().items()], CPU, 30.0)
-    sends.publish(4)
-    version, found = sends.send(SimpleNamespace(publish=SimpleNamespace(remote=publish))).result(30.0)
-    assert version == 4 and same(found, weights())
 
 
 SHARED: list[torch.Tensor] = []
@@ -83,7 +67,7 @@ def handles(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.Tensor]]:
 
 def test_handles_are_made_once_and_again_if_a_weight_is_elsewhere(handles: list[torch.Tensor]) -> None:
     own = weights()
-    ipc = sender("ipc", lambda: own.items(), CPU, 30.0)
+    ipc = Ipc(own.items)
     sent: list[Any] = []
     actor = SimpleNamespace(publish=SimpleNamespace(remote=lambda version, given: sent.append((version, given))))
     for version in range(4):
@@ -108,7 +92,7 @@ def rebuilt(*arguments: Any) -> torch.Tensor:
 def test_handles_travel_as_bytes_that_an_engine_reads_once(handles: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     own = {"a": torch.arange(3), "b": torch.ones(2)}
     monkeypatch.setattr("torch.multiprocessing.reductions.reduce_tensor", lambda one: (rebuilt, (one.tolist(), *[None] * 6)))
-    ipc = sender("ipc", lambda: own.items(), CPU, 30.0)
+    ipc = Ipc(own.items)
     sent: list[Any] = []
     actor = SimpleNamespace(publish=SimpleNamespace(remote=lambda version, given: sent.append(pickle.loads(pickle.dumps(given)))))
     for version in range(2):
@@ -122,7 +106,7 @@ def test_handles_travel_as_bytes_that_an_engine_reads_once(handles: list[torch.T
 
 def test_memory_that_was_shared_is_free_when_the_sender_is_closed(handles: list[torch.Tensor]) -> None:
     own = weights()
-    ipc = sender("ipc", lambda: own.items(), CPU, 30.0)
+    ipc = Ipc(own.items)
     ipc.publish(0)
     ipc.close()
     assert {tensor.untyped_storage().nbytes() for tensor in own.values()} == {0}
@@ -144,11 +128,11 @@ def test_the_transfer_follows_from_where_learner_and_engines_are() -> None:
     def chosen(device: str, *changes: str) -> str:
         config = Config.load(ROOT / "recipes" / "quickstart.toml", ["cluster.engines=1", "device=auto", *changes])
         assert config.cluster is not None
-        return transfer(config.cluster, torch.device(device))
+        return transfer(config.cluster, device)
 
     assert (chosen("cpu"), chosen("cuda")) == ("store", "ipc")
-    assert chosen("cuda", "cluster.engines=2") == chosen("cuda", "cluster.placement=apart") == "broadcast"
-    assert chosen("cuda", "cluster.transfer=store") == "store"
+    assert chosen("cuda", "cluster.engines=2") == chosen("cuda", "cluster.placement=apart") == "store"
+    assert chosen("cuda", "cluster.transfer=store") == chosen("cuda", "cluster.transfer=broadcast") == "store"
 
 
 def test_old_data_is_corrected_unless_the_recipe_says_otherwise() -> None:
@@ -213,8 +197,7 @@ def test_automatic_old_log_probs_are_the_learners_where_a_correction_compares_th
     [
         {"model.lora.rank": 2},
         {"model.dtype": "bfloat16", "learner.value.level": "turn"},
-        {"method.name": "t_star"},
-        {"method.name": "strata"},
+        {"method.name": "vineppo"},
         {"env.workers": 2, "eval.every": 1},
     ],
     ids=lambda changes: " ".join(f"{key}={value}" for key, value in changes.items()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,9 @@ from conftest import ROOT
 
 from turnwise import Stop, Task, TurnwiseError
 from turnwise.agent import Agent
+from turnwise.data.attempts import ChangingHint
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
-from turnwise.methods.himac import OneByOne
 from turnwise.methods.planning import Plan, TaskSlots
 from turnwise.recipe.schema import Config
 from turnwise.setup.needs import check_needs
@@ -89,8 +89,22 @@ def system_observation(text: str) -> Any:
     return Observation(text, actions=("+", "-"))
 
 
+@dataclass
+class NextPart(ChangingHint):
+    """Shows one part after another, the next one after each response."""
+
+    parts: tuple[str, ...]
+    at: int = 0
+
+    def __call__(self, observation: str) -> str:
+        return f"{len(self.parts)} {self.parts[self.at]}"
+
+    def on_response(self, response: str) -> None:
+        self.at = min(self.at + 1, len(self.parts) - 1)
+
+
 def test_a_hint_that_hears_responses_changes_with_them_in_each_attempt_alone(training: Training) -> None:
-    hint = OneByOne("{k} {n} {text}", ("- -", "+ +", "- + -"), budget=1)
+    hint = NextPart(("- -", "+ +", "- + -"))
     starts = [replace(start, hint=hint) for start in training.slots.starts(0, 2)[:3]]
     found = collector(training).run(starts)
     for one in found:

@@ -62,7 +62,7 @@ def test_attempts_end_at_the_step_limit() -> None:
 
 def test_attempts_with_unparsable_responses_go_on_to_the_step_limit() -> None:
     engine = WordEngine(bias=0)
-    engine.poll = lambda: [Response(engine.waiting.pop().key, (2,), (0.0,))]  # type: ignore[method-assign]
+    engine.poll = lambda wait=True: [Response(engine.waiting.pop().key, (2,), (0.0,))]  # type: ignore[method-assign]
     found = play(engine, TaskSlots(numbered(2), 0, 1).starts(0, 2), max_turns=3)
     assert all(t.stop is Stop.STEP_LIMIT and [turn.valid for turn in t.turns] == [False] * 3 for t in found)
 
@@ -236,7 +236,7 @@ def test_a_policy_that_only_gives_reasons_to_stop_is_heard() -> None:
             self.ready.append(Answer(slot, None, Stop.CANCELLED, "no"))
             self.pending = len(self.ready)
 
-        def answers(self) -> list[Answer]:
+        def answers(self, wait: bool = True) -> list[Answer]:
             ready, self.ready, self.pending = self.ready, [], 0
             return ready
 
@@ -275,9 +275,9 @@ def test_environments_play_while_the_model_thinks() -> None:
     thinking: list[int] = []
     poll = engine.poll
 
-    def counted() -> list[Response]:
+    def counted(wait: bool = True) -> list[Response]:
         thinking.append(len(collector._answers._asked))
-        return poll()
+        return poll(wait)
 
     engine.poll = counted  # type: ignore[method-assign]
     with Pool(Corridor, 9, workers=2, timeout=5.0) as pool:

@@ -53,9 +53,9 @@ class StepEngine(Engine):
 
 
 class Whole(StepEngine):
-    """The same engine, which knows nothing of single steps."""
+    """The same engine, which always takes steps until something is done."""
 
-    def poll(self) -> list[Response]:  # type: ignore[override]
+    def poll(self, wait: bool = True) -> list[Response]:
         return super().poll()
 
 

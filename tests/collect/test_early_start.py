@@ -92,12 +92,6 @@ def test_an_engine_that_cannot_start_early_gets_all_prompts_at_once() -> None:
     assert engine.record == [*range(8), "poll", *range(8), "poll"]
 
 
-@pytest.mark.parametrize("early", [1, 2, 5])
-@pytest.mark.parametrize("slots", [3, 8])
-def test_the_turns_are_the_same_for_any_size_of_the_pieces(early: int, slots: int) -> None:
-    assert walk(Lockstep(early), 11, slots) == walk(Lockstep(0), 11, slots)
-
-
 def test_a_response_that_nobody_waits_for_any_more_is_not_given_to_the_slots_next_attempt() -> None:
     engine = Lockstep(early=1)
     policy = word_policy(engine)
@@ -191,14 +185,6 @@ def test_a_start_runs_only_so_far_ahead(paged: Make, monkeypatch: pytest.MonkeyP
         engine.start()
     assert len(seen.steps) == EARLY_FLIGHTS and not seen.waits
     assert len(drain(engine)) == EARLY_FLIGHTS * (EARLY_FLIGHTS + 2)
-
-
-def test_on_a_cpu_nothing_starts_early() -> None:
-    engine = NativeEngine(make(num_hidden_layers=1), max_length=64)
-    assert engine.early == 0
-    engine.submit(requests(20))
-    engine.start()
-    assert engine.pending == 20 and not engine._rows
 
 
 def test_a_prompt_that_is_refused_in_a_start_is_answered(paged: Make) -> None:

@@ -147,7 +147,8 @@ def test_finished_games_are_handed_over_whole() -> None:
     taken: list[list[int | str]] = []
     with Pool(Race, 2) as pool:
         collector = Collector(pool, PlayerPolicy(RandomPlayer()), 20, hand_over=lambda start, made: taken.append([one.id for one in made]))
-        collector.stream(deque([Start(TASK, 0, 0), Start(TASK, 0, 1)]))
+        waiting = deque([Start(TASK, 0, 0), Start(TASK, 0, 1)])
+        collector.stream(lambda: waiting.popleft() if waiting else None)
     assert sorted(taken) == [[0, PLAYER_OFFSET], [1, 1 + PLAYER_OFFSET]]
 
 

@@ -8,20 +8,13 @@ from functools import partial
 from typing import Any
 
 import pytest
-from collect_cases import WORDS, WordEngine, numbered, policy
-from native_models import make
-from test_branching import Growing
+from collect_cases import WordEngine, numbered, policy
 from toy_env import Corridor
 
 from turnwise import TurnwiseError
-from turnwise.agent.base import Parsed
 from turnwise.collect.collector import Branch, Collector, Start
-from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.source import LocalSource
 from turnwise.data.rollouts import Stop, Trajectory
-from turnwise.engines.base import Sampling
-from turnwise.engines.native import NativeEngine
-from turnwise.envs.base import Observation
 from turnwise.envs.pool import Pool
 from turnwise.methods.planning import Gathered, TaskSlots
 
@@ -154,35 +147,3 @@ def test_stored_trajectories_need_ids_of_their_own() -> None:
             source.collect(Twice())
         with pytest.raises(TurnwiseError, match="versions only grow"):
             source.publish(3)
-
-
-def read(ids: Sequence[int], observation: Observation) -> tuple[str, Parsed]:
-    return "text", Parsed(WORDS[ids[0] % 3])
-
-
-def test_a_batch_is_the_one_that_is_collected_without_a_source_and_carries_the_published_version() -> None:
-    """Token by token and log-prob by log-prob: the same forwards over the same rows."""
-    plan = TaskSlots(numbered(6), seed=3, group_size=2)
-    found = []
-    for through_source in (True, False):
-        engine = NativeEngine(make(num_hidden_layers=1), max_batch=4, max_length=250)
-        with Pool(Corridor, 4) as pool:
-
-            def collector(engine: NativeEngine = engine, pool: Pool = pool) -> Collector:
-                engine.forget()
-                return Collector(pool, ModelPolicy(engine, Growing, read, Sampling(max_tokens=3)), max_turns=4)
-
-            source = LocalSource(Place(plan), 2, collector, lambda engine=engine: engine)
-            batches = []
-            for version in range(2):
-                if through_source:
-                    batches.append(source.collect(Once()).trajectories)
-                    source.publish(version + 1)
-                else:
-                    batches.append(collector().run(plan.starts(2 * version, 2)))
-                    engine.refresh()
-        found.append(batches)
-    for version, (own, expected) in enumerate(zip(*found, strict=True)):
-        assert [[turn.logprobs for turn in t.turns] for t in own] == [[turn.logprobs for turn in t.turns] for t in expected]
-        assert [[turn.response_ids for turn in t.turns] for t in own] == [[turn.response_ids for turn in t.turns] for t in expected]
-        assert {turn.version for t in own for turn in t.turns} == {version}

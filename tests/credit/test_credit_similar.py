@@ -1,4 +1,4 @@
-"""Similar anchors: pairs on the threshold, and the three ways from similar pairs to groups, against definitions written out."""
+"""Similar anchors: pairs on the threshold, and groups of similar texts, against a definition written out."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 import turnwise as tw
 from turnwise.credit.anchor_groups import anchor_groups
-from turnwise.credit.similar import complete_linkage, greedy_linkage, linked, similar_components
+from turnwise.credit.similar import similar_groups
 from turnwise.data.rollouts import Rollouts
 
-LINKAGES = ["complete", "greedy", "components"]
 THRESHOLDS = {
     0.6: (3, 5),
     0.8: (4, 5),
@@ -50,31 +49,19 @@ def similar(a: str, b: str, threshold: float) -> bool:
     return Fraction(2 * common, len(a) + len(b)) >= Fraction(top, bottom)
 
 
-@pytest.mark.parametrize("linkage", LINKAGES)
 @pytest.mark.parametrize("threshold", THRESHOLDS)
-def test_a_pair_exactly_on_the_threshold_is_joined_and_one_below_is_not(threshold: float, linkage: str) -> None:
+def test_a_pair_exactly_on_the_threshold_is_joined_and_one_below_is_not(threshold: float) -> None:
     top, bottom = THRESHOLDS[threshold]
     for scale in range(1, 9):
         common, rest = top * scale, 2 * (bottom - top) * scale  # 2·common / (common + common + rest) is the threshold
         base = "".join(random.Random(scale).choices("abcdefgh", k=common))
         longer = base + "#" * rest
-        assert linked([base, longer], threshold, linkage).tolist() == [0, 0], (common, rest)
-        assert linked([base, longer + "#"], threshold, linkage).tolist() == [0, 1]
-    assert linked(["fh", "f h"], 0.8, linkage).tolist() == [0, 0]
+        assert similar_groups([base, longer], threshold).tolist() == [0, 0], (common, rest)
+        assert similar_groups([base, longer + "#"], threshold).tolist() == [0, 1]
+    assert similar_groups(["fh", "f h"], 0.8).tolist() == [0, 0]
 
 
-def slow_greedy(texts: list[str], threshold: float) -> list[int]:
-    firsts: list[int] = []
-    label = []
-    for j, text in enumerate(texts):
-        found = next((i for i in firsts if similar(texts[i], text, threshold)), None)
-        if found is None:
-            firsts.append(j)
-        label.append(j if found is None else found)
-    return label
-
-
-def slow_complete(texts: list[str], threshold: float) -> list[int]:
+def slow_groups(texts: list[str], threshold: float) -> list[int]:
     groups = [[i] for i in range(len(texts))]
 
     def least(one: list[int], two: list[int]) -> float:
@@ -91,36 +78,20 @@ def slow_complete(texts: list[str], threshold: float) -> list[int]:
 
 
 @given(LISTS, st.sampled_from(sorted(THRESHOLDS)))
-def test_each_linkage_is_its_definition(texts: list[str], threshold: float) -> None:
-    assert greedy_linkage(texts, threshold).tolist() == slow_greedy(texts, threshold)
-    assert complete_linkage(texts, threshold).tolist() == slow_complete(texts, threshold)
-    label = list(range(len(texts)))
-    for _ in texts:
-        for i in range(len(texts)):
-            for j in range(len(texts)):
-                if similar(texts[i], texts[j], threshold):
-                    label[i] = label[j] = min(label[i], label[j])
-    assert similar_components(texts, threshold).tolist() == label
-
-
-@given(LISTS, st.sampled_from(sorted(THRESHOLDS)))
-def test_complete_groups_are_all_similar_and_lie_inside_components(texts: list[str], threshold: float) -> None:
-    complete, greedy, whole = (linked(texts, threshold, name) for name in LINKAGES)
+def test_groups_are_those_of_the_definition_and_any_two_texts_of_one_are_similar(texts: list[str], threshold: float) -> None:
+    label = similar_groups(texts, threshold)
+    assert label.tolist() == slow_groups(texts, threshold)
     for i in range(len(texts)):
-        assert similar(texts[i], texts[greedy[i]], threshold) and whole[i] == whole[greedy[i]]
-        for j in range(len(texts)):
-            if complete[i] == complete[j]:
-                assert similar(texts[i], texts[j], threshold) and whole[i] == whole[j]
+        for j in np.flatnonzero(label == label[i]):
+            assert similar(texts[i], texts[j], threshold)
 
 
-def test_a_template_chains_everything_unless_all_have_to_be_similar() -> None:
+def test_a_template_does_not_chain_everything() -> None:
     texts = ["".join("on" if k < i else "off" for k in range(30)) for i in range(31)]  # neighbours differ in one word
-    sizes = {name: int(np.bincount(linked(texts, 0.95, name)).max()) for name in LINKAGES}
-    assert sizes["components"] == 31 and sizes["complete"] < sizes["components"] / 3 and sizes["greedy"] < sizes["components"] / 2
+    assert int(np.bincount(similar_groups(texts, 0.95)).max()) < 10
 
 
-@pytest.mark.parametrize("linkage", LINKAGES)
-def test_no_linkage_depends_on_the_order_of_rows(linkage: str) -> None:
+def test_groups_do_not_depend_on_the_order_of_rows() -> None:
     rng = random.Random(0)
     base = "".join(rng.choices("abcdefgh ", k=60))
     texts = [base[:i] + "#" * (1 + i % 3) + base[i:] for i in range(0, 60, 4)] * 2
@@ -128,18 +99,8 @@ def test_no_linkage_depends_on_the_order_of_rows(linkage: str) -> None:
     r = Rollouts.from_columns(
         group=[0] * n, trajectory=np.repeat(np.arange(n // 3), 3), t=np.tile(np.arange(3), n // 3), reward=range(n), anchor=texts
     )
-    options = {"anchors": "similar", "threshold": 0.96, "linkage": linkage, "norm": "none"}
+    options = {"anchors": "similar", "threshold": 0.96, "norm": "none"}
     order = rng.sample(range(n), n)
     np.testing.assert_array_equal(tw.credit.compute("gigpo", r.permuted(order), **options), tw.credit.compute("gigpo", r, **options)[order])
-    segment, size = anchor_groups(r, "similar", 0.96, linkage)
+    segment, size = anchor_groups(r, "similar", 0.96)
     assert 1 <= size < 15 and tw.credit.explain(r, **options)["anchor_group"].tolist() == segment.tolist()
-
-
-def test_the_authors_rule_takes_turns_trajectory_by_trajectory() -> None:
-    near, middle, far = "aaaaaaaaaa", "aaaaaaaaab", "aaaaaaaabb"  # 0.9 apart each, near and far 0.8
-    options = {"group": [0] * 3, "t": [0, 0, 0], "reward": [0.0] * 3, "anchor": [near, middle, far]}
-    by_near = Rollouts.from_columns(trajectory=[0, 1, 2], **options)  # near comes first: middle joins it, far does not
-    by_middle = Rollouts.from_columns(trajectory=[1, 0, 2], **options)  # middle comes first: both join it
-    assert anchor_groups(by_near, "similar", 0.9, "greedy")[1] == 2
-    assert anchor_groups(by_middle.in_order(), "similar", 0.9, "greedy")[1] == 1
-    assert anchor_groups(by_near, "similar", 0.9, "components")[1] == 1 and anchor_groups(by_near, "similar", 0.9, "complete")[1] == 2

@@ -18,7 +18,7 @@ from turnwise import objectives
 from turnwise.config.options import Entry, Registry
 from turnwise.data.batch import Batch
 
-PAGES = sorted((ROOT / "docs").glob("*.md")) + sorted(METHODS.glob("*.md"))
+PAGES = sorted((ROOT / "docs").glob("*.md")) + sorted(METHODS.glob("*.md")) + sorted((ROOT / "experiments").glob("**/*.md"))
 PAGES += [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 CREDIT, OBJECTIVES = tw.credit.algorithms, objectives.algorithms
@@ -201,7 +201,7 @@ def test_no_page_names_a_file_that_does_not_exist(page: Path) -> None:
     """The changelog tells of files as they were."""
     top = "|".join(sorted(re.escape(path.name) for path in ROOT.iterdir() if path.is_dir() and path.name not in (".venv", "runs")))
     named = re.findall(rf"(?<![\w./-])((?:{top}|recipes|tests|docs)/[\w./*-]*[\w*/])", page.read_text())
-    wrong = [name for name in named if not any(ROOT.glob(name.rstrip("/")))]
+    wrong = [name for name in named if not any([*ROOT.glob(name.rstrip("/")), *page.parent.glob(name.rstrip("/"))])]
     assert not wrong, f"{name_of(page)} names {wrong}"
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import ROOT
-from endpoint_cases import WORDS, Scripted, qwen_chat
+from endpoint_cases import Scripted, qwen_chat
 
 import turnwise as tw
 from turnwise.agent.chat import Chat
@@ -25,11 +24,7 @@ from turnwise.config.loading import load_file
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Stop, Trajectory
 from turnwise.engines.base import Sampling
-from turnwise.engines.native import NativeEngine
 from turnwise.envs.program.env import ProgramEnv
-from turnwise.learn.learner import Learner
-from turnwise.learn.packing import pack
-from turnwise.learn.tiny import build_tiny
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_trajectories
 
@@ -60,12 +55,6 @@ def program(name: str) -> dict[str, Any]:
     return {"command": [PYTHON or sys.executable, str(AGENTS / f"{name}_agent.py")]}
 
 
-@cache
-def model() -> tuple[Any, Any]:
-    """A tiny model for long prompts."""
-    return build_tiny(WORDS, layers=1, hidden=32, heads=2, max_length=8192)
-
-
 def played(name: str, engine: Any, chat: Chat, max_tokens: int, n: int = 1) -> list[Trajectory]:
     env = ProgramEnv(file=[{"id": "x"}], crash_reward=0.0, **program(name))
     starts = [Start(TASK, 0, number, 0, number) for number in range(n)]
@@ -85,17 +74,6 @@ def test_a_client_calls_its_tool_and_continues_its_conversation(name: str) -> No
     assert [list(turn.prompt_ids) for turn in turns] == [list(request.prompt_ids) for request in engine.requests]
     rewrites = name == "smolagents"  # it sends the assistant's turn again as other text: that is a conversation of its own
     assert len(found) == (2 if rewrites else 1)
-
-
-@pytest.mark.parametrize("name", PACKAGES)
-def test_learner_and_engine_agree_on_what_a_client_did(name: str) -> None:
-    network, tokenizer = model()
-    chat = Chat(tokenizer)
-    engine = NativeEngine(network, tokenizer, stop_token_ids=chat.stop_ids, cache_memory=1 << 25)
-    found = [one for one in played(name, engine, chat, 12, 2) if one.turns]
-    assert found and all(one.stop is Stop.DONE for one in found)
-    said = [logprob for one in found for turn in one.turns for logprob in turn.logprobs]
-    np.testing.assert_allclose(Learner(network).logprobs(pack(found)), said, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", PACKAGES)

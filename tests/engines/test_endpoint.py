@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
 
 import numpy as np
 import openai
@@ -30,19 +30,12 @@ def served() -> Iterator[Endpoint]:
         yield made
 
 
-@pytest.fixture
-def attempt(served: Endpoint, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """An open attempt with its recorder."""
-    yield served.open(request.node.name, seed=5)
-    if any(one.recorder.attempt == request.node.name for one in served._service.attempts.values()):
-        served.close(request.node.name)
-
-
-def test_the_openai_client_is_answered_and_the_call_recorded(served: Endpoint, attempt: Any, request: pytest.FixtureRequest) -> None:
-    client = openai.OpenAI(base_url=attempt.base_url, api_key=attempt.key)
+def test_the_openai_client_is_answered_and_the_call_recorded(served: Endpoint) -> None:
+    opened = served.open("client", seed=5)
+    client = openai.OpenAI(base_url=opened.base_url, api_key=opened.key)
     assert client.models.retrieve(client.models.list().data[0].id).id == "turnwise"
     answer = client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hello world"}])
-    (call,) = served.close(request.node.name).calls
+    (call,) = served.close("client").calls
     assert answer.choices[0].message.content == call.message["content"] == call.text
     assert answer.usage is not None
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (len(call.prompt_ids), len(call.response_ids))
@@ -50,29 +43,37 @@ def test_the_openai_client_is_answered_and_the_call_recorded(served: Endpoint, a
     assert call.seed == derive(5, 0), "the first line of an attempt has the seeds of an environment's turns"
 
 
-def test_learner_and_engine_agree_on_the_recorded_calls(served: Endpoint) -> None:
-    opened = served.open("agree", seed=1)
-    talk = [user("hello world")]
-    for _ in range(3):
-        talk = [*talk, said(ask(opened, talk)), user("go north")]
-    ask(opened, [user("what is the cat")], n=2)
-    recorder = served.close("agree")
-    found = trajectories(recorder)
-    assert [len(one.turns) for one in found] == [3, 1, 1]
+def with_transformers() -> Endpoint:
+    model, tokenizer = tiny()
+    chat = Chat(tokenizer)
+    return Endpoint(TransformersEngine(model, tokenizer, stop_token_ids=chat.stop_ids), chat, Sampling(max_tokens=12))
+
+
+@pytest.mark.parametrize("made", [partial(endpoint, Sampling(max_tokens=12)), with_transformers], ids=["native", "transformers"])
+def test_learner_and_engine_agree_on_the_recorded_calls(made: Callable[[], Endpoint]) -> None:
+    with made() as own:
+        opened = own.open("agree", seed=1)
+        talk = [user("hello world")]
+        for _ in range(3):
+            talk = [*talk, said(ask(opened, talk)), user("go north")]
+        ask(opened, talk, n=2)
+        found = trajectories(own.close("agree"))
+    assert [len(one.turns) for one in found] == [4, 1], "a second choice is a line of its own, with the same beginning"
     packed = pack(found)
     scored = Learner(tiny()[0]).logprobs(packed)
     sampled = [token for one in found for turn in one.turns for token in turn.response_ids]
     assert packed.target.tolist() == sampled, "the ids that are trained are those that were sampled"
-    assert len(packed.lengths) == 3, "a line of calls is one packed sequence"
+    assert len(packed.lengths) == 2, "a line of calls is one packed sequence"
     engine = np.concatenate([turn.logprobs for one in found for turn in one.turns])
     assert np.abs(np.asarray(scored) - engine).max() < 1e-4
 
 
-def test_a_continued_conversation_keeps_its_tokens(served: Endpoint, attempt: Any, request: pytest.FixtureRequest) -> None:
-    first = said(ask(attempt, [user("hello world")]))
-    ask(attempt, [user("hello world"), first, user("go south")])
-    ask(attempt, [user("hello world"), {**first, "content": f"{first['content']}."}, user("go south")])
-    one, two, other = served.close(request.node.name).calls
+def test_a_continued_conversation_keeps_its_tokens(served: Endpoint) -> None:
+    opened = served.open("continued")
+    first = said(ask(opened, [user("hello world")]))
+    ask(opened, [user("hello world"), first, user("go south")])
+    ask(opened, [user("hello world"), {**first, "content": f"{first['content']}."}, user("go south")])
+    one, two, other = served.close("continued").calls
     assert two.parent == 0
     assert two.prompt_ids[: len(one.prompt_ids) + len(one.response_ids)] == [*one.prompt_ids, *one.response_ids]
     assert other.parent is None, "a changed answer is another conversation"
@@ -96,17 +97,19 @@ def test_a_client_that_rewrites_the_json_of_a_call_continues_it() -> None:
         tail = two.prompt_ids[len(one.prompt_ids) + len(one.response_ids) :]
         text = engine.chat.tokenizer.decode(tail)
         assert text == "\n<|im_start|>user\n<tool_response>\n25 degrees\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    assert engine.released == [engine.requests[0].sequence] == [engine.requests[1].sequence], "a line keeps its place in the cache"
 
 
-def test_rewards_and_anchors_reach_their_calls(served: Endpoint, attempt: Any, request: pytest.FixtureRequest) -> None:
-    assert post(attempt, "/reward", {"value": 0.5})[0] == 200
-    post(attempt, "/anchor", {"key": "start"})
-    ask(attempt, [user("a")])
-    assert post(attempt, "/reward", {"value": 0.25, "note": "found it"}) == (200, {"reward": 0.75})
-    post(attempt, "/chat/completions", {"messages": [user("b")]}, {"X-Turnwise-Anchor": "later"})
-    ask(attempt, [user("c")])
-    assert post(attempt, "/reward", {"value": "1"})[0] == 400
-    recorder = served.close(request.node.name)
+def test_rewards_and_anchors_reach_their_calls(served: Endpoint) -> None:
+    opened = served.open("rewarded")
+    assert post(opened, "/reward", {"value": 0.5})[0] == 200
+    post(opened, "/anchor", {"key": "start"})
+    ask(opened, [user("a")])
+    assert post(opened, "/reward", {"value": 0.25, "note": "found it"}) == (200, {"reward": 0.75})
+    post(opened, "/chat/completions", {"messages": [user("b")]}, {"X-Turnwise-Anchor": "later"})
+    ask(opened, [user("c")])
+    assert post(opened, "/reward", {"value": "1"})[0] == 400
+    recorder = served.close("rewarded")
     assert [call.anchor for call in recorder.calls] == ["start", "later", None]
     assert (recorder.early_reward, recorder.calls[0].reward, recorder.calls[0].notes) == (0.5, 0.25, ["found it"])
 
@@ -132,22 +135,7 @@ def test_a_reward_that_cannot_be_given_is_refused_with_the_reason(served: Endpoi
     assert [call.reward for call in recorder.calls] == [1.0, 2.0]
 
 
-def test_limits_of_calls_and_tokens_end_an_attempt_with_a_reason(served: Endpoint) -> None:
-    few = served.open("few", limits=Limits(calls=1))
-    ask(few, [user("a")])
-    status, body = post(few, "/chat/completions", {"messages": [user("a")]})
-    assert (status, body["error"]["code"]) == (403, "call_limit")
-    assert served.close("few").stop == "more than 1 calls"
-    short = served.open("short", limits=Limits(tokens=4))
-    assert len(served.recorder("short").calls) == 0
-    ask(short, [user("a")], max_tokens=100)
-    assert served.recorder("short").sampled <= 4
-    served.close("short")
-
-
 def test_calls_wait_while_the_engine_is_with_the_learner(served: Endpoint) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     opened = served.open("waits")
     with ThreadPoolExecutor(1) as pool:
         with served.paused() as engine:
@@ -159,8 +147,6 @@ def test_calls_wait_while_the_engine_is_with_the_learner(served: Endpoint) -> No
 
 
 def test_calls_of_one_attempt_may_overlap_and_have_the_seeds_that_they_would_have_alone(served: Endpoint) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     found = []
     for at_once in (1, 6):
         opened = served.open(f"overlap {at_once}", seed=2)
@@ -177,17 +163,16 @@ def test_calls_of_one_attempt_may_overlap_and_have_the_seeds_that_they_would_hav
     assert found[0] == found[1]
 
 
-def test_what_a_conversation_repeats_is_kept_once(served: Endpoint, attempt: Any, request: pytest.FixtureRequest) -> None:
+def test_what_a_conversation_repeats_is_kept_once(served: Endpoint) -> None:
+    opened = served.open("repeated")
     first = [user("hello world")]
-    ask(attempt, [*first, said(ask(attempt, first)), user("go")])
-    one, two = served.close(request.node.name).calls
+    ask(opened, [*first, said(ask(opened, first)), user("go")])
+    one, two = served.close("repeated").calls
     assert two.messages[0] is one.messages[0]
     assert two.messages[1] is one.message
 
 
 def test_a_call_of_a_closed_attempt_is_not_recorded(served: Endpoint) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     opened = served.open("closing")
     with ThreadPoolExecutor(1) as pool:
         with served.paused():
@@ -197,21 +182,6 @@ def test_a_call_of_a_closed_attempt_is_not_recorded(served: Endpoint) -> None:
             recorder = served.close("closing")
         assert waiting.result(30)[0] == 401
     assert not recorder.finished()
-
-
-def test_the_transformers_engine_is_served_in_the_same_way() -> None:
-    model, tokenizer = tiny()
-    chat = Chat(tokenizer)
-    engine = TransformersEngine(model, tokenizer, stop_token_ids=chat.stop_ids)
-    with Endpoint(engine, chat, Sampling(max_tokens=6)) as made:
-        opened = made.open("a", seed=1)
-        talk = [user("hello")]
-        ask(opened, [*talk, said(ask(opened, talk)), user("go")], n=2)
-        recorder = made.close("a")
-    found = trajectories(recorder)
-    assert [len(one.turns) for one in found] == [2, 1], "a second choice is a line of its own, with the same beginning"
-    scored = Learner(model).logprobs(pack(found))
-    assert np.abs(np.asarray(scored) - np.concatenate([turn.logprobs for one in found for turn in one.turns])).max() < 1e-4
 
 
 def test_a_taken_port_is_named() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from endpoint_attacks import attack
+from endpoint_attacks import attack, head
 from endpoint_cases import WEATHER, Scripted, ask, endpoint, post, qwen_chat, said, scripted, user
 
 from turnwise.agent.dialogue import Dialogue
@@ -35,12 +35,6 @@ def raw(opened: Opened, sent: bytes) -> socket.socket:
     made = socket.create_connection((address.hostname or "", address.port or 0), timeout=20)
     made.sendall(sent)
     return made
-
-
-def head(opened: Opened, length: int) -> bytes:
-    path = urlsplit(opened.base_url).path
-    lines = [f"POST {path}/chat/completions HTTP/1.1", "Host: x", f"Authorization: Bearer {opened.key}", f"Content-Length: {length}"]
-    return "\r\n".join([*lines, "", ""]).encode()
 
 
 def test_malformed_requests_and_silent_connections_disturb_nobody(served: Endpoint) -> None:

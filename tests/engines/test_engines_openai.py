@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from openai_server import Behaviour, Handler, serving
+from openai_server import Handler, serving
 from test_engines_sampling import byte_tokenizer
 
 from turnwise import TurnwiseError
@@ -89,13 +89,6 @@ def test_what_a_server_cannot_do_is_an_error() -> None:
         engine.publish(1)
 
 
-def fail_first(times: int, fail: Callable[[Handler], None]) -> Behaviour:
-    def behave(handler: Handler, body: dict[str, Any], before: int) -> None:
-        fail(handler) if before < times else handler.complete()
-
-    return behave
-
-
 def drop(handler: Handler) -> None:
     handler.close_connection = True
     handler.connection.shutdown(2)
@@ -136,21 +129,15 @@ TROUBLES: dict[str, Callable[[Handler], None]] = {
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_what_can_pass_is_tried_again(trouble: str) -> None:
-    with serving(fail_first(2, TROUBLES[trouble])) as server:
-        found = ask(OpenAIEngine(settings(server.url)), *numbered(3))
-        assert len(server.seen) == 9
-    assert all(response.finish is Finish.STOP and response.text == "go north" for response in found.values())
-
-
-@pytest.mark.parametrize("trouble", TROUBLES)
-def test_what_does_not_pass_is_a_fault_of_that_request_alone(trouble: str) -> None:
+def test_what_can_pass_is_tried_again_and_what_does_not_pass_is_a_fault_of_that_request_alone(trouble: str) -> None:
     def behave(handler: Handler, body: dict[str, Any], before: int) -> None:
-        TROUBLES[trouble](handler) if body["prompt"] == [1] else handler.complete()
+        TROUBLES[trouble](handler) if before < 2 or body["prompt"] == [1] else handler.complete()
 
     with serving(behave) as server:
         found = ask(OpenAIEngine(settings(server.url, retries=2)), *numbered(4))
+        assert len(server.seen) == 12
     assert [found[key].finish for key in range(4)] == [Finish.STOP, Finish.FAULT, Finish.STOP, Finish.STOP]
+    assert all(found[key].text == "go north" for key in (0, 2, 3))
     assert "tried 3 times" in found[1].message and server.url in found[1].message
 
 

@@ -26,7 +26,7 @@ Make = Callable[..., tuple[VllmEngine, Any]]
 
 @pytest.fixture(autouse=True)
 def vllm(monkeypatch: pytest.MonkeyPatch) -> Any:
-    return fake_vllm.install(monkeypatch, "0.32.0")
+    return fake_vllm.install(monkeypatch)
 
 
 def engine(model: Any = None, **options: Any) -> tuple[VllmEngine, Any]:
@@ -124,11 +124,10 @@ class Plain:
 
 
 @pytest.mark.parametrize("ahead", [2, 1], ids=["a step in flight", "no step in flight"])
-@pytest.mark.parametrize("cache", [False, True])
-def test_updates_at_any_moment_change_nothing_if_the_weights_are_the_same(cache: bool, ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_updates_at_any_moment_change_nothing_if_the_weights_are_the_same(ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Plain()
     monkeypatch.setattr(fake_vllm.LLMEngine, "ahead", ahead)
-    made, inner = engine(MODEL, tokenizer=TOKENIZER, stop_token_ids=(11,), keep_cache=cache)
+    made, inner = engine(MODEL, tokenizer=TOKENIZER, stop_token_ids=(11,))
     inner.worker.model = Remembers(inner.worker.model)
 
     @settings(max_examples=15, deadline=None, phases=(Phase.explicit, Phase.generate))
@@ -144,11 +143,10 @@ def test_updates_at_any_moment_change_nothing_if_the_weights_are_the_same(cache:
     check()
 
 
-@pytest.mark.parametrize("cache", [False, True])
-def test_every_token_has_the_version_that_drew_it_and_its_log_prob_of_that_version(cache: bool) -> None:
+def test_every_token_has_the_version_that_drew_it_and_its_log_prob_of_that_version() -> None:
     model = make("qwen2, tied", vocab_size=300)
     weights = [changed(model, seed) for seed in range(3)]
-    made, inner = engine(model, tokenizer=TOKENIZER, stop_token_ids=(11,), keep_cache=cache)
+    made, inner = engine(model, tokenizer=TOKENIZER, stop_token_ids=(11,))
     loaded: dict[int, int] = {}  # the version of each set of weights that vLLM has loaded
 
     def publish(version: int) -> None:
@@ -183,9 +181,9 @@ def scored(model: Any, weights: dict[str, torch.Tensor], request: Request, respo
     return torch.log_softmax(logits / scale, -1).gather(1, torch.tensor(response.token_ids)[:, None])[:, 0].tolist()
 
 
-def under_way(**options: Any) -> tuple[VllmEngine, Any, list[Response]]:
+def under_way() -> tuple[VllmEngine, Any, list[Response]]:
     """Three responses of which one has ended and two go on, with a step in flight."""
-    made, inner = engine(**options)
+    made, inner = engine()
     made.submit([Request(key, PROMPT[: 4 + key], Sampling(max_tokens=(2, 9, 9)[key]), seed=key) for key in range(3)])
     for _ in range(3):
         early = made.poll(wait=False)
@@ -202,21 +200,6 @@ def test_a_pause_reads_the_step_in_flight_before_anything_is_replaced() -> None:
     assert early[0].spans == ((0, 2),)
     assert {key: response.spans for key, response in drain(made).items()} == {1: ((0, 3), (3, 6)), 2: ((0, 3), (3, 6))}
     assert inner.mixed == inner.stale == 0
-
-
-def test_keys_and_values_of_old_weights_are_kept_only_for_responses_under_way_and_only_if_asked() -> None:
-    for cache in (False, True):
-        made, inner, _ = under_way(keep_cache=cache)
-        resets = inner.calls.count("reset_prefix_cache")
-        made.publish(1)
-        made.submit([Request(3, PROMPT[:5], Sampling(max_tokens=9), seed=1)])  # the prompt of one that is under way
-        drain(made)
-        assert inner.calls.count("reset_prefix_cache") == resets + (not cache)
-        assert (inner.mixed > 0) == cache and inner.stale == 0
-        made.submit([Request(4, PROMPT, Sampling(max_tokens=9), seed=1)])
-        made.poll(wait=False)
-        made.forget()  # is more than an update: as if the engine were new
-        assert inner.calls.count("reset_prefix_cache") == resets + (not cache) + 1
 
 
 @pytest.mark.parametrize("call", ["sleep", "wake_up", "step"])

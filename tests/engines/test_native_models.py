@@ -63,6 +63,8 @@ def test_every_parameter_that_is_trained_or_moved_counts_after_refresh(family: s
     after = ask(engine, [ids], GREEDY)
     assert after[0].logprobs != before.logprobs and worst(model, [ids], after) < 1e-4
     assert places == {name: parameter.data_ptr() for name, parameter in model.named_parameters()}
+    attention, joined = model.model.layers[0].self_attn, engine.weights.layers[0].qkv.weight
+    assert joined.data_ptr() == attention.q_proj.weight.data_ptr(), "no copy"
     other = make(family, seed=1)
     for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
         mine.data = theirs.data.clone()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from branching_env import HalfRestorable, Unseeded, Walker
-from test_pool import SLOW, alive, until
+from processes import gone
 from troubled_env import Troubled
 
 from turnwise.collect.order import Answers
@@ -130,18 +130,8 @@ def test_a_restored_attempt_survives_the_loss_of_its_worker() -> None:
         assert walk(pool, 0, 3) == expected[2:]
         before = pool.pids[0]
         os.kill(before, signal.SIGKILL)
-        assert until(lambda: not alive(before)), f"not within {SLOW} seconds"
+        assert gone(before)
         assert kept(pool, 0) == middle  # played again first, then kept
-
-
-def test_only_a_running_attempt_can_be_kept() -> None:
-    with Pool(WALKER, 2) as pool:
-        with pytest.raises(EpisodeOver):
-            pool.snapshot(0)
-        pool.reset(0, TASK)
-        pool.step(0, "end")
-        with pytest.raises(EpisodeOver):
-            pool.submit(0, Snapshot())
 
 
 # Arriving
@@ -159,17 +149,6 @@ def came(factory: Any, plays: Iterable[Play[Arrived]], workers: int = 0) -> list
 
 ACTIONS = ("walk", "xyzzy", "walk", "walk")
 ANCHORS = record(Walker(), TASK, 5, ACTIONS)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_attempt_arrives_by_its_actions_and_by_a_snapshot_at_the_same_place(workers: int) -> None:
-    walker = Walker()
-    record(walker, TASK, 5, ACTIONS)
-    plays = [arrive(TASK, 5, ACTIONS, ANCHORS, state) for state in (None, walker.snapshot())]
-    plays.append(arrive(TASK, 5, (), ANCHORS[:1]))
-    found = came(WALKER, plays, workers)
-    assert [arrived.ok for arrived in found] == [True, True, True] and not any(arrived.message for arrived in found)
-    assert [arrived.result.observation.key for arrived in found] == [ANCHORS[-1], ANCHORS[-1], ANCHORS[0]]
 
 
 def test_what_went_wrong_on_the_way_is_told_with_its_turn() -> None:
@@ -194,18 +173,6 @@ def test_what_went_wrong_on_the_way_is_told_with_its_turn() -> None:
     assert arrived[4].message.startswith("turn 0: environment fault: ValueError") and arrived[4].result.fault is Fault.ERROR
 
 
-def test_chance_that_is_not_the_seeds_is_reported_where_no_snapshot_helps() -> None:
-    env = Unseeded()
-    actions = ("walk", "walk", "walk")
-    (arrived,) = came(Unseeded, [arrive(TASK, 5, actions, record(env, TASK, 5, actions))])
-    assert not arrived.ok and arrived.message.startswith("turn 2: the anchor is ")
-
-
-def test_the_number_of_anchors_is_checked() -> None:
-    with pytest.raises(TurnwiseError, match="after 4 actions needs 5 anchors"):
-        came(Walker, [arrive(TASK, 5, ACTIONS, ANCHORS[1:])])
-
-
 def test_anchors_of_every_kind_are_compared_by_content() -> None:
     picture = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
 
@@ -223,13 +190,6 @@ def test_anchors_of_every_kind_are_compared_by_content() -> None:
         assert came(lambda anchor=anchor: Shown(anchor), [arrive(TASK, 0, (), [same])])[0].ok
     for anchor, other in ((picture, picture[::-1]), (b"1", "1"), (1, "1")):
         assert not came(lambda anchor=anchor: Shown(anchor), [arrive(TASK, 0, (), [other])])[0].ok
-
-
-def test_a_long_text_is_shown_by_its_hash_and_its_beginning() -> None:
-    assert short("place 1") == f"{short('place 1')[:8]} ('place 1')"
-    long = short("You arrive at\n\x1b[31m shelf 1. " * 100)
-    assert len(long) < 80 and long.endswith("…)") and "\x1b" not in long
-    assert short(b"x" * 16).isalnum() and len(short(b"x" * 16)) == 8
 
 
 # The checker

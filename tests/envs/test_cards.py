@@ -15,13 +15,11 @@ from hypothesis import strategies as st
 
 import turnwise as tw
 from turnwise.data.tasks import Task
-from turnwise.envs import EpisodeOver
 from turnwise.envs.cards.arithmetic import evaluate, solutions, solvable
-from turnwise.envs.cards.blackjack import BlackjackEnv, after, best_action, best_value, total
+from turnwise.envs.cards.blackjack import BlackjackEnv, best_action, best_value, total
 from turnwise.envs.cards.deck import points
 from turnwise.envs.cards.numberline import NumberLineEnv
 from turnwise.envs.cards.points import EZPointsEnv, Points24Env
-from turnwise.envs.check import check
 from turnwise.envs.registry import split_sizes
 
 GAMES = ("numberline", "ezpoints", "points24", "blackjack")
@@ -82,10 +80,6 @@ def test_solutions_use_every_number_once_and_give_the_goal(numbers: list[int], g
         assert Counter(piece for piece in pieces if piece.isdecimal()) == Counter(map(str, numbers))
 
 
-def test_the_famous_hard_one_needs_fractions() -> None:
-    assert solutions((3, 3, 8, 8), SIGNS, 24) == (("8", "/", "(", "3", "-", "8", "/", "3", ")"),)
-
-
 # EZPoints and Points24
 
 
@@ -128,8 +122,6 @@ def test_a_formula_that_grows_too_long_is_lost() -> None:
     env = EZPointsEnv()
     env.reset(deal("H2", "SK"))
     assert [env.step("+").done for _ in range(6)] == [False] * 5 + [True]
-    with pytest.raises(EpisodeOver):
-        env.step("=")
 
 
 def test_penalties_are_only_in_the_rewards_of_gym_cards() -> None:
@@ -179,8 +171,6 @@ def test_number_line_rewards_nearer_and_the_target() -> None:
     env.reset(start)
     assert [env.step(action).reward for action in ("+", "-", "?", "-", "-", "+", "+")] == [0.0, -1.0, -1.0, -1.0, -1.0, 0.0, 0.0]
     assert env.step("+").reward == 1.0
-    with pytest.raises(EpisodeOver):
-        env.step("+")
 
 
 def test_number_line_has_every_pair_in_one_split() -> None:
@@ -202,14 +192,6 @@ def test_the_best_play_is_the_basic_strategy_of_the_books() -> None:
     assert soft[13] == soft[17] == "h" * 10
     assert soft[18] == "ssssssshhh"
     assert soft[19] == soft[20] == "s" * 10
-
-
-@given(st.lists(st.sampled_from([suit + rank for suit in "HSDC" for rank in "A23456789TJQK"]), min_size=1, max_size=8))
-def test_a_total_is_the_same_counted_at_once_or_card_by_card(cards: list[str]) -> None:
-    mine, soft = 0, False
-    for card in cards:
-        mine, soft = after(mine, soft, points(card))
-    assert (mine, soft) == total(cards) or mine > 21
 
 
 @pytest.mark.parametrize("rewards", ["paper", "gym_cards"])
@@ -262,11 +244,6 @@ def test_hands_that_play_alike_are_one_state() -> None:
 
 
 @pytest.mark.parametrize("name", GAMES)
-def test_the_contract_is_kept(name: str) -> None:
-    assert check(name, observe="both").ok
-
-
-@pytest.mark.parametrize("name", GAMES)
 def test_splits_are_fixed_and_share_nothing(name: str) -> None:
     sets = {split: tw.tasks(name, split)[:500] for split in ("train", "valid", "test")}
     assert not sets["train"].overlap(sets["valid"]) and not sets["train"].overlap(sets["test"]) and not sets["valid"].overlap(sets["test"])
@@ -292,21 +269,6 @@ def test_pictures_show_the_state_and_the_text_beside_them_does_not(name: str) ->
     advice = env.expert_action()
     then = env.step(advice).observation
     assert then.text == small.text and then.anchor != small.anchor
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "why"),
-    [
-        ("numberline", {"highest": 1}, "highest"),
-        ("ezpoints", {"rewards": "none"}, "rewards"),
-        ("blackjack", {"scale": 0}, "scale"),
-        ("points24", {"observe": "smell"}, "observe"),
-        ("points24", {"anchor": "x"}, "anchor"),
-    ],
-)
-def test_options_that_cannot_be_say_why(name: str, options: dict[str, Any], why: str) -> None:
-    with pytest.raises(tw.TurnwiseError, match=why):
-        tw.make(name, **options)
 
 
 @pytest.mark.parametrize("cards", [None, "H2", ["H2"], ["H2", "X9"], ["H2", 3]])

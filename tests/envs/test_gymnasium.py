@@ -10,7 +10,6 @@ import pytest
 
 import turnwise as tw
 from turnwise.data.tasks import Task
-from turnwise.envs import EpisodeOver
 from turnwise.envs.check import check
 from turnwise.envs.gymnasium.spaces import words_of
 from turnwise.envs.gymnasium.words import drawing
@@ -86,15 +85,6 @@ def rolls(env: Any, task: Task, seed: int, action: str, count: int = 12) -> list
     return seen
 
 
-CLASSICS = ["FrozenLake-v1", "CliffWalking-v1", "Blackjack-v1", *(name for name in ("Taxi-v4", "Taxi-v3") if name in gymnasium.registry)]
-
-
-@pytest.mark.parametrize("name", CLASSICS[:4])
-def test_the_classics_keep_the_contract(name: str) -> None:
-    report = check("gymnasium", id=name, turns=20, episodes=3)
-    assert report.ok, report.problems
-
-
 def test_a_classic_is_told_in_words_and_a_remark_does_not_change_the_state() -> None:
     env: Any = tw.make("gymnasium", id="FrozenLake-v1", kwargs={"is_slippery": False})
     first = env.reset(Task("1"))
@@ -114,8 +104,6 @@ def test_frozen_lake_is_won_by_its_known_way() -> None:
     ends = [env.step(action) for action in ("down", "down", "right", "right", "down", "right")]
     assert [end.done for end in ends] == [False] * 5 + [True]
     assert (ends[-1].reward, ends[-1].success) == (1.0, True)
-    with pytest.raises(EpisodeOver):
-        env.step("left")
 
 
 def test_the_cliff_is_a_success_at_its_goal_though_no_reward_is_positive() -> None:
@@ -200,16 +188,13 @@ def test_what_cannot_be_played_is_refused_with_the_reason(own: str, options: dic
         tw.make("gymnasium", **{key: value.format(own=own) if isinstance(value, str) else value for key, value in options.items()})
 
 
-def test_a_users_function_describes_what_is_too_large_for_text(own: str) -> None:
+def test_a_users_function_describes_what_is_too_large_for_text_and_pictures(own: str) -> None:
     with pytest.raises(TurnwiseError, match=r"observations of map \(20, 20\) are too large"):
         tw.make("gymnasium", id=f"{own}:Grid")
     env = tw.make("gymnasium", id=f"{own}:Grid", describe=f"{own}:in_words", goal="count.")
     assert env.reset(Task("1")).text == "Your task is: count.\n20 marks, size 2, Grid"
     with pytest.raises(TurnwiseError, match="returned int, not text"):
         tw.make("gymnasium", id=f"{own}:Grid", describe=f"{own}:in_numbers").reset(Task("1"))
-
-
-def test_a_users_function_also_describes_pictures(own: str) -> None:
     seen = tw.make("gymnasium", id=f"{own}:Picture", describe=lambda env, observation: f"mean {observation.mean():.0f}").reset(Task("1"))
     assert seen.text == "mean 7" and seen.images == ()
 

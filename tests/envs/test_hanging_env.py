@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
-from train_cases import TINY
+from train_cases import TINY, Heard
 
 import turnwise as tw
 from turnwise.envs.playing import FILE, last_call
 from turnwise.learn import checkpoint
-from turnwise.runs.reporter import Reporter
 
 ENV = """
 import ctypes, os, time
@@ -92,14 +91,6 @@ def launch(folder: Path, what: str) -> subprocess.Popen[str]:
     known = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     code = START.replace("{SETTINGS}", repr(settings))
     return subprocess.Popen([sys.executable, "-c", code, what], cwd=folder, env=known, stdout=subprocess.PIPE, text=True)
-
-
-class Heard(Reporter):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 def resumed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[str]]:

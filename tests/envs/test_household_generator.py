@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnwise.data.tasks import Task, TaskSet
-from turnwise.envs import make, tasks
-from turnwise.envs.check import check
+from turnwise.envs import tasks
 from turnwise.envs.household import generator
 from turnwise.envs.household.generated import HouseholdEnv
 from turnwise.envs.household.house import TASK_TYPES
@@ -67,15 +66,6 @@ def test_things_lie_only_where_such_things_belong_and_no_wanted_one_at_its_targe
             assert kind(name) == LAMP or kind(name) in furnishings().fits[kind(place)]
         places = [kind(place) for name, place in task.data["objects"].items() if kind(name) == task.data["object"]]
         assert places and task.data["target"] not in places
-
-
-def test_the_tables_agree_with_each_other() -> None:
-    for room in furnishings().rooms.values():
-        assert set(room.receptacles) <= set(furnishings().fits)
-        for thing, (chance, places) in room.objects.items():
-            assert 0 < chance <= 100
-            assert set(places) <= set(room.receptacles)
-            assert thing in furnishings().traits
 
 
 # The same everywhere
@@ -157,78 +147,13 @@ def test_too_few_houses_for_a_split_is_a_clear_error(monkeypatch: pytest.MonkeyP
 # Knobs
 
 
-def test_the_numbers_that_were_asked_for_are_kept() -> None:
-    options: dict[str, Any] = {"receptacles": 7, "distractors": 5, "copies": 2, "closed": 2, "rooms": "kitchen"}
-    for task in tasks("household", n=100, **options):
-        data = task.data
-        wanted = [name for name in data["objects"] if kind(name) == data["object"]]
-        openable = [name for name in data["receptacles"] if kind(name) in furnishings().openable]
-        closed = [name for name, state in data["receptacles"].items() if state == "closed"]
-        assert data["room"] == "kitchen"
-        assert len(data["receptacles"]) == 7
-        assert len(wanted) == 2
-        assert len(data["objects"]) == 7
-        assert len(closed) == min(2, len(openable))
-        assert all(data["receptacles"][name] in ("open", "closed") for name in openable)
-
-
-def test_objects_in_total_are_the_wanted_ones_and_the_others() -> None:
-    for options, total, wanted in [
-        ({"objects": 9}, 9, (1, 2)),
-        ({"objects": 9, "distractors": 6}, 9, (3, 3)),
-        ({"objects": 4, "copies": 1}, 4, (1, 1)),
-    ]:
-        for task in tasks("household", n=30, task_types="pick_and_place_simple", **options):
-            copies = sum(kind(name) == task.data["object"] for name in task.data["objects"])
-            assert len(task.data["objects"]) == total
-            assert wanted[0] <= copies <= wanted[1]
-
-
-def test_a_task_with_two_objects_or_a_lamp_has_them_whatever_the_knobs_say() -> None:
-    for task in tasks("household", n=20, size="tiny", objects=1, task_types="pick_two_obj_and_place"):
-        assert len(task.data["objects"]) == 2
-    for task in tasks("household", n=20, size="tiny", objects=1, task_types="look_at_obj_in_light"):
-        assert sorted(kind(name) for name in task.data["objects"]) == sorted([LAMP, task.data["object"]])
-
-
-def test_closed_zero_opens_everything_and_full_closes_everything() -> None:
-    assert not any("closed" in task.data["receptacles"].values() for task in tasks("household", n=50, closed=0))
+def test_full_closes_everything() -> None:
     assert not any("open" in task.data["receptacles"].values() for task in tasks("household", n=50, size="full"))
 
 
 def test_tasks_that_a_room_does_not_allow_are_left_out_unless_they_were_asked_for() -> None:
     assert HouseholdEnv(rooms="bedroom").knobs.task_types == ("pick_and_place_simple", "look_at_obj_in_light", "pick_two_obj_and_place")
     assert "look_at_obj_in_light" not in HouseholdEnv(receptacles=50).knobs.task_types
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"size": "smal"}, "Did you mean 'small'"),
-        ({"receptacles": 2}, "receptacles must be 3 to"),
-        ({"receptacles": "many"}, "integer or a pair"),
-        ({"receptacles": [9, 5]}, "the first number must not be larger"),
-        ({"distractors": -1}, "distractors must be at least 0"),
-        ({"copies": 0}, "copies must be at least 1"),
-        ({"objects": 3, "distractors": 3}, "leave none for the task"),
-        ({"objects": 5, "distractors": 2, "copies": 3}, "give two of the three"),
-        ({"task_types": "pick_and_place"}, "Did you mean 'pick_and_place_simple'"),
-        ({"task_types": []}, "at least one task type"),
-        ({"rooms": ["attic"]}, "unknown room"),
-        ({"rooms": "bathroom", "task_types": "pick_heat_then_place_in_recep"}, "needs a kitchen"),
-        ({"receptacles": 50, "task_types": "look_at_obj_in_light"}, "ask for fewer receptacles"),
-        ({"anchor": "text"}, "unknown anchor"),
-        ({"recepticles": 5}, "Did you mean 'receptacles'"),
-        ({"expert_knows": "nothing"}, "expert_knows"),
-        ({"furniture": ["desk", "throne"]}, "throne"),
-        ({"furniture": ["desk", "drawer"]}, "at least 3"),
-        ({"furniture": ["desk", "drawer", "bed"], "receptacles": 4}, "3 to 3"),
-        ({"furniture": ["toilet", "fridge", "bed"]}, "toilet"),
-    ],
-)
-def test_a_wrong_knob_is_a_clear_error(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(TurnwiseError, match=message):
-        make("household", **options)
 
 
 @settings(max_examples=60)
@@ -248,17 +173,20 @@ def test_any_knobs_give_solvable_houses(
     options: dict[str, Any] = {"receptacles": receptacles, "distractors": distractors, "copies": copies, "closed": closed}
     env = HouseholdEnv(rooms=room, task_types=task_type, **options)
     task = env.tasks("valid", index + 1)[index]
+    assert task.data["room"] == room
     assert len(task.data["receptacles"]) == receptacles
     lamp = task_type == "look_at_obj_in_light"
-    assert len(task.data["objects"]) == distractors + max(copies, 2 if task_type == "pick_two_obj_and_place" else 1) + lamp
+    wanted = max(copies, 2 if task_type == "pick_two_obj_and_place" else 1)
+    assert sum(kind(name) == task.data["object"] for name in task.data["objects"]) == wanted
+    assert len(task.data["objects"]) == distractors + wanted + lamp
+    openable = [state for name, state in task.data["receptacles"].items() if kind(name) in furnishings().openable]
+    assert set(openable) <= {"open", "closed"}
+    if closed is not None:
+        assert openable.count("closed") == min(closed, len(openable))
     win(env, task)
 
 
 # As an environment
-
-
-def test_the_checker_finds_nothing() -> None:
-    assert check("household", anchor="state").problems == []
 
 
 def test_a_house_written_by_hand_can_be_played() -> None:

@@ -53,17 +53,6 @@ def fill(name: str = "clashing") -> Path:
 
 
 @pytest.mark.usefixtures("clashing")
-def test_a_missing_private_package_is_one_line_with_the_command() -> None:
-    with pytest.raises(
-        TurnwiseError, match=r"^environment 'clashing' needs the package clashing_game. Install it with: turnwise envs"
-    ) as told:
-        make("clashing")
-    assert "\n" not in str(told.value)
-    row = describe("clashing")[0]
-    assert not row["ready"] and row["needs"][0]["remedy"] == "turnwise envs --install clashing"
-
-
-@pytest.mark.usefixtures("clashing")
 def test_a_private_folder_is_importable_only_once_its_environment_is_loaded_and_comes_last() -> None:
     place = fill()
     assert describe("clashing")[0]["needs"][0]["present"]
@@ -139,8 +128,3 @@ def test_a_failure_of_pip_is_told_in_one_line(
         installing._pip(["minigrid"])
     assert "\n" not in str(told.value)
     assert printed.splitlines()[0] in capsys.readouterr().err  # pip's own words are shown while it runs
-
-
-def test_an_installation_needs_a_name(here: Cli) -> None:
-    done = here("envs", "--install")
-    assert done.returncode == 2 and "say which environment" in done.stderr

@@ -7,23 +7,22 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import gone, runs
 from timed_env import CLOCK, RESET, Factory
 
 from turnwise.data.tasks import Task
-from turnwise.envs import EpisodeOver, workers
+from turnwise.envs import EpisodeOver
 from turnwise.envs import pool as pools
 from turnwise.envs.pool import EnvResult, Fault, Pool
 from turnwise.util.errors import TurnwiseError
 
 ENV = f"{Path(__file__).parents[1] / 'support/troubled_env.py'}:Troubled"
-SLOW = 60.0  # how long a condition may take on a busy machine before the test gives up
 
 
 def starts(count: int) -> list[tuple[int, Task, int]]:
@@ -32,35 +31,6 @@ def starts(count: int) -> list[tuple[int, Task, int]]:
 
 def texts(results: list[EnvResult]) -> list[str]:
     return [result.observation.text for result in results]
-
-
-def alive(pid: int) -> bool:
-    """Whether any thread of a process runs; one that only waits to be reaped does not."""
-    try:
-        threads = list(Path(f"/proc/{pid}/task").iterdir())
-        return any((thread / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX" for thread in threads)
-    except (FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}").exists()
-
-
-def until(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + SLOW
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return condition()
-
-
-def record(workers: int) -> list[tuple[int, str, float, bool]]:
-    """Everything that happens in five slots over six turns, some of which end and start again."""
-    seen = []
-    with Pool(ENV, 5, workers=workers) as pool:
-        results = pool.reset_all(starts(5))
-        for turn in range(6):
-            seen += [(r.slot, r.observation.text, r.transition.reward, r.over) for r in results if r.transition]
-            over = [r.slot for r in results if r.over]
-            pool.reset_all([(slot, Task(f"{slot} again"), turn) for slot in over])
-            results = pool.step_all([(slot, "end" if (turn + slot) % 4 == 3 else "walk") for slot in range(5)])
-    return seen
 
 
 def test_a_worker_that_plays_texts_loads_no_large_library() -> None:
@@ -78,29 +48,6 @@ print(*sorted({{"numpy", "torch", "pydantic", "email"}} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.stdout.strip(), done.returncode) == ("", 0), done.stdout + done.stderr
-
-
-def test_answers_do_not_depend_on_the_number_of_workers() -> None:
-    here = record(0)
-    assert len(here) == 30
-    assert record(1) == here
-    assert record(3) == here
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_results_come_with_their_slots_as_they_are_ready(workers: int) -> None:
-    with Pool(ENV, 4, workers=workers) as pool:
-        assert pool.results() == []
-        for slot, task, seed in starts(4):
-            pool.submit_reset(slot, task, seed)
-        assert pool.pending == 4
-        seen: dict[int, int] = dict.fromkeys(range(4), 0)
-        while pool.pending:
-            for result in pool.results():
-                seen[result.slot] += 1
-                if seen[result.slot] < 4:
-                    pool.submit_step(result.slot, "walk")
-        assert seen == dict.fromkeys(range(4), 4)
 
 
 def test_a_waiting_call_keeps_the_results_of_other_slots() -> None:
@@ -159,7 +106,7 @@ def test_a_hung_worker_is_replaced_at_the_time_limit(action: str) -> None:
         assert results[0].fault is Fault.TIMEOUT
         assert results[0].stop_reason == "environment timeout"
         assert results[1].fault is None
-        assert not alive(hung)
+        assert not runs(hung)
         assert pool.reset(0, Task("0")).fault is None
 
 
@@ -168,7 +115,7 @@ def test_a_worker_that_dies_between_requests_costs_nobody_a_trajectory() -> None
         pool.reset(0, Task("0"), 100)
         before = pool.pids[0]
         os.kill(before, signal.SIGKILL)
-        assert until(lambda: not alive(before))
+        assert gone(before)
         result = pool.step(0, "walk")
         assert result.fault is None
         assert pool.pids[0] != before
@@ -214,15 +161,6 @@ def test_a_pool_knows_how_long_its_environments_have_played(workers: int, monkey
         assert pool.busy == (5 * RESET + 14.75) / max(workers, 1)
 
 
-def test_what_a_lost_worker_has_played_still_counts() -> None:
-    with Pool(Factory(), 2, workers=1) as pool:
-        pool.reset_all(starts(2))
-        os.kill(pool.pids[0], signal.SIGKILL)
-        assert until(lambda: not alive(pool.pids[0]))
-        pool.step(0, "2")  # its reset is played again
-        assert pool.busy == 3 * RESET + 2
-
-
 def test_close_leaves_no_process_behind_and_closes_the_environments(tmp_path: Path) -> None:
     marker = tmp_path / "closed"
     with Pool(ENV, 3, workers=2, options={"marker": str(marker)}) as pool:
@@ -230,10 +168,11 @@ def test_close_leaves_no_process_behind_and_closes_the_environments(tmp_path: Pa
         pool.step(0, "child")
         pool.step(0, "daemon")
         pids = pool.pids
-        assert all(alive(pid) for pid in pids) and len(children_of(pids[0])) == 2
-    assert not any(alive(pid) for pid in pids)
+        left = children_of(pids[0])
+        assert all(map(runs, pids)) and len(left) == 2
+    assert not any(map(runs, pids))
     assert marker.read_text() == "closed\n" * 3
-    assert until(lambda: not children_of(pids[0]))
+    assert gone(*left)
     pool.close()
     with pytest.raises(TurnwiseError, match="closed"):
         pool.reset(0, Task("0"))
@@ -243,22 +182,18 @@ def test_a_worker_that_is_replaced_leaves_no_daemon_behind() -> None:
     with Pool(ENV, 1, workers=1, timeout=2.0) as pool:
         pool.reset_all(starts(1))
         pool.step(0, "daemon")
-        before = pool.pids[0]
-        assert children_of(before)
-        assert pool.step(0, "hang").fault is Fault.TIMEOUT
-        assert until(lambda: not children_of(before))
+        left = children_of(pool.pids[0])
+        assert left and pool.step(0, "hang").fault is Fault.TIMEOUT
+        assert gone(*left)
 
 
-def children_of(pid: int) -> list[str]:
+def children_of(pid: int) -> list[int]:
+    """The processes that `Troubled` started in this one, also those that have left it."""
     found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and alive(int(entry.name)):
-            try:
-                command = (entry / "cmdline").read_text(errors="replace")
-            except OSError:
-                continue
-            if f"child of {pid}" in command:
-                found.append(command)
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            if f"child of {pid}" in (entry / "cmdline").read_text(errors="replace"):
+                found.append(int(entry.name))
     return found
 
 
@@ -267,7 +202,7 @@ def test_a_forgotten_pool_ends_its_workers() -> None:
     pool.reset(0, Task("0"))
     pids = pool.pids
     del pool
-    assert until(lambda: not any(alive(pid) for pid in pids))
+    assert gone(*pids)
 
 
 def test_a_dead_parent_leaves_no_orphans_even_when_a_worker_hangs() -> None:
@@ -287,55 +222,20 @@ def test_a_dead_parent_leaves_no_orphans_even_when_a_worker_hangs() -> None:
     with parent.stdout:
         pids = [int(pid) for pid in parent.stdout.readline().split()]
     assert len(pids) == 2
-    assert all(alive(pid) for pid in pids)
+    assert all(map(runs, pids))
+    left = children_of(pids[0])
     parent.kill()
     parent.wait()
-    assert until(lambda: not any(alive(pid) for pid in pids))
-    assert until(lambda: not children_of(pids[0]))
+    assert left and gone(*pids, *left)
 
 
-def test_a_class_of_the_users_script_plays_in_workers(tmp_path: Path) -> None:
-    source = (Path(__file__).parents[1] / "support/troubled_env.py").read_text()
-    uses = """
-from turnwise.envs import workers
-from turnwise.envs.pool import Pool
-with Pool(Troubled, 2, workers=1) as pool:
-    print(pool.reset(1, Task("a")).observation.text)
-workers.CAN_FORK = False
-Pool(Troubled, 2, workers=1)
-"""
-    (tmp_path / "script.py").write_text(source + uses)
-    done = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, timeout=300, check=False)
-    assert done.stdout.strip() == "place 0" and "a class of the script itself. Give its name" in done.stderr
-
-
-@pytest.mark.skipif(not workers.CAN_FORK, reason="copies of a process need Linux")
-def test_copies_of_this_process_play_what_no_other_process_can_get() -> None:
-    from troubled_env import Troubled
-
-    class Local(Troubled):
-        pass
-
-    with Pool(Local, 4, workers=2, timeout=3.0, memory_mb=500) as pool:
-        assert texts(pool.reset_all(starts(4))) == ["place 0"] * 4
-        pids = pool.pids
-        assert os.getpid() not in pids and len(set(pids)) == 2
-        first = pool.step_all([(slot, "walk") for slot in range(4)])
-        results = pool.step_all([(0, "kill"), (1, "hang"), (2, "walk"), (3, "walk")])
-        assert [result.fault for result in results] == [Fault.ERROR, Fault.TIMEOUT, None, None]
-        assert "SIGKILL" in results[0].stop_reason
-        pool.reset(1, Task("1"), 101)
-        assert pool.step(1, "walk").observation.text == first[1].observation.text
-        hungry = pool.step(1, "eat")
-        assert "the memory limit of a worker is 500 MB" in hungry.stop_reason
-        pids += pool.pids
-    assert until(lambda: not any(alive(pid) for pid in pids))
-
-
-def test_a_factory_that_cannot_be_sent_to_a_worker_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "CAN_FORK", False)
+def test_what_a_worker_cannot_import_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TurnwiseError, match="worker processes cannot get this environment"):
         Pool(lambda: None, 1, workers=1)
+    monkeypatch.setattr(Factory, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "Factory", Factory, raising=False)
+    with pytest.raises(TurnwiseError, match="a class of the script itself"):
+        Pool(Factory, 1, workers=1)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,11 @@ import pytest
 from conftest import shared_folder
 from search_data import write_data
 
-from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Transition
 from turnwise.envs.check import check
 from turnwise.envs.pool import Pool
 from turnwise.envs.search.env import NOTHING, UNCLEAR, SearchEnv
-from turnwise.envs.search.results import set_results
-from turnwise.envs.search.server import Server
-from turnwise.recipe.schema import Config
-from turnwise.retrieval import make_retriever
 from turnwise.util.errors import TurnwiseError
 
 
@@ -78,15 +72,12 @@ def test_options_bound_passages_and_turns(data: Path, task: Task) -> None:
     short = SearchEnv(data=data, topk=1, max_turns=1)
     (only,) = played(short, task, ["search[london]"])
     assert only.done and len(only.info["passages"]) == 1
-    for wrong in ({"topk": 0}, {"max_turns": True}, {"per_set": -1}, {"anchor": "texts"}, {"questions": "some"}, {"retriever": "bing"}):
+    for wrong in ({"topk": 0}, {"max_turns": True}, {"per_set": -1}, {"anchor": "texts"}, {"questions": "some"}):
         with pytest.raises(TurnwiseError):
             played(SearchEnv(data=data, **wrong), SearchEnv(data=data, **wrong).tasks("nq")[0], ["search[x]"])
-
-
-@pytest.mark.parametrize("retriever", ["bing", {"name": "bing"}, {"url": "http://127.0.0.1:9"}, 3])
-def test_a_retriever_that_there_is_not_is_refused_before_anything_is_played(data: Path, retriever: Any) -> None:
-    with pytest.raises(TurnwiseError, match="retriever"):
-        SearchEnv(data=data, retriever=retriever)
+    for retriever in ("bing", {"url": "http://127.0.0.1:9"}, 3):  # before anything is played
+        with pytest.raises(TurnwiseError, match="retriever"):
+            SearchEnv(data=data, retriever=retriever)
 
 
 def test_a_task_without_question_or_answers_is_refused(env: SearchEnv) -> None:
@@ -133,37 +124,12 @@ def test_the_contract_is_kept(data: Path) -> None:
     assert report.episodes == 5
 
 
-def test_a_server_gives_the_same_episodes_as_the_index_in_this_process(data: Path, task: Task) -> None:
-    server = Server(make_retriever("bm25", data / "corpus" / "passages.jsonl.xz"), port=0)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    away = SearchEnv(data=data, retriever=f"http://127.0.0.1:{server.server_address[1]}")
-    actions = ["search[london engine]", "search[zzz]", "answer[Lovelace]"]
-    try:
-        assert played(away, task, actions) == played(SearchEnv(data=data), task, actions)
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
 def test_a_search_that_fails_is_a_fault_and_not_an_empty_answer(data: Path, task: Task) -> None:
     options = {"data": str(data), "retriever": {"name": "http", "url": "http://127.0.0.1:9", "retries": 0}}
     with Pool("search", 1, options=options) as pool:
         pool.reset(0, task)
         result = pool.step(0, "search[x]")
     assert result.fault is not None and "Is it running" in result.message
-
-
-def test_results_are_per_set_and_their_mean_counts_each_set_once() -> None:
-    def attempt(task: str, won: bool, f1: float | None, searches: int = 1) -> Trajectory:
-        info = {} if f1 is None else {"env": {"f1": f1, "searches": searches, "em": float(won)}}
-        return Trajectory(0, task, task, [Turn("x", info=info)], success=won)
-
-    results = set_results(
-        [attempt("nq/1", True, 1.0), attempt("nq/2", False, 0.5, 3), attempt("nq/3", False, None), attempt("2wiki/1", True, 1.0)]
-    )
-    assert results["nq"] == {"n": 3, "em": pytest.approx(1 / 3), "f1": 0.5, "searches": pytest.approx(4 / 3)}
-    assert results["mean"] == {"n": 4, "em": pytest.approx(2 / 3), "f1": 0.75, "searches": pytest.approx(7 / 6)}
-    assert set_results([]) == {} and set_results([Trajectory(0, 0, "nq/1")])["mean"]["em"] == 0.0
 
 
 @pytest.fixture(scope="module")
@@ -190,9 +156,3 @@ def test_the_experts_searches_find_the_evidence_in_the_shared_corpus(shared: Sea
         assert transitions[-1].success
         found += bool({name for step in transitions for name in step.info.get("passages", ())} & set(task.data["evidence"]))
     assert found / len(tasks) > 0.8  # some titles have more passages than a search shows
-
-
-def test_the_recipe_has_the_papers_settings() -> None:
-    config = Config.load("search-qa")
-    assert (config.env.name, config.env.max_turns, config.agent.prompt, config.agent.history) == ("search", 4, "search", 4)
-    assert (config.collect.groups, config.collect.group_size, config.learner.lr, config.iterations) == (256, 5, 1e-6, 200)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from turnwise.agent import Agent, AgentSettings
 from turnwise.agent.parse import EMPTY, NO_ACTION, SEVERAL, UNCLOSED_ACTION, UNCLOSED_THOUGHT, Parser
-from turnwise.data.tasks import Task
 from turnwise.envs.base import Observation
 from turnwise.envs.search.actions import LONGEST, Action, read_action
 from turnwise.envs.search.env import ACTIONS
@@ -85,22 +84,3 @@ def test_an_example_that_the_agent_writes_is_read_back(action: str) -> None:
     text, parsed = agent.read(agent.write(action, "I should"), Observation("Question: x", actions=ACTIONS))
     assert parsed.action == action and parsed.thought == "I should" and parsed.valid
     assert read_action(text) == read_action(action)
-
-
-@pytest.mark.parametrize("context", ["window", "full"])
-def test_the_search_prompt_shows_the_question_and_all_that_was_found(context: str) -> None:
-    agent = Agent(tokenizer(QWEN), AgentSettings(context=context, prompt="search", history=4))
-    playing = agent.context()
-    question = Observation("Question: Who wrote it?", actions=ACTIONS)
-    playing.start(Task("1"), question)
-    first = agent.chat.decode(playing.prompt().ids)
-    assert first.count("Who wrote it?") == 1 and "<search>" in first and "<answer>" in first
-    found = Observation("[1] Title one\nText one", actions=ACTIONS)
-    response = agent.write("search[first words]", "hm")
-    playing.record(response, agent.read(response, question)[1], found)
-    again = Observation("[1] Title two\nText two", actions=ACTIONS)
-    response = agent.write("search[second words]", "hm")
-    playing.record(response, agent.read(response, found)[1], again)
-    later = agent.chat.decode(playing.prompt().ids)
-    places = [later.index(part) for part in ("Who wrote it?", "first words", "Text one", "second words", "Text two")]
-    assert places == sorted(places)

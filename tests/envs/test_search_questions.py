@@ -16,32 +16,19 @@ from turnwise.envs.search.questions import Library, find_corpus, is_valid, words
 from turnwise.envs.search.records import Question, read_questions
 from turnwise.util.errors import TurnwiseError
 
-JSON_LINES: list[tuple[str, dict[str, Any], Question]] = [
-    ("nq_test", {"id": "7", "question": "Q?", "golden_answers": ["A", "B"], "metadata": {}}, Question("7", "Q?", ("A", "B"))),
-    ("nq-open", {"question": "q", "answer": ["A", "A", " "]}, Question("nq-open-0", "q", ("A",))),
+MUSIQUE = {
+    "id": "2hop", "question": "Q?", "answer": "A", "answer_aliases": ["B"], "answerable": True,
+    "paragraphs": [{"title": "T", "is_supporting": True}, {"title": "U", "is_supporting": False}],
+}  # fmt: skip
+FORMS = [
+    ("nq_test.jsonl", json.dumps({"id": "7", "question": "Q?", "golden_answers": ["A", "B"]}), Question("7", "Q?", ("A", "B"))),
+    ("nq-open.jsonl", json.dumps({"question": "q", "answer": ["A", "A", " "]}), Question("nq-open-0", "q", ("A",))),
+    ("musique.jsonl", json.dumps(MUSIQUE), Question("2hop", "Q?", ("A", "B"), titles=("T",))),
     (
-        "musique",
-        {
-            "id": "2hop", "question": "Q?", "answer": "A", "answer_aliases": ["B"], "answerable": True,
-            "paragraphs": [{"title": "T", "is_supporting": True}, {"title": "U", "is_supporting": False}],
-        },
-        Question("2hop", "Q?", ("A", "B"), titles=("T",)),
-    ),
-    (
-        "mix",
-        {"id": "9", "question": "Q?", "data_source": "nq", "reward_model": {"ground_truth": {"target": ["A"]}}},
+        "mix.jsonl",
+        json.dumps({"id": "9", "question": "Q?", "data_source": "nq", "reward_model": {"ground_truth": {"target": ["A"]}}}),
         Question("9", "Q?", ("A",), source="nq"),
     ),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "record", "question"), JSON_LINES)
-def test_json_lines_are_read(tmp_path: Path, name: str, record: dict[str, Any], question: Question) -> None:
-    for ending in (".jsonl", ".jsonl.xz"):
-        assert read_questions(write_lines(tmp_path / f"{name}{ending}", [record])) == [question]
-
-
-OTHERS = [
     (
         "hotpot_dev_fullwiki_v1.json",
         json.dumps([{"_id": "5a", "question": "Q?", "answer": "yes", "supporting_facts": [["T", 0], ["U", 1], ["T", 2]], "context": []}]),
@@ -57,7 +44,7 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "content", "question"), OTHERS, ids=lambda value: str(value)[:12])
+@pytest.mark.parametrize(("name", "content", "question"), FORMS, ids=lambda value: str(value)[:12])
 def test_the_published_forms_are_read(tmp_path: Path, name: str, content: str, question: Question) -> None:
     (tmp_path / name).write_text(content, encoding="utf-8")
     assert read_questions(tmp_path / name) == [question]

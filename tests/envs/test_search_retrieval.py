@@ -248,19 +248,6 @@ def test_a_passage_cannot_write_the_encoders_control_tokens_and_long_ones_are_cu
         Encoder("no/such-model-anywhere-0")
 
 
-def test_faiss_finds_the_same(tmp_path: Path, model: str) -> None:
-    faiss = pytest.importorskip("faiss", reason="faiss is not installed")
-    corpus = random_corpus(tmp_path / "passages.jsonl", 4)
-    plain, fast = Dense(corpus, model), Dense(corpus, model, index="faiss")
-    faiss.write_index(fast._faiss, str(tmp_path / "flat.index"))
-    read = Dense(corpus, model, index=str(tmp_path / "flat.index"))
-    for other in (fast, read):
-        for ours, theirs in zip(plain.search(["w1", "w2 w3"], 5), other.search(["w1", "w2 w3"], 5), strict=True):
-            assert [hit.score for hit in ours] == pytest.approx([hit.score for hit in theirs], abs=1e-5)
-    with pytest.raises(TurnwiseError, match="the corpus has 6 passages"):
-        Dense(Corpus(write_corpus(tmp_path / "other.jsonl")), model, index=str(tmp_path / "flat.index"))
-
-
 def test_a_retriever_is_made_once_and_options_are_checked(tmp_path: Path) -> None:
     path = write_corpus(tmp_path / "passages.jsonl")
     assert make_retriever("bm25", path) is make_retriever({"name": "bm25"}, path)
@@ -270,6 +257,7 @@ def test_a_retriever_is_made_once_and_options_are_checked(tmp_path: Path) -> Non
         ({"name": "bm25", "kl": 1}, "Did you mean 'k1'"),
         ({"name": "bm25", "b": 2}, "b between 0 and 1"),
         ({"name": "dense"}, "needs the option 'model'"),
+        ({"name": "dense", "model": "x", "index": "faiss"}, "index is gone"),
         ({"name": "http"}, "needs the option 'url'"),
         (3, "not int"),
     ):

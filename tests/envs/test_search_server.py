@@ -8,16 +8,18 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import ROOT
+from openai_server import serving
 from search_data import write_corpus
 
-from turnwise.envs.search.server import Limits, Server, main
+from turnwise.envs.search.server import main
+from turnwise.envs.search.web import Limits, Server
 from turnwise.retrieval import Hit, Passage, make_retriever
 from turnwise.retrieval.remote import QUERIES_A_REQUEST, Remote
 from turnwise.util.errors import TurnwiseError
@@ -34,18 +36,17 @@ class Echo:
     def close(self) -> None: ...
 
 
-def running(server: HTTPServer) -> Iterator[int]:
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+def running(server: Server) -> Iterator[int]:
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    yield server.server_address[1]
-    server.shutdown()
-    server.server_close()
+    yield server.port
+    server.stop()
     thread.join(timeout=10)
 
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    yield from running(Server(Echo(), port=0, limits=Limits(body=5000, queries=300, query=100, topk=10, seconds=1.0)))
+    yield from running(Server(Echo(), port=0, limits=Limits(body=5000, queries=300, query=100, topk=10, seconds=1)))
 
 
 def ask(port: int, body: bytes | Any, path: str = "/retrieve", method: str = "POST") -> tuple[int, Any]:
@@ -99,10 +100,10 @@ def test_a_wrong_request_is_told_what_is_wrong_and_harms_no_other(port: int, bod
 
 def test_other_paths_and_methods_are_refused(port: int) -> None:
     assert ask(port, {"queries": ["a"]}, "/other")[0] == 404
-    assert ask(port, b"", "/retrieve", "GET")[0] == 404
+    assert ask(port, b"", "/retrieve", "GET")[0] == 405
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     connection.request("DELETE", "/retrieve")
-    assert connection.getresponse().status == 501
+    assert connection.getresponse().status == 405
 
 
 @pytest.mark.parametrize("length", [None, "-1", "1_0", "0x5", "99999999999999999999999", "4", "²", "0" * 30 + "5001"])
@@ -142,12 +143,12 @@ def test_a_body_whose_end_is_in_doubt_is_refused_with_the_connection(port: int, 
 
 
 def test_headers_have_a_size(port: int) -> None:
-    assert said_to(port, "".join(f"X-{n}: {'a' * 5000}\r\n" for n in range(20))).startswith(b"HTTP/1.1 431")
+    assert said_to(port, "".join(f"X-{n}: {'a' * 5000}\r\n" for n in range(20))).startswith(b"HTTP/1.1 400")
 
 
-@pytest.mark.parametrize("start", [b"", b"POST /retrieve HTTP/1.1\r\nContent-Length: 4000\r\n\r\n"], ids=["headers", "body"])
+@pytest.mark.parametrize("start", [b"", b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: 4000\r\n\r\n"], ids=["headers", "body"])
 def test_a_client_that_sends_a_byte_now_and_then_is_let_go(start: bytes) -> None:
-    for port in running(Server(Echo(), port=0, limits=Limits(seconds=0.5))):
+    for port in running(Server(Echo(), port=0, limits=Limits(seconds=1))):
         with socket.create_connection(("127.0.0.1", port), timeout=30) as raw:
             raw.sendall(start)
             with pytest.raises(OSError):  # the server ends the connection while we are still sending
@@ -162,10 +163,10 @@ def test_a_client_that_sends_a_byte_now_and_then_is_let_go(start: bytes) -> None
 
 
 def test_slow_clients_keep_nobody_out() -> None:
-    for port in running(Server(Echo(), port=0, limits=Limits(connections=4, seconds=60.0))):
+    for port in running(Server(Echo(), port=0, limits=Limits(connections=4, seconds=60))):
         slow = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(12)]
         for connection in slow[-4:]:
-            connection.sendall(b"POST /retrieve HTTP/1.1\r\nContent-Length: 100\r\n\r\n{")
+            connection.sendall(b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         for _ in range(6):
             assert ask(port, {"queries": ["a"]})[0] == 200
         for connection in slow:
@@ -185,8 +186,7 @@ def test_more_clients_than_can_be_served_are_asked_to_come_back() -> None:
         first = threading.Thread(target=ask, args=(port, {"queries": ["a"]}))
         first.start()
         assert begun.wait(30)
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as second:
-            assert second.recv(100).startswith(b"HTTP/1.1 503")
+        assert said_to(port, "").startswith(b"HTTP/1.1 503")
         go_on.set()
         first.join(30)
         remote = Remote(f"http://127.0.0.1:{port}", timeout=10, retries=20, first_wait=0.01)
@@ -195,10 +195,11 @@ def test_more_clients_than_can_be_served_are_asked_to_come_back() -> None:
 
 def test_the_server_listens_on_this_machine_alone_unless_told() -> None:
     server = Server(Echo(), port=0)
-    assert server.server_address[0] == "127.0.0.1"
+    assert server.host == "127.0.0.1"
     with pytest.raises(TurnwiseError, match="Choose another --port"):
-        Server(Echo(), port=server.server_address[1])
-    server.server_close()
+        Server(Echo(), port=server.port)
+    server.stop()
+    server.serve_forever()
 
 
 def test_the_client_gets_what_the_retriever_finds(port: int) -> None:
@@ -208,54 +209,28 @@ def test_the_client_gets_what_the_retriever_finds(port: int) -> None:
     assert remote.search([], 2) == []
 
 
-Reply = tuple[int, bytes]
-
-
-@pytest.fixture
-def scripted() -> Iterator[Callable[[list[Reply]], tuple[str, list[bytes]]]]:
-    """A server that gives the replies of a list, one a request, the last one again and again."""
-    stops: list[Iterator[int]] = []
-
-    def start(replies: list[Reply]) -> tuple[str, list[bytes]]:
-        seen: list[bytes] = []
-
-        class Scripted(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                seen.append(self.rfile.read(int(self.headers["Content-Length"])))
-                status, body = replies[min(len(seen), len(replies)) - 1]
-                self.send_response(status)
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: Any) -> None: ...
-
-        server = running(HTTPServer(("127.0.0.1", 0), Scripted))
-        stops.append(server)
-        return f"http://127.0.0.1:{next(server)}", seen
-
-    yield start
-    for server in stops:
-        next(server, None)
+def scripted(*replies: tuple[int, bytes]) -> AbstractContextManager[Any]:
+    """A server that gives these replies, one a request, the last one again and again."""
+    return serving(lambda handler, _, before: handler.answer(*reversed(replies[min(before, len(replies) - 1)])))
 
 
 GOOD = json.dumps({"result": [[{"document": {"id": 5, "contents": "T\nx"}, "score": 2}]]}).encode()
 
 
-def test_what_passes_is_tried_again(scripted: Any) -> None:
-    url, seen = scripted([(503, b""), (500, b'{"detail": "busy"}'), (200, b"not json"), (200, GOOD)])
-    remote = Remote(url, first_wait=0.001)
-    assert remote.search(["q"], 1) == [[Hit(Passage("5", "T", "x"), 2.0)]]
-    assert len(seen) == 4 and json.loads(seen[0]) == {"queries": ["q"], "topk": 1, "return_scores": True}
+def test_what_passes_is_tried_again() -> None:
+    with scripted((503, b""), (500, b'{"detail": "busy"}'), (200, b"not json"), (200, GOOD)) as server:
+        assert Remote(server.url, first_wait=0.001).search(["q"], 1) == [[Hit(Passage("5", "T", "x"), 2.0)]]
+    assert [body for _, body, _ in server.seen] == [{"queries": ["q"], "topk": 1, "return_scores": True}] * 4
 
 
-def test_waits_grow_and_a_server_that_stays_down_is_named(scripted: Any) -> None:
-    url, seen = scripted([(500, b'{"detail": "out of memory"}')])
-    remote = Remote(url, retries=4, first_wait=1.0)
+def test_waits_grow_and_a_server_that_stays_down_is_named() -> None:
     waits: list[float] = []
-    remote._sleep = waits.append
-    with pytest.raises(TurnwiseError, match=rf"{url}/retrieve: HTTP 500: out of memory \(tried 5 times\)"):
-        remote.search(["q"], 1)
-    assert len(seen) == 5 and all(0.5 * 2**n <= wait <= 2**n for n, wait in enumerate(waits))
+    with scripted((500, b'{"detail": "out of memory"}')) as server:
+        remote = Remote(server.url, retries=4, first_wait=1.0)
+        remote._sleep = waits.append
+        with pytest.raises(TurnwiseError, match=rf"{server.url}/retrieve: HTTP 500: out of memory \(tried 5 times\)"):
+            remote.search(["q"], 1)
+    assert len(server.seen) == 5 and all(0.5 * 2**n <= wait <= 2**n for n, wait in enumerate(waits))
 
 
 @pytest.mark.parametrize(
@@ -270,20 +245,19 @@ def test_waits_grow_and_a_server_that_stays_down_is_named(scripted: Any) -> None
         (200, b'{"result": [[{"id": "1"}]]}', "neither .contents. nor .text."),
     ],
 )
-def test_what_does_not_pass_is_an_error_at_once(scripted: Any, status: int, body: bytes, words: str) -> None:
-    url, seen = scripted([(status, body)])
-    with pytest.raises(TurnwiseError, match=words):
-        Remote(url, first_wait=0.001).search(["q"], 1)
-    assert len(seen) == 1
+def test_what_does_not_pass_is_an_error_at_once(status: int, body: bytes, words: str) -> None:
+    with scripted((status, body)) as server, pytest.raises(TurnwiseError, match=words):
+        Remote(server.url, first_wait=0.001).search(["q"], 1)
+    assert len(server.seen) == 1
 
 
 @pytest.mark.parametrize(
     "entry",
     [{"id": "T", "contents": '"T"\nx'}, {"document": {"id": "T", "title": "T", "text": "x"}}, {"title": "T", "text": "x"}, "T\nx"],
 )
-def test_small_differences_between_servers_are_read(scripted: Any, entry: Any) -> None:
-    url, _ = scripted([(200, json.dumps({"result": [[entry] * 5]}).encode())])
-    (hits,) = Remote(url).search(["q"], 3)
+def test_small_differences_between_servers_are_read(entry: Any) -> None:
+    with scripted((200, json.dumps({"result": [[entry] * 5]}).encode())) as server:
+        (hits,) = Remote(server.url).search(["q"], 3)
     assert len(hits) == 3 and (hits[0].passage.title, hits[0].passage.text) == ("T", "x") and hits[0].passage.id
 
 
@@ -332,3 +306,9 @@ def test_the_command_tells_what_is_wrong(
     assert main(["--port", "0", *(word.format(corpus=corpus) for word in arguments)]) == 2
     told = capsys.readouterr().err
     assert told.startswith("error: ") and words in told
+
+
+def test_without_the_web_server_the_command_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "turnwise.envs.search.web", None)
+    assert main([]) == 2
+    assert "turnwise[serve]" in capsys.readouterr().err

@@ -49,15 +49,6 @@ def test_a_stream_gives_what_the_whole_file_holds(
         assert [read_at(file, entry.start, entry.length) for entry in found] == [value for _, value in pairs]
 
 
-def test_places_are_read_in_any_order_also_where_the_system_has_no_pread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "some.json"
-    path.write_text(json.dumps(["one", "zwölf", {"three": 3}]), encoding="utf-8")
-    found = list(entries(path))
-    monkeypatch.delattr("os.pread")
-    with path.open("rb") as file:
-        assert [read_at(file, entry.start, entry.length) for entry in reversed(found)] == [{"three": 3}, "zwölf", "one"]
-
-
 @pytest.mark.parametrize("text", ['[{"a": 1}, {"b": ', "[1 2]", '{"a" 1}', "{1: 2}", '"text"', "", "[1,]"])
 def test_a_broken_file_is_named_with_the_place(tmp_path: Path, text: str) -> None:
     path = tmp_path / "broken.json"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Iterable
 
 import pytest
@@ -79,23 +77,6 @@ def test_lengths_are_exact_up_to_forty_and_rounded_down_beyond() -> None:
     assert [LENGTHS[length_byte(length)] for length in range(41)] == list(range(41))
     assert [int(LENGTHS[length_byte(length)]) for length in (41, 42, 107, 258, 1000)] == [40, 42, 104, 248, 984]
     assert all(length_byte(int(LENGTHS[code])) == code for code in range(256))
-
-
-@given(st.lists(TEXT, min_size=1, max_size=6), TEXT)
-def test_scores_are_bm25(documents: list[str], query: str) -> None:
-    index = build_index((str(number), text) for number, text in enumerate(documents))
-    found = dict(index.search(query))
-    bags = [Counter(terms(text)) for text in documents]
-    average = sum(bag.total() for bag in bags) / len(bags)
-    for number, bag in enumerate(bags):
-        expected = 0.0
-        for term, times in Counter(terms(query)).items():
-            having = sum(term in other for other in bags)
-            length = LENGTHS[length_byte(bag.total())]
-            if bag[term]:
-                rarity = math.log(1 + (len(bags) - having + 0.5) / (having + 0.5))
-                expected += times * rarity * bag[term] / (bag[term] + 0.9 * (0.6 + 0.4 * length / average))
-        assert found.get(number, 0.0) == pytest.approx(expected, rel=1e-5)
 
 
 def test_equal_scores_are_ordered_by_id_and_the_limit_does_not_disturb_that() -> None:

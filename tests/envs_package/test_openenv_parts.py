@@ -1,8 +1,7 @@
-"""The OpenEnv client against a small server that speaks OpenEnv's messages: sessions over a WebSocket, and plain HTTP."""
+"""The OpenEnv client against a small server that speaks OpenEnv's messages."""
 
 from __future__ import annotations
 
-import http.server
 import json
 import random
 import socket
@@ -119,7 +118,7 @@ class Lists:
     def __init__(self, **pages: Any):
         self.pages, self.asked = pages, []
 
-    def get_list(self, path: str) -> list[Any]:
+    def get(self, path: str, kind: type) -> list[Any]:
         return list(self._page(path))
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -276,47 +275,11 @@ def test_tasks_come_from_a_file(server: tuple[str, OpenEnvServer], tmp_path: Pat
         tw.tasks("openenv", url=server[0], tasks_file=str(file))
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    env = Guess()
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        answer, status = {"detail": "no message"}, 422
-        if self.path == "/reset":
-            answer, status = self.env.reset(body), 200
-        elif "message" in body["action"]:
-            answer, status = self.env.step(body["action"]), 200
-        self._send(answer, status)
-
-    def do_GET(self) -> None:
-        self._send(SCHEMA, 200)
-
-    def _send(self, answer: dict[str, Any], status: int) -> None:
-        packed = json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(packed)))
-        self.end_headers()
-        self.wfile.write(packed)
-
-    def log_message(self, format: str, *args: Any) -> None: ...
-
-
-def test_an_episode_over_plain_http() -> None:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
-        threading.Thread(target=listening.serve_forever, daemon=True).start()
-        env = client(f"http://127.0.0.1:{listening.server_address[1]}", mode="http")
-        assert env.reset(Task("1", data={"reset": {"number": 1}})).text == "Guess."
-        assert "no message" in env.step('{"a": 1}').observation.text
-        assert env.step("1").success
-        env.close()
-        listening.shutdown()
-
-
 def test_options_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENENV_URL", raising=False)
     with pytest.raises(TurnwiseError, match="OPENENV_URL"):
         tw.make("openenv")
-    for wrong in ({"mode": "pigeon"}, {"timeout": 0.0}, {"success": "luck"}):
+    for wrong in ({"anchor": "pigeon"}, {"timeout": 0.0}, {"success": "luck"}):
         with pytest.raises(TurnwiseError):
             client("http://127.0.0.1:1", **wrong)
     with pytest.raises(TurnwiseError, match="not the address"):

@@ -17,7 +17,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,7 @@ from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Transition
 from turnwise.envs.registry import describe
 from turnwise.util.errors import TurnwiseError
-from turnwise_envs.shell import cgroup, spares
+from turnwise_envs.shell import spares
 from turnwise_envs.shell.box import Box
 from turnwise_envs.shell.calls import ARCHITECTURES, call_filter
 from turnwise_envs.shell.env import ShellEnv, _kept
@@ -105,7 +105,6 @@ HOSTILE = {
     "kills everything": ("kill -9 -1; kill -9 1; echo still here", ""),
     "fills the disk": ("head -c 100M /dev/zero > a; for i in $(seq 40); do head -c 1M /dev/zero > b$i; done; du -sm . | cut -f1", ""),
     "takes memory": ("x=$(head -c 900M /dev/zero | tr '\\0' x); echo ${#x}", ""),
-    "asks the network": ("cat < /dev/tcp/127.0.0.1/80; curl -m 1 http://192.0.2.1; getent hosts example.org; echo no", ""),
     "reads the home folder": ("cat ~root/.bashrc /root/* /home/*/* /etc/shadow; ls / ", ""),
     "writes outside": ("touch /x /usr/x /etc/x /proc/x /dev/x; ls /x /usr/x /etc/x /dev/x; mount -t tmpfs none /usr", ""),
     "waits for a pipe": ("mkfifo p; cat p", "took longer"),
@@ -189,23 +188,6 @@ def waiting(env: ShellEnv) -> list[Box]:
 
 
 @sandboxed
-def test_more_handles_than_select_can_take_are_no_problem() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard < 2048:
-        pytest.skip("this machine allows fewer than 2,048 open files")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
-    held = [os.open("/dev/null", os.O_RDONLY) for _ in range(1030)]
-    try:
-        shell = Shell({"a": file("b")})
-        assert shell.run("cat a").output == "b"
-        shell.close()
-    finally:
-        for handle in held:
-            os.close(handle)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-@sandboxed
 def test_sandboxes_end_with_a_process_that_is_killed() -> None:
     script = (
         "from turnwise_envs.shell.env import ShellEnv; env = ShellEnv(); env.reset(env.tasks(n=1)[0]); "
@@ -270,6 +252,15 @@ def test_without_gvisor_one_line_says_what_to_install(monkeypatch: pytest.Monkey
         ShellEnv(sandbox="gvisor")
 
 
+@contextmanager
+def opened(folder: Path) -> Iterator[int]:
+    root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield root
+    finally:
+        os.close(root)
+
+
 def as_user(function: Callable[[], None]) -> None:
     """Do it as an ordinary user: in another process if this one is root's."""
     if os.geteuid() != 0:
@@ -325,15 +316,14 @@ def test_reading_a_folder_changes_nothing_that_a_link_in_it_leads_to(tmp_path: P
         if (other := os.fork()) == 0:
             while True:  # renameat2 with RENAME_EXCHANGE
                 libc.syscall(number, -100, bytes(inside / "a"), -100, bytes(inside / "b"), 2)
-        root = os.open(inside, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            for _ in range(3000):
-                read_tree(root)
-                assert victim.stat().st_mode & 0o777 == 0o600
+            with opened(inside) as root:
+                for _ in range(3000):
+                    read_tree(root)
+                    assert victim.stat().st_mode & 0o777 == 0o600
         finally:
             os.kill(other, signal.SIGKILL)
             os.waitpid(other, 0)
-            os.close(root)
 
     as_user(race)
     assert victim.read_text() == "keep"
@@ -460,16 +450,6 @@ def test_processes_in_the_background_stop_between_two_commands_and_go_on_with_th
     shell.close()
 
 
-def test_a_machine_without_cgroups_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroup, "available", lambda: False)
-    cgroup.say_if_missing.cache_clear()
-    with pytest.warns(UserWarning, match=r"no cgroup can be had here.*docs/shell\.md") as said:
-        cgroup.say_if_missing()
-        cgroup.say_if_missing()
-    cgroup.say_if_missing.cache_clear()
-    assert len(said) == 1
-
-
 TAKING = [
     "eight processes",
     "memfd written",
@@ -539,21 +519,6 @@ def test_background_processes_cannot_change_what_is_checked() -> None:
 
 
 @sandboxed
-def test_a_state_is_restored_in_another_instance() -> None:
-    env, other = ShellEnv(families="repair"), ShellEnv(families="repair")
-    task = env.tasks(n=1)[0]
-    env.reset(task)
-    plan = env.expert(task)
-    env.step(plan[0])
-    state = env.snapshot()
-    assert state is not None
-    seen = other.restore(state)
-    assert seen.text == env._last and other.expert_action() == plan[1]
-    assert other.step("submit").success
-    env.close()
-
-
-@sandboxed
 def test_the_expert_tries_again_what_went_wrong_and_random_commands_are_repeatable(env: ShellEnv) -> None:
     task = next(task for task in env.tasks(n=30) if len(env.expert(task)) > 2)
     plan = env.expert(task)
@@ -607,20 +572,22 @@ def test_equal_states_reached_by_different_commands_have_one_anchor() -> None:
     env.close()
 
 
-def own_folder(tmp_path: Path) -> Path:
-    for number in range(6):
-        task = tmp_path / "tasks" / f"t{number}"
-        (task / "files").mkdir(parents=True)
-        (task / "task.md").write_text(f"Write {number} to out.\n")
-        (task / "files" / "in.txt").write_text(f"{number}\n")
-        (task / "check.sh").write_text(f'[ "$(cat /work/out)" = {number} ]\n')
-        (task / "expert.sh").write_text("cp in.txt out\n")
-    return tmp_path / "tasks"
+def own_task(folder: Path, text: str, check: str, expert: str = "", **files: str) -> None:
+    """A task of a user's own, in this folder."""
+    (folder / "files").mkdir(parents=True)
+    for name, content in {"task.md": text, "check.sh": check, "expert.sh": expert}.items():
+        if content:
+            (folder / name).write_text(content)
+    for name, content in files.items():
+        (folder / "files" / name).write_text(content)
 
 
 @sandboxed
 def test_tasks_of_the_users_own_are_checked_by_their_script_in_a_fresh_sandbox(tmp_path: Path) -> None:
-    env = ShellEnv(folder=str(own_folder(tmp_path)))
+    for number in range(6):
+        check = f'[ "$(cat /work/out)" = {number} ]\n'
+        own_task(tmp_path / f"t{number}", f"Write {number} to out.\n", check, "cp in out\n", **{"in": f"{number}\n"})
+    env = ShellEnv(folder=str(tmp_path))
     train, valid = env.tasks("train"), env.tasks("valid")
     assert [task.id for task in train] == ["t0", "t1", "t2", "t3", "t5"] and [task.id for task in valid] == ["t4"]
     assert play(env, train[1], env.expert(train[1])).success
@@ -651,12 +618,8 @@ CHECKS = {
 @needs_python
 @pytest.mark.parametrize("check_name", CHECKS)
 def test_nothing_that_an_agent_leaves_decides_the_check_of_an_own_task(tmp_path: Path, check_name: str) -> None:
-    task = tmp_path / "tasks" / "t"
-    (task / "files").mkdir(parents=True)
-    (task / "files" / "out").write_text("wrong\n")
-    (task / "task.md").write_text("Write right to out.\n")
-    (task / "check.sh").write_text(CHECKS[check_name])
-    env = ShellEnv(folder=str(tmp_path / "tasks"), seconds=20)
+    own_task(tmp_path / "t", "Write right to out.\n", CHECKS[check_name], out="wrong\n")
+    env = ShellEnv(folder=str(tmp_path), seconds=20)
     for name, command in LEFT.items():
         assert not play(env, env.tasks()[0], [command, "submit"]).success, name
     assert play(env, env.tasks()[0], ["echo right > out", "submit"]).success
@@ -665,13 +628,9 @@ def test_nothing_that_an_agent_leaves_decides_the_check_of_an_own_task(tmp_path:
 
 @sandboxed
 def test_a_check_sees_the_files_but_cannot_change_them_and_its_home_is_elsewhere(tmp_path: Path) -> None:
-    task = tmp_path / "tasks" / "t"
-    task.mkdir(parents=True)
-    (task / "task.md").write_text("Nothing.\n")
-    (task / "check.sh").write_text(
-        "[ -e /work/f ] && ! touch /work/x && ! echo x >> /work/f && [ $HOME = $PWD ] && [ $PWD != /work ] && touch y"
-    )
-    env = ShellEnv(folder=str(tmp_path / "tasks"), seconds=20)
+    check = "[ -e /work/f ] && ! touch /work/x && ! echo x >> /work/f && [ $HOME = $PWD ] && [ $PWD != /work ] && touch y"
+    own_task(tmp_path / "t", "Nothing.\n", check)
+    env = ShellEnv(folder=str(tmp_path), seconds=20)
     assert play(env, env.tasks()[0], ["touch f", "submit"]).success
     env.close()
 
@@ -686,14 +645,6 @@ def test_what_is_wrong_with_a_folder_of_tasks_is_said(tmp_path: Path) -> None:
     (tmp_path / "one" / "task.md").write_text("Do it.")
     with pytest.raises(TurnwiseError, match=r"has no check\.sh"):
         ShellEnv(folder=str(tmp_path)).tasks()
-
-
-def test_without_bubblewrap_nothing_is_run_and_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(TurnwiseError, match=r"bwrap is missing: install bubblewrap .*apt-get install bubblewrap"):
-        ShellEnv()
-    with pytest.raises(TurnwiseError, match="bwrap is missing"):
-        Shell({})
 
 
 def test_a_sandbox_that_cannot_be_made_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -723,12 +674,9 @@ def test_a_tree_is_read_back_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, top: dict[str, Entry], inner: dict[str, Entry]
 ) -> None:
     tree = {**top, "sub": folder(), **{f"sub/{name}": entry for name, entry in inner.items()}}
-    root = os.open(tmp_path_factory.mktemp("tree"), os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with opened(tmp_path_factory.mktemp("tree")) as root:
         write_tree(root, tree)
         found = read_tree(root)
-    finally:
-        os.close(root)
     assert found == tree and from_json(as_json(found)) == found and digest(found) == digest(tree)
 
 
@@ -736,13 +684,10 @@ def test_writing_a_folder_follows_no_link(tmp_path: Path) -> None:
     outside, inside = tmp_path / "outside", tmp_path / "inside"
     outside.mkdir()
     inside.mkdir()
-    root = os.open(inside, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with opened(inside) as root:
         for tree in ({"a": link(str(outside)), "a/x": file("x")}, {"../outside/x": file("x")}, {"b/../../outside/x": file("x")}):
             with pytest.raises((TurnwiseError, FileExistsError)):
                 write_tree(root, tree)
-    finally:
-        os.close(root)
     assert list(outside.iterdir()) == []
 
 
@@ -754,13 +699,10 @@ def test_reading_a_folder_follows_no_link_waits_for_no_pipe_and_has_bounds(tmp_p
     (inside / "up").symlink_to(tmp_path)
     os.mkfifo(inside / "pipe")
     (inside / "large").write_bytes(b"x" * 10_000)
-    root = os.open(inside, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with opened(inside) as root:
         found = read_tree(root)
         assert set(found) == {"link", "up", "large"} and found["link"].data is None and found["up"].is_folder is False
         with pytest.raises(TooLarge):
             read_tree(root, largest=5000)
         with pytest.raises(TooLarge):
             read_tree(root, most=2)
-    finally:
-        os.close(root)

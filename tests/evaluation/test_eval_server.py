@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from conftest import ROOT, Cli
 from openai_server import Handler, serving
-from train_cases import start
+from train_cases import Heard, start
 
 import turnwise as tw
 from turnwise import TurnwiseError
-from turnwise.runs.reporter import Reporter
 
 COUNTER = f"{ROOT / 'tests' / 'support' / 'counter_env.py'}:Counter"
 SECRET = "sk-very-secret"
@@ -85,12 +84,7 @@ def test_a_server_that_answers_nothing_is_an_error_and_one_that_fails_at_times_a
     ):
         tw.evaluate(env=COUNTER, n=2, **served(server.url))
     assert SECRET not in str(caught.value)
-    notes: list[str] = []
-
-    class Notes(Reporter):
-        def note(self, text: str) -> None:
-            notes.append(text)
-
+    heard = Heard()
     failed: list[int] = []
 
     def tired(handler: Handler, body: dict[str, Any], before: int) -> None:
@@ -101,14 +95,8 @@ def test_a_server_that_answers_nothing_is_an_error_and_one_that_fails_at_times_a
             adds(handler, body, before)
 
     with serving(tired) as server:
-        found = tw.evaluate(env=COUNTER, n=4, reporter=Notes(), **served(server.url))
-    assert found.success.count == 3 and any("1 of 4 attempts" in note and "tired" in note for note in notes)
-
-
-def test_training_with_a_server_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    with pytest.raises(TurnwiseError, match="weights cannot be trained"):
-        start(tmp_path, **served("http://127.0.0.1:9/v1"))
-    assert not list(tmp_path.iterdir())
+        found = tw.evaluate(env=COUNTER, n=4, reporter=heard, **served(server.url))
+    assert found.success.count == 3 and any("1 of 4 attempts" in note and "tired" in note for note in heard.notes)
 
 
 @pytest.mark.parametrize(

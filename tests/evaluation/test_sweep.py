@@ -19,36 +19,23 @@ from conftest import ROOT, Cli
 from hypothesis import given
 from hypothesis import strategies as st
 from launching import Program
+from train_cases import BANDIT, TINY
 
 from turnwise import TurnwiseError
-from turnwise.evaluation.sweep import Job, Sweep, Watcher, plan
+from turnwise.evaluation.sweep import Job, Sweep, plan
 from turnwise.evaluation.sweep_values import points, read_axes, split_values
 from turnwise.learn import checkpoint
 from turnwise.recipe.schema import Config
+from turnwise.recipe.writing import to_toml
 from turnwise.runs.folder import Run
 from turnwise.runs.tail import news
 from turnwise.util.lock import Lock
-
-BANDIT = f"{ROOT / 'tests' / 'support' / 'bandit_env.py'}:Bandit"
-RECIPE = f"""
-name = "try"
-iterations = 2
-device = "cpu"
-env = {{ name = "{BANDIT}", tasks = 8 }}
-agent = {{ prompt = "action", show_actions = false, max_prompt_tokens = 96, context = "full" }}
-model.tiny = {{ layers = 1, hidden = 32, heads = 2, max_length = 128, vocabulary_tasks = 2 }}
-engine = {{ max_tokens = 3 }}
-collect = {{ groups = 2, group_size = 4 }}
-learner = {{ lr = 3e-3 }}
-eval = {{ n = 4, every = 1 }}
-run = {{ checkpoint_every = 1 }}
-"""
 
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.toml"
-    path.write_text(RECIPE)
+    path.write_text(to_toml(Config.load(None, TINY | {"name": "try", "iterations": 2, "eval.every": 1})))
     return path
 
 
@@ -146,9 +133,9 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnwise.evaluation.sweep.subprocess.Popen", started)
 
 
-def run(recipe: Path, given_: list[str], out: Path, at_once: int = 2, watcher: Watcher | None = None) -> Sweep:
+def run(recipe: Path, given_: list[str], out: Path, at_once: int = 2, tell: Callable[[Job], None] = lambda job: None) -> Sweep:
     folder, jobs = plan(recipe, given_, out)
-    sweep = Sweep(folder, jobs, at_once, threads=1, watcher=watcher)
+    sweep = Sweep(folder, jobs, at_once, threads=1, tell=tell)
     sweep.run()
     return sweep
 
@@ -183,13 +170,12 @@ def test_a_run_that_fails_does_not_stop_the_others_and_finished_ones_are_skipped
 
 @pytest.mark.usefixtures("copies")
 def test_a_run_that_was_killed_goes_on_where_it_was(recipe: Path, tmp_path: Path) -> None:
-    class Killer(Watcher):
-        def look(self, jobs: Any) -> None:
-            if jobs[0].iteration >= 3 and jobs[0].process is not None and jobs[0].process.poll() is None:
-                jobs[0].process.kill()
+    def kill(job: Job) -> None:
+        if job.iteration >= 3 and job.process is not None and job.process.poll() is None:
+            job.process.kill()
 
     values = ["seed=5", "iterations=15", "eval.every=5"]
-    killed = run(recipe, values, tmp_path / "out", watcher=Killer())
+    killed = run(recipe, values, tmp_path / "out", tell=kill)
     assert killed.jobs[0].state == "failed" and killed.jobs[0].exit_code == -signal.SIGKILL
     (job,) = plan(recipe, values, tmp_path / "out")[1]
     assert job.found == "cut off" and job.state == "waiting" and job.iteration >= 3
@@ -237,14 +223,3 @@ def test_the_command_shows_the_plan_and_compares_at_the_end(recipe: Path, tmp_pa
     done = here(*words, "--jobs", "2", "--target", "0.01")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "gigpo − grpo" in done.stdout and "sweep.json" in done.stdout and "reached by" in done.stdout
-
-
-def test_time_left_is_told_from_the_pace_and_not_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock: list[float] = []
-    monkeypatch.setattr("turnwise.evaluation.sweep.time.monotonic", lambda: clock[-1])
-    job = Job("a", tmp_path, {}, Config.load(None, {"iterations": 10, "model.tiny.max_length": 4096}), state="running", iteration=2)
-    for now, iteration, left in ((1500.0, 2, None), (2000.0, 3, None), (2010.0, 5, 25.0), (2014.0, 7, 10.5)):
-        clock.append(now)
-        (tmp_path / "metrics.jsonl").write_text(json.dumps({"iteration": iteration}) + "\n")
-        job.look()
-        assert job.left == left

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from interpreted import need_interpreter
-from native_doubles import _attend, rotate
+from native_doubles import _attend, random, rotate
 from native_doubles import note as plain_note
 
 from turnwise.engines.base import Sampling
@@ -51,10 +51,6 @@ class Layer:
     shift: Any = None
 
 
-def random(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
 def drawing(samplings: list[Sampling], seeds: list[int], place: torch.Tensor, words: int = WORDS) -> Any:
     from turnwise.kernels.sample_tiles import Drawing
 
@@ -65,6 +61,11 @@ def drawing(samplings: list[Sampling], seeds: list[int], place: torch.Tensor, wo
     return Drawing(torch.arange(rows, dtype=torch.int32), place.int(), floats, integers, last, tokens, torch.full((rows,), 9.0))
 
 
+def assert_same_draw(to: Any, expected: Any) -> None:
+    assert to.tokens.tolist() == expected.tokens.tolist() == to.last.tolist()
+    assert (to.logprobs - expected.logprobs).abs().max() < 1e-5
+
+
 def test_drawing_by_tiles_draws_what_the_draw_over_whole_rows_draws() -> None:
     from turnwise.kernels.sample_tiles import draw_tiles
 
@@ -73,8 +74,7 @@ def test_drawing_by_tiles_draws_what_the_draw_over_whole_rows_draws() -> None:
     seeds, place = [n * 7919 - 3 for n in range(ROWS)], torch.arange(ROWS) % 7
     expected, to = sample(logits, Columns.of(samplings, seeds, "cpu"), place), drawing(samplings, seeds, place)
     draw_tiles(logits, to, tile=64)
-    assert to.tokens.tolist() == expected.tokens.tolist() == to.last.tolist()
-    assert (to.logprobs - expected.logprobs).abs().max() < 1e-5
+    assert_same_draw(to, expected)
 
 
 class Plain(NamedTuple):
@@ -112,8 +112,7 @@ def test_drawing_by_parts_of_tiles_draws_what_the_draw_over_whole_rows_draws(mon
     seeds, place = [n * 7919 - 3 for n in range(40)], torch.arange(40) % 7
     expected, to = sample(hidden @ head.t(), Columns.of(samplings, seeds, "cpu"), place), drawing(samplings, seeds, place, 500)
     head_tiles.draw_product(hidden, head, to, Tile(96, 5, 1, 2))
-    assert to.tokens.tolist() == expected.tokens.tolist() == to.last.tolist()
-    assert (to.logprobs - expected.logprobs).abs().max() < 1e-5
+    assert_same_draw(to, expected)
 
 
 TRUNCATED = [
@@ -143,8 +142,7 @@ def test_the_draws_of_truncated_rows_draw_what_the_draw_with_a_sort_draws(
     else:
         sample_top_p.draw_nucleus(logits, to, tile=256)
         assert len(slow) == 6
-    assert to.tokens.tolist() == expected.tokens.tolist() == to.last.tolist()
-    assert (to.logprobs - expected.logprobs).abs().max() < 1e-5
+    assert_same_draw(to, expected)
 
 
 @pytest.mark.parametrize("spread", [0.3, 1.5])
@@ -174,8 +172,7 @@ def test_tiles_that_a_product_sums_up_draw_what_the_draw_with_a_sort_draws(monke
     hidden, head = random(rows, WIDTH), random(1504, WIDTH, seed=1) * spread
     expected, to = sample(hidden @ head.t(), Columns.of(samplings, seeds, "cpu"), place), drawing(samplings, seeds, place, 1504)
     head_tiles.draw_truncated(hidden, head, to, Tile(96, 5, 1, 2))
-    assert to.tokens.tolist() == expected.tokens.tolist() == to.last.tolist()
-    assert (to.logprobs - expected.logprobs).abs().max() < 1e-5
+    assert_same_draw(to, expected)
     assert picked == [s.top_p < 1 and s.temperature > 0 for s in samplings]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from fourbit_double import fourbit
-from native_doubles import paged_runner
+from native_doubles import paged_runner, random
 from native_models import make
 from torch import Tensor, nn
 
@@ -19,10 +19,6 @@ from turnwise.kernels.product_table import packed_blocks
 from turnwise.learn.lora import pack_base
 
 __all__ = ["fourbit"]  # a fixture
-
-
-def random(*shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
 def test_blocks_for_few_rows_divide_the_inner_size_until_a_gpu_is_busy() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from interpreted import need_interpreter
+from native_doubles import random
 from torch import Tensor
 
 from turnwise.kernels.product_table import packed_blocks
@@ -41,10 +42,6 @@ def bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(InterpreterBuilder, "cast_impl", right_cast)
     monkeypatch.setattr(InterpreterBuilder, "create_dot", right_dot)
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def weight_of(size: int, width: int, block: int, nested: bool, dtype: torch.dtype, seed: int = 0) -> Any:

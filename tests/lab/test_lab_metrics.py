@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
 
 import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.lab import study as sweeps
 from turnwise.lab.lines import choose, read_line
 from turnwise.lab.metrics import bias_and_variance, correlation, interval, jackknife, measure, sign_accuracy
 from turnwise.lab.problems import make
 from turnwise.lab.signals import runs_here
 from turnwise.lab.study import Case, credit_of, make_case, views_of
 from turnwise.lab.training import Schedule, train_case
+from turnwise.util.statistics import t_interval
 
 SKILL = 0.2
 
@@ -111,37 +110,29 @@ def test_leave_one_out_credit_is_unbiased_as_theory_says() -> None:
     assert bias["low"] < 0.01 and bias["high"] > -0.01
 
 
-def test_gigpos_credit_is_closer_to_the_truth_than_grpos_where_states_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeps, "RECURRENCE", (1.0,))
-    # about half of the gain that each of six other seeds shows
-    least = {"bifurcation": 0.06, "corridor": 0.015, "grid": 0.012, "chain": 0.03}
-    cases = [make_case(name, make(name), SKILL) for name in least]
-    found = {case.label: sweeps.recurrence_sweep(case, 8, 128, 12, 0) for case in cases}
-    for name, gain in least.items():
-        assert found[name][0]["correlation_gain"]["low"] > gain, name
-        assert found[name][0]["gradient_cosine_gain"]["low"] > 0, name
+def readings(problem: str, credit: str, seeds: int) -> dict[str, np.ndarray]:
+    """What a credit reads on a problem, batch by batch."""
+    truth, views = views_of(make_case(problem, make(problem), SKILL), 8, 128, seeds, 0)
+    return measure(credit_of(read_line(credit), views), truth)
 
 
-def test_gigpos_gain_grows_with_recurrence_and_is_nil_without() -> None:
-    cases = [make_case(name, make(name), SKILL) for name in ("bifurcation", "chain")]
-    found = {case.label: sweeps.recurrence_sweep(case, 8, 128, 8, 0) for case in cases}
-    for rows in found.values():
-        assert rows[0]["singleton_share"] == 1
-        assert rows[0]["correlation_gain"]["mean"] == 0
-        gains = [row["correlation_gain"]["mean"] for row in rows]
-        assert gains == sorted(gains)
-        assert [row["singleton_share"] for row in rows] == sorted((row["singleton_share"] for row in rows), reverse=True)
+def gain(problem: str, reading: str, seeds: int) -> dict[str, float | None]:
+    """GiGPO's gain over GRPO."""
+    ours, theirs = (readings(problem, name, seeds)[reading] for name in ("gigpo", "grpo"))
+    return interval(ours - theirs)
 
 
-def test_merging_the_branches_costs_gigpo_all_its_gain() -> None:
-    case = make_case("bifurcation", make("bifurcation"), SKILL)
-    found = sweeps.aliasing_sweep(case, 8, 128, 8, 0)
-    assert found is not None
-    by_level = {row["aliasing"]: row["correlation"]["mean"] for row in found["gigpo"]}
-    grpo = found["grpo"][0]["correlation"]["mean"]
-    assert by_level[1] > grpo + 0.08
-    assert by_level[4] == pytest.approx(grpo, abs=1e-6)  # four branches: step groups hold whole groups at one time
-    assert by_level[16] < grpo - 0.01
+# about half of the gain that each of six other seeds shows
+@pytest.mark.parametrize(("problem", "least"), [("bifurcation", 0.06), ("corridor", 0.015), ("grid", 0.012), ("chain", 0.03)])
+def test_gigpos_credit_is_closer_to_the_truth_than_grpos_where_states_repeat(problem: str, least: float) -> None:
+    assert (gain(problem, "correlation", 12)["low"] or 0) > least
+    assert (gain(problem, "gradient_cosine", 12)["low"] or 0) > 0
+
+
+@pytest.mark.parametrize("problem", ["bifurcation", "chain"])
+def test_gigpos_gain_grows_with_recurrence_and_is_nil_without(problem: str) -> None:
+    gains = [gain(f"{problem}:recurrence={share}", "correlation", 8)["mean"] for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    assert gains[0] == 0 and gains == sorted(gains)
 
 
 def test_training_with_the_truth_learns_fastest_and_gigpo_beats_grpo_on_the_chain(chain: Case) -> None:
@@ -152,30 +143,17 @@ def test_training_with_the_truth_learns_fastest_and_gigpo_beats_grpo_on_the_chai
     assert area["oracle"] > area["gigpo"] + 0.05 > area["grpo"] + 0.08
 
 
-def test_a_line_does_not_depend_on_which_others_run_beside_it(grid: Case) -> None:
-    schedule = Schedule(iterations=6)
-    alone = train_case(grid, choose(["gae"]), 2, 0, schedule)["lines"]["gae"]
-    among = train_case(grid, choose(["gigpo", "gae", "oracle"]), 2, 0, schedule)["lines"]["gae"]
-    assert alone.keys() == among.keys() and alone["curve"] == pytest.approx(among["curve"], rel=1e-9, abs=1e-12)
-    for name in set(alone) - {"curve"}:  # sums of a batch of another size differ in their last bits on some processors
-        assert alone[name] == pytest.approx(among[name], rel=1e-9, abs=1e-12)
-
-
 def test_a_better_critic_gives_better_credit(grid: Case) -> None:
     truth, views = views_of(grid, 8, 128, 10, 0)
     estimated, exact = (measure(credit_of(read_line(text), views), truth)["correlation"].mean() for text in ("gae", "gae:critic=exact"))
     assert exact > estimated + 0.01
 
 
-def test_intervals_hold_the_mean_as_often_as_they_say() -> None:
-    rng = np.random.default_rng(0)
-    hits = 0
-    for _ in range(2000):
-        one = interval(rng.normal(size=6))
-        hits += bool(one["low"] < 0 < one["high"])  # type: ignore[operator]
-    assert 0.93 < hits / 2000 < 0.97
+def test_intervals_are_students_and_leave_out_what_is_no_number() -> None:
+    values = np.random.default_rng(0).normal(size=9)
+    found = interval(np.append(values, np.nan))
+    assert (found["low"], found["high"]) == pytest.approx(t_interval(values))
     assert interval(np.array([np.nan, 2.0]))["mean"] == 2 and interval(np.array([np.nan]))["mean"] is None
-    values = rng.normal(size=9)
     left_out = [values.mean(), *((values.sum() - one) / 8 for one in values)]
     assert jackknife(np.array(left_out)) == pytest.approx(interval(values))  # for a mean the two are the same
 
@@ -183,10 +161,8 @@ def test_intervals_hold_the_mean_as_often_as_they_say() -> None:
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["gigpoo"], "Did you mean 'gigpo'"),
         (["oracel"], "Did you mean 'oracle'"),
         (["gigpo:omga=2"], "Did you mean 'omega'"),
-        (["gigpo:omega=-1"], "omega takes number ≥ 0"),
         (["gae:critic=exakt"], "Did you mean 'exact'"),
         (["oracle:x=1"], "no options"),
         ([], "no credit algorithm"),
@@ -215,16 +191,3 @@ def test_problems_without_anything_to_decide_are_refused() -> None:
     best = make_case("chain", make("chain"), 1.0)
     with pytest.raises(tw.TurnwiseError, match="first policy is the best"):
         train_case(best, choose(["grpo"]), 2, 0, Schedule())
-
-
-def test_readings_of_a_group_do_not_depend_on_the_order_of_its_turns(grid: Case) -> None:
-    truth, views = views_of(grid, 4, 16, 1, 0)
-    rollouts = views[0].rollouts()
-    order = np.random.default_rng(0).permutation(len(rollouts))
-    for name, option in product(("gigpo", "graph_gpo"), ("std", "none")):
-        credit = tw.credit.compute(name, rollouts.permuted(order), norm=option)
-        back = np.empty_like(credit)
-        back[order] = credit
-        assert measure(back, truth)["correlation"] == pytest.approx(
-            measure(tw.credit.compute(name, rollouts, norm=option), truth)["correlation"]
-        )

@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import re
 import sys
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Cli
-from rich.console import Console
 from typer.testing import CliRunner
 
 import turnwise as tw
 from turnwise import lab
 from turnwise.cli.app import app
-from turnwise.lab.experiment import Settings, run, total_steps, write
-from turnwise.lab.tables import show
+from turnwise.lab.experiment import Settings, run, write
 
 DOCS = Path(__file__).parents[2] / "docs" / "lab.md"
 SMALL: dict[str, Any] = {"group_sizes": (2, 4), "seeds": 3, "iterations": 6, "budget": 16}
@@ -37,7 +34,6 @@ def test_results_hold_every_problem_algorithm_group_size_and_reading(result: dic
         "gigpo:once=true",
         "gigpo:omega=0",
     } <= set(labels)
-    assert result["left_out"] == {}
     for problem in ("bifurcation", "corridor", "grid", "chain", "tree"):
         for label in labels:
             by_size = result["credit"][problem][label]
@@ -47,7 +43,6 @@ def test_results_hold_every_problem_algorithm_group_size_and_reading(result: dic
             assert len(curve["curve"]) == len(result["learning"][problem]["iterations"]) == 3
         assert result["credit"][problem]["oracle"]["4"]["correlation"]["mean"] == pytest.approx(1)
         assert result["credit"][problem]["gigpo:omega=0"] == result["credit"][problem]["grpo"]
-    assert "tree" not in result["aliasing"] and "tree" in result["recurrence"]
 
 
 def test_the_same_seed_gives_the_same_files_byte_for_byte(tmp_path: Path) -> None:
@@ -56,7 +51,7 @@ def test_the_same_seed_gives_the_same_files_byte_for_byte(tmp_path: Path) -> Non
     for name, one in (("first", first), ("second", second)):
         write(one, tmp_path / name)
     names = sorted(path.name for path in (tmp_path / "first").iterdir())
-    assert {"lab.json", "credit.png", "credit.svg"} <= set(names)
+    assert {"lab.json", "credit.png"} <= set(names)
     for name in names:
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes(), name
     assert other["credit"]["chain"] != first["credit"]["chain"]
@@ -68,25 +63,6 @@ def test_a_choice_of_algorithms_and_problems_changes_nothing_in_what_is_left(res
     for label in ("gae", "gigpo"):
         assert part["credit"]["chain"][label] == result["credit"]["chain"][label]
         assert part["learning"]["chain"]["lines"][label] == result["learning"]["chain"]["lines"][label]
-
-
-def test_progress_is_reported_as_often_as_announced() -> None:
-    settings = Settings(**SMALL, problems=["chain"], algos=["grpo"])
-    told: list[str] = []
-    run(settings, told.append)
-    assert len(told) == total_steps(settings)
-    assert list(dict.fromkeys(told)) == ["credit", "learning", "samples", "aliasing", "recurrence", "skill"]
-
-
-@pytest.mark.parametrize("width", [80, 100])
-def test_tables_fit_the_terminal_and_name_every_algorithm(result: dict[str, Any], width: int) -> None:
-    console = Console(width=width, record=True, file=StringIO())
-    show(result, console, [Path("lab-results/lab.json")], "")
-    text = console.export_text()
-    assert max(map(len, text.splitlines())) <= width
-    for line in result["lines"]:
-        assert re.search(rf"^ ?{re.escape(line['label'])} ", text, re.M), line["label"]
-    assert "100% alone" in text and "lab-results/lab.json" in text
 
 
 def test_without_the_plots_extra_there_is_still_everything_but_pictures(
@@ -108,8 +84,7 @@ def test_the_command_writes_tables_json_and_pictures(tmp_path: Path) -> None:
     found = json.loads((out / "lab.json").read_text())
     assert list(found["credit"]) == ["tree", "chain:length=3"]
     assert found["credit"]["tree"]["gigpo"] == found["credit"]["tree"]["grpo"]
-    pictures = {f"{name}.{kind}" for name in ("credit", "learning", "aliasing", "recurrence", "skill") for kind in ("png", "svg")}
-    assert {path.name for path in out.iterdir()} == {"lab.json", "credit.md", *pictures}
+    assert {path.name for path in out.iterdir()} == {"lab.json", "credit.md", "credit.png", "learning.png"}
     assert (out / "credit.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -141,7 +116,7 @@ def test_the_documented_problem_of_ones_own_runs_in_the_lab(tmp_path: Path, monk
     assert found["credit"]["doors:patience=0.9"]["oracle"]["4"]["correlation"]["mean"] == pytest.approx(1)
 
 
-def test_a_registered_credit_that_cannot_run_is_left_out_by_default_and_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registered_credit_that_cannot_run_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tw.credit.algorithms, "_entries", dict(tw.credit.algorithms._ready()))
 
     @tw.credit.register("needy")
@@ -149,9 +124,6 @@ def test_a_registered_credit_that_cannot_run_is_left_out_by_default_and_refused_
         """Asks for what nobody has."""
         return r.need("screenshot", "needy")
 
-    found = run(Settings(**{**SMALL, "iterations": 0, "group_sizes": (2,)}, problems=["chain"]))
-    assert "screenshot" in found["left_out"]["needy"]
-    assert "needy" not in found["credit"]["chain"] and "grpo" in found["credit"]["chain"]
     with pytest.raises(tw.TurnwiseError, match=r"needy cannot run in the lab.*screenshot"):
         run(Settings(**SMALL, problems=["chain"], algos=["grpo", "needy"]))
 
@@ -161,14 +133,10 @@ def test_a_registered_credit_that_cannot_run_is_left_out_by_default_and_refused_
     [
         (["--algos", "gigop"], "Did you mean 'gigpo'"),
         (["--problems", "corridoor"], "Did you mean 'corridor'"),
-        (["--problems", "corridor:lenght=5"], "Did you mean 'length'"),
-        (["--problems", "corridor:horizon=2"], "no action matters"),
         (["--algos", ","], "names nothing"),
         (["--group-sizes", "2,eight"], "not 'eight'"),
         (["--group-sizes", "1"], r"group size takes an integer in \[2, 4096\], not 1"),
         (["--seeds", "1"], r"seeds takes an integer in \[2, 10000\], not 1"),
-        (["--seed", "-1"], "seed takes an integer"),
-        (["--skill", "1.5"], "skill is a probability"),
         (["--load", "nowhere.py"], "there is no file nowhere.py"),
     ],
 )
@@ -185,11 +153,3 @@ def test_an_out_that_is_a_file_is_refused_before_anything_runs(tmp_path: Path) -
     done = CliRunner().invoke(app, ["lab", "--quick", "--out", str(tmp_path / "taken")])
     assert isinstance(done.exception, tw.TurnwiseError) and "no folder can be made there" in str(done.exception)
     assert (tmp_path / "taken").read_text() == "mine"
-
-
-def test_the_python_interface_is_what_the_docs_say() -> None:
-    found = lab.run(lab.Settings(problems=["chain:length=3"], algos=["gigpo"], group_sizes=(4,), seeds=2, budget=8, iterations=0))
-    assert found["credit"]["chain:length=3"]["gigpo"]["4"]["correlation"]["mean"] is not None
-    problem = lab.make("grid", size=4)
-    policy = lab.skilled_policy(problem, 0.5)
-    assert lab.advantages(problem, policy).shape == (problem.horizon, problem.states, problem.actions)

@@ -49,13 +49,13 @@ def test_gains_are_differences_of_the_critics_values() -> None:
 def test_credit_by_fresh_attempts_is_unbiased_and_costs_what_it_says() -> None:
     case = make_case("bifurcation", make("bifurcation"), 0.2)
     lines = [read_line(name) for name in ("grpo", "gae", "vineppo", "igpo")]
-    samples = samples_of(case, lines, 8, 32, 1, 0)
+    samples = samples_of(case, lines, 8, 32, 0)
     assert samples["grpo"] == 1 and samples["gae"] == samples["igpo"] == 2 and samples["vineppo"] > 3
 
 
 def test_methods_that_need_a_signal_of_the_lab_are_measured_and_the_table_names_all_lines() -> None:
     labels = [line.label for line in choose(None)]
-    assert {"vineppo", "igpo", "a2tgpo", "mica", "aepo", "t_star"} <= set(labels) and "istar" not in labels
+    assert {"vineppo", "igpo", "a2tgpo", "aepo"} <= set(labels) and "istar" not in labels
     result = run(
         Settings(problems=["bifurcation"], algos=["grpo", "vineppo", "oracle"], group_sizes=(2, 8), seeds=4, budget=32, iterations=3)
     )

@@ -12,6 +12,7 @@ import torch
 from learn_cases import credited
 from picture_env import BLUE, RED, PictureBandit, PictureWalk, square
 from seeing_models import KINDS, model_of, processor_of, seeing
+from train_cases import Heard
 from typer.testing import CliRunner
 
 import turnwise as tw
@@ -211,14 +212,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-class Notes(Reporter):
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.said.append(text)
-
-
 def train(folder: Path, out: Path, reporter: Reporter | None = None, **changes: Any) -> Any:
     settings: dict[str, Any] = {
         "out": str(out),
@@ -239,11 +232,11 @@ def train(folder: Path, out: Path, reporter: Reporter | None = None, **changes: 
 
 @pytest.mark.parametrize("context", ["window", "full"])
 def test_sokoban_trains_from_its_pictures_alone(folder: Path, tmp_path: Path, context: str) -> None:
-    notes = Notes()
+    heard = Heard()
     changes = {"env.name": "sokoban", "env.options": {"observe": "image", "tile": 4}, "env.tasks": 4, "env.max_turns": 2}
-    result = train(folder, tmp_path, notes, **changes, **{"agent.context": context, "engine.name": "native"})
+    result = train(folder, tmp_path, heard, **changes, **{"agent.context": context, "engine.name": "native"})
     assert result.summary["finished"] and result.metrics[-1]["learner/grad_norm"] > 0
-    assert any("transformers engine serves it" in note for note in notes.said)
+    assert any("transformers engine serves it" in note for note in heard.notes)
     run = Run.open(result.folder)
     kept, turns = run.images(1), [turn for trajectory in run.trajectories(1) for turn in trajectory["turns"]]
     assert kept and {name for turn in turns for name in turn["images"]} == set(kept)
@@ -256,13 +249,3 @@ def test_a_dry_run_counts_the_parameters_of_a_model_that_sees(folder: Path) -> N
     result = CliRunner().invoke(app, ["train", str(HERE.parent / "recipes" / "sokoban-pictures.toml"), "--dry-run", f"model.path={folder}"])
     model = load_folder(folder)[0]
     assert result.exit_code == 0 and f"model: {sum(weight.numel() for weight in model.parameters()):,} parameters" in result.output
-
-
-def test_a_model_without_eyes_trains_on_the_words_with_one_notice(tmp_path: Path) -> None:
-    notes = Notes()
-    changes = {"env.name": f"{HERE / 'support' / 'picture_env.py'}:PictureWalk", "env.tasks": 4, "model.path": "none"}
-    tiny = {"model.tiny.layers": 1, "model.tiny.hidden": 32, "model.tiny.heads": 2, "model.tiny.vocabulary_tasks": 2}
-    result = train(tmp_path, tmp_path, notes, **changes, **tiny)
-    assert result.summary["finished"]
-    assert sum("left out" in note for note in notes.said) == 1
-    assert Run.open(result.folder).images(1) == {}

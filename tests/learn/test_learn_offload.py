@@ -1,43 +1,101 @@
-"""A reference whose weights are in host memory and come to the device layer by layer."""
+"""Optimiser and reference in host memory."""
 
 from __future__ import annotations
 
-from threading import get_ident
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from learn_cases import credited, equal, tiny, trajectories
+from learn_cases import credited, equal, tiny, trajectories, weights_of
 from native_models import make
 
+from turnwise.learn import chunked_adam
 from turnwise.learn.auxiliary.scorer import Reference
+from turnwise.learn.checkpoint import latest_good, save
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.learner import Learner
-from turnwise.learn.offload import OffloadedModel, host_copy_of
 from turnwise.learn.packing import Packed, pack
-from turnwise.learn.parallel import workers_for
-from turnwise.learn.sections import OptimiserSettings
+from turnwise.learn.sections import OptimiserSettings, ValueSettings
 from turnwise.learn.settings import LearnerSettings
 from turnwise.objectives import Loss
+from turnwise.recipe.schema import Config
+from turnwise.setup.build import learner_settings
 from turnwise.util.errors import TurnwiseError
 
-CPU = torch.device("cpu")
+# -- the optimiser ------------------------------------------------------------------------------------------------------------------
 
 
-def deep(**more: Any) -> Any:
-    """More layers than buffers, an odd number of them."""
-    return tiny(**{"num_hidden_layers": 5, **more})
+def settings(dtype: str = "float32", value: bool = False, place: str = "host") -> LearnerSettings:
+    own = OptimiserSettings(lr=1e-2, clip=0.5, warmup=2, optimiser_place=place)  # type: ignore[arg-type]
+    critic = ValueSettings() if value else None
+    return LearnerSettings(loss=Loss(kl_coef=0.0), optimiser=own, dtype=dtype, minibatches=2, value=critic)  # type: ignore[arg-type]
 
 
-def made(place: str, **more: Any) -> Learner:
-    settings = LearnerSettings(
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_optimiser_in_host_memory_gives_bitwise_the_same_weights(monkeypatch: Any, dtype: str) -> None:
+    monkeypatch.setattr(chunked_adam, "CHUNK", 1000)  # several chunks per weight
+    found, results = credited(trajectories()), []
+    for place in ("device", "host"):
+        learner = Learner(tiny(), settings(dtype, value=True, place=place))
+        batch = learner.annotate(found).with_columns({"turn.target": np.ones(len(found.rollouts))})
+        metrics = [learner.update(batch, seed) for seed in range(2)]
+        results.append((learner, [{k: v for k, v in m.items() if not k.startswith("seconds")} for m in metrics]))
+    (one, first), (other, second) = results
+    assert first == second and first[0]["grad_norm"] > 0.5  # clipping was at work
+    assert equal(weights_of(one), weights_of(other))
+    assert equal(dict(one.model.named_parameters()), dict(other.model.named_parameters()))
+    assert equal(one.state()[0], other.state()[0])
+
+
+def test_a_state_resumes_exactly_and_in_the_other_place_too(tmp_path: Path) -> None:
+    found = credited(trajectories())
+    learner = Learner(tiny(), settings("bfloat16"))
+    learner.update(found, 0)
+    tensors, numbers = learner.state()
+    save(tmp_path, 1, tensors, {"learner": numbers})
+    learner.update(found, 1)
+    kept = latest_good(tmp_path)
+    assert kept is not None
+    for place in ("device", "host"):
+        again = Learner(tiny(seed=5), settings("bfloat16", place=place))
+        again.load_state(kept.tensors, kept.state["learner"])
+        again.update(found, 1)
+        assert equal(again.state()[0], learner.state()[0])
+
+
+def test_a_step_that_is_not_finite_leaves_masters_in_host_memory_as_they_are() -> None:
+    learner = Learner(tiny(), settings("bfloat16"))
+    before = weights_of(learner)
+    hook = learner.model.lm_head.weight.register_hook(lambda gradient: gradient * float("inf"))
+    assert learner.update(credited(trajectories()), 0)["skipped_steps"] == 2
+    hook.remove()
+    assert equal(weights_of(learner), before)
+    assert not learner.weights.gradients()
+
+
+def test_a_recipe_sets_the_places_and_a_cluster_of_learners_refuses_them() -> None:
+    words = {"optimiser_place": "host", "reference_place": "auto"}
+    recipe = {"learner": words, "model": {"tiny": {"max_length": 4096}}}
+    made = learner_settings(Config.load(recipe))
+    assert (made.optimiser.optimiser_place, made.reference_place) == tuple(words.values())
+    with pytest.raises(TurnwiseError, match=r"learner\.optimiser_place"):
+        Config.load(recipe | {"cluster": {"learners": 2}})
+
+
+# -- the reference ------------------------------------------------------------------------------------------------------------------
+
+
+def learner_with(place: str, seed: int = 0, reference: Any = None, **more: Any) -> Learner:
+    """A learner with a KL reference in this place."""
+    own = LearnerSettings(
         loss=Loss(kl_coef=0.1),
         optimiser=OptimiserSettings(lr=1e-2),
         reference_place=place,  # type: ignore[arg-type]
         **more,
     )
-    return Learner(deep(), settings)
+    return Learner(tiny(seed), own, reference=reference)
 
 
 def hidden(policy: PackedModel, packed: Packed) -> torch.Tensor:
@@ -48,7 +106,7 @@ def hidden(policy: PackedModel, packed: Packed) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_updates_are_bitwise_those_with_the_reference_on_the_device(dtype: str) -> None:
     found, packed = credited(trajectories()), pack(trajectories())
-    learners = [made(place, dtype=dtype, tokens_per_batch=40) for place in ("device", "host", "auto")]
+    learners = [learner_with(place, dtype=dtype, tokens_per_batch=40) for place in ("device", "host", "auto")]
     for learner in learners:
         learner.update(found, 0)
     scores = [learner.reference_logprobs(packed) for learner in learners]
@@ -57,77 +115,28 @@ def test_updates_are_bitwise_those_with_the_reference_on_the_device(dtype: str) 
     assert all(equal(learner.state()[0], learners[0].state()[0]) for learner in learners)
 
 
-def test_layers_that_take_turns_in_a_place_are_computed_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnwise.learn.parallel.at_once", lambda used: 2)
-    packed, seen = pack(trajectories()), set()
-    host, device = (made(place, tokens_per_batch=40) for place in ("host", "device"))
-    fetch = host.reference.policy.causal.fetch_layer  # type: ignore[union-attr]
-
-    def watched(number: int) -> None:
-        seen.add(get_ident())
-        fetch(number)
-
-    host.reference.policy.causal.fetch_layer = watched  # type: ignore[union-attr]
-    assert np.array_equal(host.reference_logprobs(packed), device.reference_logprobs(packed))
-    assert seen == {get_ident()} and workers_for(device.reference.policy, None) == 2  # type: ignore[union-attr]
-
-
 @pytest.mark.parametrize("kind", ["qwen2", "llama", "qwen3-moe", "gemma3", "smollm3"])
 @pytest.mark.parametrize("fused", [False, True])
-def test_offloaded_layers_compute_what_resident_ones_do(kind: str, fused: bool) -> None:
+def test_a_reference_in_host_memory_computes_what_the_model_does(kind: str, fused: bool) -> None:
     packed = pack(trajectories(context="full"))
-    model = deep(kind=kind, tie_word_embeddings=kind == "llama") if kind in ("qwen2", "llama") else make(kind)
-    wanted = hidden(PackedModel(model, fused=fused), packed)
-    copied = host_copy_of(model)
-    offloaded = OffloadedModel(copied, CPU, torch.float32)
-    with offloaded.active():
-        policy = PackedModel(copied, fused=fused)
+    model = tiny(kind=kind, tie_word_embeddings=kind == "llama") if kind in ("qwen2", "llama") else make(kind)
+    policy = PackedModel(model, fused=fused)
+    wanted, reference = hidden(policy, packed), Reference(policy, host=True)
+    outside = [weight.data_ptr() for weight in reference.policy.causal.parameters()]
     for _ in range(2):
-        with offloaded.active():
-            assert torch.equal(hidden(policy, packed), wanted)
-            if policy.fused is not None:
-                policy.fused.release()
-
-
-def test_outside_a_pass_all_weights_are_in_host_memory_and_nothing_can_compute() -> None:
-    copied = host_copy_of(deep())
-    offloaded = OffloadedModel(copied, CPU, torch.float32)
-    with offloaded.active():
-        policy = PackedModel(copied, fused=False)
-        inside = {weight.data_ptr() for weight in copied.model.layers[4].parameters()}
-        assert inside == {weight.data_ptr() for weight in copied.model.layers[0].parameters()}  # they share a buffer
-    assert all(group.is_in(group.host) for group in (offloaded.root, *offloaded.layers))
-    with pytest.raises(TurnwiseError, match=r"active\(\)"):
-        hidden(policy, pack(trajectories()))
-
-
-def test_layers_that_share_weights_come_all_at_once() -> None:
-    model = deep()
-    model.model.layers[3] = model.model.layers[1]
-    wanted = hidden(PackedModel(model, fused=False), pack(trajectories()))
-    copied = host_copy_of(model)
-    offloaded = OffloadedModel(copied, CPU, torch.float32)
-    assert not offloaded.layers
-    with offloaded.active():
-        assert torch.equal(hidden(PackedModel(copied, fused=False), pack(trajectories())), wanted)
-
-
-def test_weights_that_something_moves_are_an_error_not_wrong_numbers() -> None:
-    copied = host_copy_of(deep())
-    offloaded = OffloadedModel(copied, CPU, torch.float32)
-    weight = copied.model.layers[2].mlp.up_proj.weight
-    with pytest.raises(TurnwiseError, match="reference_place"), offloaded.active():
-        weight.data = weight.data.clone()
-    assert all(group.is_in(group.host) for group in offloaded.layers)
+        with reference.active():
+            assert torch.equal(hidden(reference.policy, packed), wanted)
+            assert not set(outside) & {weight.data_ptr() for weight in reference.policy.causal.parameters()}
+        assert outside == [weight.data_ptr() for weight in reference.policy.causal.parameters()]
 
 
 def test_a_reference_in_host_memory_is_kept_resumed_and_reset() -> None:
     found, packed = credited(trajectories()), pack(trajectories())
-    learner = made("host")
+    learner = learner_with("host")
     learner.update(found, 0)
     wanted = learner.reference_logprobs(packed)
     for place in ("device", "host"):
-        again = Learner(deep(seed=9), made(place).settings)
+        again = learner_with(place, seed=9)
         again.load_state(*learner.state())
         assert np.array_equal(again.reference_logprobs(packed), wanted)
     learner.reset_reference()
@@ -135,11 +144,9 @@ def test_a_reference_in_host_memory_is_kept_resumed_and_reset() -> None:
 
 
 def test_a_custom_reference_and_a_further_one_can_be_in_host_memory() -> None:
-    packed, learner = pack(trajectories()), made("host")
-    own = Learner(deep(), learner.settings, reference=deep(seed=1))
-    plain = Learner(deep(), made("device").settings, reference=deep(seed=1))
+    packed, learner = pack(trajectories()), learner_with("host")
+    own, plain = (learner_with(place, reference=tiny(1)) for place in ("host", "device"))
     assert np.array_equal(own.reference_logprobs(packed), plain.reference_logprobs(packed))
     made_later = learner.make_reference()
-    assert isinstance(made_later, Reference)
     with made_later.active():
         assert torch.equal(hidden(made_later.policy, packed), hidden(learner.policy, packed))

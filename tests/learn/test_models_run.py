@@ -14,7 +14,7 @@ from train_cases import TINY, start, without_times
 import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.learn import checkpoint
-from turnwise.learn.auxiliary.models import Beside, build, dtype_of
+from turnwise.learn.auxiliary.models import build, dtype_of
 from turnwise.learn.learner import Learner
 from turnwise.learn.sections import Tiny
 from turnwise.learn.tiny import build_model, build_tokenizer
@@ -135,13 +135,13 @@ def test_the_policys_weights_are_copied_and_neither_moves_the_other() -> None:
     learner = Learner(build_model(len(tokenizer), Tiny(layers=1, hidden=32, heads=2, max_length=128), 0, tokenizer))
     config = Config.load(None, {**TINY, "models.prm.copy_of": "policy", "models.prm.trained": True, "models.prm.lora": {"rank": 2}})
     plain = config.models["prm"].model_copy(update={"lora": None})
-    model = build("prm", plain, Beside(learner, tokenizer, 0))
+    model = build("prm", plain, learner, tokenizer, 0)
     assert all(torch.equal(weight, model.weights.masters[name]) for name, weight in learner.weights.masters.items())
     assert not {weight.data_ptr() for weight in model.weights.masters.values()} & {
         weight.data_ptr() for weight in learner.weights.masters.values()
     }
     pytest.importorskip("peft")
-    adapted = build("prm", config.models["prm"], Beside(learner, tokenizer, 0))
+    adapted = build("prm", config.models["prm"], learner, tokenizer, 0)
     assert all("lora_" in name for name in adapted.weights.masters)
     adapted.follow(model)
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from train_cases import Impatient, start, weights, without_times
 
 import turnwise as tw
 from turnwise.learn import checkpoint
-from turnwise.recipe.schema import Config
 
 MINE = '''
 import numpy as np
@@ -78,16 +76,3 @@ def test_a_schedule_and_an_objective_of_the_users_own_file_survive_a_stop(tmp_pa
     assert found is not None
     pieces = found.state["learner"]["pieces"]
     assert pieces["schedule"]["state"] == {"updates": 3} and pieces["objective"]["state"] == {"factor": 1.5**3}
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"schedule.name": "shufled"}, "Did you mean 'shuffled'"),
-        ({"schedule.epoch": 2}, "Did you mean 'epochs'"),
-        ({"schedule.epochs": 0}, "option epochs takes"),
-    ],
-)
-def test_a_wrong_schedule_is_told_when_the_recipe_is_read(changes: dict[str, object], words: str) -> None:
-    with pytest.raises(tw.TurnwiseError, match=words):
-        Config.load(None, changes)

@@ -11,11 +11,11 @@ import torch
 from method_cases import last_checkpoint, resumes_alike, train
 from references import epo as slow
 
-from turnwise.methods.epo import Epo, EpoHinge, smoothing_weight
-from turnwise.methods.registry import methods
+from turnwise.methods.epo import Epo, smoothing_weight
 from turnwise.objectives.clip import clip
 from turnwise.objectives.loss import Loss
 from turnwise.objectives.tokens import Tokens
+from turnwise.recipe.schema import Config
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
 from turnwise.util.errors import TurnwiseError
@@ -33,23 +33,15 @@ def rows_of(batch: dict[str, Any], values: Any) -> list[list[float]]:
     return [np.asarray(values)[batch["turn"] == turn].tolist() for turn in np.unique(batch["turn"])]
 
 
-def seen(objective: Epo, batches: list[dict[str, Any]]) -> list[list[float]]:
-    """Let an objective see some updates; the mean entropies by turn index, as the reference computes them."""
+def seen(objective: Epo, batches: list[dict[str, Any]]) -> np.ndarray:
+    """Let an objective see some updates; the mean entropies by turn index, over the updates that have it."""
     means = []
     for batch in batches:
         objective.prepare(batch)
         objective.observe({})
-        of_index = [batch["token.entropy"][batch["t"] == k].tolist() for k in range(5)]
-        means.append([float(np.mean(own)) if own else np.nan for own in of_index])
-    return means
-
-
-def history_of(means: list[list[float]]) -> list[float]:
-    found = []
-    for k in range(5):
-        known = [row[k] for row in means if not np.isnan(row[k])]
-        found.append(slow.history_by_turn([[value] for value in known], 1)[0] if known else np.nan)
-    return found
+        of_index = [batch["token.entropy"][batch["t"] == k] for k in range(5)]
+        means.append([own.mean() if len(own) else np.nan for own in of_index])
+    return np.nanmean(means, axis=0)
 
 
 def tokens_of(batch: dict[str, Any], prepared: dict[str, Any], entropy: torch.Tensor) -> Tokens:
@@ -61,11 +53,11 @@ def tokens_of(batch: dict[str, Any], prepared: dict[str, Any], entropy: torch.Te
 
 
 @pytest.mark.parametrize("seed", [0, 3])
-@pytest.mark.parametrize(("kind", "level"), [(Epo, "token"), (Epo, "turn"), (EpoHinge, "token")])
-def test_the_loss_is_the_clipped_one_minus_the_bonus_that_leaves_the_band(seed: int, kind: type[Epo], level: str) -> None:
+@pytest.mark.parametrize("level", ["token", "turn"])
+def test_the_loss_is_the_clipped_one_minus_the_bonus_that_leaves_the_band(seed: int, level: str) -> None:
     rng = np.random.default_rng(seed)
-    objective = kind(level=level, low=0.7, high=1.3, bonus=0.2, smoothing=0.5, penalty=0.3)  # type: ignore[arg-type]
-    past = history_of(seen(objective, [columns(rng), columns(rng), columns(rng)]))
+    objective = Epo(level=level, low=0.7, high=1.3, bonus=0.2, smoothing=0.5, penalty=0.3)  # type: ignore[arg-type]
+    past = seen(objective, [columns(rng), columns(rng), columns(rng)])
     batch = columns(rng, lengths=(1, 2)) if seed == 3 else columns(rng)
     values = rng.random(len(batch["turn"])) * 3
     entropy = torch.tensor(values, requires_grad=True)
@@ -73,21 +65,14 @@ def test_the_loss_is_the_clipped_one_minus_the_bonus_that_leaves_the_band(seed: 
     loss, metrics = objective(tokens)
 
     rows, indices = rows_of(batch, values), [int(batch["t"][batch["turn"] == turn][0]) for turn in np.unique(batch["turn"])]
-    assert not np.isnan([past[k] for k in indices]).any()
     compared = [[float(np.mean(row))] * len(row) for row in rows] if level == "turn" else rows
-    hinges, slopes = slow.hinges(compared, indices, past, 0.7, 1.3, 0.3)
-    outside = hinges if kind is EpoHinge else slow.penalty(compared, indices, past, 0.7, 1.3, 0.3)
+    outside = slow.penalty(compared, indices, past, 0.7, 1.3, 0.3)
     w = slow.epoch_weight(3)
     expected = -0.2 * (np.mean(np.concatenate(rows)) - 0.5 * w * np.mean(np.concatenate(outside)))
-    if kind is Epo and level == "token":
-        mask = [[1] * len(row) for row in rows]
-        assert expected == pytest.approx(slow.entropy_term(rows, mask, indices, past, 3, 1, 0.2, 0.5, 0.7, 1.3, 0.3))
     added = loss - clip(tokens).loss
     assert float((tokens.weight * added).sum().detach()) == pytest.approx(expected, abs=1e-6)
     (pull,) = torch.autograd.grad((tokens.weight * loss).sum(), entropy)
-    n = len(values)
-    by_hand = slow.entropy_gradient(np.ones(n), 0.2) + (0.2 * 0.5 * w / n * np.concatenate(slopes) if kind is EpoHinge else 0.0)
-    np.testing.assert_allclose(pull.numpy(), by_hand, atol=1e-9)
+    np.testing.assert_allclose(pull.numpy(), -0.2 / len(values), atol=1e-9)  # the bonus alone: the penalty is a constant
     assert 0 < float(metrics["entropy_outside"].double().mean()) < 1
 
 
@@ -111,15 +96,17 @@ def test_without_a_history_or_below_the_gate_there_is_no_penalty() -> None:
     torch.testing.assert_close(loss, clip(tokens).loss - 0.001 * entropy)
 
 
-def test_epo_by_name_is_the_published_form_and_a_recipe_with_the_former_option_is_told_what_to_write() -> None:
-    assert (methods["epo"].function()["objective.name"], methods["epo_hinge"].function()["objective.name"]) == ("epo", "epo_hinge")
+def test_a_recipe_with_the_former_form_of_epo_is_told_what_to_write() -> None:
     for form in ("hinge", "published"):
-        with pytest.raises(TurnwiseError, match=r"'epo' has no option 'form' any more: remove it.*objective.name = \"epo_hinge\""):
+        with pytest.raises(TurnwiseError, match=r"'epo' has no option 'form' any more: remove it"):
             Loss("epo", {"form": form})
+    for name in ({"method": "epo_hinge"}, {"objective": {"name": "epo_hinge"}}):
+        with pytest.raises(TurnwiseError, match=r"there is no (method|objective) 'epo_hinge' any more: use epo"):
+            Config.load(name)
 
 
-def test_a_run_keeps_its_history_over_a_stop_and_the_band_moves_the_weights(tmp_path: Path) -> None:
-    changes = {"method.name": "epo_hinge", "objective.high": 0.5, "objective.bonus": 0.5, "objective.penalty": 4.0}
+def test_a_run_keeps_its_history_over_a_stop(tmp_path: Path) -> None:
+    changes = {"method.name": "epo", "objective.high": 0.5, "objective.bonus": 0.5, "objective.penalty": 4.0}
     whole = train(tmp_path / "whole", **changes)
     resumes_alike(tmp_path / "stopped", whole, 2, **changes)
     first, second = whole.metrics[1:]

@@ -1,9 +1,8 @@
-"""Experience: replay of successes, the smallest helpful guidance, a library of lessons, state blocks, a population of instructions."""
+"""Experience: replay of successes, the smallest helpful guidance, a library of lessons."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,13 +10,10 @@ from collect_cases import numbered
 from method_cases import BANDIT, FATED, OTHER_GAME, attempt, expert_of, gathers, make, plan_state, resumes_alike, train
 
 from turnwise import Trajectory, TurnwiseError
-from turnwise.agent.prompts import Past
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Stop
-from turnwise.envs.household.tracking import state_block as household
-from turnwise.methods.constant_context import actions
 from turnwise.methods.planning import TaskSlots
-from turnwise.methods.slea import Lesson, Library, lessons, shown
+from turnwise.methods.slea import Lesson, Library, Slea, lessons, shown
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
 
@@ -63,10 +59,7 @@ def test_the_smallest_helpful_number_of_actions_is_found_and_shown_to_a_whole_gr
     assert found.counts == counts and counts["probes"] <= 2 * 3
 
 
-def test_unguided_attempts_and_probes_stay_in_the_group_on_request_and_nobody_is_asked_without_need() -> None:
-    slots = TaskSlots(numbered(5), 0, 2, expert=expert)
-    kept, rounds = gathers(make("actguide", keep=True, searches=1, probes=1), slots, 1, attempt)
-    assert len(kept.trajectories) == 2 + 1 + 2 and len(rounds) == 3
+def test_a_group_that_succeeds_asks_nobody() -> None:
     solved, rounds = gathers(make("actguide"), TaskSlots(numbered(5), 0, 2), 1, lambda start: attempt(start, 1.0))
     assert len(rounds) == 1 and len(solved.trajectories) == 2
 
@@ -125,98 +118,14 @@ def test_a_run_shows_lessons_once_it_has_some_also_after_a_stop(tmp_path: Path) 
     resumes_alike(tmp_path / "stopped", whole, 2, **own)
 
 
-def test_your_own_extraction_is_used(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("def mine(trajectory):\n    return [('principle', 'be kind', 1.0)]\n")
-    plan = make("slea", extract=f"{tmp_path}/mine.py:mine")
+class Kind(Slea):
+    """A plan with lessons of its own."""
+
+    def lessons(self, trajectory: Trajectory) -> list[Lesson]:
+        return [Lesson("principle", "be kind", 1.0)]
+
+
+def test_a_derived_plan_has_lessons_of_its_own() -> None:
+    plan = Kind()
     gathers(plan, TaskSlots(numbered(3), 0, 2), 1, attempt)
     assert [(entry.level, entry.text) for entry in plan.library.entries] == [("principle", "be kind")]
-
-
-# -- constant context -------------------------------------------------------------------------------------------------------------
-
-
-def test_the_household_tracker_knows_place_hands_contents_and_what_is_left() -> None:
-    told = [
-        ("You are in the middle of a room. Looking quickly around you, you see a bed 1, a desk 2, and a safe 1.", "go to desk 2"),
-        ("You arrive at desk 2. On the desk 2, you see a book 1, and a pen 3.", "take pen 3 from desk 2"),
-        ("You pick up the pen 3 from the desk 2.", "go to safe 1"),
-        ("You arrive at safe 1. The safe 1 is closed.", "open safe 1"),
-        ("You open the safe 1. The safe 1 is open. In it, you see nothing.", "move pen 3 to safe 1"),
-    ]
-    turns = [Past(n, text, action) for n, (text, action) in enumerate(told, 1)]
-    assert household("", [], told[0][0]) == ""
-    assert household("", turns[:2], told[2][0]).splitlines() == [
-        "At: desk 2",
-        "Holding: pen 3",
-        "Seen: desk 2: book 1",
-        "Not looked at: bed 1, safe 1",
-    ]
-    assert "Not looked at: bed 1, safe 1" in household("", turns[:3], told[3][0])  # closed: there, and not looked into
-    done = household("", turns, "You move the pen 3 to the safe 1.")
-    assert done.splitlines() == ["At: safe 1", "Holding: nothing", "Seen: desk 2: book 1; safe 1: pen 3", "Not looked at: bed 1"]
-    assert actions("", [Past(1, "a", "x"), Past(2, "a", "y")], "b") == "Last actions: x, y\nChanged nothing: x"
-
-
-def test_prompts_of_a_run_have_a_state_block_and_no_history(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("def mine(goal, turns, observation):\n    return 'x ' * 5 if turns else ''\n")
-    own = {"method.name": "constant_context", "method.tracker": f"{tmp_path}/mine.py:mine", "iterations": 1, "agent.max_prompt_tokens": 120}
-    result = train(tmp_path / "run", **{**own, "model.tiny.max_length": 200, "collect.group_size": 2})
-    batch = stored_batch(Run.open(result.folder), 1, tokens=True)
-    lengths = {t: {len(turn.prompt_ids) for one in batch.trajectories for turn in one.turns[t : t + 1]} for t in range(3)}
-    assert min(lengths[1]) > max(lengths[0]) and max(lengths[2]) <= max(lengths[1]) + 2  # the block came, and nothing grows
-    with pytest.raises(TurnwiseError, match="household"):
-        train(tmp_path / "none", **{"method.name": "constant_context", "method.tracker": "househould"})
-
-
-# -- INSPO ------------------------------------------------------------------------------------------------------------------------
-
-
-def test_instructions_are_drawn_by_their_mean_and_the_worst_gives_way_to_one_that_is_no_worse() -> None:
-    worth = {"good": 1.0, "bad": 0.0, "new": 0.5}
-    asked: list[str] = []
-
-    def answer(texts: Any, seed: int) -> list[str]:
-        asked.extend(texts)
-        return [" new\n"]
-
-    def play(start: Start) -> Trajectory:
-        return attempt(start, worth[str(start.hint)])
-
-    slots = TaskSlots(numbered(5), 0, 4, ask=answer)
-    plan = make("inspo", instructions=["good", "bad"], every=6, least=4, temperature=0.5)
-    drawn = [str(rounds[0][0].hint) for rounds in (gathers(plan, slots, 1, play)[1] for _ in range(5))]
-    assert set(drawn) == {"good", "bad"}
-    assert {one.text: one.mean for one in plan.population} == {"good": 1.0, "bad": 0.0}
-    found, rounds = gathers(plan, slots, 1, play)
-    assert [str(start.hint) for start in rounds[1]] == ["new"] * 4 + ["bad"] * 4 and "bad" in asked[0]
-    assert [one.text for one in plan.population] == ["good", "new"] and found.counts["renewed"] == 1
-    assert len(found.trajectories) == 4  # what verified it is not learned from
-    assert plan.evaluated(rounds[0][0]).hint == "good"
-    restored = make("inspo", instructions=["good", "bad"], every=6, least=4, temperature=0.5)
-    restored.load_state(plan.state())
-    again = TaskSlots(numbered(5), 0, 4, used=slots.used, ask=answer)
-    one, two = (gathers(own, used, 3, play)[1] for own, used in ((plan, slots), (restored, again)))
-    assert one == two and restored.state() == plan.state()
-
-
-def test_an_instruction_that_does_worse_or_is_known_does_not_enter(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("def mine(instruction, attempts) -> str:\n    return attempts[0]['actions'][0]\n")
-    worth = {"": 0.5, "a": 0.0}
-    plan = make("inspo", instructions=[""], every=1, least=1, reflect=f"{tmp_path}/mine.py:mine")
-    found, rounds = gathers(plan, TaskSlots(numbered(3), 0, 2), 1, lambda start: attempt(start, worth[str(start.hint)]))
-    assert len(rounds) == 2 and found.counts["renewed"] == 0 and [one.text for one in plan.population] == [""]
-    known = make("inspo", instructions=["", "a"], every=1, least=1, reflect=f"{tmp_path}/mine.py:mine")
-    assert len(gathers(known, TaskSlots(numbered(3), 0, 2), 1, lambda start: attempt(start, 0.0))[1]) == 1
-
-
-def test_a_run_attempts_each_group_with_one_instruction_also_after_a_stop(tmp_path: Path) -> None:
-    own = {**OTHER_GAME, "method.name": "inspo", "method.instructions": ["left", "right right right right"], "method.every": 1}
-    own |= {"plan.least": 1, "env.name": BANDIT, "env.tasks": 4, "collect.groups": 4, "collect.group_size": 2, **LONG_PROMPTS}
-    whole = train(tmp_path / "whole", **own)
-    batch = stored_batch(Run.open(whole.folder), 1, tokens=True)
-    by_group: dict[Any, set[int]] = {}
-    for t in batch.trajectories:
-        by_group.setdefault(t.group, set()).add(len(t.turns[0].prompt_ids))
-    assert all(len(lengths) == 1 for lengths in by_group.values()) and len(set.union(*by_group.values())) == 2
-    assert sum(one["tried"] for one in plan_state(whole.folder)["population"]) > 0
-    resumes_alike(tmp_path / "stopped", whole, 2, **own)

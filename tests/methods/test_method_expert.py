@@ -1,4 +1,4 @@
-"""Methods that follow an expert: IPA starts inside its trajectory, UI-S1 acts along it. (The authors' numbers: test_published.py.)"""
+"""IPA, and UI-S1, which acts along an expert's trajectory. (The authors' numbers: test_published.py.)"""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import torch
 from collect_cases import numbered
-from method_cases import attempt, expert_of, failed_expert, gathers, line_of, make, paths, plan_state, rollouts, start, train
+from method_cases import attempt, expert_of, failed_expert, gathers, line_of, make, paths, rollouts, start, train
 from method_tokens import close, one_token, prepared, rows_of
-from references import ipa
+from references import forms, ipa
 from slow_objectives import random_tokens
 
 import turnwise as tw
 from turnwise import Turn
-from turnwise.data.attempts import Start
 from turnwise.methods.planning import TaskSlots
 from turnwise.methods.ui_s1 import score
 from turnwise.objectives import Tokens, algorithms, corrections
+from turnwise.recipe.schema import Config
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
 
@@ -33,8 +33,8 @@ def test_the_credit_of_a_turn_is_the_return_discounted_to_it(gamma: float) -> No
         plain, shifted = tw.credit.compute("ipa", r, gamma=gamma), tw.credit.compute("ipa", r, gamma=gamma, neutral=0.5)
         for own in paths(r):
             rewards = r.reward[own].tolist()
-            assert plain[own] == pytest.approx(ipa.chunk_returns(rewards, gamma), abs=1e-6)
-            assert shifted[own] == pytest.approx(ipa.chunk_returns([*rewards[:-1], rewards[-1] - 0.5], gamma), abs=1e-6)
+            assert plain[own] == pytest.approx(forms.discounted(rewards, gamma), abs=1e-6)
+            assert shifted[own] == pytest.approx(forms.discounted([*rewards[:-1], rewards[-1] - 0.5], gamma), abs=1e-6)
 
 
 def with_returns(tokens: Tokens, seed: int) -> Tokens:
@@ -50,7 +50,7 @@ def test_successes_have_weight_one_failures_their_bounded_ratio_and_mismatched_t
     loss = algorithms["ipa"].make({}, "objective")(masked.prepared()).loss * reject(masked.prepared()).factor
     logprobs, old, roll = (rows_of(tokens, x) for x in (tokens.logprob.detach(), tokens.old_logprob, tokens.engine_logprob))
     returns, positive = ([row[0] for row in rows_of(tokens, x)] for x in (tokens.advantage, tokens.extra["return"] > 0))
-    kept = [ipa.kept(a, b, most) for a, b in zip(old, roll, strict=True)]
+    kept = [ipa.chunk_ratio(a, b) <= most for a, b in zip(old, roll, strict=True)]
     close(tokens, loss, *ipa.losses(logprobs, old, returns, positive, kept))
 
 
@@ -61,53 +61,18 @@ def test_a_token_alone_is_a_turn_and_a_return_at_the_border_is_negative() -> Non
     assert algorithms["ipa"].make({}, "objective")(tokens).metrics["topr_weight"].item() == 1.0
 
 
-def test_turns_that_the_expert_played_are_imitated_by_their_probability() -> None:
-    tokens = with_returns(random_tokens(1, gaps=False), 1)
-    given = torch.from_numpy(np.random.default_rng(1).integers(0, 2, int(tokens.turn.max()) + 1).astype(np.float64))[tokens.turn]
-    loss = algorithms["ipa"].make({"imitation": 0.7}, "objective")(replace(tokens, extra={**tokens.extra, "given": given})).loss
-    plain = algorithms["ipa"].make({}, "objective")(tokens).loss
-    slope = torch.autograd.grad(loss.sum(), tokens.logprob, retain_graph=True)[0]
-    for k in range(len(given)):
-        [expected], [steep] = ipa.imitation([float(tokens.logprob[k].detach())], float(tokens.advantage[k]), 0.7)
-        assert loss[k].item() == pytest.approx(expected if given[k] else plain[k].item(), abs=1e-9)
-        assert not given[k] or slope[k].item() == pytest.approx(steep, abs=1e-9)
-
-
-def given(starts: list[Start]) -> list[int]:
-    return [start.branch.t if start.branch is not None else 0 for start in starts]
-
-
-def test_the_start_moves_back_as_the_policy_succeeds_and_that_is_kept() -> None:
-    slots, plan = TaskSlots(numbered(1), 0, 2, expert=expert_of("++++")), make("ipa_rollback", success=0.5)
-    seen = []
-    for reward in (0.0, 1.0, 1.0, 0.0, 1.0, 1.0):
-        if len(seen) == 3:  # killed and resumed
-            state, plan = plan.state(), make("ipa_rollback", success=0.5)
-            plan.load_state(state)
-        seen.append(given(gathers(plan, slots, 1, lambda start, won=reward: attempt(start, won))[1][0]))  # type: ignore[misc]
-    assert seen == [[t, t] for t in (3, 3, 2, 1, 1, 0)]
-
-
-def test_parallel_starts_are_spread_over_the_experts_turns_and_a_failed_expert_is_not_followed() -> None:
-    for expert, expected in ((expert_of("++++"), [0, 1, 2, 3]), (failed_expert, [0, 0, 0, 0])):
-        slots = TaskSlots(numbered(1), 0, 4, expert=expert)
-        assert given(gathers(make("ipa_rollback", order="parallel"), slots, 1, attempt)[1][0]) == expected
-
-
-@pytest.mark.parametrize("imitation", [0.0, 0.5])
-def test_ipa_trains_from_the_experts_last_turns_and_keeps_the_starts(tmp_path: Path, imitation: float) -> None:
-    own = {"name": "ipa", "gamma": 0.95, "starts": "sequential", "neutral": 0.5, "success": 0.0, "imitation": imitation}
-    whole = train(tmp_path, method=own, **{"env.tasks": 2})
+def test_ipa_trains_with_bounded_weights(tmp_path: Path) -> None:
+    whole = train(tmp_path, method={"name": "ipa", "gamma": 0.95, "neutral": 0.5})
     batch, lines = stored_batch(Run.open(whole.folder), 1), whole.metrics[1:]
-    mask = np.asarray(batch.column("turn.mask")) > 0
-    assert 0 < mask.sum() < len(batch)
     np.testing.assert_allclose(batch.column("turn.advantage"), tw.credit.compute("ipa", batch.rollouts, gamma=0.95, neutral=0.5), atol=1e-6)
-    assert lines[0]["collect/given_turns"] > lines[1]["collect/given_turns"] and plan_state(whole.folder)["given"]
     assert all(0 <= line["learner/topr_weight"] <= 1 + 1e-6 and 0 <= line["learner/importance_rejected"] <= 1 for line in lines)
-    if imitation:
-        played = np.asarray(batch.column("turn.given")) > 0
-        assert (played & mask).any() and (played & ~mask).any() and mask[~played].all()  # shared turns are learned from in one attempt
-        assert 0 < lines[0]["learner/given"] < 1
+
+
+def test_starts_inside_an_experts_trajectory_are_refused_and_records_of_others_are_read() -> None:
+    assert Config.load({"method": {"name": "ipa", "starts": "beginning", "success": 0.5}}).plan is None
+    for wrong in ({"method": {"name": "ipa", "starts": "sequential"}}, {"plan": {"name": "ipa_rollback"}}):
+        with pytest.raises(tw.TurnwiseError, match="tcod_b2f"):
+            Config.load(wrong)
 
 
 # -- UI-S1 ------------------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Filters of groups, GPG, CPPO, DAPO and turn-level PPO: the parts against slow references."""
+"""Filters of groups, CPPO and DAPO: the parts against slow references. (The authors' numbers: test_authors_plans.py.)"""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from gradient_cases import GradientOf, assert_same
 from learn_cases import credited, tiny, trajectories
 from method_cases import attempt, gathers, make
-from references import gae, verl
 
 import turnwise as tw
 from turnwise import Task, Trajectory, Turn, TurnwiseError
@@ -22,9 +21,8 @@ from turnwise.learn import Learner, LearnerSettings, OptimiserSettings
 from turnwise.methods.cppo import largest
 from turnwise.methods.planning import Gathered, Plan, TaskSlots
 from turnwise.methods.registry import plans
-from turnwise.methods.starpo_s import Filtered, score, select
+from turnwise.methods.starpo_s import Filtered, select
 from turnwise.recipe.schema import Config
-from turnwise.setup.needs import reports
 
 SEEDS = range(5)
 
@@ -68,19 +66,11 @@ def brought(plan: Plan, *rounds: tuple[list[float], ...]) -> Gathered:
 # -- filters ------------------------------------------------------------------------------------------------------------------------
 
 
-def test_entropies_and_lengths_are_scores_too() -> None:
-    turn = Turn("s", response_ids=[1, 2, 3], reports={"entropy": [1.0, 2.0, 3.0]})
-    short = Turn("s", response_ids=[1], reports={"entropy": [5.0]})
-    group = [Trajectory(0, 0, turns=[turn, short]), Trajectory(0, 1, turns=[short])]
-    assert score(group, "entropy") == (3.5 + 5.0) / 2 and score(group, "length") == 2.5
-    assert select([], "top_k").tolist() == [] and select([0.0, 0.0], "top_p", 0.5, zero=True).tolist() == []
-    assert score(group, "entropy_std") == pytest.approx(np.std([3.5, 5.0], ddof=1)) and score(group, "reward_sum") == 0
-
-
 def test_only_the_groups_with_the_largest_spread_are_learned_from() -> None:
     found = brought(Filtered(strategy="top_k", keep=0.5), ([0, 0, 0, 0], [0, 1, 0, 1], [0, 1, 0, 0], [1, 1, 1, 0.9]))
     assert [t.group for t in found.trajectories] == [1] * 4 + [2] * 4
     assert found.counts == {"groups_scored": 4.0, "groups_kept": 2.0, "empty_in_a_row": 0.0}
+    assert select([], "top_k").tolist() == [] and select([0.0, 0.0], "top_p", 0.5, zero=True).tolist() == []
 
 
 def test_a_filter_goes_around_any_plan_and_asks_for_what_that_needs() -> None:
@@ -90,9 +80,11 @@ def test_a_filter_goes_around_any_plan_and_asks_for_what_that_needs() -> None:
     assert {t.group for t in by_success.trajectories} == {1}
     assert [t.group for t in found.trajectories] == [2, 2] and found.counts["refills"] == 1
     entry = plans["filtered"]
-    assert entry.needed({}) == () and entry.needed({"metric": "entropy_std"}) == ("token.entropy",)
+    assert entry.needed({}) == () and entry.needed({"base": "arpo"}) == plans["arpo"].needs
     fits = {"agent.max_prompt_tokens": 500, "plan.name": "filtered"}
-    assert reports(Config.load(None, {**fits, "plan.metric": "entropy"})) == ("entropy",) and reports(Config.load(None, fits)) == ()
+    assert Config.load(None, {**fits, "plan.metric": "reward_std"}).plan is not None  # as the record of an earlier run has it
+    with pytest.raises(TurnwiseError, match="'filtered' has no option 'metric' any more: remove it"):
+        Config.load(None, {**fits, "plan.metric": "entropy"})
 
 
 def test_empty_iterations_in_a_row_end_the_run_also_after_a_resume() -> None:
@@ -105,23 +97,19 @@ def test_empty_iterations_in_a_row_end_the_run_also_after_a_resume() -> None:
             brought(own, alike)
 
 
-@pytest.mark.parametrize("base", ["grpo", "gae"])
-def test_credit_is_weighted_by_the_spread_of_the_group(base: str) -> None:
+def test_credit_of_tokens_is_weighted_by_the_spread_of_the_group() -> None:
+    """GRPO's credit is compared with the authors' numbers: tests/credit/test_credit_golden.py."""
     for seed in SEEDS:
         returns = drawn(seed)
         batch = Batch.of(flat(attempts(*returns)))
         columns = {"token.value": np.random.default_rng(seed).normal(size=int(batch.rollouts.tokens.sum()))}
         rollouts = batch.with_columns(columns).rollouts
-        options: dict[str, Any] = {"level": "token"} if base == "gae" else {}
-        found = tw.credit.assign("snr_weighted", rollouts, base=base, options=options)
-        plain = tw.credit.assign(base, rollouts, norm="none", **options)
+        found = tw.credit.assign("snr_weighted", rollouts, base="gae", options={"level": "token"})
+        plain = tw.credit.assign("gae", rollouts, norm="none", level="token")
         spread = np.array([np.std(values, ddof=1) if len(values) > 1 else 0.0 for values in returns])
-        weights = (spread / max(spread.max(), 1e-9))[rollouts.group]
-        by_level = weights if plain.level == "turn" else np.repeat(weights, np.diff(rollouts.token_offsets))
-        assert found.level == plain.level
-        np.testing.assert_allclose(found.values, plain.values * by_level, atol=1e-6, rtol=2e-5)  # 1e-6 on the largest spread there
-        if base == "gae":
-            np.testing.assert_allclose(found.targets, plain.targets)
+        weights = np.repeat((spread / max(spread.max(), 1e-9))[rollouts.group], np.diff(rollouts.token_offsets))
+        np.testing.assert_allclose(found.values, plain.values * weights, atol=1e-6, rtol=2e-5)  # 1e-6 on the largest spread there
+        np.testing.assert_allclose(found.targets, plain.targets)
     assert tw.credit.algorithms["snr_weighted"].needed({"base": "gae"}) == ("group.peers", "turn.value")
     with pytest.raises(TurnwiseError, match="cannot weight itself"):
         tw.credit.algorithms["snr_weighted"].needed({"base": "snr_weighted"})
@@ -172,7 +160,7 @@ def test_pruned_attempts_count_in_the_mean_of_their_group_and_in_nothing_else(co
         assert_same(pruned, gradient("shuffled", batch))
 
 
-# -- DAPO, turn-level PPO -----------------------------------------------------------------------------------------------------------
+# -- DAPO ---------------------------------------------------------------------------------------------------------------------------
 
 
 def test_overlong_responses_cost_reward() -> None:
@@ -192,22 +180,3 @@ def test_overlong_responses_cost_reward() -> None:
     for options in ({}, {"level": "trajectory"}):
         with pytest.raises(TurnwiseError, match="set limit"):
             signal(batch, SimpleNamespace(longest=0 if not options else 10), **options)
-
-
-@pytest.mark.parametrize(("gamma", "lam"), [(1.0, 1.0), (0.9, 0.5)])
-def test_turn_level_advantages_are_whitened_over_turns(gamma: float, lam: float) -> None:
-    for seed in SEEDS:
-        rng = np.random.default_rng(seed)
-        sizes = rng.integers(1, 6, rng.integers(1, 5))
-        rewards, values = ([rng.normal(size=n).tolist() for n in sizes] for _ in range(2))
-        made = [
-            Trajectory(0, k, turns=[Turn("s", r, response_ids=[1] * int(rng.integers(1, 9))) for r in row]) for k, row in enumerate(rewards)
-        ]
-        rollouts = Batch.of(made).with_columns({"turn.value": np.concatenate(values)}).rollouts
-        options = {"level": "turn", "gamma": gamma, "lam": lam}
-        found = tw.credit.assign("gae", rollouts, norm="std", **options)
-        raw = flat([gae.chain(r, v, gamma, lam) for r, v in zip(rewards, values, strict=True)])
-        expected = verl.whitened_over_tokens(raw, [1] * len(raw)) if len(raw) > 1 else [0.0]
-        np.testing.assert_allclose(found.values, expected, rtol=1e-5, atol=1e-6)  # 1e-6 on the deviation there, 1e-8 on the variance here
-        np.testing.assert_allclose(found.targets, np.add(raw, flat(values)), atol=1e-9)
-        np.testing.assert_allclose(tw.credit.compute("gae", rollouts, norm="none", **options), raw, atol=1e-6)

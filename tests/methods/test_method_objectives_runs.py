@@ -1,4 +1,4 @@
-"""Runs of one or two iterations in which each method of the family objectives and filters is seen to act, and is resumed exactly."""
+"""Short runs of objectives and filters: what only a run shows of them, and that they are resumed exactly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.data.batch import Batch
 from turnwise.learn import checkpoint
-from turnwise.methods.cppo import largest
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
 
@@ -25,22 +24,6 @@ def run(out: Path, method: str, iterations: int = 1, **changes: Any) -> tuple[li
     """The metrics of each iteration, and the last batch."""
     result = start(out, **{"method.name": method, "iterations": iterations, "eval.n": 1, "quiet": True, **changes})
     return result.metrics[1:], stored_batch(Run.open(result.folder), iterations)
-
-
-def test_clip_cov_drops_tokens_in_every_step(tmp_path: Path) -> None:
-    own = {"method.fraction": 0.2, "objective.cov_low": -9.0, "objective.cov_high": 9.0, "learner.minibatches": 2}
-    [metrics], _ = run(tmp_path, "clip_cov", **own)
-    assert 0.1 < metrics["learner/cov_dropped"] <= 0.2
-
-
-def test_kl_cov_holds_tokens_back(tmp_path: Path) -> None:
-    moved = []
-    for coefficient in (0.0, 30.0):
-        own = {"method.fraction": 1.0, "method.coefficient": coefficient, "learner.epochs": 8, "learner.lr": 1e-3}
-        [metrics], _ = run(tmp_path / str(coefficient), "kl_cov", **own)
-        assert metrics["learner/cov_held"] == 1
-        moved.append(metrics["learner/kl_old_k3"])
-    assert moved[1] < moved[0]
 
 
 def test_the_power_falls_during_the_run(tmp_path: Path) -> None:
@@ -69,26 +52,11 @@ def test_iterations_without_a_group_have_no_update_and_the_run_ends_with_words(t
     assert first["collect/groups_kept"] == 0 and not any(name.startswith("learner/") for name in first)
 
 
-def test_cppo_collects_twice_as_many_groups_and_learns_from_half(tmp_path: Path) -> None:
-    [metrics], batch = run(tmp_path, "cppo", **{"collect.groups": 2})
-    assert len(batch.rollouts.group_labels) == 4 and metrics["collect/trajectories"] == 16
-    assert largest(batch.rollouts, 0.5).sum() == 8
-
-
 def test_gpg_collects_again_where_all_attempts_end_alike(tmp_path: Path) -> None:
     [metrics], batch = run(tmp_path, "gpg", **{"env.name": FATED, "method.attempts": 3})
     assert metrics["collect/resampled"] == 2 and (batch.column("turn.advantage") == 0).all()
     [metrics], batch = run(tmp_path / "bandit", "gpg", **{"collect.groups": 4})
     assert np.abs(batch.column("turn.advantage")).max() > 0 and metrics["learner/steps"] == 1
-
-
-def test_dapo_replaces_groups_and_prices_long_responses(tmp_path: Path) -> None:
-    [metrics], batch = run(tmp_path, "dapo", **{"method.limit": 3, "method.buffer": 2})
-    assert "collect/refills" in metrics and "learner/kl_ref_k3" not in metrics
-    price, tokens = batch.column("turn.overlong"), batch.rollouts.tokens
-    assert price == pytest.approx(np.minimum(0, (1 - tokens) / 2)) and (price < 0).any()
-    environment = [turn.reward for trajectory in batch.trajectories for turn in trajectory.turns]
-    np.testing.assert_allclose(batch.rollouts.reward, np.array(environment) + price)
 
 
 def test_dapo_prices_responses_near_the_engines_limit_unless_told_another(tmp_path: Path) -> None:
@@ -98,9 +66,7 @@ def test_dapo_prices_responses_near_the_engines_limit_unless_told_another(tmp_pa
 
 
 def test_icepop_masks_tokens_beyond_its_bounds(tmp_path: Path) -> None:
-    [metrics], _ = run(tmp_path, "icepop", **{"learner.minibatches": 2})
-    assert metrics["learner/importance_truncated"] == 0 and metrics["learner/importance"] == pytest.approx(1, abs=1e-3)
-    [metrics], _ = run(tmp_path / "narrow", "icepop", **{"method.low": 1.0, "method.high": 1.0, "learner.minibatches": 2})
+    [metrics], _ = run(tmp_path, "icepop", **{"method.low": 1.0, "method.high": 1.0, "learner.minibatches": 2})
     assert metrics["learner/importance_truncated"] > 0  # the two never agree to the last digit
 
 
@@ -128,6 +94,8 @@ def test_a_killed_and_resumed_run_gives_the_same_result_as_an_uninterrupted_one(
     found = checkpoint.latest_good(stopped.folder / "checkpoints")
     assert found is not None
     states = {"clip_cov": {"draws": 2}, "holder": {"updates": 1}}
+    if method == "clip_cov":
+        assert all(0 < line["learner/cov_dropped"] <= 0.3 for line in whole.metrics[1:])
     if method in states:
         assert found.state["learner"]["pieces"]["objective"]["state"] == states[method]
     assert without_times(tw.train(resume=stopped.folder, quiet=True).metrics) == without_times(whole.metrics)

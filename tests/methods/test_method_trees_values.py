@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from branch_env import Kept
-from collect_cases import WordContext, WordEngine, numbered, policy
+from collect_cases import WordEngine, numbered, policy
 from conftest import ROOT
-from method_cases import line_of, make
-from method_cases import start as started
+from method_cases import collected, line_of, make, trained
 from toy_env import Corridor
 
 import turnwise as tw
@@ -21,24 +20,9 @@ from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.envs.pool import Pool
-from turnwise.methods.planning import Gathered, Plan, TaskSlots, gathered
+from turnwise.methods.planning import TaskSlots, gathered
 from turnwise.methods.vpr import Advised
-from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
-
-
-def trained(out: Path, credit: str, **changes: Any) -> Run:
-    """One iteration on the number line at the smallest size."""
-    return started(out, **{"collect.groups": 2, "collect.group_size": 2, "env.max_turns": 5, "credit": {"name": credit}, **changes})
-
-
-def collected(plan: Plan, groups: int = 2, size: int = 2) -> Gathered:
-    """What a plan brings home from corridors, played by an engine that draws words."""
-    with Pool(Kept, 4) as pool:
-        words = policy(WordEngine(bias=30))
-        words.new_context = lambda hint="": WordContext()  # what a hint changes is not seen here
-        collector = Collector(pool, words, max_turns=6, snapshots=True)
-        return gathered(plan, TaskSlots(numbered(6), 1, size), groups, collector.run)
 
 
 def attempts(rewards: list[list[float]]) -> list[Trajectory]:
@@ -49,11 +33,10 @@ def attempts(rewards: list[list[float]]) -> list[Trajectory]:
 # -- VinePPO ----------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_turn_is_worth_what_it_adds_to_the_value_of_the_state_and_unknown_states_take_what_follows() -> None:
+def test_states_of_unknown_value_take_what_follows() -> None:
+    """What a turn adds to known values is compared with the authors' numbers: tests/credit/test_authors_credit.py."""
     r = tw.Rollouts.from_columns(group=[0] * 5, trajectory=[0, 0, 0, 1, 1], t=[0, 1, 2, 0, 1], reward=[0, 1, 2, 0, 5.0], anchor=[0] * 5)
     nan = np.nan
-    found = tw.credit.compute("vineppo", r.with_columns({"turn.mc_value": [1.0, 2.5, nan, 4.0, 4.5]}))
-    np.testing.assert_allclose(found, [1.5, 0.5, 0.0, 0.5, 0.5])  # V = 1, 2.5, (2), end; 4, 4.5, end
     found = tw.credit.compute("vineppo", r.with_columns({"turn.mc_value": [1.0, nan, nan, nan, nan]}))
     np.testing.assert_allclose(found, [2.0, 0, 0, 0, 0])  # what followed: 3
     assert not tw.credit.compute("vineppo", r.with_columns({"turn.mc_value": [nan] * 5})).any()

@@ -9,33 +9,19 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
-from docs_cases import METHODS, same_default, section, tables
+from docs_cases import METHODS, name_of, same_default, section, tables
+from small_runs import SMALLEST
 
 import turnwise as tw
 from turnwise.config.options import Entry
 from turnwise.methods.registry import methods
 from turnwise.recipe.names import STAGES, registry
-from turnwise.setup.catalogue import authors_of, pieces_of, settings_of
+from turnwise.setup.catalogue import page_of, pieces_of
 
 REWRITTEN = runpy.run_path(str(METHODS / "tables.py"))["rewritten"]
 QUICKSTART = ROOT / "recipes" / "quickstart.toml"
-OWN = [entry for entry in methods if entry.function.__module__.startswith("turnwise.")]
-SMALL: dict[str, Any] = {
-    "iterations": 1,
-    "sft": None,
-    "env.tasks": 8,
-    "env.max_turns": 3,
-    "collect.groups": 2,
-    "collect.group_size": 4,
-    "eval.n": 1,
-    "eval.every": 0,
-    "engine.max_tokens": 6,
-    "model.tiny.layers": 1,
-    "model.tiny.hidden": 16,
-    "model.tiny.heads": 2,
-    "model.tiny.vocabulary_tasks": 2,
-    "run.checkpoint_every": 0,
-}
+OWN = list(methods)
+SMALL = SMALLEST | {"iterations": 1, "run.checkpoint_every": 0}
 every = pytest.mark.parametrize("entry", OWN, ids=lambda entry: entry.name)
 PAGE = METHODS / "README.md"
 
@@ -60,8 +46,8 @@ def test_a_method_says_what_it_changes_and_costs_and_how_sure_it_is(entry: Entry
 
 @every
 def test_the_page_of_a_method_lists_its_options_and_defaults(entry: Entry[Any]) -> None:
-    page = METHODS / f"{entry.name}.md"
-    assert page.exists(), f"write docs/methods/{entry.name}.md"
+    page = page_of(entry)
+    assert page is not None, f"write docs/methods/{entry.name}.md"
     rows = [row for table in tables(section(page, "Options")) for row in table if {"option", "default"} <= set(row)]
     rows = [row for row in rows if re.fullmatch(r"`?\w+`?", row["option"])]  # "`words` (plan)" is an option of a piece alone
     shown = {row["option"].strip("`"): row["default"].strip("`") for row in reversed(rows)}  # the method's own table comes first
@@ -80,7 +66,7 @@ def options_of_pieces(entry: Entry[Any]) -> set[str]:
 
 @every
 def test_the_page_of_a_method_has_its_parts_and_shows_how_to_run_it(entry: Entry[Any]) -> None:
-    text = (METHODS / f"{entry.name}.md").read_text()
+    text = page_of(entry).read_text()  # type: ignore[union-attr]
     assert re.findall(r"^## (.+)$", text, re.MULTILINE)[:4] == ["Formula", "Options", "What is uncertain", "Run it"]
     assert f"method.name={entry.name}" in text or f'name = "{entry.name}"' in text
 
@@ -92,15 +78,10 @@ def test_every_page_is_about_a_method_that_exists_or_linked_in_the_map() -> None
     assert [name for name in others if f"]({name}.md)" not in PAGE.read_text()] == [], "link it in the map, or remove it"
 
 
-@pytest.mark.parametrize("name", ["README", "settings", *(entry.name for entry in OWN)])
-def test_the_pages_say_what_the_methods_say(name: str) -> None:
-    text = (METHODS / f"{name}.md").read_text()
-    assert text == REWRITTEN(text, name), "write them again: python docs/methods/tables.py docs/methods/*.md"
+PAGES = [METHODS / "README.md", METHODS / "settings.md", *filter(None, map(page_of, OWN))]
 
 
-def test_one_page_has_every_setting_that_a_method_brings() -> None:
-    rows = {row["method"]: row for table in tables((METHODS / "settings.md").read_text()) for row in table}
-    for entry in OWN:
-        row = rows[f"[`{entry.name}`]({entry.name}.md)"]
-        assert [key for key in settings_of(entry) if f"`{key} = " not in row["sets"]] == []
-        assert [key for key in authors_of(entry) if f"`{key} = " not in row["sets also if `method.faithful` is true"]] == []
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_pages_say_what_the_methods_say(page: Path) -> None:
+    text = page.read_text()
+    assert text == REWRITTEN(text, page.stem), "write them again: python docs/methods/tables.py docs/methods/*.md experiments/docs/*.md"

@@ -7,18 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from branch_env import Kept
-from collect_cases import WordEngine, attempts, numbered, policy
-from toy_env import Corridor
+from collect_cases import WordEngine, numbered, policy
 
 from turnwise import Stop, Task, Trajectory, TurnwiseError
 from turnwise.collect.collector import Collector
-from turnwise.collect.source import LocalSource
 from turnwise.data.attempts import Branch, Start
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Turn
 from turnwise.envs.pool import Pool
-from turnwise.methods import plans
-from turnwise.methods.planning import Dynamic, Gathered, Plain, Plan, Rounds, TaskSlots, gathered
+from turnwise.methods.planning import Plan, TaskSlots
 
 
 @pytest.mark.parametrize("own_seeds", [False, True])
@@ -30,13 +27,6 @@ def test_places_give_out_the_attempts_of_a_run_wherever_it_is_entered(own_seeds:
     assert [start.number for start in whole] == list(range(24)) and [start.group for start in whole[:4]] == [0, 0, 1, 1]
     seeds = {start.env_seed for start in whole}
     assert len(seeds) == (24 if own_seeds else 12) and len({start.policy_seed for start in whole}) == 24
-
-
-def test_the_built_in_plans_are_known_by_name() -> None:
-    assert plans["plain"].function is Plain and plans["dynamic"].options["refills"].default == 10
-    slots = TaskSlots(numbered(50), 0, 2)
-    found = gathered(Dynamic(refills=0), slots, 3, attempts({0: [1.0, 1.0]}))  # type: ignore[arg-type]
-    assert sorted({t.group for t in found.trajectories}) == [1, 2] and slots.used == 3 and found.counts["dropped_groups"] == 1
 
 
 def test_a_group_of_any_size_at_a_chosen_task_has_numbers_and_chance_of_its_own() -> None:
@@ -91,24 +81,6 @@ def test_a_trajectory_of_an_earlier_batch_gets_a_group_and_an_id_of_this_one() -
     one, other = (slots.adopt(earlier, starts[0].group) for _ in range(2))
     assert len({one.id, other.id, *(start.number for start in starts)}) == 6 and one.group == starts[0].group
     assert one.success and one.parent is None and one.branch_t == 0 and (earlier.group, earlier.id, earlier.parent) == (7, 3, 2)
-
-
-def test_a_plan_that_branches_runs_through_the_source() -> None:
-    class Halves(Plan):
-        """Every attempt, then two from its middle."""
-
-        def gather(self, slots: TaskSlots, groups: int) -> Rounds:
-            found = yield slots.groups(groups)
-            more = yield [start for t in found for start in slots.branch(t, len(t.turns) // 2, 2)]
-            return Gathered([*found, *more])
-
-    engine = WordEngine(bias=0)
-    engine.version = 0  # type: ignore[attr-defined]
-    with Pool(Corridor, 4) as pool:
-        source = LocalSource(TaskSlots(numbered(6), 1, 2), 2, lambda: Collector(pool, policy(engine), max_turns=8), lambda: engine)  # type: ignore[arg-type]
-        batch = source.collect(Halves())
-    assert len(batch.trajectories) == 12 and batch.counts["branches"] == 8 and batch.counts["lost_branches"] == 0
-    assert source.slots.used == 2 and Plan().state() == {}
 
 
 def test_a_plan_without_gather_says_what_to_write() -> None:

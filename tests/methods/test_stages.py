@@ -1,4 +1,4 @@
-"""Stages of a method in a run: plans, signals and what they need, from files of the user's own."""
+"""Stages of a method in a run: signals, credit and what they need, from files of the user's own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from turnwise.runs.reading import stored_batch
 PIECES = '''
 import numpy as np
 from turnwise import credit, methods
-from turnwise.methods.planning import Gathered, Plan
 
 def length(batch, models, *, scale: float = 1.0):
     """Tokens of each response."""
@@ -50,21 +49,6 @@ def by_answer(rollouts):
 def by_teacher(rollouts):
     """Needs a teacher and a column."""
     return rollouts.reward
-
-@methods.plan("counting")
-class Counting(Plan):
-    """Remembers how many attempts it has seen."""
-    def __init__(self, *, skip: int = 0):
-        self.seen, self.skip = 0, skip
-    def gather(self, places, groups):
-        places.used += self.skip
-        found = yield places.groups(groups)
-        self.seen += len(found)
-        return Gathered(found, {"seen": float(self.seen)})
-    def state(self):
-        return {"seen": self.seen}
-    def load_state(self, state):
-        self.seen = state["seen"]
 '''
 
 
@@ -107,17 +91,3 @@ def test_what_an_engine_can_report_is_asked_for_by_itself(tmp_path: Path, pieces
 def test_a_signal_that_returns_no_columns_is_named(tmp_path: Path, pieces: str) -> None:
     with pytest.raises(TurnwiseError, match="returned NoneType; a dictionary of columns is needed"):
         start(tmp_path, iterations=1, **signals(f"{pieces}:nothing"))
-
-
-def test_the_state_of_a_plan_survives_a_resume(tmp_path: Path, pieces: str) -> None:
-    plan = {"plan": {"name": f"{pieces}:Counting", "skip": 1}}
-    whole = start(tmp_path / "a", iterations=4, **plan)
-    first = start(tmp_path / "b", iterations=2, **plan)
-    from turnwise.api import train
-
-    train(resume=first.folder, iterations=4, quiet=True)
-    seen = [[line.get("collect/seen") for line in Run.open(each.folder).metrics()] for each in (whole, first)]
-    assert seen[0] == seen[1] and seen[0][-1] == 4 * seen[0][1]
-    for n in (3, 4):
-        one, other = (stored_batch(Run.open(each.folder), n) for each in (whole, first))
-        assert [t.task for t in one.trajectories] == [t.task for t in other.trajectories]

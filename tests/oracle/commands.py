@@ -80,9 +80,7 @@ class Player:
         elif change == 4:
             words.pop(rng.randrange(len(words)))
         elif change == 5:
-            words[0] = rng.choice(
-                ["go", "take", "move", "put", "open", "close", "use", "examine", "heat", "cool", "clean", "slice", "look"]
-            )
+            words[0] = rng.choice(VERBS)
         elif change == 6:
             other = rng.choice(self.seen).split()
             words = words[: len(words) // 2] + other[len(other) // 2 :]

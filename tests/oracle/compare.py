@@ -37,7 +37,7 @@ def main() -> None:
     tasks = [task for task in env.tasks("train") if task.id not in recorded]
     rng = random.Random(options.seed)
     chosen = rng.sample(tasks, options.games + options.varied)
-    oracle, counts, differences = Oracle(hurry=not options.plain), Counter(), []
+    oracle, counts, differences = Oracle(), Counter(), []
     started = time.time()
     for number, task in enumerate(chosen):
         kind = "varied" if number >= options.games else "published"
@@ -50,10 +50,9 @@ def main() -> None:
     oracle.close()
     equal = counts["published equal"] + counts["varied equal"]
     answers = counts["published answers"] + counts["varied answers"]
-    hurried = "" if options.plain else "; hurried, see tests/oracle/serve.py"
     result = {
         "equal": equal, "answers": answers, "percent": round(100 * equal / answers, 2), **counts,
-        "seed": options.seed, "steps a game": options.steps, "oracle": f"textworld 1.7.0, alfworld 0.4.2{hurried}",
+        "seed": options.seed, "steps a game": options.steps, "oracle": "textworld 1.7.0, alfworld 0.4.2",
         "command": f"make test-oracle N={options.games} SEED={options.seed} VARIED={options.varied}",
         "seconds": round(time.time() - started), "differences": differences,
     }  # fmt: skip
@@ -72,7 +71,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--varied", type=int, default=None, help="further games with a changed house or changed rules (default: a fifth)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--plain", action="store_true", help="run TextWorld with all the work that no answer depends on (twice as long)")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     options.varied = options.games // 5 if options.varied is None else options.varied

@@ -15,11 +15,11 @@ PYTHON = Path(os.environ.get("TURNWISE_ORACLE_PYTHON", ROOT / ".venv" / "oracle"
 class Oracle:
     """TextWorld in a process of its own. Commands go as JSON, so any text (but a lone surrogate) can be asked."""
 
-    def __init__(self, *, hurry: bool = False) -> None:
+    def __init__(self) -> None:
         if not PYTHON.exists():
             raise SystemExit(f"{PYTHON} does not exist: `make test-oracle` makes it")
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
-        serve = [str(PYTHON), str(Path(__file__).with_name("serve.py")), *(["--hurry"] if hurry else [])]
+        serve = [str(PYTHON), str(Path(__file__).with_name("serve.py"))]
         self._process = subprocess.Popen(
             serve, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, encoding="utf-8", env=environment
         )

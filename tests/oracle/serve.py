@@ -2,8 +2,7 @@
 
 It runs in a virtual environment of its own, which has textworld and alfworld and nothing of Turnwise; `play.py` starts it. Requests:
 `{"game": path}` loads and resets, `{"command": text}` steps, `{"reset": true}` resets the loaded game again. Each answer carries the text,
-the admissible commands, score, won, done, and the seconds (and CPU seconds) that TextWorld itself took. `--hurry` leaves out
-work that no answer depends on; measurements are taken without it.
+the admissible commands, score, won, done, and the seconds (and CPU seconds) that TextWorld itself took.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ import json
 import os
 import sys
 import time
-from copy import deepcopy
-from functools import lru_cache
 from typing import Any
 
 
@@ -28,32 +25,7 @@ def make(path: str) -> Any:
     return textworld.gym.make(name)
 
 
-def hurry() -> None:
-    """Leave out what never changes an answer: a second translation of each game for a planner that is not asked here, and parsing the
-    same piece of grammar again and again (a parsed text is kept, and handed out as a fresh copy)."""
-    import fast_downward
-    from textworld.envs.pddl import textgen
-    from textworld.logic import Rule
-
-    translate, parse, parse_query = fast_downward.pddl2sas, textgen._parse_and_convert, lru_cache(None)(Rule.parse_conjunctive_query)
-    parsed: dict[str, Any] = {}
-
-    def translate_once(domain: str, problem: str, verbose: bool = False, optimize: bool = False) -> Any:
-        return (None, "") if optimize else translate(domain, problem, verbose=verbose)
-
-    def parse_once(text: str, rule_name: str, **options: Any) -> Any:
-        if text not in parsed:
-            parsed[text] = parse(text, rule_name=rule_name)
-        return deepcopy(parsed[text])
-
-    fast_downward.pddl2sas = translate_once
-    textgen._parse_and_convert = parse_once
-    Rule.parse_conjunctive_query = staticmethod(parse_query)
-
-
 def main() -> None:
-    if "--hurry" in sys.argv:
-        hurry()
     # Whatever the packages print must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

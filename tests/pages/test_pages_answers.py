@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import struct
@@ -19,7 +18,6 @@ import turnwise as tw
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.pages.answers import Answers, as_json
-from turnwise.pages.packed import PackedLines
 from turnwise.pages.pictures import png
 from turnwise.pages.reasons import signed
 from turnwise.pages.run_list import RunList
@@ -69,7 +67,7 @@ def test_a_run_is_running_while_it_writes_and_stopped_when_it_is_quiet_for_long(
     for name in ("metrics.jsonl", "config.toml"):
         os.utime(run.folder / name, (long_ago, long_ago))
     assert state() == "stopped"
-    run.write_summary({"finished": False})
+    run.write_facts("summary.json", {"finished": False})
     assert state() == "stopped"
     log(run, 4)
     os.utime(run.folder / "summary.json", (long_ago, long_ago))
@@ -147,16 +145,6 @@ def test_words_say_what_a_return_was_compared_with(answers: Answers) -> None:
 def test_words_about_the_edges(tmp_path: Path, more: str, attempt: int, t: int, words: str) -> None:
     make_run(tmp_path, more=more)
     assert words in " ".join(Answers(RunList(tmp_path))("attempt", place(id=attempt))["turns"][t]["why"])
-
-
-def test_a_state_that_nobody_else_saw_is_named_as_such(tmp_path: Path) -> None:
-    run = make_run(tmp_path)
-    batch = [
-        Trajectory(0, m, "task", [Turn("shared", action="a"), Turn(f"own {m}", action="b", reward=m)], success=bool(m)) for m in (0, 1)
-    ]
-    run.save_batch(4, Batch.of(batch), keep=None)
-    why = Answers(RunList(tmp_path))("attempt", place(4, id=1))["turns"][1]["why"]
-    assert why[1] == "Step credit 0: no other turn of the group started from this state, so there is nothing to compare it with."
 
 
 def test_a_group_tells_every_action_taken_from_the_same_state(answers: Answers) -> None:
@@ -281,14 +269,3 @@ def test_a_recipe_that_cannot_be_read_is_shown_as_text(tmp_path: Path) -> None:
     (run.folder / "config.toml").write_bytes(b"name = \xff broken")
     answers = Answers(RunList(tmp_path))
     assert answers("config", {"run": "good"})["problem"] and answers("runs", {})["runs"][0]["run"] == "good"
-
-
-DAMAGED = {"no gzip": b"no gzip", "cut off": gzip.compress(b'{"id": 1}\n' * 99)[:20], "no JSON": gzip.compress(b"no json\n")}
-
-
-@pytest.mark.parametrize("what", DAMAGED)
-def test_a_damaged_file_of_texts_is_an_error_that_names_it(tmp_path: Path, what: str) -> None:
-    data = DAMAGED[what]
-    (tmp_path / "x.jsonl.gz").write_bytes(data)
-    with pytest.raises(tw.TurnwiseError, match=r"x\.jsonl\.gz"):
-        PackedLines(tmp_path / "x.jsonl.gz")

@@ -51,18 +51,6 @@ def test_a_curve_is_read_by_mouse_and_by_keyboard(page: Any, url: str) -> None:
     assert "iteration=3" in page.url
 
 
-def test_the_values_of_an_axis_are_told_apart(page: Any, runs: Path, url: str) -> None:
-    run = Run.open(runs / "good")
-    for iteration in (4, 5):
-        log(run, iteration, **{"learner/clip_low": 0.0006 * (iteration - 3), "learner/kl_old_k3": 1e-7 * iteration})
-    open_page(page, f"{url}#/run?run=good")
-    for chart in page.locator(".chart").all():
-        labels = chart.locator("text.tick[text-anchor=end]").all_text_contents()
-        assert len(set(labels)) == len(labels), (chart.locator("h3").inner_text(), labels)
-    clipped = page.locator(".chart", has_text="Clipped tokens").locator("text.tick[text-anchor=end]").all_text_contents()
-    assert len(clipped) > 2 and clipped[0] == "0.00 %"
-
-
 def test_an_attempt_is_found_by_filter_and_its_state_shows_all_actions(page: Any, url: str) -> None:
     open_page(page, f"{url}#/attempts?run=good&part=rollouts&iteration=3")
     page.wait_for_selector(".turn.current")
@@ -142,10 +130,6 @@ def test_two_runs_stand_side_by_side_on_the_same_task(page: Any, url: str) -> No
     page.wait_for_selector(".column .turn")
     assert "2 of 2 shared tasks" in page.locator(".pair-box").inner_text()
     assert page.locator(".column").count() == 2
-    page.wait_for_selector(".recipe tbody tr")
-    assert "credit.name gigpo grpo" in texts(page, ".recipe tbody tr")
-    success = page.locator(".chart", has_text="Success").first
-    assert "gigpo 75 %" in " ".join(success.inner_text().split()) and "grpo 75 %" in " ".join(success.inner_text().split())
     page.get_by_role("button", name="put-cup").click()
     page.wait_for_selector(".column >> text=put-cup")
     assert texts(page, ".column .outcome") == ["✗ not solved", "✗ not solved"]
@@ -158,20 +142,9 @@ def test_pictures_are_shown(page: Any, url: str) -> None:
     expect(page.locator(".turn img").first).to_have_js_property("naturalWidth", 6)
 
 
-def test_light_and_dark_by_the_system_and_by_choice(page: Any, url: str) -> None:
-    page.emulate_media(color_scheme="dark")
-    open_page(page, url)
-    colour = "getComputedStyle(document.body).backgroundColor"
-    dark = page.evaluate(colour)
-    page.get_by_label("Light or dark").click()
-    light = page.evaluate(colour)
-    assert dark == "rgb(17, 20, 23)" and light == "rgb(246, 247, 248)"
-    page.reload()
-    page.wait_for_selector("body[data-ready]")
-    assert page.evaluate(colour) == light
-
-
-def test_everything_can_be_reached_and_is_named(page: Any, url: str) -> None:
+@pytest.mark.parametrize("width", [1280, 400])
+def test_everything_can_be_reached_and_is_named(page: Any, url: str, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
     for place in ("#/", "#/run?run=good", "#/attempts?run=good", "#/compare?a=good&b=other"):
         open_page(page, url + place)
         page.wait_for_timeout(300)
@@ -223,7 +196,7 @@ def shell_run(runs: Path) -> Run:
     for text, command, info in zip(seen, said, infos, strict=True):
         attempt.turns.append(turn(text, command, observation=text, thought="", info={"env": info}))
     run.save_batch(3, Batch.of([attempt]), keep=None)
-    run.write_environment({"name": "shell", "shows": "terminal"})
+    run.write_facts("environment.json", {"name": "shell", "shows": "terminal"})
     return run
 
 

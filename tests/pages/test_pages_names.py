@@ -11,15 +11,11 @@ import pytest
 from page_runs import group, make_run, place, turn
 
 import turnwise as tw
-from turnwise.collect.collector import Collector, Start
-from turnwise.collect.players import PlayerPolicy, RandomPlayer
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory
-from turnwise.envs.base import Observation, Transition
-from turnwise.envs.pool import Pool
 from turnwise.pages import packed
 from turnwise.pages.answers import Answers, as_json
-from turnwise.pages.packed import PackedLines, sentence
+from turnwise.pages.packed import PackedLines
 from turnwise.pages.report import write_report
 from turnwise.pages.run_list import RunList
 from turnwise.pages.settings import settings_of
@@ -55,34 +51,6 @@ def test_older_runs_show_the_goal_of_the_first_observation_or_how_it_begins(tmp_
     found = goals(tmp_path, [Trajectory(0, 0, "a", told), Trajectory(1, 1, "b", untold), Trajectory(2, 2, "c", [])])
     assert found[0] == ("Find two keys.", None) and found[2] == (None, None)
     assert found[1][0] is None and found[1][1].startswith("Question: who wrote it? long") and len(found[1][1]) == 160
-
-
-@pytest.mark.parametrize(
-    ("goal", "words"),
-    [("Your task is to: put it away.", "Put it away."), ("your task is", "Your task is"), ("make 24", "Make 24"), ("", "")],
-)
-def test_goals_read_as_sentences(goal: str, words: str) -> None:
-    assert sentence(goal) == words
-
-
-class Deal:
-    """An environment of one turn that begins as its task says."""
-
-    def reset(self, task: tw.Task, seed: int = 0) -> Observation:
-        return Observation(str(task.data["first"]), actions=("end",))
-
-    def step(self, action: str) -> Transition:
-        return Transition(Observation("over"), done=True)
-
-
-def test_collecting_keeps_the_goal_with_the_attempt() -> None:
-    firsts = {"You see cards.": "make 24", "Hello.\nYour task is to: win.": "Your task is to: win."}
-    tasks = [tw.Task(str(number), data={"goal": "  make 24 ", "first": first}) for number, first in enumerate(firsts)]
-    tasks.append(tw.Task("none", data={"first": "You see cards."}))
-    with Pool(Deal, 1) as pool:
-        starts = [Start(task, number, number) for number, task in enumerate(tasks)]
-        found = Collector(pool, PlayerPolicy(RandomPlayer()), 3).run(starts)
-    assert [trajectory.goal for trajectory in found] == [*firsts.values(), ""]
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)

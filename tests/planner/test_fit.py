@@ -26,7 +26,7 @@ from turnwise.learn.packing import pack
 from turnwise.learn.shapes import SHAPES, ModelShape, shape_from, shape_of
 from turnwise.learn.weights import Weights
 from turnwise.planner.choose import LEVERS, MARGIN, Freedom, as_it_is, choose, seconds
-from turnwise.planner.fit import GB, find, freedom, sampled_share, with_settings
+from turnwise.planner.fit import GB, find, sampled_share, with_settings
 from turnwise.planner.memory import CONTEXT, FUSED, Demand
 from turnwise.planner.small_gpu import HOST_PART, fitted, fitted_to_gpu, foreseen, keep_choice
 from turnwise.planner.tables import fixed_settings
@@ -107,13 +107,6 @@ def test_the_share_of_sampled_tokens_is_that_of_the_longest_sequence(changes: tu
     assert sampled_share(Config.load(RECIPE, [*changes])) == pytest.approx(share)
 
 
-def test_a_large_gpu_caches_logit_gradients_and_the_command_says_so() -> None:
-    text, found = (invoke(RECIPE, "--memory", "141", *more) for more in ((), ("--json",)))
-    assert "2.0 GB of logit gradients are optional" in text and "logit gradients" in json.loads(found)["terms_gb"]
-    for setting in ("learner.gradient_checkpointing=true", "objective.entropy_coef=0.01"):
-        assert "logit gradients" not in invoke(RECIPE, "--memory", "141", setting)
-
-
 # -- the choice ---------------------------------------------------------------------------------------------------------------------
 
 WINDOW = Demand(SMALL, longest=2560, sequence=2560)
@@ -146,7 +139,7 @@ def test_less_memory_changes_more_and_in_the_order_of_cost() -> None:
     for memory in (80, 64, 48, 40, 32):
         fit = choose(WINDOW, memory * GB, Freedom())
         assert fit.fits
-        last = {"reference", "moments", "place"} & set(fit.changed)
+        last = {"reference", "place"} & set(fit.changed)
         assert len(last) >= len(before)
         assert not last or {"cache", "tokens"} <= set(fit.changed), "what costs little is changed first"
         before = last
@@ -163,19 +156,11 @@ def test_of_the_settings_that_fit_the_fastest_are_chosen(memory: int) -> None:
         for place in ("device", "host"):
             for sleeps in (False, True):
                 given = replace(WINDOW, tokens=tokens, logits=logit_chunk(tokens), place=place, sleeps=sleeps)
-                fit = choose(given, memory * GB, Freedom(tokens=False, place=False, sleep=False, reference=False, moments=False))
+                fit = choose(given, memory * GB, Freedom(tokens=False, place=False, sleep=False, reference=False))
                 if fit.peak <= (1 - MARGIN) * memory * GB:
                     others += 1
                     assert seconds(best.demand) <= seconds(fit.demand) * (1 + 1e-9), (tokens, place, sleeps)
     assert others
-
-
-def test_moments_are_rounded_only_if_nothing_exact_fits() -> None:
-    for memory, host in ((34, None), (42, 0)):
-        fit = choose(WINDOW, memory * GB, Freedom(), host=host)
-        assert fit.fits and "moments" not in fit.changed
-    fit = choose(WINDOW, 34 * GB, Freedom(), host=0)
-    assert fit.fits and fit.demand.moments == "8bit" and fit.demand.place == "device"
 
 
 def test_adapters_are_chosen_only_if_they_are_asked_for() -> None:
@@ -211,14 +196,6 @@ def test_the_adapters_recipe_fits_into_24_gb_on_weights_of_4_bits() -> None:
     assert found.fit.demand.totals["collect"] < half.fit.demand.totals["collect"]
 
 
-def test_what_a_recipe_sets_is_not_free() -> None:
-    free = freedom(Config.load(RECIPE, FIXED))
-    assert not free.tokens and free.cache and free.sleep and free.recompute and not free.lora
-    given = ["engine.options.cache_memory=1e9", "engine.sleep=false", "learner.gradient_checkpointing=true"]
-    free = freedom(Config.load(RECIPE, given))
-    assert free.tokens and not (free.cache or free.sleep or free.recompute)
-
-
 def test_a_recipe_on_a_small_gpu_gets_settings_and_says_so() -> None:
     said: list[str] = []
     found = find(Config.load(RECIPE, SMALL_MODEL), 16 * GB)
@@ -229,17 +206,13 @@ def test_a_recipe_on_a_small_gpu_gets_settings_and_says_so() -> None:
     assert again.fit.fits and set(again.fit.changed) <= {"recompute"}, "what was chosen stays"
 
 
-def test_a_recipe_on_a_large_gpu_stays_as_it_is() -> None:
-    config = Config.load(RECIPE)
-    assert fitted(find(config, 141 * GB), pytest.fail) is config
-
-
 def test_a_recipe_that_cannot_fit_is_refused_with_what_to_do() -> None:
     with pytest.raises(TurnwiseError, match=r"learner.tokens_per_batch=32768.*not changed.*learner.tokens_per_batch=0"):
         fitted(find(Config.load(RECIPE, FIXED), 10 * GB))
     with pytest.raises(TurnwiseError, match=r"has 4.0 GB.*at least.*\(gradients 6.2, weights 3.1, .*model.lora.rank=16"):
         fitted(find(Config.load(RECIPE), 4 * GB))
-    with pytest.raises(TurnwiseError, match=r"at least 21.4 GB \(weights 15.2, engine's prompts 2.\d, "):  # most while it collects
+    # most while it collects
+    with pytest.raises(TurnwiseError, match=r"at least 21.4 GB \(weights 15.2, engine's prompts 2.\d, .*in 4 bits \(model.lora.base=4bit"):
         fitted(find(Config.load(str(HERE / "recipes" / "alfworld-7b-lora.toml")), 12 * GB))
 
 
@@ -257,8 +230,8 @@ def test_a_run_on_a_small_gpu_keeps_what_was_chosen(monkeypatch: pytest.MonkeyPa
         keep_choice(run, found)
     kept = json.loads((run.folder / "memory.json").read_text())
     again = Config.load(run.folder / "config.toml")
-    assert again.learner.tokens_per_batch == kept["chosen"]["learner.tokens_per_batch"] == config.learner.tokens_per_batch
-    assert kept["predicted_peak_gb"] <= kept["memory_gb"] < kept["as_it_is_gb"] and kept["words"] and kept["terms"]["weights"]
+    assert again.learner.tokens_per_batch == kept["settings"]["learner.tokens_per_batch"] == config.learner.tokens_per_batch
+    assert kept["peak_gb"] <= kept["memory_gb"] < kept["as_it_is_gb"] and kept["choices"] and kept["terms_gb"]["weights"]
 
 
 class LimitedCard:
@@ -315,22 +288,6 @@ def invoke(*words: str) -> str:
     result = CliRunner().invoke(app, ["fit", *words])
     assert result.exit_code == 0, result.output
     return result.output
-
-
-def test_the_command_shows_terms_phases_choices_and_costs() -> None:
-    text = invoke(RECIPE, "--memory", "40")
-    for word in (
-        "As it is",
-        "fits",
-        "optimiser state",
-        "engine's cache",
-        "learner.tokens_per_batch=",
-        "of an update",
-        "estimate",
-    ):
-        assert word in text, word
-    assert "It fits" in invoke(RECIPE, "--memory", "141")
-    assert "learner.tokens_per_batch=0" in invoke(RECIPE, *FIXED), "a setting that is in the way, and how to leave it open"
 
 
 def test_the_command_gives_the_same_as_json() -> None:
@@ -397,26 +354,18 @@ def test_a_family_that_the_native_engine_does_not_take_is_predicted_with_the_one
     other, own = found["mistral"], found["llama"]
     assert (other.engine, own.engine) == ("transformers", "native")
     assert own.fit.demand.graphs and not other.fit.demand.graphs and other.fit.demand.sleeps and not other.fit.demand.fused
-    named = find(Config.load(RECIPE, ["engine.name=transformers"]), 24 * GB, other.shape)
-    assert named.fit == other.fit, "as if the recipe had named it"
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--memory", "inf"], r"--memory takes gigabytes above 0 and up to 1,000,000, not inf"),
-        (["--memory", "1e300"], r"--memory takes gigabytes above 0 and up to 1,000,000, not 1e\+300"),
-        (["--memory", "0"], r"--memory takes gigabytes above 0 and up to 1,000,000, not 0"),
         (["--memory=-3"], r"--memory takes gigabytes above 0 and up to 1,000,000, not -3"),
         (["models.teacher.path=nowhere"], r"models.teacher.path nowhere: no such folder.*0.5b"),
         (["--model", "9b"], r"unknown model size '9b'. Did you mean '7b'"),
         (["--model", ""], r"unknown model size ''"),
         (["--model", "Qwen/Qwen3-4B"], r"--model Qwen/Qwen3-4B: no such folder, .* Give a size \(0.5b, .* or a config.json$"),
         (["engine.options.cache_memory=x"], r"engine.options of native: option cache_memory takes number"),
-        (["engine.options.cache_memory=-4"], r"option cache_memory takes number ≥ 0"),
-        (["engine.options.prefill_tokens=0"], r"option prefill_tokens takes integer ≥ 1"),
-        (["engine.options.cache_dtype=4bit"], r"cache_dtype '4bit'.*8bit"),
-        (["engine.options.cache=3"], r"unknown option of the native engine.*cache"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(words: list[str], message: str) -> None:
@@ -427,35 +376,18 @@ def test_bad_input_is_refused_in_one_line(words: list[str], message: str) -> Non
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "decoder_sparse_step": 1, "mlp_only_layers": []}
 MIXTURE = {**EXPERTS, "model_type": "qwen3_moe", "hidden_size": 64, "intermediate_size": 200, "num_hidden_layers": 5, "vocab_size": 100}
 MIXTURE |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": False}
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 100,
-    "tie_word_embeddings": True,
-}
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("[]", "it is no table of settings"),
-        ('{"text_config": null}', "it is no table of settings"),
         ("{", "Expecting property name"),
-        (json.dumps(LLAMA | {"num_attention_heads": 0}), "num_attention_heads is 0"),
-        (json.dumps(LLAMA | {"num_hidden_layers": -2}), "num_hidden_layers is -2"),
-        (json.dumps(LLAMA | {"vocab_size": "x"}), "vocab_size is 'x'"),
-        (json.dumps(MIXTURE | {"mlp_only_layers": "0"}), "mlp_only_layers is '0'"),
+        (json.dumps(MIXTURE | {"num_attention_heads": 0}), "num_attention_heads is 0"),
+        (json.dumps(MIXTURE | {"vocab_size": "x"}), "vocab_size is 'x'"),
         (json.dumps(MIXTURE | {"mlp_only_layers": [0.5]}), "mlp_only_layers is [0.5]"),
         (json.dumps(MIXTURE | {"decoder_sparse_step": 0}), "decoder_sparse_step is 0"),
-        ('{"model_type": "llama", "hidden_size": "x"}', "hidden_size"),
-        (
-            json.dumps({key: LLAMA[key] for key in LLAMA if key != "model_type"} | {"num_experts": 8}),
-            "a mixture of experts of another family",
-        ),
+        (json.dumps({key: MIXTURE[key] for key in MIXTURE if key != "model_type"}), "a mixture of experts of another family"),
         ('{"model_type": "gpt2", "n_embd": 64}', "model_type 'gpt2', without num_attention_heads"),
     ],
 )
@@ -467,7 +399,7 @@ def test_a_file_that_describes_no_known_model_is_refused_in_one_line(text: str, 
 
 
 def test_every_setting_that_is_in_the_way_is_named() -> None:
-    fixed = ["engine.sleep=false", "learner.optimiser_place=device", "learner.moments=float32", "learner.reference_place=device"]
+    fixed = ["engine.sleep=false", "learner.optimiser_place=device", "learner.reference_place=device"]
     fixed += ["engine.options.cache_memory=20000000000", "engine.options.prefill_tokens=65536", "learner.gradient_checkpointing=false"]
     with pytest.raises(TurnwiseError) as error:
         fitted(find(Config.load(RECIPE, fixed), 12 * GB))
@@ -479,7 +411,7 @@ def test_every_setting_that_is_in_the_way_is_named() -> None:
 
 def test_learners_of_several_processes_are_offered_nothing_that_they_refuse() -> None:
     found = find(Config.load(RECIPE, ["cluster.learners=2"]), 24 * GB)
-    assert not {"place", "moments", "reference"} & set(found.fit.changed)
+    assert not {"place", "reference"} & set(found.fit.changed)
     assert not fixed_settings(found)
     assert "a [cluster] section" in invoke(RECIPE, "--memory", "24", "cluster.learners=2")
 
@@ -491,15 +423,11 @@ def test_a_dry_run_says_what_a_limited_run_would_choose() -> None:
     assert foreseen(config, 12.0) == said and len(said) > 1
     assert "fits into 80 GB as it is" in foreseen(config, 80.0)[0]
     assert "is not known" in foreseen(Config.load(RECIPE, ["model.path=somebody/unknown"]), 24.0)[0]
-    for memory, changes, message in ((24.0, ["device=cpu"], "on a CPU"), (0.0, [], "CUDA itself"), (float("nan"), [], "CUDA itself")):
-        with pytest.raises(TurnwiseError, match=message):
-            foreseen(Config.load(RECIPE, changes), memory)
+    for memory in (0.0, float("nan")):
+        with pytest.raises(TurnwiseError, match="CUDA itself"):
+            foreseen(config, memory)
     result = CliRunner().invoke(app, ["train", "--dry-run", "--memory", "24", "device=auto"])
     assert result.exit_code == 0 and "it fits into 24 GB as it is" in result.output
-
-
-SMALLEST = ["learner.optimiser_place=host", "learner.reference_place=host", "engine.sleep=true", "learner.tokens_per_batch=1024"]
-SMALLEST += ["engine.options.cache_memory=100000000", "learner.moments=8bit", "learner.gradient_checkpointing=true"]
 
 
 def test_a_run_that_is_tried_beyond_the_memory_is_not_said_to_fit() -> None:
@@ -507,29 +435,9 @@ def test_a_run_that_is_tried_beyond_the_memory_is_not_said_to_fit() -> None:
     first = foreseen(Config.load(recipe), 11.0)[0]
     assert "predicted peak is 11.2 GB, so the run may run out" in first and "so that it fits" not in first
     assert "so that it fits (predicted peak 11.8 GB):" in foreseen(Config.load(recipe), 12.0)[0]
-    (only,) = foreseen(Config.load(recipe, SMALLEST), 11.0)
-    assert "has 11.0 GB, and no setting that saves memory is left: the predicted peak is 11.2 GB" in only
-    assert fixed_settings(find(Config.load(recipe, SMALLEST), 11 * GB)) == [], "none of them can be smaller"
     text = invoke(recipe, "--memory", "11")
     assert "It does not fit" in text and "`turnwise train` would try it" in text
-    assert "would try it" not in invoke(recipe, "--memory", "10") + invoke(recipe, "--memory", "12")
-
-
-@pytest.mark.parametrize(
-    ("recipe", "words", "advice"),
-    [
-        ("numberline", [], "Use adapters (model.lora.rank=16), a smaller model"),
-        ("alfworld-7b-lora", [], "Use a base in 4 bits (model.lora.base=4bit), a smaller model"),
-        ("alfworld-7b-lora", ["model.lora.base=4bit"], "Use a smaller model"),
-        ("alfworld-0.5b-start", [], "Or use adapters"),
-    ],
-)
-def test_what_does_not_fit_comes_with_what_else_would_help(recipe: str, words: list[str], advice: str) -> None:
-    path = str(HERE / "recipes" / f"{recipe}.toml")
-    assert advice in invoke(path, "--memory", "4", *words)
-    if "Or" not in advice:
-        with pytest.raises(TurnwiseError, match=re.escape(advice)):
-            fitted(find(Config.load(path, words), 4 * GB))
+    assert "It fits" in invoke(recipe, "--memory", "12")
 
 
 @pytest.mark.parametrize(
@@ -550,29 +458,6 @@ def test_the_settings_that_are_shown_give_what_was_predicted(recipe: str, model:
     assert found.fit.changed and not again.fit.changed
     assert again.fit.demand == again.plain.demand == found.fit.demand
     assert found.fit.fits == (recipe != "numberline")
-
-
-def test_the_size_of_a_run_agrees_with_its_settings() -> None:
-    recipe = str(HERE / "recipes" / "numberline.toml")
-
-    def last(*words: str) -> str:
-        return CliRunner().invoke(app, ["train", recipe, "--dry-run", *words]).output.splitlines()[-1]
-
-    weights = SHAPES["1.5b"].parameters / GB
-    assert f"model: about {SHAPES['1.5b'].parameters:,} parameters; about {20 * weights:.2f} GB for weights" in last()
-    assert f"about {8 * weights:.2f} GB for" in last("learner.optimiser_place=host")
-    adapted = last("model.lora.rank=16", "objective.kl=loss")
-    assert "about 3.42 GB for" in adapted and adapted == last("model.lora.rank=16", "objective.kl=off"), "the base is the reference"
-    assert last("--memory", "24") == f"model: about {SHAPES['1.5b'].parameters:,} parameters", "the rest was said"
-    assert "model: not known yet" in (unknown := last("model.path=somebody/unknown")) and "`turnwise fit --model` takes" in unknown
-
-
-def test_a_setting_is_not_wrapped_and_one_that_the_recipe_makes_is_named() -> None:
-    text = invoke(RECIPE, "--memory", "24", *FIXED)
-    found = re.findall(r"engine.options.cache_memory=(\d+)", text)
-    assert found == [str(json.loads(invoke(RECIPE, "--memory", "24", "--json", *FIXED))["settings"]["engine.options.cache_memory"])]
-    assert "It fits" in text and "The recipe sets learner.tokens_per_batch=32768" in text
-    assert "The recipe sets" not in invoke(RECIPE, "--memory", "141", *FIXED)
 
 
 # -- parameters, and mixtures of experts with dense layers ----------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,7 +25,6 @@ from turnwise.recipe.names import REGISTRIES, know, pieces, registry
 from turnwise.recipe.schema import Config
 from turnwise.runs.exchange import export_trajectories
 from turnwise.setup.catalogue import FAMILIES
-from turnwise.setup.early import look_at
 from turnwise.util.errors import TurnwiseError
 
 pytestmark = pytest.mark.usefixtures("refusing")
@@ -183,27 +181,10 @@ def test_credit_of_a_file_is_replayed_exported_shown_measured_and_resumed(home: 
     assert tw.train(resume=run, iterations=2).metrics[-1]["iteration"] == 2
 
 
-@pytest.mark.parametrize(
-    "act",
-    [
-        lambda run: tw.evaluate(run, n=2),
-        lambda run: tw.train(resume=run),
-        lambda run: replay(run),
-    ],
-    ids=["evaluate", "resume", "replay"],
-)
-def test_a_run_from_elsewhere_asks_before_its_credit_is_imported(strange: Path, act: Any) -> None:
+def test_a_run_from_elsewhere_asks_before_its_credit_is_imported(strange: Path) -> None:
     with pytest.raises(Untrusted, match=r"evil\.py:"):
-        act(strange)
+        replay(strange)
     assert not (strange.parent / "mark").exists()
-
-
-def test_pages_tables_and_a_dry_run_import_nothing_from_elsewhere(strange: Path) -> None:
-    path, _ = export_trajectories(strange, strange.parent / "out.jsonl")
-    assert "credit" in json.loads(path.read_text().splitlines()[0])  # as it was stored
-    turns = Answers(RunList(strange.parent))("attempt", {"run": "strange", "iteration": "1", "id": "0"})
-    look_at(Config.load(strange / "config.toml"))
-    assert turns["turns"] and not (strange.parent / "mark").exists()
 
 
 @pytest.mark.parametrize("family", REGISTRIES)
@@ -223,13 +204,6 @@ def test_every_kind_is_found_in_a_file_and_in_a_module(home: Path, family: str, 
 def test_a_class_where_a_function_is_needed_is_refused_with_an_example(home: Path, family: str) -> None:
     with pytest.raises(TurnwiseError, match=r"Diary is a class\. A function of \(.*\) is needed.*For example: def mine\("):
         registry(family).load(f"{home}/own.py:Diary")
-
-
-def test_a_function_with_other_arguments_is_refused_with_an_example(home: Path) -> None:
-    with pytest.raises(
-        TurnwiseError, match=r"is not a valid signal: it is called with \(batch, models\).*For example: def mine\(batch, models"
-    ):
-        registry("signal").load(f"{home}/own.py:spread")
 
 
 def test_wrong_values_of_options_from_a_file_have_the_message_of_registered_ones(home: Path) -> None:
@@ -327,7 +301,7 @@ def test_installed_packages_register_and_a_broken_one_stops_nobody(tmp_path: Pat
 
 
 def algos(*words: str) -> Any:
-    found = CliRunner().invoke(app, ["algos", *words, "--format", "json"])
+    found = CliRunner().invoke(app, ["algos", *words, "--json"])
     assert found.exit_code == 0, found.output
     return json.loads(found.stdout)
 
@@ -344,23 +318,11 @@ def test_algos_lists_every_kind_with_its_meaning() -> None:
 def test_algos_shows_one_piece_with_options_and_needs_also_from_a_file(home: Path) -> None:
     [row] = algos("gae")
     assert row["needs"] == ["{level}.value"] and row["options"]["level"]["takes"] == "turn|token"
-    [own] = algos(f"{home}/own.py:spread")
+    [own] = algos("credit", f"{home}/own.py:spread")
     assert own["family"] == "credit" and own["options"]["scale"]["default"] == 2.0
     [plan] = algos("plan", f"{home}/own.py:Ahead")
     assert plan["needs"] == ["env.snapshot"]
     wrong = CliRunner().invoke(app, ["algos", "gigop"])
     assert wrong.exit_code != 0 and "Did you mean 'gigpo'" in str(wrong.exception or wrong.output)
-
-
-def test_a_credit_function_in_a_file_is_shown_without_torch(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text('def mine(rollouts):\n    """Rewards."""\n    return rollouts.reward\n')
-    (tmp_path / "registered.py").write_text(
-        "import turnwise as tw\n@tw.methods.signal('seen', gives=('turn.seen',))\n"
-        'def seen(batch, models):\n    """Ones."""\n    return {}\n'
-    )
-    code = (
-        "import sys\nfrom turnwise.setup.catalogue import find\n"
-        "print(find('own.py:mine')[0][0], find('registered.py:seen')[0][0], 'torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["credit", "signal", "False"], done.stderr
+    unsaid = CliRunner().invoke(app, ["algos", f"{home}/own.py:spread"])
+    assert unsaid.exit_code != 0 and "say which kind of code" in str(unsaid.exception or unsaid.output)

@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
-import subprocess
 import sys
-import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -48,10 +45,23 @@ class Counter:
 
 
 @pytest.fixture
-def counter() -> Iterator[str]:
-    register("counter-for-tests", Counter)
-    yield "counter-for-tests"
-    registry.unregister("counter-for-tests")
+def registers() -> Iterator[Callable[..., str]]:
+    """Registers environments under names that are forgotten after the test."""
+    made: list[str] = []
+
+    def registered(name: str, factory: Any, **described: Any) -> str:
+        register(name, factory, **described)
+        made.append(name)
+        return name
+
+    yield registered
+    for name in made:
+        registry.unregister(name)
+
+
+@pytest.fixture
+def counter(registers: Callable[..., str]) -> str:
+    return registers("counter-for-tests", Counter)
 
 
 @pytest.fixture
@@ -101,13 +111,9 @@ def test_two_environments_cannot_share_a_name(counter: str) -> None:
     register(counter, Counter)
 
 
-def test_an_object_without_reset_and_step_is_refused() -> None:
-    register("not-an-environment", dict)
-    try:
-        with pytest.raises(TurnwiseError, match=r"has no reset\(\)"):
-            make("not-an-environment")
-    finally:
-        registry.unregister("not-an-environment")
+def test_an_object_without_reset_and_step_is_refused(registers: Callable[..., str]) -> None:
+    with pytest.raises(TurnwiseError, match=r"has no reset\(\)"):
+        make(registers("not-an-environment", dict))
 
 
 def test_a_file_of_ones_own_is_a_name(tmp_path: Path) -> None:
@@ -140,13 +146,6 @@ def test_a_file_of_ones_own_that_changes_by_one_digit_within_a_second_is_read_ag
         os.utime(file, ns=(10**18 + reward, 10**18 + reward))
         assert make(f"{file}:Own").reward == reward  # type: ignore[attr-defined]
     assert list(tmp_path.iterdir()) == [file], "nothing is left beside it"
-
-
-def test_a_class_of_an_installed_package_is_a_name() -> None:
-    with pytest.raises(TurnwiseError, match="there is no module 'no_such_package'"):
-        make("no_such_package.envs:Thing")
-    with pytest.raises(TurnwiseError, match=r"unknown name in turnwise\.data\.tasks"):
-        make("turnwise.data.tasks:Nothing")
 
 
 def test_other_packages_announce_environments_by_entry_points(monkeypatch: pytest.MonkeyPatch, rediscover: None) -> None:
@@ -202,62 +201,44 @@ class Listed(Counter):
         Listed.closed += 1
 
 
-def test_an_environment_lists_its_own_tasks_and_is_closed_again() -> None:
-    register("listed-for-tests", Listed)
-    try:
-        Listed.closed = 0
-        assert [task.id for task in tasks("listed-for-tests", "valid", n=2)] == ["valid 0", "valid 1"]
-        assert Listed.closed == 1
-        with pytest.raises(TurnwiseError, match="has 3 tasks in split 'train', fewer than n=4"):
-            tasks("listed-for-tests", n=4)
-    finally:
-        registry.unregister("listed-for-tests")
+def test_an_environment_lists_its_own_tasks_and_is_closed_again(registers: Callable[..., str]) -> None:
+    name = registers("listed-for-tests", Listed)
+    Listed.closed = 0
+    assert [task.id for task in tasks(name, "valid", n=2)] == ["valid 0", "valid 1"]
+    assert Listed.closed == 1
+    with pytest.raises(TurnwiseError, match="has 3 tasks in split 'train', fewer than n=4"):
+        tasks(name, n=4)
 
 
-def test_the_listing_imports_no_environment_that_was_described() -> None:
-    register("described-for-tests", "no_such_package:Env", summary="a test", splits={"train": 5}, max_turns=3)
-    try:
-        row = describe("described-for-tests")[0]
-        assert row["ready"]
-        assert row["splits"] == {"train": 5}
-    finally:
-        registry.unregister("described-for-tests")
+def test_the_listing_imports_no_environment_that_was_described(registers: Callable[..., str]) -> None:
+    name = registers("described-for-tests", "no_such_package:Env", summary="a test", splits={"train": 5}, max_turns=3)
+    row = describe(name)[0]
+    assert row["ready"]
+    assert row["splits"] == {"train": 5}
 
 
-def test_the_listing_names_what_is_missing_and_does_not_look_further() -> None:
+def test_the_listing_names_what_is_missing_and_does_not_look_further(
+    registers: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def look() -> dict[str, int | None]:
         raise AssertionError("must not be asked while the data is absent")
 
-    needs = [Need("levels", lambda: False, "download them"), Need("luck", lambda: 1 / 0 > 0)]
-    register("needy-for-tests", "no_such_package:Env", splits=look, needs=needs)
-    try:
-        row = describe("needy-for-tests")[0]
-        assert not row["ready"]
-        assert [need["present"] for need in row["needs"]] == [False, False]
-        shown = CliRunner().invoke(app, ["envs", "needy-for-tests"])
-        assert "levels: missing" in shown.output
-        assert "download them" in shown.output
-    finally:
-        registry.unregister("needy-for-tests")
-
-
-def test_a_line_to_install_something_is_whole_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
     line = "pip install 'turnwise[an-extra-with-a-rather-long-name-for-tests]'"
-    register("needy-for-tests", "no_such_package:Env", needs=[Need("package extra", lambda: False, line)])
-    try:
-        assert line in CliRunner().invoke(app, ["envs", "needy-for-tests"]).output
-    finally:
-        registry.unregister("needy-for-tests")
+    needs = [Need("levels", lambda: False, line), Need("luck", lambda: 1 / 0 > 0)]
+    name = registers("needy-for-tests", "no_such_package:Env", splits=look, needs=needs)
+    row = describe(name)[0]
+    assert not row["ready"]
+    assert [need["present"] for need in row["needs"]] == [False, False]
+    monkeypatch.setenv("COLUMNS", "60")
+    shown = CliRunner().invoke(app, ["envs", name])
+    assert "levels: missing" in shown.output
+    assert line in shown.output, "a line to install something is whole in a narrow terminal"
 
 
-def test_a_registered_turn_limit_counts_where_the_environment_has_none(counter: str) -> None:
-    register("limited-for-tests", Listed, max_turns=99)
-    try:
-        assert registry.turn_limit("limited-for-tests", object()) == 99
-        assert registry.turn_limit("limited-for-tests", Listed()) == 7
-    finally:
-        registry.unregister("limited-for-tests")
+def test_a_registered_turn_limit_counts_where_the_environment_has_none(registers: Callable[..., str]) -> None:
+    name = registers("limited-for-tests", Listed, max_turns=99)
+    assert registry.turn_limit(name, object()) == 99
+    assert registry.turn_limit(name, Listed()) == 7
 
 
 def test_the_listing_is_json_for_machines(counter: str) -> None:
@@ -402,64 +383,13 @@ def test_the_checker_finds_answers_that_depend_on_the_process(tmp_path: Path) ->
     assert any("max_turns" in note for note in report.notes)
 
 
-def test_the_checkers_exit_code_and_words(counter: str) -> None:
+def test_the_checkers_exit_code_and_words(counter: str, registers: Callable[..., str]) -> None:
     good = CliRunner().invoke(app, ["envs", "--check", counter])
     assert good.exit_code == 0
     assert "keeps the contract" in good.output
-    register("bad-for-tests", Lenient)
-    try:
-        bad = CliRunner().invoke(app, ["envs", "--check", "bad-for-tests"])
-        assert bad.exit_code == 1
-        assert "raises EpisodeOver" in bad.output
-        machine = CliRunner().invoke(app, ["envs", "--check", "bad-for-tests", "--json"])
-        assert json.loads(machine.output)["ok"] is False
-    finally:
-        registry.unregister("bad-for-tests")
-
-
-# The page and the command line
-
-
-def example() -> str:
-    page = (ROOT / "docs" / "environments.md").read_text()
-    found = re.search(r"```python\n(\"\"\"Guess a number.*?)```", page, re.DOTALL)
-    assert found, "docs/environments.md has lost its example"
-    return found.group(1)
-
-
-def test_the_example_of_the_page_works_everywhere(tmp_path: Path) -> None:
-    assert len([line for line in example().splitlines() if line.strip()]) <= 32
-    file = tmp_path / "guess.py"
-    file.write_text(example())
-    name = f"{file}:Guess"
-    assert check(name).problems == []
-    env = make(name, highest=1000)
-    assert "1 to 1000" in env.reset(tasks(name, n=100)[0]).text
-    assert "than 500" in env.step("500").observation.text
-    played = CliRunner().invoke(app, ["play", name, "--task", "7", "--watch"])
-    assert played.exit_code == 0
-    assert "You have done it." in played.output
-
-
-def test_help_loads_neither_torch_nor_an_environment() -> None:
-    code = """
-        import sys
-        from turnwise.cli.app import main
-        sys.argv = ["turnwise", "--help"]
-        try:
-            main()
-        except SystemExit:
-            print("loaded:", [name for name in ("torch", "transformers", "turnwise.envs.household") if name in sys.modules])
-    """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
-    assert "Commands" in done.stdout
-    assert done.stdout.strip().endswith("loaded: []")
-
-
-def test_an_error_is_one_line_on_stderr_and_exit_code_2() -> None:
-    command = [sys.executable, "-c", "from turnwise.cli.app import main; main()", "play", "no-such-environment"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert "unknown environment 'no-such-environment'" in done.stderr
+    name = registers("bad-for-tests", Lenient)
+    bad = CliRunner().invoke(app, ["envs", "--check", name])
+    assert bad.exit_code == 1
+    assert "raises EpisodeOver" in bad.output
+    machine = CliRunner().invoke(app, ["envs", "--check", name, "--json"])
+    assert json.loads(machine.output)["ok"] is False

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from train_cases import TINY
 from typer.testing import CliRunner
 
 import turnwise as tw
@@ -18,9 +19,9 @@ from turnwise.cli.watch import watch
 from turnwise.config import trust
 from turnwise.config.trust import Untrusted
 from turnwise.evaluation.replay import replay
-from turnwise.evaluation.rescore import rescore
 from turnwise.learn.checkpoint import latest_good
 from turnwise.pages.report import write_report
+from turnwise.recipe.reading import parse_override
 from turnwise.recipe.schema import Config
 from turnwise.report.comparison import compare
 from turnwise.runs.exchange import export_trajectories
@@ -45,21 +46,7 @@ class Game:
     def step(self, action):
         return tw.Transition(tw.Observation("over"), 1.0, True, True)
 """
-SMALL: dict[str, Any] = {
-    "iterations": 1,
-    "model.tiny.layers": 1,
-    "model.tiny.hidden": 32,
-    "model.tiny.heads": 2,
-    "model.tiny.max_length": 128,
-    "model.tiny.vocabulary_tasks": 1,
-    "agent.max_prompt_tokens": 96,
-    "agent.prompt": "action",
-    "engine.max_tokens": 2,
-    "collect.groups": 1,
-    "collect.group_size": 2,
-    "eval.n": 2,
-    "device": "cpu",
-}
+SMALL = TINY | {"iterations": 1, "collect.groups": 1, "collect.group_size": 2, "eval.n": 2}
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +56,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "game.py").write_text(ENV.format(mark=str(place / "mark")))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TURNWISE_STATE", str(place / "state"))
-        tw.train(None, name="own", out=str(place / "runs"), **{"env.name": f"{place}/game.py:Game", **SMALL})
+        tw.train(None, name="own", out=str(place / "runs"), **{**SMALL, "env.name": f"{place}/game.py:Game"})
     return place
 
 
@@ -98,7 +85,6 @@ def test_ones_own_run_is_never_asked_about(own: Path) -> None:
     assert tw.evaluate(own, n=2).panel_size == 2
     tw.train(resume=own)
     assert watch(str(own), n=1)
-    assert rescore(own)["attempts"] == 2
 
 
 @pytest.mark.parametrize(
@@ -108,11 +94,9 @@ def test_ones_own_run_is_never_asked_about(own: Path) -> None:
         lambda run: tw.train(resume=run),
         lambda run: tw.train(run / "config.toml", out=str(run.parent / "new")),
         lambda run: watch(str(run), n=1),
-        lambda run: rescore(run),
-        lambda run: replay(run, update=True),
         lambda run: build_training(Config.load(run / "config.toml")),
     ],
-    ids=["evaluate", "resume", "recipe", "watch", "rescore", "replay", "training"],
+    ids=["evaluate", "resume", "recipe", "watch", "training"],
 )
 def test_a_run_from_elsewhere_imports_nothing_unasked(strange: Path, act: Any) -> None:
     with pytest.raises(Untrusted, match=r"evil\.py:Game.*--trust"):
@@ -140,7 +124,7 @@ def test_looking_at_a_run_or_a_recipe_runs_nothing_of_it(strange: Path, tmp_path
     compare([strange])
     export_trajectories(strange, tmp_path / "t.jsonl")
     replay(strange)
-    assert start_training(str(strange / "config.toml"), [], None, None, dry_run=True) == 0
+    assert start_training(str(strange / "config.toml"), {}, dry_run=True) == 0
     assert "not executed, only checked" in capsys.readouterr().out
     assert not ran(strange)
     one, other = (sorted((tmp_path / name).iterdir()) for name in ("model", "again"))
@@ -172,7 +156,7 @@ def test_a_dry_run_names_what_is_wrong_without_running_it(tmp_path: Path) -> Non
         (["engine.name=transformers", "engine.options.cache_dtype=8bit"], "unknown option of the transformers engine"),
     ):
         with pytest.raises(TurnwiseError, match=message):
-            start_training(None, changes, None, None, dry_run=True)
+            start_training(None, dict(map(parse_override, changes)), dry_run=True)
     assert not (tmp_path / "mark").exists()
 
 
@@ -182,7 +166,7 @@ def test_a_program_that_an_environment_would_start_counts_as_code(tmp_path: Path
     program.write_text(f"#!/bin/sh\ntouch {tmp_path}/mark\n")
     program.chmod(0o755)
     changes = ["env.name=appworld", f"env.options.python={program}", f"env.options.root={tmp_path}"]
-    assert start_training(None, changes, None, None, dry_run=True) == 0
+    assert start_training(None, dict(map(parse_override, changes)), dry_run=True) == 0
     assert str(program) in capsys.readouterr().out and not (tmp_path / "mark").exists()
 
 

@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
-from .forms import Rows, clip, deviation, mean, ratio, sigmoid
-
-
-def roots(total: int, root: float, tool: float, beta: float = 0.5) -> int:
-    """Initial rollouts of `total`: floor(total * sigm(beta (root - tool))) + 1, in [1, total].
-
-    root: h of the pilot's first tokens; tool: mean h of its segments.
-    """
-    return int(clip(math.floor(total * sigmoid(beta * (root - tool))) + 1, 1, total))
+from .forms import Rows, clip, ratio, scores
 
 
 def branches(draw: float, rise: float, taken: int, weight: float = 0.2, threshold: float = 0.5, penalty: float = 0.05) -> bool:
@@ -26,12 +15,8 @@ def branches(draw: float, rise: float, taken: int, weight: float = 0.2, threshol
 
 def weighted(advantages: Rows, entropies: Rows, alpha: float = 0.2) -> Rows:
     """A_t (1 + alpha z_t), z_t = (H_t - mean H)/std1 H over all tokens given, a constant. Equal entropies or one token: z = 0."""
-    flat = [h for row in entropies for h in row]
-    m, s = (mean(flat), deviation(flat, 1)) if flat else (0.0, 0.0)
-    result = []
-    for a, h in zip(advantages, entropies, strict=True):
-        result.append([x * (1 + alpha * ((y - m) / s if s > 0 else 0.0)) for x, y in zip(a, h, strict=True)])
-    return result
+    z = iter(scores([h for row in entropies for h in row], eps=0.0))
+    return [[x * (1 + alpha * next(z)) for x in row] for row in advantages]
 
 
 def losses(
@@ -62,9 +47,3 @@ def _one(a: float, rho: float, low: float, high: float, dual: float | None) -> t
     if dual is not None and a < 0 and value > -a * dual:
         value, slope = -a * dual, 0.0
     return value, slope
-
-
-def attention(entropies: Sequence[float]) -> list[float]:
-    """z_t alone, for one flat list of tokens."""
-    m, s = mean(entropies), deviation(entropies, 1)
-    return [(h - m) / s if s > 0 else 0.0 for h in entropies]

@@ -7,40 +7,29 @@ numbers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from typing import Any
 
-from .forms import Trajectory, by_group, clip, mean
+from .forms import by_group, mean
 
 
-def segment_entropy(top_logprobs: Sequence[Sequence[float]], vocabulary: int, first: int = 20, average: bool = False) -> float:
-    """h of one generated segment: -sum p log p over ALL reported log-probs of its first `first` tokens, over log(vocabulary).
+def hard(trajectories: Sequence[Any], eps: float = 1e-6) -> list[list[float]]:
+    """Per trajectory and turn. A turn shared by d trajectories has the mean of their d advantages; own turns keep the trajectory's own.
 
-    top_logprobs[t] are the engine's top-10 log-probs of token t (sampled token included if the engine reports it). The code's sum over
-    tokens is the default; `average` divides by the number of tokens used. No token: 0.
+    A trajectory has an `id`, a `group`, and `turns` with a `reward`; a branch also its `parent`'s id and `branch_t`, the number of turns
+    that it shares.
     """
-    used = list(top_logprobs)[:first]
-    total = -math.fsum(math.exp(x) * x for token in used for x in token) / math.log(vocabulary)
-    return total / len(used) if average and used else total
+    known = {t.id: t for t in trajectories}
 
+    def owner(t: Any, k: int) -> tuple[Any, int]:
+        """The node of turn k: before its branch_t a branch shares the parent's turn, and so on upwards."""
+        while t.parent is not None and k < t.branch_t:
+            t = known[t.parent]
+        return t.id, k
 
-def branches(draw: float, rise: float, weight: float = 0.2, threshold: float = 0.5) -> bool:
-    """Whether to branch: clip(draw - weight * rise, 0, 1) <= threshold; rise = h_now - h of the rollout's first segment, draw ~ U(0, 1)."""
-    return clip(draw - weight * rise, 0.0, 1.0) <= threshold
-
-
-def owner(trajectories: Sequence[Trajectory], i: int, k: int) -> tuple[int, int]:
-    """The node of turn k (from 0) of trajectory i: before its branch_t a branch shares the parent's turn, and so on upwards."""
-    while trajectories[i].parent is not None and k < trajectories[i].branch_t:
-        i = trajectories[i].parent
-    return i, k
-
-
-def hard(trajectories: Sequence[Trajectory], returns: Sequence[float], eps: float = 1e-6) -> list[list[float]]:
-    """The same, but a turn shared by d trajectories has the mean of their d advantages; own turns keep the trajectory's own."""
-    a = by_group(returns, [t.group for t in trajectories], eps=eps)
-    through: dict[tuple[int, int], list[float]] = {}
-    for i, t in enumerate(trajectories):
+    a = by_group([sum(turn.reward for turn in t.turns) for t in trajectories], [t.group for t in trajectories], eps=eps)
+    through: dict[tuple[Any, int], list[float]] = {}
+    for own, t in zip(a, trajectories, strict=True):
         for k in range(len(t.turns)):
-            through.setdefault(owner(trajectories, i, k), []).append(a[i])
-    return [[mean(through[owner(trajectories, i, k)]) for k in range(len(t.turns))] for i, t in enumerate(trajectories)]
+            through.setdefault(owner(t, k), []).append(own)
+    return [[mean(through[owner(t, k)]) for k in range(len(t.turns))] for t in trajectories]

@@ -16,14 +16,6 @@ Facts of the authors' code
   "seq" mode (not used): compares the row's mean entropy over ALL positions, padding included.
 - THE PENALTY IS A CONSTANT: it has no gradient.  It shifts the value of the loss alone.  What trains is the entropy
   bonus.  (With low = 0, a token of entropy exactly 0 is outside: 0 < 0 is false.)
-- The penalty is 0 in a micro-batch in which no turn has index >= max_steps // 2 (max_step of the actor's config, 50 when
-  it is not set); otherwise it applies to ALL rows of the micro-batch, also to early turns.
-- With no history the function returns one value instead of two and the caller fails; this cannot happen, because the
-  current iteration is in the history already.
-- History: per iteration a list with, for each step of the rollout, the token mean of the entropy over all rows of that
-  step (finished attempts included).  A rollout shorter than max_steps is padded with zeros ON THE LEFT, so its first
-  value stands at index max_steps - length; a longer one keeps the last max_steps.  The history is the plain mean over all
-  iterations so far, the current one included; zeros of the padding count.
 - w(epoch) (enable_smooth_weights, on in both commands): max = 150, half = 75: up to half: 1 - 0.2 * (1 - exp(-2 e/75));
   after: 0.8 * exp(-3 (e - 75)/75).  At 75 the first form holds (0.827), just after it 0.8 * ...; clamped to [0, 150].
 """
@@ -31,11 +23,6 @@ Facts of the authors' code
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-
-import numpy as np
-
-from .forms import Rows, mean
 
 
 def epoch_weight(epoch, max_epochs=150):
@@ -49,47 +36,11 @@ def epoch_weight(epoch, max_epochs=150):
 
 
 def penalty(entropy, step, past, low=0.0, high=2.0, alpha=0.1):
-    """Penalty of every token.  entropy: list of token entropies per row; step: turn index per row; past: `history`."""
+    """Penalty of every token.  entropy: list of token entropies per row; step: turn index per row; past: the history by turn index."""
     return [
         [0.0 if low * past[index] < value < high * past[index] else alpha for value in row]
         for row, index in zip(entropy, step, strict=True)
     ]
-
-
-def entropy_term(entropy, mask, step, past, epoch, max_steps, coeff=0.001, smooth=1.0, low=0.0, high=2.0, alpha=0.1, weighted=True):
-    """What is added to the loss of one micro-batch (token mean)."""
-    penalties = penalty(entropy, step, past, low, high, alpha)
-    applies = any(index >= max_steps // 2 for index in step)
-    factor = (epoch_weight(epoch) if weighted else 1.0) if applies else 0.0
-    count = sum(sum(row) for row in mask)
-    mean_entropy = sum(h * m for row, keep in zip(entropy, mask, strict=True) for h, m in zip(row, keep, strict=True)) / count
-    mean_penalty = sum(p * m for row, keep in zip(penalties, mask, strict=True) for p, m in zip(row, keep, strict=True)) / count
-    return -coeff * (mean_entropy - smooth * factor * mean_penalty)
-
-
-def entropy_gradient(mask, coeff=0.001):
-    """d entropy_term / d entropy: the bonus alone, whatever the penalty."""
-    mask = np.asarray(mask, dtype=np.float64)
-    return -coeff * mask / mask.sum()
-
-
-def history_by_turn(iterations: Sequence[Sequence[float]], turns: int) -> list[float]:
-    """Ours: turn k is compared with turn k; the mean goes over the iterations that have it, 0 where none has."""
-    columns = [[row[k] for row in iterations if k < len(row)] for k in range(turns)]
-    return [mean(c) if c else 0.0 for c in columns]
-
-
-def hinges(
-    entropies: Rows, turns: Sequence[int], past: Sequence[float], low: float = 0.0, high: float = 2.0, alpha: float = 0.1
-) -> tuple[Rows, Rows]:
-    """A differentiable form (ours): alpha * distance of H_t from the band, and its derivative with respect to H_t (0 on the edges)."""
-    value: Rows = []
-    slope: Rows = []
-    for row, k in zip(entropies, turns, strict=True):
-        bottom, top = low * past[k], high * past[k]
-        value.append([alpha * (max(0.0, bottom - h) + max(0.0, h - top)) for h in row])
-        slope.append([alpha * ((h > top) - (h < bottom)) for h in row])
-    return value, slope
 
 
 # Confirmed: 12 random batches, penalties equal (1.5e-9 from float32), no gradient; weights of 163 epochs 1.1e-16.

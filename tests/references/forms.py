@@ -1,4 +1,4 @@
-"""What the references share: small records of turns and trajectories, and statistics in plain Python floats.
+"""What the references share: statistics in plain Python floats.
 
 Shapes used everywhere: a *row* is a list with one float per response token (one turn, or one whole trajectory, as the
 function says); *rows* are a list of rows, ragged. Tokens that the policy did not generate are left out, there is no mask.
@@ -10,37 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 Rows = list[list[float]]
 Place = tuple[int, int]
-
-
-@dataclass
-class Turn:
-    reward: float = 0.0
-    valid: bool = True
-    anchor: str = ""
-    logprobs: list[float] = field(default_factory=list)
-    old: list[float] = field(default_factory=list)
-    entropies: list[float] = field(default_factory=list)
-    value: float = 0.0
-    extra: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class Trajectory:
-    group: int | str = 0
-    turns: list[Turn] = field(default_factory=list)
-    success: bool = False
-    parent: int | None = None
-    branch_t: int = 0
-    extra: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def total(self) -> float:
-        return math.fsum(turn.reward for turn in self.turns)
 
 
 def mean(xs: Sequence[float]) -> float:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from .forms import mean
-
 
 def segments(switches: Sequence[bool]) -> list[tuple[int, int]]:
     """(first, last) turn of each segment; a segment starts at turn 0 and at every turn that says SWITCH (missing or empty text: KEEP)."""
@@ -75,15 +73,6 @@ def term(
             carry = rewards[k] + gamma * carry
             result[k] = carry - v_term[k]
     return result
-
-
-def normalised(values: Sequence[float], eps: float = 1e-8) -> list[float]:
-    """z-score (std0 + eps) over the turns that have the span, for each of the three kinds on its own. Equal values: exactly 0."""
-    if not values or max(values) == min(values):
-        return [0.0 for _ in values]
-    m = mean(values)
-    s = math.sqrt(mean([(x - m) ** 2 for x in values]))
-    return [(x - m) / (s + eps) for x in values]
 
 
 def shaped(

@@ -5,23 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from .forms import Rows, clip, discounted, mean
-
-
-def chunk_returns(rewards: Sequence[float], gamma: float) -> list[float]:
-    """G_k = r_k + gamma G_{k+1} over the chunks of one trajectory; with a reward only at the end gamma^(chunks to the end) R. gamma is not
-    published."""
-    return discounted(rewards, gamma)
+from .forms import Rows, clip, mean
 
 
 def chunk_ratio(logprobs: Sequence[float], old: Sequence[float]) -> float:
     """rho_c = exp(mean over the chunk's tokens of logp - old), exponent held in [-20, 20]."""
     return math.exp(clip(mean([x - y for x, y in zip(logprobs, old, strict=True)]), -20.0, 20.0))
-
-
-def kept(old: Sequence[float], roll: Sequence[float], threshold: float) -> bool:
-    """m_c: whether the geometric ratio exp(mean(old - roll)) of learner and engine does not exceed the threshold (not published)."""
-    return chunk_ratio(old, roll) <= threshold
 
 
 def losses(logprobs: Rows, old: Rows, returns: Sequence[float], positive: Sequence[bool], mask: Sequence[bool]) -> tuple[Rows, Rows]:
@@ -36,9 +25,3 @@ def losses(logprobs: Rows, old: Rows, returns: Sequence[float], positive: Sequen
         loss.append([-w * x for x in row])
         grad.append([-w for _ in row])
     return loss, grad
-
-
-def imitation(logprobs: Sequence[float], gain: float, weight: float = 1.0) -> tuple[list[float], list[float]]:
-    """(loss, gradient) per token of a chunk before the start f: -weight G pi(t), whose derivative is -weight G pi(t). weight: not
-    published."""
-    return [-weight * gain * math.exp(x) for x in logprobs], [-weight * gain * math.exp(x) for x in logprobs]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from train_cases import BANDIT, start
 from turnwise import objectives
 from turnwise.report import warnings
 
-COUNTER = f"{ROOT / 'tests' / 'support' / 'counter_env.py'}:Counter"
 TERM = "def brief(turn, transition, trajectory):\n    return -0.1\n"
 ROOMY = {"agent.max_prompt_tokens": 400, "model.tiny.max_length": 512}
 NUMBERS = {**ROOMY, "env.name": "numberline", "env.tasks": 18, "env.max_turns": 4}
@@ -64,14 +64,8 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     out = tmp_path_factory.mktemp("runs")
     (out / "terms.py").write_text(TERM)
     found: set[str] = set()
-    kinds = dict(KINDS)
-    try:
-        import peft  # noqa: F401
-
-        kinds["adapters"] = {"model.lora.rank": 2, "objective.kl": "loss"}
-    except ImportError:
-        pass
-    for changes in kinds.values():
+    adapters = {"adapters": {"model.lora.rank": 2, "objective.kl": "loss"}} if find_spec("peft") else {}
+    for changes in (KINDS | adapters).values():
         if changes.get("reward"):
             changes = {"reward": [{"name": "brief", "function": f"{out / 'terms.py'}:brief"}]}
         result = start(out, **{"iterations": 2, "eval.n": 2, "run.checkpoint_every": 100, **changes})

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from turnwise import TurnwiseError
 from turnwise.cli.app import app
 from turnwise.cli.watch import Teller, watch
-from turnwise.data.rollouts import Turn
+from turnwise.data.rollouts import Trajectory, Turn
 
 COUNTER = f"{ROOT / 'tests' / 'support' / 'counter_env.py'}:Counter"
 SMALL = {"size": "tiny", "task_types": ["pick_and_place_simple"]}
@@ -68,12 +68,11 @@ def test_tasks_in_a_row_or_attempts_at_one(run: Path) -> None:
 
 
 def test_what_a_model_writes_is_neither_markup_nor_a_terminal_sequence() -> None:
-    from turnwise.envs.base import Observation, Transition
-
     out = io.StringIO()
     teller = Teller(Console(file=out, force_terminal=True, color_system="truecolor", width=80))
     turn = Turn(None, 0.5, True, thought="[bold red]hot[/] \x1b[2J", action="[link=x]go[/link] :smile:", response="")
-    teller.played(turn, Transition(Observation("[/nothing] \x1b]0;title\x07 here"), 0.5, False, False))
+    turn.observation = "[/nothing] \x1b]0;title\x07 here"
+    teller.turn(Trajectory(0, 0, turns=[turn]))
     text = out.getvalue()
     assert "[bold red]hot[/]" in text and "[link=x]go[/link] :smile:" in text and "[/nothing]" in text
     assert "\x1b[2J" not in text and "\x1b]" not in text

@@ -10,20 +10,18 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from train_cases import start
+from train_cases import Heard, start
 
 import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.cli.watch import watch
 from turnwise.evaluation.replay import replay
-from turnwise.evaluation.rescore import rescore
 from turnwise.pages.answers import Answers
 from turnwise.pages.report import write_report
 from turnwise.pages.run_list import RunList
 from turnwise.report.comparison import compare
 from turnwise.runs.exchange import export_trajectories
 from turnwise.runs.folder import Run
-from turnwise.runs.reporter import Reporter
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda data: b"",
@@ -58,14 +56,12 @@ LIGHT: dict[str, Callable[[Path], Any]] = {
     "compare": lambda folder: compare([folder]),
     "replay": lambda folder: replay(folder),
     "trajectories": lambda folder: export_trajectories(folder, folder.parent / "out.jsonl"),
-    "rescore": lambda folder: rescore(folder, trust=True),
 }
 HEAVY: dict[str, Callable[[Path], Any]] = {
     "resume": lambda folder: tw.train(resume=folder, trust=True),
     "eval": lambda folder: tw.evaluate(folder, n=1, trust=True),
     "export": lambda folder: tw.export(folder, folder.parent / "exported"),
     "play": lambda folder: watch(str(folder), trust=True, console=Console(quiet=True)),
-    "replay --update": lambda folder: replay(folder, update=True),
 }
 FILES = [
     "config.toml",
@@ -92,7 +88,6 @@ HEAVY_READS = {
     "eval": ["config.toml", "config.json", "model.safetensors", "tokenizer.json"],
     "export": ["config.toml", "manifest.json", "state.json", "tokenizer/tokenizer.json"],
     "play": ["config.toml", "model.safetensors"],
-    "replay --update": ["tokens.npz", "manifest.json", "state.json"],
 }
 
 
@@ -140,14 +135,6 @@ def test_a_damaged_file_gives_a_clear_line_or_does_no_harm_and_costs_nothing_els
         shutil.rmtree(folder.parent)
 
 
-class Heard(Reporter):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
 @pytest.mark.parametrize("kind", [*DAMAGES, "missing"])
 def test_a_log_that_was_damaged_is_put_back_from_the_checkpoint_with_a_warning(finished: Path, tmp_path: Path, kind: str) -> None:
     folder, heard = Path(shutil.copytree(finished, tmp_path / "try")), Heard()
@@ -166,14 +153,14 @@ def test_a_log_that_was_damaged_is_put_back_from_the_checkpoint_with_a_warning(f
 def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew_over_its_log(finished: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(finished, tmp_path / "try"))
     shutil.rmtree(folder / "checkpoints")
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    before = contents(folder)
     for changes in ({}, {"iterations": 5}):
         with pytest.raises(
             TurnwiseError, match=r"has logged 2 iterations, and its checkpoints were deleted .*checkpoints is missing"
         ) as told:
             tw.train(resume=folder, trust=True, **changes)
         assert "checkpoint_every" not in str(told.value)
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert contents(folder) == before
 
 
 def test_files_that_are_missing_in_every_checkpoint_are_named(finished: Path, tmp_path: Path) -> None:

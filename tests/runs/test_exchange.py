@@ -1,10 +1,10 @@
-"""Exchange: what is written is what is read, whatever the texts; stored attempts are scored again; recorded ones warm a model up."""
+"""Exchange: what is written is what is read, whatever the texts; recorded attempts warm a model up."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +17,6 @@ import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.data.images import picture
 from turnwise.data.schema import from_rows, to_rows
-from turnwise.evaluation.rescore import rescore, rescored_lines
 from turnwise.runs.exchange import export_trajectories
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_trajectories
@@ -135,97 +134,9 @@ def test_evaluations_are_exported_and_the_columns_are_those_of_the_page(tmp_path
     with pytest.raises(TurnwiseError, match="no tokens"):
         export_trajectories(folder, tmp_path / "y.jsonl", evals=True, tokens=True)
     path, _ = export_trajectories(folder, tmp_path / "y.jsonl", tokens=True)
-    import re
-
     shown = re.findall(r"^\| (`.+?`(?:, `.+?`)*) \|", (ROOT / "docs" / "exchange.md").read_text(), re.MULTILINE)
     names = [name for row in shown for name in re.findall(r"`(.+?)`", row)]
     assert sorted(names) == sorted([*json.loads(path.read_text().splitlines()[0]), "escaped"])
-
-
-# -- scoring again --------------------------------------------------------------------------------------------------------------------
-
-GAME = """
-from turnwise import Observation, Transition
-
-class Game:
-    max_turns = 2
-    def reset(self, task, seed=0):
-        self.turn = 0
-        return Observation("{first}")
-    def step(self, action):
-        self.turn += 1
-        done = self.turn == {length}
-        return Transition(Observation("{second}"), {reward}, done, done and {success})
-"""
-
-
-def game(path: Path, **changes: Any) -> None:
-    settings = {"first": "hello", "second": "more", "length": 2, "reward": 1.0, "success": True} | changes
-    path.write_text(GAME.format(**settings))
-
-
-@pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    out = tmp_path_factory.mktemp("game")
-    game(out / "game.py")
-    return start(out, iterations=0, **{"env.name": f"{out / 'game.py'}:Game"}).folder, out / "game.py"
-
-
-def test_the_same_environment_gives_the_same_scores(played: tuple[Path, Path]) -> None:
-    folder, _ = played
-    before = (folder / "evals" / "000000.json").read_bytes()
-    found = rescore(folder)
-    assert found["matching"] == found["attempts"] == 4 and found["reward"] == found["reward_before"] == 2.0
-    assert found["success"] == found["success_before"] == 1.0
-    assert (folder / "evals" / "000000.json").read_bytes() == before
-    assert rescore(folder)["path"] != found["path"] and Path(found["path"]).is_file()
-    assert len(Run.open(folder).trajectories(0, "evals")) == 4
-
-
-@pytest.mark.parametrize(
-    ("changes", "matching", "reward", "success"),
-    [
-        ({"reward": 5.0}, 4, 10.0, 1.0),
-        ({"success": False}, 4, 2.0, 0.0),
-        ({"second": "other words"}, 0, None, None),
-        ({"first": "good day"}, 0, None, None),
-        ({"length": 1}, 0, None, None),
-        ({"length": 3}, 0, None, None),
-    ],
-    ids=["reward", "success", "second observation", "first observation", "ends earlier", "ends later"],
-)
-def test_a_changed_environment_is_told_from_a_changed_reward(
-    played: tuple[Path, Path], changes: dict[str, Any], matching: int, reward: float | None, success: float | None
-) -> None:
-    folder, source = played
-    game(source, **changes)
-    try:
-        found = rescore(folder, 0)
-    finally:
-        game(source)
-    assert (found["matching"], found["reward"], found["success"]) == (matching, reward, success)
-    turn = {"first": 1, "second": 2, "length": 2 if changes.get("length") == 1 else 3}
-    if not matching:
-        assert {row["changed_at"] for row in found["outcomes"]} == {turn[next(iter(changes))]}
-        assert "the score does not count" in "\n".join(rescored_lines(found))
-
-
-def test_a_reward_of_ones_own_replaces_the_recipes(played: tuple[Path, Path], tmp_path: Path, here: Cli) -> None:
-    folder, _ = played
-    (tmp_path / "terms.py").write_text("def short(turn, transition, trajectory):\n    return -0.25\n")
-    done = here("rescore", str(folder), "--reward", f"{tmp_path / 'terms.py'}:short")
-    assert done.returncode == 0, done.stderr
-    assert "mean reward: 2.000 before, -0.500 now" in done.stdout
-    with pytest.raises(TurnwiseError, match="not a function"):
-        rescore(folder, reward=f"{tmp_path / 'terms.py'}:__name__")
-
-
-def test_tasks_that_are_gone_are_named(tmp_path: Path) -> None:
-    folder = start(tmp_path, iterations=0).folder
-    path = folder / "evals" / "000000.json"
-    path.write_text(path.read_text().replace('"split": "valid"', '"split": "train"'))
-    with pytest.raises(TurnwiseError, match="not in split 'train'"):
-        rescore(folder)
 
 
 # -- learning from a file -------------------------------------------------------------------------------------------------------------

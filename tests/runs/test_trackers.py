@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 from launching import Launched
-from train_cases import TINY, start, wait_for
+from train_cases import TINY, Heard, start, wait_for
 
 import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.recipe.schema import Config
-from turnwise.runs.reporter import Reporter
 from turnwise.runs.trackers import known, make_trackers
 from turnwise.util.errors import MissingExtra
 
@@ -56,14 +55,6 @@ class Notebook:
 """
 
 
-class Notes(Reporter):
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.said.append(text)
-
-
 @pytest.fixture
 def notebook(tmp_path: Path) -> str:
     (tmp_path / "notebook.py").write_text(OWN)
@@ -83,11 +74,11 @@ def test_a_tracker_gets_every_line_of_the_metrics_under_the_same_names(tmp_path:
 
 
 def test_a_tracker_that_fails_is_left_out_with_one_warning_and_training_goes_on(tmp_path: Path, notebook: str) -> None:
-    notes = Notes()
+    heard = Heard()
     changes = {"run.trackers": [notebook], "run.tracker_options": {notebook: {"fails_at": 1}}}
-    result = start(tmp_path, reporter=notes, **changes)
+    result = start(tmp_path, reporter=heard, **changes)
     assert result.summary["finished"] and len(result.metrics) == 5
-    [warning] = [text for text in notes.said if "tracker" in text]
+    [warning] = [text for text in heard.notes if "tracker" in text]
     assert "the pen is dry" in warning and "left out" in warning
     assert [line.get("step") for line in lines_of(result.folder / "notes.jsonl")] == [None, 0, None]
 

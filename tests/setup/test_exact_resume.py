@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import random
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import ROOT
 from safetensors.torch import load_file
+from small_runs import Fuse
 from train_cases import TINY, Impatient, without_times
 
 import turnwise as tw
@@ -22,7 +20,6 @@ from turnwise.engines.native.cpu_runner import CpuRunner
 from turnwise.learn import checkpoint
 from turnwise.recipe.schema import Config
 from turnwise.runs.folder import Run
-from turnwise.runs.reporter import Reporter
 from turnwise.setup.training import build_training
 
 SLOW = f"{ROOT / 'tests' / 'support' / 'slow_env.py'}:Slow"
@@ -50,28 +47,8 @@ class Killed(BaseException):
     """As sudden as can be without ending the tests: nobody catches it."""
 
 
-class Fuse(Reporter):
-    """Counts turns, and whatever is brought to the disk; at the given count everything ends."""
-
-    def __init__(self, at: int | None = None):
-        self.count, self.at = 0, at
-
-    def advance(self, amount: int = 1) -> None:
-        self.count += 1
-        if self.count == self.at:
-            raise Killed
-
-    @contextmanager
-    def watching(self, patch: pytest.MonkeyPatch) -> Iterator[Fuse]:
-        with patch.context() as patched:
-            flush: Callable[[int], None] = os.fsync
-
-            def counted(handle: int) -> None:
-                flush(handle)
-                self.advance()
-
-            patched.setattr(os, "fsync", counted)
-            yield self
+def kill() -> None:
+    raise Killed
 
 
 def left(folder: Path) -> dict[str, Any]:
@@ -86,17 +63,15 @@ def left(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_run_that_is_killed_anywhere_and_resumed_leaves_what_one_that_was_not_leaves(
-    tmp_path: Path, schedule: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Fuse().watching(monkeypatch) as whole:
+def test_a_run_that_is_killed_anywhere_and_resumed_leaves_what_one_that_was_not_leaves(tmp_path: Path, schedule: str) -> None:
+    with Fuse(None, kill).watching() as whole:
         wanted = left(tw.train(reporter=whole, **settings(tmp_path / "whole", **SCHEDULES[schedule])).folder)
     chance = random.Random(schedule)
     at = chance.randrange(1, whole.count)
-    with Fuse(at).watching(monkeypatch) as fuse, pytest.raises(Killed):
+    with Fuse(at, kill).watching() as fuse, pytest.raises(Killed):
         tw.train(reporter=fuse, **settings(tmp_path, **SCHEDULES[schedule]))
     again = chance.randrange(1, whole.count - at + 2)  # once more, where it comes so far
-    with Fuse(again).watching(monkeypatch) as fuse:
+    with Fuse(again, kill).watching() as fuse:
         try:
             tw.train(resume=tmp_path / "try", reporter=fuse)
         except Killed:

@@ -18,7 +18,6 @@ import turnwise as tw
 from turnwise.cluster.source import RemoteEngine
 from turnwise.cluster.work import Outcome, Work
 from turnwise.cluster.worker import Session
-from turnwise.cluster.workers import WorkerHooks
 from turnwise.collect.hooks import Hooks
 from turnwise.setup import cluster as setup
 
@@ -58,10 +57,9 @@ class LocalWorkers:
     lost first."""
 
     def __init__(self, size: int, parts: Any, loses: Any = lambda number: False):
-        self.size, self.hooks, self._parts, self._loses = size, WorkerHooks(), parts, loses
+        self.size, self.hooks, self._parts, self._loses = size, Hooks(), parts, loses
         self._sessions: dict[int, Session] = {}
         self.works = 0
-        self.seconds: dict[str, float] = {}
 
     def run(self, works: Sequence[Work], homes: Sequence[int]) -> list[Outcome]:
         return [deepcopy(self._do(deepcopy(work), home)) for work, home in zip(works, homes, strict=True)]
@@ -77,21 +75,11 @@ class LocalWorkers:
 
     def load_ahead(self, tasks: Sequence[Any]) -> None: ...
 
-    def publish(self, version: int, send: Any, waits: bool = False) -> None:
+    def publish(self, version: int, send: Any) -> None:
         self._sessions.clear()
         send(SimpleNamespace(publish=SimpleNamespace(remote=lambda version, weights: self._parts.publish(version, weights))))
 
-    @property
-    def workers(self) -> LocalWorkers:
-        return self
-
-    def do(self, work: Any) -> Any:
-        return work()
-
-    def worked(self) -> dict[str, Any]:
-        return {}
-
-    def environments(self) -> dict[str, float]:
+    def worked(self) -> dict[str, float]:
         return {}
 
     def settle(self) -> None: ...
@@ -119,10 +107,10 @@ class Direct:
 def engines_here(patch: pytest.MonkeyPatch, loses: Any = lambda number: False) -> None:
     """From now on, runs on a cluster have their engines in this process, each with the sessions that it would have as an actor."""
 
-    def start(config: Any, bundles: Any, spec: Any, hooks: Any) -> Any:
-        return LocalWorkers(config.cluster.engines, setup.WorkerParts(spec, Hooks()), loses)
+    def start(cluster: Any, bundles: Any, spec: Any, hooks: Any, shared: bool) -> Any:
+        return LocalWorkers(cluster.engines, setup.WorkerParts(spec, Hooks()), loses)
 
-    def remote(config: Any, learner: Any, workers: Any) -> Any:
+    def remote(config: Any, learner: Any, workers: Any, shared: bool) -> Any:
         engine = RemoteEngine(workers, Direct(lambda: learner.weights(False)))  # type: ignore[arg-type]
         engine.refresh()
         return engine

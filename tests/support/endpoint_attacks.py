@@ -99,6 +99,13 @@ def bombard(opened: Opened, number: int, count: int) -> Counter[int]:
     return statuses
 
 
+def head(opened: Opened, length: int) -> bytes:
+    """The beginning of a request for a chat completion, before its body."""
+    path = urlsplit(opened.base_url).path
+    lines = [f"POST {path}/chat/completions HTTP/1.1", "Host: x", f"Authorization: Bearer {opened.key}", f"Content-Length: {length}"]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
 def never_read(opened: Opened, count: int, body: bytes) -> list[socket.socket]:
     """Connections that send a request, or half of one, and never read the answer."""
     address = urlsplit(opened.base_url)
@@ -106,11 +113,7 @@ def never_read(opened: Opened, count: int, body: bytes) -> list[socket.socket]:
     for number in range(count):
         one = socket.create_connection((address.hostname or "", address.port or 0))
         one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
-        head = (
-            f"POST {address.path}/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {opened.key}\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n"
-        )
-        whole = head.encode() + body
+        whole = head(opened, len(body)) + body
         with suppress(OSError):
             one.sendall(whole if number % 2 else whole[: len(whole) // 2])
         found.append(one)

@@ -1,4 +1,4 @@
-"""A stand-in for the parts of vLLM that the engine uses, on a CPU: the signatures, the order of calls and the refusals of 0.26 to 0.32,
+"""A stand-in for the parts of vLLM that the engine uses, on a CPU: the signatures, the order of calls and the refusals of 0.26,
 read from their sources. Its model is the real one of transformers; it samples by Gumbel noise from a request's seed and position, keeps a
 prefix cache of blocks by salt and tokens, and remembers which weights each block was computed with. As in vLLM, a step is launched before
 the output of the one before is read, so that one is in flight between two steps."""
@@ -136,29 +136,26 @@ def finalize_layerwise_reload(model: Any, config: Any) -> None:
     model.half_loaded = False
 
 
-def ipc_transfer(number: tuple[int, int]) -> type:
-    """The ipc transfer of a release: where `packed` belongs has changed."""
-    update: list[Any] = [(name, list) for name in ("names", "dtype_names", "shapes", "ipc_handles")]
-    packed = [("packed", bool, False)]
+class IPCWeightTransferEngine(WeightTransferEngine):
+    """The ipc transfer."""
 
-    class IPCWeightTransferEngine(WeightTransferEngine):
-        init_info_cls = make_dataclass("Init", packed if number >= (0, 27) else [])
-        update_info_cls = make_dataclass("Update", update + (packed if number < (0, 27) else []))
+    init_info_cls = make_dataclass("Init", [])
+    update_info_cls = make_dataclass(
+        "Update", [*((name, list) for name in ("names", "dtype_names", "shapes", "ipc_handles")), ("packed", bool, False)]
+    )
 
-        def init_transfer_engine(self, info: Any) -> None:
-            self.info = info
+    def init_transfer_engine(self, info: Any) -> None:
+        self.info = info
 
-        def start_weight_update(self) -> None:
-            initialize_layerwise_reload(self.model)
+    def start_weight_update(self) -> None:
+        initialize_layerwise_reload(self.model)
 
-        def finish_weight_update(self) -> None:
-            finalize_layerwise_reload(self.model, self.model_config)
+    def finish_weight_update(self) -> None:
+        finalize_layerwise_reload(self.model, self.model_config)
 
-        def receive_weights(self, info: Any) -> None:
-            assert len(info.names) == len(info.dtype_names) == len(info.shapes) == len(info.ipc_handles)
-            self.model.load_weights([(name, handle["gpu-0"][0]) for name, handle in zip(info.names, info.ipc_handles, strict=True)])
-
-    return IPCWeightTransferEngine
+    def receive_weights(self, info: Any) -> None:
+        assert len(info.names) == len(info.dtype_names) == len(info.shapes) == len(info.ipc_handles)
+        self.model.load_weights([(name, handle["gpu-0"][0]) for name, handle in zip(info.names, info.ipc_handles, strict=True)])
 
 
 class Factory:
@@ -395,9 +392,8 @@ def tokens_input(prompt_token_ids: list[int], *, prompt: str | None = None, cach
 
 
 def install(monkeypatch: Any, version: str = "0.26.0", gpus: int = 1) -> type[LLMEngine]:
-    """Put the modules of this release where Python finds them; returns the engine's class, whose `made` lists the engines."""
-    number = (int(version.split(".")[0]), int(version.split(".")[1]))
-    factory = type("Factory", (Factory,), {"_registry": {"ipc": lambda: ipc_transfer(number)}})
+    """Put vLLM's modules where Python finds them; returns the engine's class, whose `made` lists the engines."""
+    factory = type("Factory", (Factory,), {"_registry": {"ipc": lambda: IPCWeightTransferEngine}})
     engine = type("LLMEngine", (LLMEngine,), {"registry": factory._registry})
     LLMEngine.made = []
     names = "vllm.distributed.weight_transfer"

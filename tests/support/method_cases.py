@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from branch_env import Kept
+from collect_cases import WordContext, WordEngine, numbered, policy
 from conftest import ROOT
 from safetensors.torch import load_file
 from small_runs import UNTAUGHT, WARMED
 from train_cases import Impatient, without_times
 
 import turnwise as tw
+from turnwise.collect.collector import Collector
 from turnwise.data.attempts import Start
+from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.envs.pool import Pool
 from turnwise.learn import checkpoint
-from turnwise.methods.planning import Gathered, Plan, TaskSlots
+from turnwise.methods.planning import Gathered, Plan, TaskSlots, gathered
 from turnwise.methods.registry import plans
 from turnwise.runs.folder import Run
 
@@ -41,6 +47,11 @@ def train(out: Path, **changes: Any) -> Any:
 def start(out: Path, **changes: Any) -> Run:
     """One iteration of the number line after a short warm start."""
     return Run.open(tw.train(RECIPE, out=str(out), quiet=True, **{**SMALL, **changes}).folder)
+
+
+def trained(out: Path, credit: str, **changes: Any) -> Run:
+    """One iteration on the number line at the smallest size."""
+    return start(out, **{"collect.groups": 2, "collect.group_size": 2, "env.max_turns": 5, "credit": {"name": credit}, **changes})
 
 
 def in_drawers(out: Path, **changes: Any) -> Run:
@@ -109,6 +120,15 @@ def gathers(plan: Plan, slots: TaskSlots, groups: int, play: Callable[[Start], T
     return found, asked
 
 
+def collected(plan: Plan, groups: int = 2, size: int = 2) -> Gathered:
+    """What a plan brings home from corridors, played by an engine that draws words."""
+    with Pool(Kept, 4) as pool:
+        words = policy(WordEngine(bias=30))
+        words.new_context = lambda hint="": WordContext()  # what a hint changes is not seen here
+        collector = Collector(pool, words, max_turns=6, snapshots=True)
+        return gathered(plan, TaskSlots(numbered(6), 1, size), groups, collector.run)
+
+
 def expert_of(actions: Sequence[str]) -> Callable[[Any], list[Trajectory]]:
     """An expert that takes these actions in every task."""
     return lambda tasks: [
@@ -134,6 +154,15 @@ def rollouts(seed: int, groups: int = 3, size: int = 4, turns: int = 5) -> tw.Ro
     return tw.Rollouts.from_columns(group=group, trajectory=trajectory, t=t, reward=reward, anchor=anchor, tokens=tokens).in_order()
 
 
+def batch_of(*lengths: tuple[int, ...]) -> Batch:
+    """One group; a trajectory for each entry, whose turns have so many tokens. Every second one succeeds."""
+    made = [
+        Trajectory(0, k, "task", [Turn("s", response_ids=[1] * n, logprobs=[-1.0] * n) for n in turns], success=k % 2 == 0)
+        for k, turns in enumerate(lengths)
+    ]
+    return Batch.of(made, [tw.Task("task")])
+
+
 def paths(r: tw.Rollouts) -> list[np.ndarray]:
     """The rows of each trajectory of rollouts that are in order."""
     return np.split(np.arange(len(r)), np.flatnonzero(np.diff(r.trajectory)) + 1)
@@ -147,6 +176,20 @@ def per_path(r: tw.Rollouts, column: Any) -> list[list[float]]:
 def returns_of(r: tw.Rollouts) -> tuple[list[float], list[int]]:
     """Return and group of each trajectory, in the order of the rows."""
     return [float(r.reward[rows].sum()) for rows in paths(r)], [int(r.group[rows[0]]) for rows in paths(r)]
+
+
+def agrees_with(reference: Any, name: str, options: dict[str, Any], kind: str) -> None:
+    """A credit function gives what its reference does, a function of (returns, groups, lengths, one list of random numbers per trajectory):
+    for random returns, for constant ones, and where a trajectory is alone in its group."""
+    for seed in range(4):
+        r, rng = rollouts(seed, size=1 if kind == "alone" else 4), np.random.default_rng(seed)
+        noise = rng.normal(size=len(r)) if kind != "constant" else np.full(len(r), 0.25)
+        if kind == "constant":
+            r = replace(r, reward=np.where(np.append(r.trajectory[1:] != r.trajectory[:-1], True), 0.7, 0.0))
+        columns = {"turn.implicit_reward": noise, "turn.potential_gain": noise}
+        found = tw.credit.compute(name, r.with_columns(columns), **options)
+        slow = reference(*returns_of(r), [len(rows) for rows in paths(r)], per_path(r, noise))
+        np.testing.assert_allclose(found, np.concatenate(slow), atol=1e-6, rtol=1e-6)
 
 
 def reported(rng: np.random.Generator, tokens: int, tops: int = 10) -> dict[str, tuple[float, ...]]:

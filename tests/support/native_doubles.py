@@ -21,6 +21,11 @@ from turnwise.kernels.cache_8bit import views
 from turnwise.kernels.sample import Columns, sample
 
 
+def random(*shape: int, seed: int = 0) -> Tensor:
+    """Normal numbers, always the same."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
 def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, overlap: bool = False) -> Tensor:
     if delta is not None:
         x += delta if delta.dim() == 2 else delta.sum(0).to(x.dtype)

@@ -95,7 +95,7 @@ def plain_logprobs(model: Any, ids: Sequence[int], sampled: Sequence[int], tempe
     """The log-probs of sampled tokens by the model's own forward over everything."""
     row = torch.tensor([[*ids, *sampled]])
     with torch.no_grad():
-        logits = model(row).logits[0, len(ids) - 1 : -1].float() / temperature
+        logits = model(row, use_cache=False).logits[0, len(ids) - 1 : -1].float() / temperature
     return logits.log_softmax(-1).gather(1, row[0, len(ids) :, None])[:, 0]
 
 

@@ -19,7 +19,7 @@ class Handler(BaseHTTPRequestHandler):
     body: dict[str, Any]
 
     def do_POST(self) -> None:
-        self.body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
         with self.server.lock:
             self.server.seen.append((self.path, self.body, dict(self.headers)))
             before = sum(body == self.body for _, body, _ in self.server.seen) - 1
@@ -30,6 +30,8 @@ class Handler(BaseHTTPRequestHandler):
             self.server.behave(self, self.body, before)
         finally:
             self.over()
+
+    do_GET = do_POST
 
     def over(self) -> None:
         """The request counts no longer. Said before the answer is sent: the client may send the next one as soon as it has read it."""

@@ -113,7 +113,7 @@ def make_run(
     run.save_batch(lines, Batch.of(batch), keep=None)
     measured: Any = Measured([group(0, "find-mug")[0], group(1, "put-cup", shift=20)[2]])
     run.save_evaluation(lines, measured, {"split": "valid"})
-    run.write_summary({"finished": True, "train_seconds": 6.0, "turns": 16})
+    run.write_facts("summary.json", {"finished": True, "train_seconds": 6.0, "turns": 16})
     return run
 
 

@@ -4,13 +4,9 @@ one learner, and the third is the one that is alone."""
 
 from __future__ import annotations
 
-import mmap
 import os
-import time
 import traceback
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +26,7 @@ from turnwise.learn.auxiliary.models import Models
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.learner import Learner
 from turnwise.learn.lora import add_lora
-from turnwise.learn.ranks.group import Ranks, join, waits, whole
+from turnwise.learn.ranks.group import Ranks, join, whole
 from turnwise.learn.ranks.sharding import Sharded
 from turnwise.learn.sections import OptimiserSettings, SftSettings, ValueSettings
 from turnwise.learn.settings import LearnerSettings
@@ -45,8 +41,6 @@ ADAM = OptimiserSettings(lr=1e-2, clip=0.5, eps=1e-2)
 SETTINGS = LearnerSettings(tokens_per_batch=24, optimiser=ADAM, epochs=2, minibatches=2)
 KL = Loss(kl_coef=0.1)
 KEPT = changed(SETTINGS, loss=KL, value=ValueSettings(), tokens_per_batch=96)  # a checkpoint does not depend on the size of passes
-BEGUN = mmap.mmap(-1, 8)  # shared by all processes: how many exchanges the first one has begun in `slowed`
-REST = 0.01  # seconds
 
 
 def case(function: Callable[[Ranks | None, Path], Found]) -> Callable[[Ranks | None, Path], Found]:
@@ -115,17 +109,7 @@ def adapters_with_a_reference(ranks: Ranks | None, folder: Path) -> Found:
     return found
 
 
-@case
-def a_critic_of_turns(ranks: Ranks | None, folder: Path) -> Found:
-    return critic(ranks, "turn")
-
-
-@case
-def a_critic_of_tokens(ranks: Ranks | None, folder: Path) -> Found:
-    return critic(ranks, "token")
-
-
-def critic(ranks: Ranks | None, level: Any) -> Found:
+def critic(ranks: Ranks | None, folder: Path, level: Any) -> Found:
     learner = own_layers(tiny(), changed(SETTINGS, value=ValueSettings(level=level), kl_reward_coef=0.05), ranks=ranks)
     batch = learner.annotate(Batch.of(trajectories(groups=3)))
     values = batch.column(f"{level}.value")
@@ -134,6 +118,9 @@ def critic(ranks: Ranks | None, level: Any) -> Found:
     again = learner.annotate(Batch.of(trajectories(groups=3)))
     columns = ("token.old_logprob", "token.ref_logprob", "turn.reward", f"{level}.value")
     return found | {f"column {name}": torch.as_tensor(again.column(name)) for name in columns}
+
+
+CASES |= {f"a_critic_of_{level}s": partial(critic, level=level) for level in ("turn", "token")}
 
 
 @case
@@ -253,40 +240,6 @@ def an_auxiliary_model_learns(ranks: Ranks | None, folder: Path) -> Found:
 # -- what only several processes can do -------------------------------------------------------------------------------------------------
 
 
-@case
-def one_process_runs_out_of_memory(ranks: Ranks | None, folder: Path) -> Found:
-    """In the middle of a forward pass, of a backward pass, and while scoring, on different processes; and inside fused layers."""
-    found: Found = {}
-    trials = [(1, "forward", own_layers), (0, "backward", own_layers), (1, "score", own_layers), (0, "forward", fused)]
-    for number, (rank, place, make_learner) in enumerate(trials):
-        learner = make_learner(tiny(), changed(SETTINGS, tokens_per_batch=48, epochs=1, minibatches=1), ranks=ranks)
-        batch = credited(trajectories(groups=3))
-        layer = learner.policy.backbone.layers[1]
-        left = [2] if ranks is not None and ranks.rank == rank else []  # the first pass notes the operations
-
-        def no_memory(*args: Any, left: list[int] = left, learns: bool = place == "forward") -> None:
-            if left and learns == torch.is_grad_enabled():
-                left[0] -= 1
-                if left[0] == 0:
-                    left.clear()
-                    raise torch.OutOfMemoryError("a test")
-
-        inner = layer.mlp if learner.policy.fused is None else layer
-        hook = layer.register_full_backward_hook(no_memory) if place == "backward" else inner.register_forward_pre_hook(no_memory)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            if place == "score":
-                scores = learner.score(Models(learner, None).policy._packed(batch))
-                found["scores"] = torch.as_tensor(scores.logprob)
-            learner.update(batch)
-        hook.remove()
-        if ranks is not None:
-            assert any("out of memory with 48 tokens" in str(warning.message) for warning in caught)
-            assert learner.budget.tokens == 24
-        found |= {f"{number} {name}": tensor for name, tensor in weights(learner).items()}
-    return found
-
-
 def state_of(learner: Learner, folder: Path, ranks: Ranks | None) -> None:
     tensors, numbers = learner.state()
     if ranks is None:
@@ -325,48 +278,18 @@ def resumes(pair: Ranks | None, trio: Ranks, folder: Path) -> dict[str, Found]:
     return found
 
 
-def slowed(ranks: Ranks) -> Found:
-    """An update in which the second process rests in every pass while the first one is in an exchange: how long that was, and how long the
-    first one has waited by its own account."""
-    learner = own_layers(tiny(), SETTINGS, ranks=ranks)
-    own, begun, rests = waits.exchange, 0, 0
-
-    @contextmanager
-    def counted(tensor: torch.Tensor | None = None) -> Iterator[None]:
-        nonlocal begun
-        with own(tensor):
-            begun += 1
-            if ranks.rank == 0:
-                BEGUN[:] = begun.to_bytes(8, "big")
-            yield
-
-    def rest(*_: Any) -> None:
-        nonlocal rests
-        while int.from_bytes(BEGUN[:], "big") <= begun:  # the first one is not yet where it needs this one
-            time.sleep(REST / 10)
-        time.sleep(REST)
-        rests += 1
-
-    if ranks.rank == 1:
-        learner.model.model.layers[0].mlp.register_forward_pre_hook(rest)
-    before = waits.seconds
-    with mock.patch.object(waits, "exchange", counted):
-        learner.update(credited(trajectories()))
-    return {"waited": waits.seconds - before, "rested": REST * ranks.gather(rests)[1]}
-
-
-def everyone(size: int, folder: Path, names: Sequence[str]) -> None:
+def everyone(size: int, folder: Path) -> None:
     """All processes: start them, and wait for them."""
     children = []
     for rank in range(size):
         children.append(os.fork())
         if children[-1] == 0:
-            work(rank, size, folder, names)
+            work(rank, size, folder)
     for child in children:
         os.waitpid(child, 0)
 
 
-def work(rank: int, size: int, folder: Path, names: Sequence[str]) -> None:
+def work(rank: int, size: int, folder: Path) -> None:
     """One of three processes. It does not return."""
     torch.set_num_threads(1)
     found: dict[str, Found] = {}
@@ -374,12 +297,11 @@ def work(rank: int, size: int, folder: Path, names: Sequence[str]) -> None:
         trio = join(rank, size, f"file://{folder}/meet", timeout=600)  # who is done early waits for the others on a busy machine
         pair_group = dist.new_group([0, 1])
         pair = Ranks(rank, 2, pair_group) if rank < 2 else None
-        for name in names:
+        for name, function in CASES.items():
             own = folder / f"{name} {'pair' if pair is not None else 'single'}"
             own.mkdir(exist_ok=True)
-            found[name] = CASES[name](pair, own)
+            found[name] = function(pair, own)
         found |= resumes(pair, trio, folder)
-        found |= {"slowed": slowed(pair)} if pair is not None else {}
         trio.gather(None)
     except BaseException:
         (folder / f"error {rank}").write_text(traceback.format_exc())

@@ -29,30 +29,14 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "tests")]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from small_runs import SMALLEST, Fuse  # noqa: E402
+
 import turnwise as tw  # noqa: E402
 from turnwise.methods.registry import methods  # noqa: E402
-from turnwise.runs.reporter import Reporter  # noqa: E402
 from turnwise.setup.catalogue import needs_of, settings_of  # noqa: E402
 
 ITERATIONS = 3
-SETTINGS: dict[str, Any] = {
-    "device": "cpu",
-    "iterations": ITERATIONS,
-    "name": "run",
-    "sft": None,
-    "env.tasks": 8,
-    "env.max_turns": 3,
-    "collect.groups": 2,
-    "collect.group_size": 4,
-    "eval.n": 2,
-    "eval.every": 0,
-    "engine.max_tokens": 6,
-    "model.tiny.layers": 1,
-    "model.tiny.hidden": 16,
-    "model.tiny.heads": 2,
-    "model.tiny.vocabulary_tasks": 2,
-    "run.checkpoint_every": 1,
-}
+SETTINGS = SMALLEST | {"device": "cpu", "iterations": ITERATIONS, "name": "run", "eval.n": 2, "run.checkpoint_every": 1}
 MODEL = {"tiny": {"layers": 1, "hidden": 16, "heads": 2, "max_length": 1024}}
 DRAWERS = {"env.name": f"{ROOT / 'examples' / 'methods' / 'gold_gain.py'}:Drawers", "env.options": {}, "env.max_turns": 4}
 ANSWERS = {**DRAWERS, "method.key": "answer", "method.form": "{}", "sft.tasks": 16, "sft.steps": 6}
@@ -71,26 +55,8 @@ def progress(task: Any, turns: Any) -> float:
     return len(turns) / 10
 
 
-class Fuse(Reporter):
-    """Counts events, and kills this process at one of them."""
-
-    def __init__(self, at: int | None):
-        self.count, self.at = 0, at
-        flush = os.fsync
-
-        def counted(handle: int) -> None:
-            flush(handle)
-            self.advance()
-
-        os.fsync = counted
-
-    def advance(self, amount: int = 1) -> None:
-        self.count += 1
-        if self.count == self.at:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def phase(self, name: str, total: int | None = None) -> None:
-        self.advance()
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def in_child(work: Callable[[], Any], log: Path) -> int:
@@ -125,12 +91,12 @@ def perform(name: str, folder: Path, at: int | None) -> int:
     run = folder / "run"
 
     def work() -> None:
-        fuse = Fuse(at)
-        if (run / "config.toml").is_file():
-            tw.train(resume=run, reporter=fuse)
-        else:
-            recipe = "numberline-tiny.toml" if name in FURTHER else "quickstart.toml"
-            tw.train(ROOT / "recipes" / recipe, out=str(folder), reporter=fuse, **settings(name))
+        with Fuse(at, kill).watching() as fuse:
+            if (run / "config.toml").is_file():
+                tw.train(resume=run, reporter=fuse)
+            else:
+                recipe = "numberline-tiny.toml" if name in FURTHER else "quickstart.toml"
+                tw.train(ROOT / "recipes" / recipe, out=str(folder), reporter=fuse, **settings(name))
         (folder / "events").write_text(str(fuse.count))
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -181,8 +147,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=2, help="how often each run is killed")
     parser.add_argument("--out", type=Path, help="a JSON file for the result")
     given = parser.parse_args()
-    known = [entry.name for entry in methods if entry.function.__module__.startswith("turnwise.")]
-    names = [name for name in given.only.split(",") if name] or known
+    names = [name for name in given.only.split(",") if name] or methods.names()
     rows = []
     with tempfile.TemporaryDirectory(prefix="turnwise-resume-") as folder:
         for name in names:

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from turnwise.cluster.scheduler import Action, Cancel, Dispatch, Ended, Group, Lease
+from turnwise.cluster.scheduler import Action, Dispatch, Ended, Group, Lease
 
 
 @dataclass
 class Row:
     group: Group
-    batch: int
     lease: Lease | None = None
     oldest: int | None = None
     failures: int = 0
@@ -33,19 +32,19 @@ class Table:
     engines: dict[str, int] = field(default_factory=dict)  # the versions that they have
     ends: dict[int, str] = field(default_factory=dict)
 
-    # Each event says what must end and what must be cancelled because of it; `check` compares that with the actions.
+    # Each event says what must end because of it; `check` compares that with the actions.
 
     def engine_up(self, name: str, version: int, actions: list[Action]) -> None:
         must = self._lose(name)
         self.engines[name] = version
-        self.check(actions, must, set())
+        self.check(actions, must)
 
     def engine_down(self, name: str, actions: list[Action]) -> None:
-        self.check(actions, self._lose(name), set())
+        self.check(actions, self._lose(name))
 
     def submit(self, group: Group, actions: list[Action]) -> None:
-        self.rows[group.id] = Row(group, group.batch)
-        self.check(actions, {}, set())
+        self.rows[group.id] = Row(group)
+        self.check(actions, {})
 
     def finished(self, lease: Lease, oldest: int, ok: bool, actions: list[Action]) -> None:
         row = self.rows.get(lease.group)
@@ -57,46 +56,37 @@ class Table:
             row.lease, row.oldest = None, oldest
         else:
             must = self._back(row)
-        self.check(actions, must, set())
+        self.check(actions, must)
 
     def published(self, version: int, actions: list[Action]) -> None:
         self.version = version
-        self.check(actions, {}, set())
+        self.check(actions, {})
 
     def engine_published(self, name: str, version: int, actions: list[Action]) -> None:
         if name in self.engines:
             self.engines[name] = version
-        self.check(actions, {}, set())
+        self.check(actions, {})
 
     def form(self, batch: int, actions: list[Action]) -> None:
-        self.formed, must, cancelled = batch + 1, {}, set()
+        self.formed, must = batch + 1, {}
         for id, row in self.rows.items():
-            if row.batch > batch:
-                continue
-            if row.oldest is not None:
+            if row.group.batch <= batch:
+                assert row.oldest is not None
                 must[id] = "accepted" if batch - row.oldest <= self.staleness else "stale"
-                continue
-            row.batch = batch + 1
-            if row.lease is not None and row.batch - row.lease.version > self.staleness:
-                must[id] = "stale"
-                cancelled.add(row.lease)
-        self.check(actions, must, cancelled)
+        self.check(actions, must)
 
     # Rules
 
-    def check(self, actions: list[Action], must: dict[int, str], cancelled: set[Lease]) -> None:
+    def check(self, actions: list[Action], must: dict[int, str]) -> None:
         ended = [action for action in actions if isinstance(action, Ended)]
         assert {end.group.id: end.how for end in ended} == must and len(ended) == len(must)
-        assert [one.lease for one in actions if isinstance(one, Cancel)] == [row.lease for row in self._ordered(cancelled)]
         for end in ended:
             assert end.group.id not in self.ends, "a group ended twice"
             row = self.rows.pop(end.group.id)
             self.ends[end.group.id] = end.how
-            assert end.group == row.group and end.attempts == row.attempts and end.oldest_version == row.oldest
+            assert end.group == row.group
             if end.how == "accepted":
-                assert row.oldest is not None and end.batch - row.oldest <= self.staleness
-        for row in self.rows.values():
-            row.lease = None if row.lease in cancelled else row.lease
+                assert row.oldest is not None and row.group.batch - row.oldest <= self.staleness
         for action in actions:
             if isinstance(action, Dispatch):
                 self._dispatched(action)
@@ -105,28 +95,25 @@ class Table:
 
     def _dispatched(self, action: Dispatch) -> None:
         row = self.rows[action.lease.group]
-        assert row.waits and row is min((one for one in self.rows.values() if one.waits), key=lambda one: (one.batch, one.group.id))
+        assert row.waits and row is min((one for one in self.rows.values() if one.waits), key=lambda one: (one.group.batch, one.group.id))
         free = self._free(row)
-        assert action.engine in free, "the engine has no room, or not the weights"
+        assert action.lease.engine in free, "the engine has no room, or not the weights"
         row.attempts += 1
-        assert action.lease == Lease(row.group.id, row.attempts, action.engine, self.engines[action.engine])
+        assert action.lease == Lease(row.group.id, row.attempts, action.lease.engine, self.engines[action.lease.engine])
         if row.failures == 0:
-            load = {name: self.running(name) for name in free}
-            assert action.engine == row.group.prefers if row.group.prefers in free else load[action.engine] == min(load.values())
+            least = [name for name in free if self.running(name) == min(map(self.running, free))]
+            assert action.lease.engine in ([row.group.prefers] if row.group.prefers in free else least)
         row.lease = action.lease
 
     def _free(self, row: Row) -> list[str]:
         """The engines that may take a group now."""
-        needed = row.batch - self.staleness
+        needed = row.group.batch - self.staleness
         if self.version < needed:
             return []
         return [name for name, version in self.engines.items() if version >= needed and self.running(name) < self.capacity]
 
     def running(self, name: str) -> int:
         return sum(row.lease is not None and row.lease.engine == name for row in self.rows.values())
-
-    def _ordered(self, leases: set[Lease]) -> list[Row]:
-        return [Row(Group(lease.group, 0, 1), 0, lease) for lease in sorted(leases, key=lambda lease: lease.group)]
 
     def _lose(self, name: str) -> dict[int, str]:
         self.engines.pop(name, None)

@@ -53,10 +53,27 @@ def without_times(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if "time/" not in key and "seconds" not in key} for line in metrics]
 
 
+def ended_alike(one: Any, other: Any) -> bool:
+    """Whether two runs have the same log, without times, and the same weights."""
+    first, second = weights(one.folder), weights(other.folder)
+    same_weights = first.keys() == second.keys() and all((first[name] == second[name]).all() for name in first)
+    return same_weights and without_times(one.metrics) == without_times(other.metrics)
+
+
 def wait_for(condition: Any, process: Launched) -> None:
     until = time.monotonic() + 120
     while not condition() and process.poll() is None and time.monotonic() < until:
         time.sleep(0.005)
+
+
+class Heard(Reporter):
+    """Keeps what a run says."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
 
 class Impatient(Reporter):

@@ -115,17 +115,15 @@ def test_the_tasks_that_come_are_those_of_the_next_groups() -> None:
         assert [start.task for start in slots.groups(3)][::2] == coming
 
 
-def test_a_game_that_was_loaded_ahead_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_game_that_was_loaded_ahead_is_the_same() -> None:
     data = str(shared_folder("alfworld"))
     tasks = list(registry.tasks("alfworld", "valid_seen", data=data))[:3]
     with Pool("alfworld", 2, options={"data": data}) as pool:
         pool.load_ahead(tasks[1])  # nothing was played yet: nothing to do
         pool.reset(0, tasks[0])
-        monkeypatch.setattr(alfworld, "_worlds", type(alfworld._worlds)())
         plain = pool.reset(1, tasks[1])
-        alfworld._worlds.clear()
+        alfworld._world.cache_clear()
         pool.load_ahead(tasks[1])
         pool.load_ahead(Task("train/no/game", "train"))  # an error belongs to the reset
-        (known,) = alfworld._worlds.values()
-        assert pool.reset(1, tasks[1]) == plain and list(alfworld._worlds.values()) == [known]
+        assert pool.reset(1, tasks[1]) == plain and alfworld._world.cache_info().misses == 1
         assert pool.reset(0, Task("train/no/game", "train")).fault is not None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from turnwise.util.garbage import loaded_set_apart, rare_searches
+from turnwise.util.garbage import rare_searches
 
 
 @pytest.fixture(autouse=True)
@@ -51,24 +51,3 @@ def test_cycles_are_still_found_inside() -> None:
         for _ in range(20_000):
             alive.add(Knot())
     assert len(alive) < 15_000
-
-
-def test_what_is_loaded_is_set_apart_inside_only() -> None:
-    with pytest.raises(RuntimeError), loaded_set_apart():
-        assert gc.get_freeze_count() > 1000
-        raise RuntimeError
-    assert gc.get_freeze_count() == 0
-
-
-def test_what_is_made_inside_is_searched() -> None:
-    with loaded_set_apart():
-        alive = weakref.ref(Knot())
-        gc.collect()
-        assert alive() is None
-
-
-def test_what_somebody_else_set_apart_stays_so() -> None:
-    gc.freeze()
-    with loaded_set_apart():
-        pass
-    assert gc.get_freeze_count() > 0

@@ -19,7 +19,6 @@ from train_cases import start
 
 import turnwise as tw
 from turnwise import TurnwiseError
-from turnwise.evaluation.rescore import rescore
 from turnwise.runs import folder as runs
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.runs.reporter import Reporter
@@ -63,7 +62,6 @@ def test_writers_are_refused_while_another_process_holds_the_run_and_readers_are
         for write in (
             lambda: tw.train(resume=folder, trust=True),
             lambda: tw.train(resume=folder, iterations=2, trust=True),
-            lambda: rescore(folder, trust=True),
             lambda: tw.export(folder, folder / "mine"),
         ):
             with pytest.raises(TurnwiseError) as caught:

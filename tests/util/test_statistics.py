@@ -156,34 +156,6 @@ def test_effect_sizes() -> None:
     assert cohen_h(1.0, 0.0) == pytest.approx(math.pi) and cohen_h(0.5, 0.5) == 0 and cohen_h(0.2, 0.6) == -cohen_h(0.6, 0.2)
 
 
-def simulated(rng: np.random.Generator, seeds: int, gap: float, spread: float = 0.06, panel: int = 128) -> np.ndarray:
-    """Differences of success between two algorithms, seed by seed: the seeds' own spread and the noise of a finite panel."""
-    rates = np.clip(np.array([[0.6 + gap], [0.6]]) + spread * rng.standard_normal((2, seeds)), 0, 1)
-    shares = rng.binomial(panel, rates) / panel
-    return shares[0] - shares[1]
-
-
-@pytest.mark.parametrize("seeds", [3, 5, 10])
-def test_without_a_true_difference_students_test_is_wrong_one_time_in_twenty(seeds: int) -> None:
-    rng, trials = np.random.default_rng(seeds), 2000
-    wrong = sum((paired_t(simulated(rng, seeds, 0.0)) or 1.0) <= 0.05 for _ in range(trials))
-    assert abs(wrong / trials - 0.05) < 4 * math.sqrt(0.05 * 0.95 / trials)
-
-
-@pytest.mark.parametrize("seeds", [5, 8, 12])
-def test_without_a_true_difference_sign_flips_are_wrong_at_most_one_time_in_twenty(seeds: int) -> None:
-    rng, trials = np.random.default_rng(seeds), 1500
-    wrong = sum(sign_flip(simulated(rng, seeds, 0.0)) <= 0.05 for _ in range(trials))
-    assert wrong / trials < 0.05 + 4 * math.sqrt(0.05 * 0.95 / trials)
-    assert (wrong == 0) == (smallest_sign_flip(seeds) > 0.05)
-
-
-def test_a_true_difference_is_found_more_often_with_more_seeds() -> None:
-    rng, trials = np.random.default_rng(0), 400
-    power = [np.mean([(paired_t(simulated(rng, seeds, 0.1)) or 1.0) <= 0.05 for _ in range(trials)]) for seeds in (3, 6, 12)]
-    assert power[0] < power[1] < power[2] and power[2] > 0.8
-
-
 def paired_panels(
     rng: np.random.Generator, trials: int, scenarios: int, variants: int, repeats: int, gap: float
 ) -> tuple[np.ndarray, float]:

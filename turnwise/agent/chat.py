@@ -47,7 +47,7 @@ PLAIN_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}Agent:{% endif %}"
 )
-ASKED, ANSWER, NEXT, THOUGHT = (f"TURNWISE{word}MARKER" for word in ("ASKED", "ANSWER", "NEXT", "THOUGHT"))
+ASKED, ANSWER, NEXT = (f"TURNWISE{word}MARKER" for word in ("ASKED", "ANSWER", "NEXT"))
 KEPT_PICTURES = 64
 KEPT_TEXTS, KEPT_OPENINGS = 8192, 64
 FAR = 16  # characters per token of a limit: a text with fewer is simply tokenised
@@ -261,22 +261,6 @@ class Chat:
         except TurnwiseError:  # a template that cannot show several turns still works for windows
             end = None
         return tuple(dict.fromkeys(token for token in (end, self.tokenizer.eos_token_id) if token is not None))
-
-    @cached_property
-    def rewrites_history(self) -> str:
-        """A description of what the template does to earlier turns when a conversation is rendered again; empty if it keeps them."""
-        for answer in (ANSWER, f"<think>\n{THOUGHT}\n</think>\n\n{ANSWER}"):
-            try:
-                first = self.render(self.opening(ASKED))
-                later = self.render([*self.opening(ASKED), {"role": "assistant", "content": answer}, _user(NEXT)])
-            except TurnwiseError as error:
-                return f"fails: {error}"
-            if later.startswith(first + answer):
-                continue
-            if THOUGHT in answer and THOUGHT not in later:
-                return "drops the thoughts of earlier turns"
-            return "writes earlier turns in a different form than the agent saw"
-        return ""
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text in which control tokens count as such, unless they are marked; nothing is added."""

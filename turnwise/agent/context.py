@@ -57,7 +57,6 @@ class PromptMaker:
             vision=self.vision,
         )
         self.limit = settings.max_prompt_tokens
-        self._checked = False
         self.hint: Hint = ""
         self._known_messages = lru_cache(maxsize=KEPT_TEXTS)(self._compose)  # the attempts of a group see the same repeatedly
         self._tools = tuple(json.dumps(tool, ensure_ascii=False) for tool in settings.offered_tools)
@@ -156,12 +155,6 @@ class PromptMaker:
             return ()
         return tuple(well_formed(action) for action in without(observation.actions, self.settings.hide_actions))
 
-    def check_dialogue(self) -> None:
-        """Check once whether the chat template supports a growing dialogue, and log if it would rewrite history."""
-        if not self._checked and self.chat.frame() and (what := self.chat.rewrites_history):
-            log.warning("the chat template %s; a growing dialogue keeps them as they were sampled", what)
-        self._checked = True
-
     def prompt(self, text: str, dropped: int = 0) -> Prompt:
         """A prompt that opens a sequence with this message."""
         text = self.chat.beginning(text, self.limit)
@@ -245,7 +238,7 @@ class Full:
 
     def __init__(self, maker: PromptMaker):
         self.maker = maker
-        maker.check_dialogue()
+        maker.chat.frame()  # an error for a chat template that does not support a growing dialogue
         self.goal = ""
         self.turns: list[Exchange] = []
 

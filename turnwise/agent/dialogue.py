@@ -13,10 +13,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
-from turnwise.agent.chat import ANSWER, ASKED, NEXT, PROBE, Chat, Frame
+from turnwise.agent.chat import ANSWER, ASKED, NEXT, Chat
 from turnwise.agent.control import Marked
 from turnwise.agent.text import well_formed
 from turnwise.agent.tool_calls import OPENING, ToolCall, written_call
@@ -24,10 +24,7 @@ from turnwise.util.control_strings import deeper_than
 from turnwise.util.errors import TurnwiseError
 
 DEEPEST = 64  # levels of arguments that a template gets as values
-KEPT_PROMPTS = 256  # the attempts of a group begin alike
-LONGEST_KEPT = 50_000  # characters
 TOOL = {"type": "function", "function": {"name": NEXT, "description": "-", "parameters": {"type": "object", "properties": {}}}}
-FRAMED = {"role", "content", "tool_call_id", "name"}
 THOUGHT_TAGS = "<think></think>"
 OWN_DESCRIPTION = (
     "You can call these tools, described by their JSON schemas:\n{tools}\n\n"
@@ -53,8 +50,6 @@ class Dialogue:
 
     def __init__(self, chat: Chat):
         self.chat = chat
-        self._frames: dict[str, Frame | None] = {}
-        self._known_ids = lru_cache(maxsize=KEPT_PROMPTS)(self._encode)
 
     @cached_property
     def shows_tools(self) -> bool:
@@ -100,38 +95,11 @@ class Dialogue:
 
     def bridge_ids(self, response_ids: Sequence[int], messages: Sequence[Said]) -> list[int]:
         """The tokens from the end of a response to the model's next turn, with these messages in between."""
-        ids = self.encode(self._following([self._written(one) for one in messages]))
+        ids = self.encode(self.chat.after_answer([self._written(one) for one in messages], []))
         end = self.chat.end_id
         if len(response_ids) and end is not None and response_ids[-1] == end:
             return ids[ids.index(end) + 1 :]
         return ids
-
-    def _following(self, messages: list[dict[str, Any]]) -> str:
-        """What the template writes after an answer. For a single message it is usually a fixed text around it, which need not be
-        rendered every time."""
-        if len(messages) == 1 and set(messages[0]) <= FRAMED and messages[0]["content"].strip():
-            role = messages[0]["role"]
-            if role not in self._frames:
-                self._frames[role] = self._find_frame(role)
-            if (frame := self._frames[role]) is not None:
-                return f"{frame.before}{messages[0]['content']}{frame.after}"
-        return self._after_answer(messages)
-
-    def _find_frame(self, role: str) -> Frame | None:
-        """The fixed text around one later message of this role; None if the template does more than write it there."""
-        told: list[dict[str, Any]] = [{}, {"tool_call_id": "call00000"}, {"tool_call_id": "call00000", "name": NEXT[::-1]}]
-        try:
-            before, _, after = self._after_answer([{"role": role, "content": NEXT, **told[1]}]).partition(NEXT)
-            for probe in (NEXT, PROBE, f" \n{NEXT} \n"):
-                for more in told:
-                    if self._after_answer([{"role": role, "content": probe, **more}]) != f"{before}{probe}{after}":
-                        return None
-        except TurnwiseError:
-            return None
-        return Frame(before, after)
-
-    def _after_answer(self, messages: list[dict[str, Any]]) -> str:
-        return self.chat.after_answer(messages, [])
 
     def _with_system(self, messages: Sequence[Said], more: list[str]) -> list[Said]:
         """The conversation with further texts in its system message, or in its first message if the template has no system role."""
@@ -184,10 +152,7 @@ class Dialogue:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a rendered text."""
-        return list(self._known_ids(text) if len(text) <= LONGEST_KEPT else self._encode(text))
-
-    def _encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self.chat.control.encode(text))
+        return self.chat.control.encode(text)
 
 
 def _described(tools: Sequence[Mapping[str, Any]]) -> str:

@@ -40,7 +40,6 @@ PROBLEMS = (
     *(BAD_JSON, UNKNOWN_TOOL, BAD_ARGUMENTS, NO_THOUGHT, NOT_ADMISSIBLE),
 )
 
-REMEMBERED_ACTIONS = 10_000  # in a list; longer ones would exhaust memory
 _FLAGS = re.IGNORECASE | re.ASCII
 _THINK, _THINK_END = re.compile("<think>", _FLAGS), re.compile("</think>", _FLAGS)
 _ACTION, _ACTION_END = re.compile("<action>", _FLAGS), re.compile("</action>", _FLAGS)
@@ -226,24 +225,13 @@ def fit_action(action: str, actions: Sequence[str]) -> str | None:
     the action fills (as in `search[<your query>]`; then the action itself). None if there is none."""
     if action in actions:
         return action
-    known = _candidates if len(actions) <= REMEMBERED_ACTIONS else _candidates.__wrapped__  # very long lists are not cached
-    candidates, plain = known(tuple(actions)), _plain(action)
-    if candidates is not None:
-        return candidates.get(plain)
+    plain = _plain(action)
     for candidate in actions:
         if _plain(candidate) == plain:
             return candidate
         if "<" in candidate and _fills(action, candidate):
             return action
     return None
-
-
-@lru_cache(maxsize=4096)
-def _candidates(actions: tuple[str, ...]) -> dict[str, str] | None:
-    """Admissible actions by their normalised form; None if one of them has a placeholder, so that the order matters."""
-    if any("<" in candidate for candidate in actions):
-        return None
-    return {_plain(candidate): candidate for candidate in reversed(actions)}
 
 
 def _plain(text: str) -> str:

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from turnwise.util.errors import unknown_name
 from turnwise.util.terminal import say
 
 
@@ -16,16 +15,13 @@ def algos(
         str | None, typer.Argument(metavar="[KIND] [NAME]", help="A kind (credit, plan, engine …), a name, or file.py:name.")
     ] = None,
     second: Annotated[str | None, typer.Argument(hidden=True)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; the same as --format json.")] = False,
-    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List all that a recipe can name: credit, objectives, plans, signals, contexts, engines … with meaning, options and papers."""
     from turnwise.report import algorithms
     from turnwise.util.console import Console
 
-    if form not in ("table", "json"):
-        raise unknown_name("format", form, ("table", "json"))
-    if as_json or form == "json":
+    if as_json:
         say(json.dumps(algorithms.describe(name, second), indent=2))
     else:
         algorithms.show(Console(), name, second)

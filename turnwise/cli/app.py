@@ -27,7 +27,6 @@ from turnwise.cli.play import play
 from turnwise.cli.recipes import recipes
 from turnwise.cli.replay import replay
 from turnwise.cli.report import report
-from turnwise.cli.rescore import rescore
 from turnwise.cli.serve import serve
 from turnwise.cli.sft import sft
 from turnwise.cli.shared import INTERRUPTED
@@ -83,7 +82,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "sft": sft,
     "replay": replay,
     "trajectories": trajectories,
-    "rescore": rescore,
     "export": export,
     "serve": serve,
     "view": view,
@@ -94,6 +92,12 @@ for _name, _command in COMMANDS.items():  # click would truncate a longer help t
     app.command(name=_name, short_help=first_sentence(_command.__doc__ or ""))(_command)
 app.add_typer(cluster, name="cluster", short_help=CLUSTER)
 
+GONE = {  # commands and options of earlier versions: what replaces them
+    "rescore": "is gone: `turnwise trajectories RUN --evals` writes the attempts, and docs/exchange.md plays them again",
+    "--update": "is gone: a replay compares credit. To see what another credit learns, train with it",
+    "--trials": "is gone, as is --agent reflexion: `--agent react --repeats N` makes several attempts at each task",
+    "--examples": "is gone: put solved tasks into agent.instructions",
+}
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # typer vendors click since 0.26, with separate classes
 
 
@@ -118,7 +122,8 @@ def main() -> None:
             say(wrong.format_message())
             sys.exit(0)
         path = wrong.ctx.command_path.split()[1:] if getattr(wrong, "ctx", None) else []
-        fail(f"{wrong.format_message()}\nMore: {command(*path, '--help')}")
+        replaced = [f"{word} {instead}\n" for word, instead in GONE.items() if word in sys.argv[1:]]
+        fail(f"{wrong.format_message()}\n{''.join(replaced)}More: {command(*path, '--help')}")
     except (typer.Abort, KeyboardInterrupt):
         say("\nstopped", err=True)
         sys.exit(INTERRUPTED)

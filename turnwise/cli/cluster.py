@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
@@ -21,16 +22,12 @@ def _cluster() -> None:
 def check(recipe: Recipe = None, overrides: Overrides = None) -> None:
     """Show what each node of a cluster has, and where each part of a recipe would be placed. Nothing is trained and no model is loaded. The
     exit code is 1 if the recipe cannot be placed. A recipe without a [cluster] section is checked with one engine."""
-    from turnwise.recipe.reading import parse_override, shipped_recipe
+    from turnwise.recipe.reading import shipped_recipe
     from turnwise.recipe.schema import Config
     from turnwise.report.cluster_check import check_command
 
-    recipe, texts = recipe_and_overrides(recipe, overrides)
-    changes = dict(parse_override(text) for text in texts)
-    config = Config.load(recipe or shipped_recipe("quickstart"), changes)
-    if config.cluster is None:
-        config = Config.load(recipe or shipped_recipe("quickstart"), changes | {"cluster.engines": 1})
-    raise typer.Exit(check_command(config))
+    recipe, changes = recipe_and_overrides(recipe, overrides)
+    raise typer.Exit(check_command(Config.load(recipe or shipped_recipe("quickstart"), changes)))
 
 
 @cluster.command(short_help="Simulate a run on up to 1,024 GPUs and compare splits")
@@ -60,10 +57,12 @@ def plan(
 ) -> None:
     """Simulate a run on up to 1,024 GPUs and compare splits into learners and engines. Nothing is run on a GPU: the
     service times are those measured on one H200, scaled by the model and the number of GPUs."""
-    from turnwise.planner.cluster import Question
+    from turnwise.planner.cluster import Question, make_plan
     from turnwise.planner.simulate import Work
-    from turnwise.planner.tables import plan_command
+    from turnwise.planner.tables import plan_as_data, split_table, summary
     from turnwise.planner.times import Machine
+    from turnwise.util.console import Console
+    from turnwise.util.terminal import say
 
     work = Work(
         groups=groups,
@@ -80,4 +79,11 @@ def plan(
     )
     machine = Machine(memory=memory * 1e9, node_gpus=gpus_per_node, network_bytes_per_s=network * 1e9)
     question = Question(model, gpus, work, staleness, tensor_parallel, machine, iterations)
-    plan_command(question, as_json)
+    console = Console(stderr=True)
+    with console.status("simulating") as status:
+        made = make_plan(question, lambda what: status.update(f"simulating {what}"))
+    if as_json:
+        say(json.dumps(plan_as_data(made), indent=1))
+    else:
+        Console(wide=140).print(split_table(made))
+        say(summary(made))

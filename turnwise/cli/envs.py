@@ -17,7 +17,7 @@ def envs(
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Check the rules of NAME; without NAME check all environments and report random, scripted and expert scores."
+            "--check", help="Check the rules of NAME; without NAME those of all environments. Scores: turnwise eval --agent scripted."
         ),
     ] = False,
     install: Annotated[bool, typer.Option("--install", help="Install with pip what NAME needs, and say what pip cannot install.")] = False,
@@ -29,19 +29,20 @@ def envs(
     To check your own class: `turnwise envs --check my_env.py:MyEnv`."""
     from rich.text import Text
 
-    from turnwise.envs import agents, listing, registry
+    from turnwise.envs import listing, registry
     from turnwise.envs.check import check as run_check
+    from turnwise.envs.check import check_all
     from turnwise.util.console import Console
 
     if install:
         raise typer.Exit(_install(name))
     if check and name is None:
         with Console(stderr=True).status("") as status, only_results():
-            rows = list(agents.compare_all(tell=lambda env: status.update(Text(f"playing {env}"))))
+            rows = list(check_all(lambda env: status.update(Text(f"playing {env}"))))
         if as_json:
             say(json.dumps(rows, indent=2))
         else:
-            Console().print(listing.agents_table(rows))
+            Console().print(listing.contract_table(rows))
         raise typer.Exit(1 if any(row.get("contract") for row in rows) else 0)
     if check and name is not None:
         with only_results():

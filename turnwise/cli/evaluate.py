@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from turnwise.collect.panel import Evaluation
     from turnwise.recipe.schema import Config
 
-PROMPTED = ("plain", "react", "reflexion")  # agents of turnwise.evaluation.baselines
+PROMPTED: Mapping[str, Mapping[str, Any]] = {  # agents that are a model with a prompt: settings of a recipe
+    "plain": {"agent.prompt": "plain"},
+    "react": {"agent.prompt": "react", "agent.context": "full"},
+}
 
 
 def evaluate(
@@ -25,7 +28,7 @@ def evaluate(
     ] = None,
     overrides: Overrides = None,
     agent: Annotated[
-        str | None, typer.Option(help="random, scripted or expert: no model. plain, react or reflexion: a model with prompting only.")
+        str | None, typer.Option(help="random, scripted or expert: no model. plain or react: a model with prompting only.")
     ] = None,
     env: Annotated[str | None, typer.Option(help="The environment. Default: the run's.")] = None,
     prompts: Prompts = None,
@@ -49,56 +52,44 @@ def evaluate(
     ] = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="The model's name on the server.")] = None,
     save: Annotated[str | None, typer.Option(metavar="FILE.json", help="Save every outcome with its settings, for `compare`.")] = None,
-    trials: Annotated[int, typer.Option(min=1, help="With --agent reflexion: attempts per task.")] = 3,
-    examples: Annotated[
-        int, typer.Option(min=0, help="With plain, react, reflexion: number of solved training tasks to show in the prompt.")
-    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     trust: Trust = False,
 ) -> None:
     """Measure success on a fixed panel of tasks."""
-    from turnwise.recipe.reading import parse_override
-    from turnwise.report.progress import reporter
-    from turnwise.setup.arguments import Given
+    from turnwise.report.progress import LineReporter
+    from turnwise.setup.arguments import Asked, Given
     from turnwise.setup.early import look, names_server, read_source
     from turnwise.util.console import Console
 
-    source, texts = recipe_and_overrides(source, overrides)
+    source, changes = recipe_and_overrides(source, overrides)
     served = {"engine.name": engine or ("openai" if url else None), "engine.url": url, "engine.model": model}
     with only_results():
-        changes = dict(parse_override(text) for text in texts) | {key: value for key, value in served.items() if value is not None}
-        size = panel_size(n)
-        shown = reporter(Console(stderr=True))  # standard output contains only the result
-        if prompts is None and (agent in PROMPTED or (agent is None and (source is not None or names_server(changes)))):
-            named = read_source(source, Given(env), changes)
-            if named.run is None:  # a run has its own environment
-                look(named.config)
-        if agent in PROMPTED:
-            from turnwise.evaluation import baselines
-
-            common: dict[str, Any] = {"env": env, "split": split, "n": size, "seed": seed, "temperature": temperature, "repeats": repeats}
-            result = baselines.evaluate(agent, source, trials=trials, examples=examples, reporter=shown, **common, **changes)
-        elif agent is not None:
+        changes = {**PROMPTED.get(agent or "", {}), **changes} | {key: value for key, value in served.items() if value is not None}
+        asked = Asked(split, panel_size(n), seed, temperature, repeats)
+        shown = LineReporter(Console(stderr=True))  # standard output contains only the result
+        if agent is not None and agent not in PROMPTED:
             config = player_config(agent, source, env, changes)
             from turnwise.evaluation.players import evaluate_player
 
-            whole = None if size == "all" else size
-            result = evaluate_player(agent, config, split, whole, seed or 0, repeats or 1, shown)
+            result = evaluate_player(agent, config, asked, shown)
         elif source is None and not names_server(changes):
             raise TurnwiseError(
-                "nothing to evaluate: give a run, a model folder or a recipe (with --agent plain|react|reflexion for prompting only); "
+                "nothing to evaluate: give a run, a model folder or a recipe (with --agent plain|react for prompting only); "
                 "--agent random|scripted|expert with --env NAME; "
                 "or a server with --engine openai --url URL --model NAME --env NAME"
             )
         else:
             from turnwise.runs.reporter import heartbeat
 
+            if prompts is None and (named := read_source(source, Given(env), changes)).run is None:  # a run has its own environment
+                look(named.config)
             shown.phase("loading torch")
             with heartbeat(shown):
-                from turnwise import api
+                from turnwise.setup.evaluated import measure
 
-            given = Given(env, reward, None, prompts, reply)
-            result = api.evaluate_given(source, given, changes, split, size, seed, temperature, repeats, shown)
+            result = measure(source, Given(env, reward, None, prompts, reply), changes, asked, shown)
+            if agent is not None:
+                result.settings |= {"player": agent, "model": str(source or changes.get("engine.model"))}
     hand_out(result, save, as_json)
 
 
@@ -108,6 +99,8 @@ def player_config(agent: str, source: str | None, env: str | None, changes: Mapp
     from turnwise.recipe.schema import Config
     from turnwise.setup.early import look
 
+    if agent == "reflexion":
+        raise TurnwiseError("--agent reflexion is gone: `--agent react --repeats N` makes several attempts at each task")
     if agent not in PLAYERS:
         raise unknown_name("agent", agent, [*PLAYERS, *PROMPTED])
     if source is not None:
@@ -125,8 +118,7 @@ def hand_out(result: Evaluation, save: str | None, as_json: bool) -> None:
         write_text_atomically(save, json.dumps(result.record(), allow_nan=False, default=float) + "\n")
         say(f"written: {save}", err=True)
     if as_json:
-        by_trial = {"trials": result.settings["trials"]} if "trials" in result.settings else {}
-        say(json.dumps(result.to_dict() | by_trial, indent=2))
+        say(json.dumps(result.to_dict(), indent=2))
     else:
         show_evaluation(Console(), result)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
@@ -24,10 +25,11 @@ def fit(
     """Show whether a recipe fits into a GPU's memory, what would make it fit, and what that costs. No weights are loaded."""
     from turnwise.planner.fit import GB, check_models, check_options, find, shape_given
     from turnwise.planner.small_gpu import MOST
-    from turnwise.planner.tables import overview, print_json, show
+    from turnwise.planner.tables import fit_as_data, overview, show
     from turnwise.recipe.reading import shipped_recipe
     from turnwise.recipe.schema import Config
     from turnwise.util.errors import TurnwiseError
+    from turnwise.util.terminal import say
 
     recipe, changes = recipe_and_overrides(recipe, overrides)
     if memory is not None and not 0 < memory <= MOST:
@@ -38,7 +40,8 @@ def fit(
     shape = shape_given(model) if model is not None else None
     found = [find(config, int(size * GB), shape, lora) for size in ((memory,) if memory is not None else CARDS)]
     if as_json:
-        print_json(found)
+        data = [fit_as_data(one) for one in found]
+        say(json.dumps(data[0] if memory is not None else data, indent=1))
     elif memory is not None:
         show(found[0], config.name)
     else:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+
+from turnwise.util.errors import TurnwiseError
 
 
 def lab(
@@ -24,6 +28,45 @@ def lab(
     train: Annotated[bool, typer.Option("--train/--no-train", help="Also train with each credit algorithm.")] = True,
 ) -> None:
     """Measure the accuracy of each credit algorithm on problems whose true advantages are known."""
-    from turnwise.lab.command import lab as run_lab
+    from turnwise.config.loading import load_file
+    from turnwise.lab.experiment import QUICK, Settings, read_cases, run, write
+    from turnwise.lab.lines import choose
+    from turnwise.lab.tables import FULL_WIDTH, show
+    from turnwise.util.console import Console
 
-    run_lab(algos, problems, group_sizes, load or [], out, quick=quick, train=train, seeds=seeds, seed=seed, skill=skill)
+    for path in load or []:
+        load_file(Path(path))
+    changes: dict[str, Any] = dict(QUICK) if quick else {}
+    changes |= {name: value for name, value in {"seeds": seeds, "seed": seed, "skill": skill}.items() if value is not None}
+    if group_sizes is not None:
+        changes["group_sizes"] = tuple(_whole(part) for part in _names(group_sizes) or [])
+    if not train:
+        changes["iterations"] = 0
+    settings = replace(Settings(_names(problems), _names(algos)), **changes).check()
+    console = Console(wide=FULL_WIDTH)
+    cases, lines = read_cases(settings), choose(settings.algos)  # wrong names are rejected before anything is shown or made
+    try:
+        Path(out).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TurnwiseError(f"--out {out}: no folder can be made there ({error.strerror})") from None
+    chosen = f"{len(lines)} credits on {len(cases)} problems whose true advantages are known, {settings.seeds} seeds"
+    console.print(f"How good is each algorithm's credit? {chosen}.", soft_wrap=True)
+    result = run(settings)
+    show(result, console, *write(result, out))
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise TurnwiseError(f"--group-sizes takes integers separated by commas, as in 2,8,32, not {text!r}") from None
+
+
+def _names(text: str | None) -> list[str] | None:
+    """The parts of a comma-separated list, each once; None if nothing was given."""
+    if text is None:
+        return None
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    if not names:
+        raise TurnwiseError(f"{text!r} names nothing: write names separated by commas, as in gigpo,grpo")
+    return list(dict.fromkeys(names))

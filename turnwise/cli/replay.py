@@ -18,7 +18,6 @@ def replay(
     ] = None,
     iteration: Annotated[int | None, typer.Option(min=1, help="The iteration. Default: the last one with stored rollouts.")] = None,
     also: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A further credit algorithm to compare; repeatable.")] = None,
-    update: Annotated[bool, typer.Option("--update", help="Also run the update again, from the checkpoint before it.")] = False,
     top: Annotated[int, typer.Option(min=0, help="Number of turns to show, those that differ most first.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     trust: Trust = False,
@@ -30,7 +29,7 @@ def replay(
     from turnwise.report.replaying import show
     from turnwise.util.console import Console
 
-    found = run_again(run, iteration, overrides or [], also or [], update=update, top=top)
+    found = run_again(run, iteration, overrides or [], also or [], top=top)
     if as_json:
         say(json.dumps(found, indent=2))
     else:

@@ -24,4 +24,4 @@ def sft(
     source = recipe or str(shipped_recipe("quickstart"))
     if Config.load(source, changes).sft is None:
         raise TurnwiseError(f"recipe {source} has no [sft] section, so there is no warm start to run. Set its size: sft.tasks=256")
-    raise typer.Exit(start(source, [*changes, "iterations=0"], None, None, False))
+    raise typer.Exit(start(source, changes | {"iterations": 0}))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated, Any
 
 import typer
 
-from turnwise.util.errors import TurnwiseError
 from turnwise.util.terminal import say
 
 INTERRUPTED = 130  # the exit code that a shell reports after Ctrl-C
@@ -33,13 +31,14 @@ Recipe = Annotated[
 ]
 
 
-def recipe_and_overrides(recipe: str | None, overrides: list[str] | None) -> tuple[str | None, list[str]]:
-    """A recipe and its overrides, of which the first may be in the position of the recipe."""
-    from turnwise.recipe.reading import is_override
+def recipe_and_overrides(recipe: str | None, overrides: list[str] | None) -> tuple[str | None, dict[str, Any]]:
+    """A recipe and its overrides by their keys. The first override may be in the position of the recipe."""
+    from turnwise.recipe.reading import is_override, parse_override
 
+    texts = list(overrides or [])
     if recipe is not None and is_override(recipe):
-        return None, [recipe, *(overrides or [])]
-    return recipe, list(overrides or [])
+        texts, recipe = [recipe, *texts], None
+    return recipe, dict(parse_override(text) for text in texts)
 
 
 def ask_about(folder: Any, code: Any) -> bool:
@@ -63,14 +62,7 @@ Trust = Annotated[bool, typer.Option("--trust", callback=_trust, help="Run the c
 
 
 def parse_options(pairs: list[str] | None) -> dict[str, Any]:
-    """Parse `key=value` pairs. A value that is valid JSON (3, true, ["a"]) is parsed as JSON; any other value is text."""
-    options: dict[str, Any] = {}
-    for pair in pairs or []:
-        key, equals, value = pair.partition("=")
-        if not equals or not key.isidentifier():
-            raise TurnwiseError(f"options have the form KEY=VALUE, got {pair!r}")
-        try:
-            options[key] = json.loads(value)
-        except json.JSONDecodeError:
-            options[key] = value
-    return options
+    """Options of an environment, read as overrides of a recipe are."""
+    from turnwise.recipe.reading import parse_override
+
+    return dict(parse_override(pair) for pair in pairs or ())

@@ -26,6 +26,28 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the runs and stop.")] = False,
 ) -> None:
     """Train every combination of values and compare them. Run the same command again to continue; finished runs are skipped."""
-    from turnwise.report.sweeping import sweep_command
+    from rich.text import Text
 
-    raise typer.Exit(sweep_command(recipe, values or [], out, jobs, threads, dry_run, target))
+    from turnwise.evaluation.sweep import Sweep, plan
+    from turnwise.recipe.reading import is_override, shipped_recipe
+    from turnwise.report.sweeping import close, line_of, show_plan
+    from turnwise.report.tables import WIDTH
+    from turnwise.util.console import Console
+
+    console, given = Console(wide=WIDTH), values or []
+    if recipe is not None and is_override(recipe):  # the first list of values may be in the position of a recipe
+        given, recipe = [recipe, *given], None
+    path = recipe or str(shipped_recipe("quickstart"))
+    folder, planned = plan(path, given, out)
+    show_plan(console, folder, planned)
+    if dry_run:
+        return
+
+    def say(text: str) -> None:
+        console.print(Text(text), soft_wrap=True)
+
+    running = Sweep(folder, planned, jobs, threads, lambda job: say(line_of(job)), say)
+    running.head |= {"recipe": path, "given": given}
+    running.run()
+    close(console, running, target)
+    raise typer.Exit(running.exit_code)

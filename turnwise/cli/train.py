@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -38,33 +38,31 @@ def train(
 
         say(explain())
         return
-    raise typer.Exit(start(recipe, overrides or [], env, resume, dry_run, prompts, reward, reply, memory))
+    recipe, typed = recipe_and_overrides(recipe, overrides)
+    raise typer.Exit(start(recipe, typed, resume, dry_run, memory, env=env, reward=reward, prompts=prompts, reply=reply))
 
 
 def start(
     recipe: str | None,
-    overrides: list[str],
-    env: str | None,
-    resume: str | None,
-    dry_run: bool,
-    prompts: str | None = None,
-    reward: str | None = None,
-    reply: str | None = None,
+    typed: dict[str, Any],
+    resume: str | None = None,
+    dry_run: bool = False,
     memory: float | None = None,
+    **arguments: str | None,
 ) -> int:
-    """`turnwise train`. Returns the exit code: 0, or 130 if it was interrupted."""
+    """`turnwise train`, with overrides by their keys (`typed`) and the `arguments` of `Given`. Returns the exit code: 0, or 130 if it was
+    interrupted."""
     if not dry_run:
         say(f"turnwise {VERSION}")  # before anything that takes time
     from turnwise.recipe.merging import unread
-    from turnwise.recipe.reading import parse_override, shipped_recipe
+    from turnwise.recipe.reading import shipped_recipe
     from turnwise.runs.folder import CONFIG, Run
     from turnwise.setup.arguments import Given, changes_of, read_config
     from turnwise.setup.early import look
     from turnwise.setup.resume import resumed_config
     from turnwise.util.lock import in_use, is_held
 
-    recipe, overrides = recipe_and_overrides(recipe, overrides)
-    given, typed = Given(env, reward, None, prompts, reply), dict(parse_override(text) for text in overrides)
+    given = Given(**arguments)
     if resume is not None and recipe:
         raise TurnwiseError(f"a resumed run keeps its recipe: give either --resume RUN or {recipe}, not both")
     source = None if resume else recipe or given.default_recipe or shipped_recipe("quickstart")
@@ -80,13 +78,13 @@ def start(
         return show(config, of_run=resume is not None, memory=memory)
     from rich.text import Text
 
-    from turnwise.report.progress import reporter
+    from turnwise.report.progress import LineReporter
     from turnwise.runs.reporter import heartbeat
     from turnwise.util.console import Console
     from turnwise.util.errors import Stopped
 
     console = Console()
-    shown = reporter(console)
+    shown = LineReporter(console)
     shown.phase("loading torch")
     with heartbeat(shown):
         from turnwise import api

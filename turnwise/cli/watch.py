@@ -1,7 +1,7 @@
 """Watch an agent play: task, observation, thought, action and reward as text, as it happens.
 
-The agent uses the same collector, context, engine and parser as in training and evaluation. A `Watched` policy wraps the agent's policy
-and reports what it sees. Text from a model or an environment is shown as plain text: neither markup nor terminal sequences take effect.
+The agent uses the same collector, context, engine and parser as in training and evaluation. Text from a model or an environment is shown
+as plain text: neither markup nor terminal sequences take effect.
 """
 
 from __future__ import annotations
@@ -14,20 +14,18 @@ from typing import Any
 
 from rich.text import Text
 
-from turnwise.collect.collector import Answer, Collector, Policy, Start
+from turnwise.collect.collector import Collector, Start
 from turnwise.collect.faults import FaultWatch, faulted
 from turnwise.collect.hooks import Hooks
 from turnwise.collect.players import PLAYERS, PlayerPolicy, advised, player
-from turnwise.data.rollouts import Stop, Trajectory, Turn
+from turnwise.data.rollouts import Stop, Trajectory
 from turnwise.data.tasks import Task
-from turnwise.envs.base import Observation, Transition
 from turnwise.envs.play import find_task, task_at
-from turnwise.envs.pool import Pool
 from turnwise.envs.registry import portable
 from turnwise.recipe.schema import Config
 from turnwise.runs.folder import CONFIG
 from turnwise.setup.arguments import Given
-from turnwise.setup.environment import build_rewards, step_limit
+from turnwise.setup.environment import build_rewards, limits_of, step_limit
 from turnwise.setup.evaluated import source_config
 from turnwise.setup.parts import build_model_policy, check_engine
 from turnwise.util.console import Console
@@ -63,7 +61,6 @@ def watch(
     teller = Teller(console or Console())
     factory = portable(own.name, own.options)
     trajectories = []
-    limits: dict[str, Any] = {"workers": own.workers, "timeout": own.timeout, "memory_mb": own.memory_mb}
     with ExitStack() as stack:
         policy: Any = None
         if agent in PLAYERS:
@@ -71,12 +68,12 @@ def watch(
             factory = advised(factory, policy.player)
         else:
             policy = build_model_policy(config, folder, config.eval.temperature if temperature is None else temperature, stack)
-        pool = stack.enter_context(Pool(factory, 1, **limits))
-        watched = Watched(policy, teller)
-        collector = Collector(pool, watched, step_limit(own), build_rewards(config), Hooks(on_fault=faults.on_fault))
+        pool = stack.enter_context(limits_of(own).pool(factory, 1))
+        hooks = Hooks(on_turn=teller.turn, on_fault=faults.on_fault)
+        collector = Collector(pool, policy, step_limit(own), build_rewards(config), hooks)
         for number, chosen in enumerate(_tasks(own.name, task, split, n, seed, dict(own.options))):
             chance = seed if number == 0 else derive(seed, "watch", number)
-            teller.title(f"{own.name}, task {chosen.id} ({chosen.split}), seed {seed}, played by {agent}")
+            teller.say(f"{own.name}, task {chosen.id} ({chosen.split}), seed {seed}, played by {agent}", "bold")
             [trajectory] = collector.run([Start(chosen, number, number, chance, derive(chance, "watch policy"))])
             teller.end(trajectory)
             trajectories.append(trajectory)
@@ -114,64 +111,18 @@ class Teller:
         for line in shown.split("\n"):
             self.console.print(Text(f"{indent}{line}".rstrip(), style=style), soft_wrap=True)
 
-    def title(self, text: str) -> None:
-        self.say(text, "bold")
-
-    def seen(self, observation: Observation) -> None:
-        self.say("")
-        self.say(observation.text.strip() or "(nothing to see)", SEEN)
-
-    def played(self, turn: Turn, transition: Transition) -> None:
-        self.say("")
+    def turn(self, trajectory: Trajectory) -> None:
+        turn = trajectory.turns[-1]
+        self.say(f"\n{turn.observation.strip() or '(nothing to see)'}\n", SEEN)
         if turn.thought:
             self.say(turn.thought.strip(), THOUGHT, "  (thinks) ")
-        if turn.valid:
-            self.say(f"> {turn.action}", ACTION)
-        else:
-            problem = turn.info.get("problem") or "not valid"
-            self.say(f"> {turn.action or turn.response.strip()}   ({problem})", ACTION)
+        problem = "" if turn.valid else f"   ({turn.info.get('problem') or 'not valid'})"
+        self.say(f"> {turn.action or turn.response.strip()}{problem}", ACTION)
         if turn.reward:
             self.say(f"  reward {turn.reward:g}", REWARD)
-        self.seen(transition.observation)
 
     def end(self, trajectory: Trajectory) -> None:
         why = "it ended unsolved" if trajectory.stop is Stop.DONE else trajectory.stop.value
-        word = "Done." if trajectory.success else f"Not done ({why}{_because(trajectory.stop_detail)})."
-        self.say("")
-        self.say(f"{word} Turns: {len(trajectory.turns)}, reward: {trajectory.reward:g}.\n", "bold")
-
-
-def _because(detail: str) -> str:
-    return f": {detail}" if detail else ""
-
-
-@dataclass
-class Watched:
-    """Wraps a policy without changing its decisions, and passes everything to the teller."""
-
-    policy: Policy
-    teller: Teller
-
-    @property
-    def pending(self) -> int:
-        return self.policy.pending
-
-    def begin(self, slot: int, start: Start, observation: Observation) -> None:
-        self.teller.seen(observation)
-        self.policy.begin(slot, start, observation)
-
-    def ask(self, slot: int) -> None:
-        self.policy.ask(slot)
-
-    def answers(self, wait: bool = True) -> list[Answer]:
-        return self.policy.answers(wait)
-
-    def observe(self, slot: int, turn: Turn, transition: Transition) -> None:
-        self.policy.observe(slot, turn, transition)  # first: the expert's action is known only afterwards
-        self.teller.played(turn, transition)
-
-    def retrace(self, slot: int, turn: Turn, transition: Transition) -> str:
-        return self.policy.retrace(slot, turn, transition)
-
-    def end(self, slot: int) -> None:
-        self.policy.end(slot)
+        detail = f": {trajectory.stop_detail}" if trajectory.stop_detail else ""
+        word = "Done." if trajectory.success else f"Not done ({why}{detail})."
+        self.say(f"\n{word} Turns: {len(trajectory.turns)}, reward: {trajectory.reward:g}.\n", "bold")

@@ -12,15 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from types import SimpleNamespace
 from typing import Any
 
-from turnwise.cluster.source import Access
+from turnwise.cluster.source import RemoteEngine
 from turnwise.cluster.work import Call, Outcome, Spec, Work, lost
 from turnwise.collect.games import in_order
+from turnwise.collect.hooks import Hooks
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory, Turn
-from turnwise.envs.pool import EnvResult
 from turnwise.util.errors import Stopped, TurnwiseError
 
 _sessions = count()
@@ -28,47 +27,38 @@ _sessions = count()
 
 @dataclass
 class RemoteCollector:
-    """`run` returns the trajectories of all starts, in order. `counts` and `policy.counts` are sums over all shares."""
+    """`run` returns the trajectories of all starts, in order. `counts` are sums over all shares."""
 
-    workers: Access
+    engine: RemoteEngine
     spec: Spec = field(default_factory=Spec)
-    max_turns: int = 0
-    on_start: Callable[[int], None] = lambda count: None
-    on_fault: Callable[[Trajectory, EnvResult], None] = lambda trajectory, result: None
+    hooks: Hooks = field(default_factory=Hooks)
 
     def __post_init__(self) -> None:
         name = next(_sessions)
-        self._names = [f"{name}.{k}" for k in range(self.workers.size)]
+        self._workers = self.engine.workers
+        self._names = [f"{name}.{k}" for k in range(self._workers.size)]
         self._calls: list[list[Call]] = [[] for _ in self._names]
         self._outcomes: list[Outcome] = [Outcome(None) for _ in self._names]
         self._share: dict[int | str, int] = {}  # of every group
         self.counts: Counter[str] = Counter()
-        self.policy: Any = SimpleNamespace(counts=Counter())
         self.lost = ""
 
     def run(self, starts: Iterable[Start]) -> list[Trajectory]:
         planned = list(starts)
-        self.on_start(len(planned))
+        self.hooks.on_start(len(planned))
         shares = self._cut(planned)
         trajectories: dict[int | str, Trajectory] = {}
         for k, outcome in self._do({k: Call("run", (share,)) for k, share in shares.items()}).items():
-            if outcome is None and not self.workers.hooks.cancelled():
+            if outcome is None and not self._workers.hooks.cancelled():
                 trajectories |= {start.number: lost(start) for start in shares[k]}
             elif outcome is not None:
                 trajectories |= {trajectory.id: trajectory for trajectory in outcome.value}
         return in_order(planned, trajectories)
 
-    def generate(self, texts: Sequence[str], seed: int, temperature: float | None = None) -> list[Turn]:
-        """The policy's responses to these messages as turns, from the engine of the first share."""
-        return self._ask(Call("generate", (list(texts), seed, temperature)))
-
-    def openings(self, starts: Sequence[Start]) -> list[str]:
-        """The first prompt of the agent in each of these attempts."""
-        return self._ask(Call("open", (list(starts),)))
-
-    def _ask(self, call: Call) -> list[Any]:
-        outcome = self._do({0: call})[0]
-        if outcome is None and self.workers.hooks.cancelled():
+    def ask(self, service: str, *arguments: Any) -> list[Any]:
+        """What the engine of the first share answers to a plan: `generate` or `openings`."""
+        outcome = self._do({0: Call(service, arguments)})[0]
+        if outcome is None and self._workers.hooks.cancelled():
             raise Stopped("interrupted while the plan waited for an answer of the policy")
         if outcome is None:
             raise TurnwiseError("the engine was lost too often while it answered the plan: look at its memory")
@@ -79,7 +69,7 @@ class RemoteCollector:
         shares: dict[int, list[Start]] = {}
         for start in starts:
             home = start.group if start.branch is None else start.branch.trajectory.group
-            share = self._share.setdefault(home, len(self._share) % self.workers.size)
+            share = self._share.setdefault(home, len(self._share) % self._workers.size)
             self._share.setdefault(start.group, share)
             shares.setdefault(share, []).append(start)
         return shares
@@ -88,33 +78,30 @@ class RemoteCollector:
         for k, call in calls.items():
             self._calls[k].append(call)
         works = [Work(self._names[k], self.spec, tuple(self._calls[k])) for k in calls]
-        outcomes = dict(zip(calls, self.workers.run(works, list(calls)), strict=True))
+        found = self.engine.do(lambda: self._workers.run(works, list(calls)))
+        outcomes = dict(zip(calls, found, strict=True))
         for k, outcome in outcomes.items():
             if outcome is None:
                 self._calls[k].pop()
                 continue
             self._outcomes[k] = outcome
             for trajectory, result in outcome.faults:
-                self.on_fault(trajectory, result)
+                self.hooks.on_fault(trajectory, result)
             self.lost = self.lost or outcome.lost
-        self.counts["lost_branches"] = sum(outcome.lost_branches for outcome in self._outcomes)
-        total: Counter[str] = Counter()
+        self.counts = Counter()
         for outcome in self._outcomes:
-            total.update(outcome.counts)
-        self.policy.counts = total
+            self.counts.update(outcome.counts)
         return outcomes
 
 
 @dataclass
 class RemoteCollectors:
-    """Makes the collectors of a run on a cluster. `workers` is called when something is played for the first time: by then the workers
+    """Makes the collectors of a run on a cluster. `engine` is called when something is played for the first time: by then the workers
     have weights. What a plan asks of the policy belongs to the session of the collector in use; while batches overlap there is none."""
 
-    workers: Callable[[], Access]
-    max_turns: int
+    engine: Callable[[], RemoteEngine]
     overlapping: bool = False
-    on_start: Callable[[int], None] = lambda count: None
-    on_fault: Callable[[Trajectory, EnvResult], None] = lambda trajectory, result: None
+    hooks: Hooks = field(default_factory=Hooks)
     _current: RemoteCollector | None = None
 
     def evaluation(self, temperature: float | None = None) -> RemoteCollector:
@@ -124,13 +111,13 @@ class RemoteCollectors:
         return self._new(Spec(training=True, drawing=drawing))
 
     def generate(self, texts: Sequence[str], seed: int, temperature: float | None = None) -> list[Turn]:
-        return self._session.generate(texts, seed, temperature)
+        return self._session.ask("generate", list(texts), seed, temperature)
 
     def openings(self, starts: Sequence[Start]) -> list[str]:
-        return self._session.openings(starts)
+        return self._session.ask("openings", list(starts))
 
     def _new(self, spec: Spec) -> RemoteCollector:
-        self._current = RemoteCollector(self.workers(), spec, self.max_turns, self.on_start, self.on_fault)
+        self._current = RemoteCollector(self.engine(), spec, self.hooks)
         return self._current
 
     @property

@@ -24,8 +24,6 @@ DROPS = {
     "ignored": "late_answers",
 }
 
-SECONDS = ("wait", "first_turn", "play", "pack", "travel", "unpack")
-
 
 def group_ages(version: ArrayLike, group: ArrayLike, learned_with: int) -> np.ndarray:
     """Updates between the oldest turn of each group and the weights that learn from it. `version` and `group` have an entry per turn; the
@@ -76,29 +74,6 @@ def drop_metrics(before: Mapping[str, int], after: Mapping[str, int]) -> dict[st
     return {name: float(new[kind]) for kind, name in DROPS.items()} | shares
 
 
-def seconds_metrics(before: Mapping[str, float], after: Mapping[str, float], published: float) -> dict[str, float]:
-    """Where the time of a batch went, between two readings of `RolloutWorkers.seconds`; `published`: seconds that the weights took."""
-    spent = {f"seconds_{name}": after[name] - before.get(name, 0.0) for name in SECONDS if name in after}
-    return {"seconds_publish": published} | spent
-
-
-def idle_share(began: ArrayLike, ended: ArrayLike, since: float, until: float) -> float:
-    """Share of the time between `since` and `until` that no interval of work covers. Intervals may overlap, in any order."""
-    if not until > since:
-        return 0.0
-    first, last = (np.clip(np.asarray(times, np.float64), since, until) for times in (began, ended))
-    order = np.argsort(first, kind="stable")
-    first, last = first[order], last[order]
-    covered_to = np.concatenate([[since], np.maximum.accumulate(last)])[: len(first)] if len(first) else np.zeros(0)
-    busy = np.maximum(last - np.maximum(first, covered_to), 0.0).sum()
-    return float(1 - busy / (until - since))
-
-
-def idle_metrics(
-    work: Mapping[str, tuple[ArrayLike, ArrayLike]], since: float, until: float, worked: Mapping[str, float]
-) -> dict[str, float]:
-    """Share of idle time by part: from its intervals of work as (began, ended), or from the seconds that it has `worked`."""
-    total = max(until - since, 1e-9)
-    return {part: idle_share(began, ended, since, until) for part, (began, ended) in work.items()} | {
-        part: min(max(1 - seconds / total, 0.0), 1.0) for part, seconds in worked.items()
-    }
+def idle_metrics(worked: Mapping[str, float], seconds: float) -> dict[str, float]:
+    """Share of idle time by part, from the seconds of this time in which it has worked."""
+    return {part: min(max(1 - own / max(seconds, 1e-9), 0.0), 1.0) for part, own in worked.items()}

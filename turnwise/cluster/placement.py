@@ -15,6 +15,7 @@ from typing import Any
 
 from turnwise.cluster.start import import_ray
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.printable import counted
 
 ROUNDING = 1e-6
 ENGINE_SHARE, LEARNER_SHARE = 0.6, 0.4  # of a shared GPU: two engines never fit on one
@@ -92,10 +93,10 @@ def check_totals(nodes: Sequence[Node], demand: Demand) -> None:
     cpus, gpus = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)
     where = "this machine has" if len(nodes) == 1 else f"the {len(nodes)} nodes have"
     if not core_share(nodes, demand.processes):
-        what = _number(demand.engines, "engine") + (f" and {demand.learners} learners" if demand.learners > 1 else "")
+        what = counted(demand.engines, "engine") + (f" and {demand.learners} learners" if demand.learners > 1 else "")
         lower = "cluster.engines" + (" or cluster.learners" if demand.learners > 1 else "")
         raise TurnwiseError(
-            f"cluster: {what} take a quarter of a core each at least, and {where} {_number(cpus, 'core')}. Lower {lower}, or add nodes "
+            f"cluster: {what} take a quarter of a core each at least, and {where} {counted(cpus, 'core')}. Lower {lower}, or add nodes "
             "(cluster.address)"
         )
     if not demand.gpu:
@@ -104,9 +105,9 @@ def check_totals(nodes: Sequence[Node], demand: Demand) -> None:
     needed = max(wanted, demand.learners) if demand.colocated else wanted + demand.learners
     if needed > gpus:
         how = "shared with the learners" if demand.colocated else f"and {demand.learners} for learners"
-        engines, each = _number(demand.engines, "engine"), _number(demand.tensor_parallel, "GPU")
+        engines, each = counted(demand.engines, "engine"), counted(demand.tensor_parallel, "GPU")
         raise TurnwiseError(
-            f"cluster: {engines} with {each} each need {_number(wanted, 'GPU')} {how}, {needed} in all, and {where} {gpus}. Lower "
+            f"cluster: {engines} with {each} each need {counted(wanted, 'GPU')} {how}, {needed} in all, and {where} {gpus}. Lower "
             "cluster.engines, cluster.learners or cluster.tensor_parallel, or add nodes (cluster.address)"
         )
 
@@ -114,10 +115,6 @@ def check_totals(nodes: Sequence[Node], demand: Demand) -> None:
 def core_share(nodes: Sequence[Node], processes: int) -> float:
     """The largest share of a core that every process can have; 0 if there is none."""
     return next((share for share in CORE_SHARES if sum(int(node.cpus / share) for node in nodes) >= processes), 0.0)
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _sit(rooms: list[_Room], part: str, cpus: float, gpus: float, here: bool = False, spread: bool = False) -> Bundle:

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from turnwise.cluster.metrics import drop_metrics
 from turnwise.cluster.scheduler import Action, Dispatch, Ended, Group, Lease, Scheduler
@@ -24,30 +25,32 @@ from turnwise.cluster.work import Outcome, Spec, lost
 from turnwise.cluster.workers import RolloutWorkers, Worker
 from turnwise.collect.games import in_order, planned_group
 from turnwise.collect.hooks import Hooks
-from turnwise.collect.source import Brought, Collected, LocalSource, Mark, distinct, mark_of
+from turnwise.collect.source import Collected, Gathering, LocalSource, Mark, mark_of
 from turnwise.data.attempts import Start
-from turnwise.data.rollouts import Trajectory, sound
-from turnwise.data.tasks import Task
+from turnwise.data.rollouts import Trajectory
 
 
 @dataclass
-class Gather:
-    """A batch that is being gathered. `waiting` are the groups of the current round that have not ended, by the scheduler's ids."""
+class Gather(Gathering):
+    """A batch that is being gathered ahead. `waiting` are the groups of the current round that have not ended, by the scheduler's ids."""
 
     batch: int
-    rounds: Generator[Sequence[Start], list[Trajectory], Brought]
-    version: int
     mark: Mark
     starts: Sequence[Start] = ()
     waiting: set[int] = field(default_factory=set)
     found: dict[int | str, Trajectory] = field(default_factory=dict)  # of the current round, by number
     homes: dict[int | str, str] = field(default_factory=dict)  # which engine has played a group
     groups: dict[int, set[int | str]] = field(default_factory=dict)  # of the trajectories of a scheduler's group
-    tasks: dict[str, Task] = field(default_factory=dict)
-    counts: dict[str, float] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
     lost: str = ""
-    branches: int = 0
-    brought: Brought | None = None
+
+
+class Formed(NamedTuple):
+    """A batch for the learner, how far the run has come with it, and which groups were dropped since the batch before."""
+
+    collected: Collected
+    mark: Mark
+    drops: dict[str, float]
 
 
 class Prefetcher:
@@ -67,11 +70,9 @@ class Prefetcher:
         retries: int = 2,
     ):
         self.workers, self.source, self.plan, self.spec, self.hooks = workers, source, plan, spec, hooks
-        self.scheduler = Scheduler(source.groups, staleness, source.groups, retries)
+        self.scheduler = Scheduler(staleness, source.groups, retries)
         self.scheduler.published(first)
-        self.formed: queue.Queue[Collected | BaseException] = queue.Queue()
-        self.marks: dict[int, Mark] = {}
-        self.drops: dict[int, dict[str, float]] = {}
+        self.formed: queue.Queue[Formed | BaseException] = queue.Queue()
         self._told = dict(self.scheduler.counts)
         self._asked: queue.Queue[tuple[Callable[[], Any], Future[Any]]] = queue.Queue()
         self._gathers: list[Gather] = []
@@ -161,38 +162,29 @@ class Prefetcher:
                 return
             self.source.slots.begin()
             rounds = self.plan.gather(self.source.slots, self.source.groups)
-            gather = Gather(self._next, rounds, self.scheduler.version, mark_of(self.source.slots, self.plan))
+            gather = Gather(rounds, self.scheduler.version, self._next, mark_of(self.source.slots, self.plan))
             self._gathers.append(gather)
             self._next += 1
             self._send(gather, None)
 
-    def _send(self, gather: Gather, found: list[Trajectory] | None) -> None:
+    def _send(self, gather: Gather, finished: list[Trajectory] | None) -> None:
         """The next round of a plan, or its end."""
-        try:
-            gather.starts = next(gather.rounds) if found is None else gather.rounds.send(found)
-        except StopIteration as end:
-            gather.brought = end.value
-            self._remember(gather, first=False)
-            return
-        self._remember(gather, found is None)
-        gather.tasks |= {start.task.id: start.task for start in gather.starts}
-        gather.branches += sum(start.branch is not None for start in gather.starts)
-        gather.found = {}
-        self.hooks.on_start(len(gather.starts))
-        groups: dict[int | str, list[Start]] = {}
-        for start in gather.starts:
-            groups.setdefault(start.group if start.branch is None else start.branch.trajectory.group, []).append(start)
-        for home, starts in groups.items():
-            group = Group(self.scheduler.next_id, gather.batch, len(starts), gather.homes.get(home))
-            gather.waiting.add(group.id)
-            gather.groups[group.id] = {start.group for start in starts}
-            self._starts[group.id] = gather, starts
-            self._act(self.scheduler.submit(group))
-
-    def _remember(self, gather: Gather, first: bool) -> None:
-        """Store the progress of the run with this batch. Batches that overlap take their task slots when they begin."""
-        if first or not self.plan.overlaps:
+        starts = gather.advance(finished)
+        if finished is None or not self.plan.overlaps:  # batches that overlap take their task slots when they begin
             gather.mark = mark_of(self.source.slots, self.plan)
+        if starts is None:
+            return
+        gather.starts, gather.found = starts, {}
+        self.hooks.on_start(len(starts))
+        groups: dict[int | str, list[Start]] = {}
+        for start in starts:
+            groups.setdefault(start.group if start.branch is None else start.branch.trajectory.group, []).append(start)
+        for home, members in groups.items():
+            group = Group(self.scheduler.next_id, gather.batch, gather.homes.get(home))
+            gather.waiting.add(group.id)
+            gather.groups[group.id] = {start.group for start in members}
+            self._starts[group.id] = gather, members
+            self._act(self.scheduler.submit(group))
 
     # -- engines ----------------------------------------------------------------------------------------------------------------------
 
@@ -213,7 +205,7 @@ class Prefetcher:
     def _act(self, actions: Sequence[Action]) -> None:
         for action in actions:
             if isinstance(action, Dispatch):
-                member = self.workers.members[int(action.engine)]
+                member = self.workers.members[int(action.lease.engine)]
                 gather, starts = self._starts[action.lease.group]
                 ref = self.workers.employ(member, member.handle.group.remote(gather.batch, self.spec, starts))
                 self._leases[ref] = action.lease, member
@@ -232,16 +224,14 @@ class Prefetcher:
         gather, starts = self._starts[lease.group]
         oldest = min((turn.version for one in outcome.value for turn in one.turns if turn.version >= 0), default=lease.version)
         self._act(self.scheduler.finished(lease, oldest, not outcome.faulted))
-        if lease.group in self.scheduler.held(gather.batch):
+        if self.scheduler.holds(lease.group):
             self._keep(gather, lease, starts, outcome)
 
     def _keep(self, gather: Gather, lease: Lease, starts: Sequence[Start], outcome: Outcome) -> None:
         gather.waiting.discard(lease.group)
         gather.found |= {trajectory.id: trajectory for trajectory in outcome.value}
         gather.homes |= {start.group: lease.engine for start in starts}
-        for name, value in outcome.counts.items():
-            gather.counts[name] = gather.counts.get(name, 0.0) + value
-        gather.counts["lost_branches"] = gather.counts.get("lost_branches", 0.0) + outcome.lost_branches
+        gather.counts.update(outcome.counts)
         gather.lost = gather.lost or outcome.lost
         for trajectory, result in outcome.faults:
             self.hooks.on_fault(trajectory, result)
@@ -259,23 +249,16 @@ class Prefetcher:
 
     def _advance(self, gather: Gather) -> None:
         if gather.brought is None and not gather.waiting:
-            finished = self.source.check(in_order(gather.starts, gather.found))
-            attempts = sound(finished)
-            gather.counts["faults"] = gather.counts.get("faults", 0.0) + len(finished) - len(attempts)
-            self._send(gather, attempts)
+            self._send(gather, self.source.check(in_order(gather.starts, gather.found)))
 
     def _form(self) -> None:
         """Pass on the batches that are complete, in order."""
-        while self._gathers and (brought := self._gathers[0].brought) is not None:
+        while self._gathers and self._gathers[0].brought is not None:
             gather = self._gathers.pop(0)
             self._act(self.scheduler.formed(gather.batch))
             dropped = set().union(*gather.groups.values()) if gather.groups else set()
-            trajectories = [trajectory for trajectory in distinct(brought.trajectories) if planned_group(trajectory.group) not in dropped]
-            counts = dict(brought.counts) | {name: value for name, value in gather.counts.items() if name != "lost_branches"}
-            if gather.branches:
-                counts |= {"branches": float(gather.branches), "lost_branches": gather.counts.get("lost_branches", 0.0)}
-            if gather.lost:
-                self.source.say(f"warning: some of {gather.branches} branches were lost. The first: {gather.lost}")
-            self.drops[gather.batch] = drop_metrics(self._told, self.scheduler.counts)
-            self._told, self.marks[gather.batch] = dict(self.scheduler.counts), gather.mark
-            self.formed.put(Collected(trajectories, gather.tasks, counts, gather.version))
+            collected = gather.collected(gather.counts, gather.lost, self.source.say)
+            sound = [trajectory for trajectory in collected.trajectories if planned_group(trajectory.group) not in dropped]
+            drops = drop_metrics(self._told, self.scheduler.counts)
+            self._told = dict(self.scheduler.counts)
+            self.formed.put(Formed(replace(collected, trajectories=sound), gather.mark, drops))

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib import metadata
 
 from turnwise.cluster.placement import Node
 from turnwise.cluster.start import import_ray, one_line
-from turnwise.util.errors import TurnwiseError
 
 PACKAGES = ("turnwise", "torch", "transformers", "ray", "vllm", "peft", "bitsandbytes")
 PATIENCE = 60.0  # seconds for all nodes to answer
-OLDEST_VLLM = (0, 26)
+VLLM = (0, 26)
 
 
 def asks(packages: Sequence[str]) -> Callable[[], dict[str, str]]:
@@ -72,8 +70,8 @@ def problems(nodes: Iterable[Node], found: Mapping[str, Mapping[str, str]], need
             extra = {"peft": "turnwise[lora]", "bitsandbytes": "turnwise[4bit]", "vllm": "vllm"}.get(name, name)
             if not has.get(name):
                 lines.append(f"node {node.address} lacks the package {name}: pip install '{extra}' there")
-            elif name == "vllm" and _number(has[name]) < OLDEST_VLLM:
-                lines.append(f"node {node.address} has vllm {has[name]}; 0.26 or newer is needed")
+            elif name == "vllm" and _number(has[name]) != VLLM:
+                lines.append(f"node {node.address} has vllm {has[name]}; 0.26 is needed")
             elif name in ("turnwise", "torch") and own.get(name) and has[name] != own[name]:
                 lines.append(f"node {node.address} has {name} {has[name]}, and this machine {own[name]}: install the same version")
         if has.get("python", "").split(".")[:2] != platform.python_version().split(".")[:2]:
@@ -86,16 +84,4 @@ def _number(version: str) -> tuple[int, int]:
     try:
         return int(parts[0]), int(parts[1])
     except (ValueError, IndexError):
-        return OLDEST_VLLM
-
-
-def check_engine(name: str) -> None:
-    """An error if the engine's own package is missing or too old on this machine."""
-    if name != "vllm":
-        return
-    try:
-        found = metadata.version("vllm")
-    except metadata.PackageNotFoundError:
-        return  # the nodes are asked, and may have it
-    if _number(found) < OLDEST_VLLM:
-        raise TurnwiseError(f"vllm {found} is installed here; 0.26 or newer is needed: pip install 'vllm>=0.26'")
+        return VLLM

@@ -18,7 +18,6 @@ from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory
 from turnwise.learn import checkpoint
 from turnwise.learn.local import LocalLearner
-from turnwise.learn.ranks.group import waits
 from turnwise.learn.sections import SftSettings
 
 MANY = 10**9  # checkpoints that the ranks keep
@@ -51,11 +50,7 @@ class RankLearner:
     def progress(self) -> int:
         """Passes through the model so far."""
         sharded = self.learner.policy.policy.sharded
-        return 0 if sharded is None else int(sharded.lockstep.passes)
-
-    def waited(self) -> float:
-        """Seconds that this rank has waited for the others so far."""
-        return waits.seconds
+        return 0 if sharded is None else int(sharded.passes)
 
 
 @dataclass(frozen=True)
@@ -110,7 +105,3 @@ class RankedLearner:
         """Write the model; the ranks have its tokenizer."""
         self.ranks.call("save_model", folder.absolute(), merged, pure=True)
         return folder
-
-    def worked(self) -> dict[str, float]:
-        """Seconds that each rank has worked since the last call."""
-        return {f"rank_{rank}": seconds for rank, seconds in enumerate(self.ranks.worked())}

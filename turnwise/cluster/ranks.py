@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from turnwise.cluster.start import free_port, import_ray, one_line
 from turnwise.util.errors import TurnwiseError
@@ -29,17 +29,9 @@ GRACE = 15.0  # seconds after the first error until the others must have answere
 Call = tuple[str, tuple[Any, ...]]
 
 
-class RankWork(Protocol):
-    """What a rank works with, in its process, in addition to the methods that are called by name."""
-
-    def progress(self) -> float:
-        """Any number that changes while something happens."""
-
-    def waited(self) -> float:
-        """Seconds that this rank has waited for the others so far."""
-
-
-Factory = Callable[[int, int, str], RankWork]  # makes it from the rank, the number of ranks, and the address where they meet
+# Makes what a rank works with from the rank, the number of ranks, and the address where they meet. It has the methods that are called by
+# name, and `progress()`, any number that changes while something happens.
+Factory = Callable[[int, int, str], Any]
 
 
 class Rank:
@@ -47,8 +39,7 @@ class Rank:
 
     def __init__(self, factory: Factory, rank: int, size: int):
         self._factory, self._rank, self._size = factory, rank, size
-        self._work: RankWork | None = None
-        self._worked = 0.0
+        self._work: Any = None
 
     def meeting(self) -> str:
         """A free address on this rank's machine."""
@@ -59,14 +50,10 @@ class Rank:
         self._work = self._factory(self._rank, self._size, address)
         return os.getpid()
 
-    def call(self, method: str, arguments: tuple[Any, ...]) -> tuple[Any, float]:
-        """Call a method. Only the first rank sends its answer. With it come the seconds that this rank has worked so far, without those in
-        which it waited for the others."""
-        assert self._work is not None
-        began, before = time.perf_counter(), self._work.waited()
+    def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        """Call a method. Only the first rank sends its answer."""
         answer = getattr(self._work, method)(*arguments)
-        self._worked += time.perf_counter() - began - (self._work.waited() - before)
-        return answer if self._rank == 0 else None, self._worked
+        return answer if self._rank == 0 else None
 
     def progress(self) -> float:
         """Any number that changes while something happens."""
@@ -88,8 +75,6 @@ class LearnerRanks:
         self.pids: list[int] = []
         self._start, self._say = start, say
         self._handles: list[Any] = []
-        self._worked = [0.0] * size  # seconds, by the ranks that are there
-        self._told = [0.0] * size  # those of them that `worked` has returned; below 0: some of ranks before are missing
         self._since: list[Call] = []  # what leads to the current state: loading a checkpoint, and the calls after it
 
     def call(self, method: str, *arguments: Any, pure: bool = False) -> Any:
@@ -123,12 +108,6 @@ class LearnerRanks:
         self._since = [(then[0], tuple(then[1:]))]
         return answer
 
-    def worked(self) -> list[float]:
-        """Seconds that each rank has worked since the last call."""
-        seconds = [now - told for now, told in zip(self._worked, self._told, strict=True)]
-        self._told = list(self._worked)
-        return seconds
-
     def close(self) -> None:
         """End all ranks."""
         self._end()
@@ -147,9 +126,7 @@ class LearnerRanks:
 
     def _run(self, method: str, arguments: tuple[Any, ...]) -> Any:
         stored = import_ray().put(arguments)
-        answers = self._answers([handle.call.remote(method, stored) for handle in self._handles], method)
-        self._worked = [worked for _, worked in answers]
-        return answers[0][0]
+        return self._answers([handle.call.remote(method, stored) for handle in self._handles], method)[0]
 
     def _answers(self, refs: list[Any], what: str) -> list[Any]:
         """The answers of all ranks. Raises `Lost` if one of them has died or there is no progress, and an error if all of them raise it."""
@@ -190,8 +167,6 @@ class LearnerRanks:
             except Exception as error:
                 self._say(f"a learner rank could not be ended: {one_line(error)}")
         self._handles, self.pids = [], []
-        self._told = [told - worked for told, worked in zip(self._told, self._worked, strict=True)]
-        self._worked = [0.0] * self.size
 
 
 def _died(error: Exception) -> bool:

@@ -1,11 +1,10 @@
 """Which engine runs which group, and which groups may be learned from. A pure state machine: events in, actions out.
 
-There is no clock, no thread and no process here. A driver reports what happened and performs the actions that are returned; a simulation
-does the same with a simulated clock, so both run this code.
+There is no clock, no thread and no process here. A driver reports what happened and performs the actions that are returned.
 
-    scheduler = Scheduler(groups_per_batch=16, staleness=1, capacity=8)
+    scheduler = Scheduler(staleness=1, capacity=8)
     actions = scheduler.engine_up("E0", version=0)
-    actions += scheduler.submit(Group(scheduler.next_id, batch=0, size=8))      # → [Dispatch(Lease(group 0, attempt 1, …), "E0")]
+    actions += scheduler.submit(Group(scheduler.next_id, batch=0))              # → [Dispatch(Lease(group 0, attempt 1, …))]
     actions += scheduler.finished(lease, oldest_version=0)                      # held until its batch is formed
     actions += scheduler.formed(0)                                              # → [Ended(group 0, "accepted")]
 
@@ -20,10 +19,7 @@ ok: the group is then attempted again from its start, on another engine if possi
 to the current attempt counts; late and duplicate ones are ignored.
 
 **Ends.** Every submitted group ends exactly once: "accepted" (learn from it), "stale" (too old) or "failed". Ids only grow, which is how
-the scheduler recognises an ended group without remembering it.
-
-**Formation** may happen before all groups of a batch have finished. What is left moves on to the next batch; if its tokens would be too
-old there, it is cancelled at once.
+the scheduler recognises an ended group without remembering it. A batch is formed when none of its groups waits or runs.
 
 Waiting groups are dispatched in the order of batches and ids. A group goes to the engine that it prefers (the one that holds its cache) if
 that has room, otherwise to the least loaded one: no engine idles while admitted work waits.
@@ -31,7 +27,6 @@ that has room, otherwise to the least loaded one: no engine idles while admitted
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -42,11 +37,10 @@ End = Literal["accepted", "stale", "failed"]
 
 @dataclass(frozen=True)
 class Group:
-    """What is submitted. `size` is its number of trajectories; `prefers` is the engine that holds its cache."""
+    """What is submitted. `prefers` is the engine that holds its cache."""
 
     id: int
     batch: int
-    size: int
     prefers: str | None = None
 
 
@@ -62,38 +56,25 @@ class Lease:
 
 @dataclass(frozen=True)
 class Dispatch:
-    """Run this group on this engine."""
+    """Run the group of this lease on its engine."""
 
     lease: Lease
-    engine: str
-
-
-@dataclass(frozen=True)
-class Cancel:
-    """Stop this attempt: its answer is not needed any more, and others get its room. An engine that cannot stop it must be replaced."""
-
-    lease: Lease
-    engine: str
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A group has ended, in this batch. `oldest_version` is that of its oldest token, or None if no attempt was finished."""
+    """A group has ended."""
 
     group: Group
     how: End
-    batch: int
-    oldest_version: int | None = None
-    attempts: int = 0
 
 
-Action = Dispatch | Cancel | Ended
+Action = Dispatch | Ended
 
 
 @dataclass
 class _Engine:
     version: int
-    arrival: int
     leases: set[int] = field(default_factory=set)
 
 
@@ -102,7 +83,6 @@ class _Record:
     """A group that has not ended: waiting (no lease), running (a lease), or held (its oldest version is known)."""
 
     group: Group
-    batch: int
     attempt: int = 0
     failures: int = 0
     lease: Lease | None = None
@@ -117,20 +97,14 @@ class _Record:
 class Scheduler:
     """See the top of this file. Events return the actions that follow from them, in order."""
 
-    def __init__(self, groups_per_batch: int, staleness: int, capacity: int, retries: int = 2):
-        least = {"groups_per_batch": (groups_per_batch, 1), "staleness": (staleness, 0), "capacity": (capacity, 1), "retries": (retries, 0)}
-        for name, (value, low) in least.items():
-            if value < low:
-                raise TurnwiseError(f"scheduler: {name} is {value}; it must be at least {low}")
-        self.groups_per_batch, self.staleness, self.capacity, self.retries = groups_per_batch, staleness, capacity, retries
+    def __init__(self, staleness: int, capacity: int, retries: int = 2):
+        self.staleness, self.capacity, self.retries = staleness, capacity, retries
         self.version = 0  # of the weights that were published last
         self.next_batch = 0  # the first batch that has not been formed
         self.next_id = 0  # the smallest id that has not been submitted
-        self.counts = dict.fromkeys(("accepted", "stale", "failed", "retried", "lost", "ignored"), 0)
-        self._engines: dict[str, _Engine] = {}
+        self.counts = dict.fromkeys(("accepted", "stale", "failed", "retried", "ignored"), 0)
+        self._engines: dict[str, _Engine] = {}  # in the order of their starts
         self._records: dict[int, _Record] = {}
-        self._queue: list[tuple[int, int]] = []  # (batch, id); an entry of a group that no longer waits is skipped
-        self._arrivals = 0
 
     # -- questions ---------------------------------------------------------------------------------------------------------------------
 
@@ -138,25 +112,9 @@ class Scheduler:
         """Whether groups of this batch may be dispatched."""
         return batch >= self.next_batch and self.version >= batch - self.staleness
 
-    def admitted(self) -> range:
-        """The batches that may be gathered now."""
-        return range(self.next_batch, max(self.version + self.staleness + 1, self.next_batch))
-
-    def missing(self, batch: int) -> int:
-        """How many groups a batch lacks. Groups that were stale or failed are not counted, so that others may take their place."""
-        return max(self.groups_per_batch - sum(record.batch == batch for record in self._records.values()), 0)
-
-    def unfinished(self, batch: int) -> list[int]:
-        """The groups of a batch that wait or run."""
-        return sorted(id for id, record in self._records.items() if record.batch == batch and record.oldest is None)
-
-    def held(self, batch: int) -> list[int]:
-        """The groups of a batch that have finished and wait for its formation."""
-        return sorted(id for id, record in self._records.items() if record.batch == batch and record.oldest is not None)
-
-    def running(self, engine: str) -> int:
-        """The groups that an engine runs; 0 for one that is not up."""
-        return len(self._engines[engine].leases) if engine in self._engines else 0
+    def holds(self, id: int) -> bool:
+        """Whether a group has finished and waits for the formation of its batch."""
+        return id in self._records and self._records[id].oldest is not None
 
     @property
     def engines(self) -> list[str]:
@@ -168,8 +126,7 @@ class Scheduler:
     def engine_up(self, engine: str, version: int) -> list[Action]:
         """An engine serves with weights of this version. If it was up already, it was restarted and has lost its leases."""
         actions = self._lose(engine)
-        self._arrivals += 1
-        self._engines[engine] = _Engine(version, self._arrivals)
+        self._engines[engine] = _Engine(version)
         return actions + self._dispatch()
 
     def engine_down(self, engine: str) -> list[Action]:
@@ -183,8 +140,7 @@ class Scheduler:
         if group.batch < self.next_batch:
             raise TurnwiseError(f"scheduler: group {group.id} came after its batch {group.batch} was formed; the next is {self.next_batch}")
         self.next_id = group.id + 1
-        self._records[group.id] = _Record(group, group.batch)
-        self._wait(group.id)
+        self._records[group.id] = _Record(group)
         return self._dispatch()
 
     def finished(self, lease: Lease, oldest_version: int, ok: bool = True) -> list[Action]:
@@ -193,10 +149,10 @@ class Scheduler:
         if record is None or record.lease != lease:
             self.counts["ignored"] += 1
             return []
+        self._engines[lease.engine].leases.discard(lease.group)
         if not ok:
             return self._failed(record) + self._dispatch()
-        self._free(record)
-        record.oldest = oldest_version
+        record.lease, record.oldest = None, oldest_version
         return self._dispatch()
 
     def published(self, version: int) -> list[Action]:
@@ -213,87 +169,60 @@ class Scheduler:
         return self._dispatch()
 
     def formed(self, batch: int) -> list[Action]:
-        """A batch is formed of the groups that have finished. Each of them ends, as accepted or as stale; the others move on."""
+        """A batch is formed of its groups, which have all finished. Each of them ends, as accepted or as stale."""
         if batch < self.next_batch:
             raise TurnwiseError(f"scheduler: batch {batch} was formed before; the next is {self.next_batch}")
-        self.next_batch = batch + 1
         actions: list[Action] = []
-        for record in [record for record in self._records.values() if record.batch <= batch]:
-            if record.oldest is not None:
-                record.batch = batch
-                actions.append(self._end(record, "stale" if record.oldest < batch - self.staleness else "accepted"))
-                continue
-            record.batch = batch + 1
-            if record.lease is None:
-                self._wait(record.group.id)
-            elif record.lease.version < record.batch - self.staleness:
-                actions += [Cancel(record.lease, record.lease.engine), self._end(record, "stale")]
-        return actions + self._dispatch()
+        for record in [record for record in self._records.values() if record.group.batch <= batch]:
+            if record.oldest is None:
+                raise TurnwiseError(f"scheduler: batch {batch} was formed before group {record.group.id} had finished")
+            actions.append(self._end(record, "stale" if record.oldest < batch - self.staleness else "accepted"))
+        self.next_batch = batch + 1
+        return actions
 
     # -- inside ------------------------------------------------------------------------------------------------------------------------
-
-    def _wait(self, id: int) -> None:
-        heapq.heappush(self._queue, (self._records[id].batch, id))
-
-    def _free(self, record: _Record) -> None:
-        if record.lease is not None and record.lease.engine in self._engines:
-            self._engines[record.lease.engine].leases.discard(record.group.id)
-        record.lease = None
 
     def _lose(self, engine: str) -> list[Action]:
         if engine not in self._engines:
             return []
-        leases = sorted(self._engines.pop(engine).leases)
-        self.counts["lost"] += len(leases)
-        return [action for id in leases for action in self._failed(self._records[id])]
+        return [action for id in sorted(self._engines.pop(engine).leases) for action in self._failed(self._records[id])]
 
     def _failed(self, record: _Record) -> list[Action]:
         """An attempt has failed: the group waits for the next one, or ends."""
-        record.avoid = record.lease.engine if record.lease else None
+        record.avoid, record.lease = record.lease.engine if record.lease else None, None
         record.failures += 1
         if record.failures > self.retries:
             return [self._end(record, "failed")]
-        self._free(record)
         self.counts["retried"] += 1
-        self._wait(record.group.id)
         return []
 
     def _end(self, record: _Record, how: End) -> Ended:
-        self._free(record)
         del self._records[record.group.id]
         self.counts[how] += 1
-        return Ended(record.group, how, record.batch, record.oldest, record.attempt)
+        return Ended(record.group, how)
 
     def _dispatch(self) -> list[Action]:
         """Dispatch the waiting groups, in order. What the first one lacks (a version, an engine with room), all others lack, too."""
         actions: list[Action] = []
-        while self._queue:
-            batch, id = self._queue[0]
-            record = self._records.get(id)
-            if record is None or not record.waiting or record.batch != batch:
-                heapq.heappop(self._queue)
-                continue
-            engine = self._engine_for(record)
-            if engine is None:
+        waiting = [record for record in self._records.values() if record.waiting]
+        for record in sorted(waiting, key=lambda record: (record.group.batch, record.group.id)):
+            name = self._engine_for(record)
+            if name is None:
                 break
-            heapq.heappop(self._queue)
-            actions.append(self._lend(record, engine))
+            record.attempt += 1
+            record.lease = Lease(record.group.id, record.attempt, name, self._engines[name].version)
+            self._engines[name].leases.add(record.group.id)
+            actions.append(Dispatch(record.lease))
         return actions
 
     def _engine_for(self, record: _Record) -> str | None:
         """The engine for a group, or None if it must wait: the one that it prefers, otherwise the least loaded one; the one
         where it has just failed only if there is no other."""
-        needed = record.batch - self.staleness
-        if not self.may_begin(record.batch):
+        needed = record.group.batch - self.staleness
+        if not self.may_begin(record.group.batch):
             return None
         able = {name: one for name, one in self._engines.items() if one.version >= needed and len(one.leases) < self.capacity}
         others = [name for name in able if name != record.avoid]
         if record.group.prefers in others:
             return record.group.prefers
-        return min(others or able, key=lambda name: (len(able[name].leases), -able[name].version, able[name].arrival), default=None)
-
-    def _lend(self, record: _Record, engine: str) -> Dispatch:
-        record.attempt += 1
-        record.lease = Lease(record.group.id, record.attempt, engine, self._engines[engine].version)
-        self._engines[engine].leases.add(record.group.id)
-        return Dispatch(record.lease, engine)
+        return min(others or able, key=lambda name: (len(able[name].leases), -able[name].version), default=None)

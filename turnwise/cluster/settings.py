@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from turnwise.config.section import Section
 
@@ -27,10 +27,16 @@ class Cluster(Section):
     """GPUs per engine; more than 1 needs engine.name=vllm."""
     address: str | None = None
     """The address of a running Ray cluster (host:port, or auto); none: Ray is started on this machine."""
-    transfer: Literal["auto", "store", "ipc", "broadcast"] = "auto"
-    """How weights reach the engines: store (shared memory of Ray, works everywhere), ipc (the same GPU), broadcast (NCCL across GPUs, gloo
-    on CPUs), auto (chosen by where learners and engines are)."""
+    transfer: Literal["auto", "store", "ipc"] = "auto"
+    """How weights reach the engines: store (shared memory of Ray, works everywhere), ipc (the same GPU), auto (chosen by where learners and
+    engines are)."""
     deadline: float = Field(600.0, gt=0)
     """Seconds without any progress after which a process counts as lost."""
     retries: int = Field(2, ge=0)
     """How often a group is played again after the process that played it was lost. Then its attempts count as faults."""
+
+    @field_validator("transfer", mode="before")
+    @classmethod
+    def _of_earlier_versions(cls, value: Any) -> Any:
+        """Recipes and records of runs may name a way that is gone: `store` gives the same weights."""
+        return "store" if value == "broadcast" else value

@@ -4,93 +4,69 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
-from turnwise.cluster.metrics import age_metrics, group_ages, idle_metrics, ratio_metrics, seconds_metrics
-from turnwise.cluster.prefetch import Prefetcher
+from turnwise.cluster.metrics import age_metrics, group_ages, idle_metrics, ratio_metrics
+from turnwise.cluster.prefetch import Formed, Prefetcher
 from turnwise.cluster.weights import Sender
-from turnwise.cluster.work import Outcome, Work
 from turnwise.cluster.workers import RolloutWorkers
-from turnwise.collect.source import MOST_PREFETCHED, Collected, Gathers, LocalSource, Mark
+from turnwise.collect.source import MOST_PREFETCHED, Collected, LocalSource, Mark
 from turnwise.data.batch import Batch
 from turnwise.engines.base import WeightReceiver
+from turnwise.methods.planning import Plan
 from turnwise.util.metrics import numbers
 
+T = TypeVar("T")
 PATIENCE = 0.5  # seconds between two looks at whether the run is cancelled
 
 
-class Access:
-    """Access to the rollout workers: directly, or through the thread that owns them while batches are prefetched."""
+class RemoteEngine(WeightReceiver):
+    """The engines of all rollout workers as one receiver of weights, and access to the workers: directly, or through the thread that owns
+    them while batches are prefetched. Attempts go through a collector. `waits`: the learner's weights may not change before all engines
+    have read them."""
 
-    def __init__(self, workers: RolloutWorkers):
-        self.workers, self.size, self.hooks = workers, workers.size, workers.hooks
+    sleeps = False
+
+    def __init__(self, workers: RolloutWorkers, sender: Sender, waits: bool = False):
+        self.workers, self.version = workers, 0
         self.prefetcher: Prefetcher | None = None
+        self.seconds = 0.0  # that the last weights took
+        self._sender, self._waits = sender, waits
 
-    def do(self, work: Callable[[], Any]) -> Any:
+    def sleep(self) -> None:
+        """The engines of a cluster are not on the learner's memory."""
+
+    def do(self, work: Callable[[], T]) -> T:
+        """Do this in the thread that owns the workers."""
         return work() if self.prefetcher is None else self.prefetcher.do(work)
 
-    def run(self, works: Sequence[Work], homes: Sequence[int]) -> list[Outcome | None]:
-        outcomes: list[Outcome | None] = self.do(lambda: self.workers.run(works, homes))
-        return outcomes
-
-    def publish(self, version: int, send: Callable[[Any], Any], waits: bool = False) -> None:
-        """Give all workers these weights. `waits`: until they have them."""
+    def publish(self, version: int, weights: Any = None) -> None:
+        """The learner's weights have this version now. Every engine gets them before it plays again, or as soon as possible if it is
+        playing for a batch ahead."""
+        self.version, began = version, time.perf_counter()
+        self._sender.publish(version)
 
         def work() -> None:
-            self.workers.publish(version, send)
-            if waits:
+            self.workers.publish(version, self._sender.send)
+            if self._waits:
                 self.workers.settle()
             if self.prefetcher is not None:
                 self.prefetcher.published(version)
 
         self.do(work)
+        self.seconds = time.perf_counter() - began
+
+    def refresh(self) -> None:
+        """The learner's weights have changed."""
+        self.publish(self.version)
 
     def close(self) -> None:
         if self.prefetcher is not None:
             self.prefetcher.stop()
         self.workers.close()
-
-
-class RemoteEngine(WeightReceiver):
-    """The engines of all rollout workers as one receiver of weights. Attempts go through a collector. `waits`: the learner's weights may
-    not change before all engines have read them. With `later` it is `settle` that waits for that, which is called before the learner goes
-    on; until then, engines read while the driver does other things."""
-
-    def __init__(self, access: Access, sender: Sender, waits: bool = False, later: bool = False):
-        self.access, self.version = access, 0
-        self.seconds = 0.0  # that the last weights took
-        self._sender, self._waits, self._later = sender, waits, later
-
-    sleeps = False
-
-    def sleep(self) -> None:
-        """The engines of a cluster are not on the learner's memory."""
-
-    def publish(self, version: int, weights: Any = None) -> None:
-        """The learner's weights have this version now. Every engine gets them before it plays again, or as soon as possible if it is
-        playing for a batch ahead."""
-        self._publish(version, self._waits and not self._later)
-
-    def refresh(self) -> None:
-        """The learner's weights have changed, and may change again at once."""
-        self._publish(self.version, self._waits)
-
-    def _publish(self, version: int, waits: bool) -> None:
-        self.version, began = version, time.perf_counter()
-        self._sender.publish(version)
-        self.access.publish(version, self._sender.send, waits)
-        self.seconds = time.perf_counter() - began
-
-    def settle(self) -> None:
-        """From now on the learner's weights may change."""
-        if self._waits and self._later:
-            self.access.do(self.access.workers.updated)
-
-    def close(self) -> None:
-        self.access.close()
         self._sender.close()
 
 
@@ -102,55 +78,44 @@ class ClusterSource:
     on_demand: LocalSource
     engine: Callable[[], RemoteEngine]
     prefetcher: Callable[[Any, int, int | None], Prefetcher] | None = None
-    learner_worked: Callable[[], Mapping[str, float]] = dict  # seconds of work of each learner rank since the last call
     _mark: Mark | None = field(default=None, init=False, repr=False)
     _drops: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     _waited: float = field(default=0.0, init=False, repr=False)
     _since: float = field(default_factory=time.monotonic, init=False, repr=False)
-    _spent: dict[str, float] = field(default_factory=dict, init=False, repr=False)  # by the workers, before this batch
-
-    @property
-    def _access(self) -> Access:
-        return self.engine().access
 
     @property
     def version(self) -> int:
         """The version of the weights that sample now."""
         return self.on_demand.version
 
-    def batches(self, plan: Gathers, n: int | None = None, begins: Callable[[], None] = lambda: None) -> Iterator[Collected]:
+    def batches(self, plan: Plan, n: int | None = None, begins: Callable[[], None] = lambda: None) -> Iterator[Collected]:
         """One batch after another."""
         return self._on_demand(plan, n, begins) if self.prefetcher is None else self._prefetched(plan, n, begins)
 
-    def _on_demand(self, plan: Gathers, n: int | None, begins: Callable[[], None]) -> Iterator[Collected]:
-        def begin() -> None:
-            self._spent = dict(self._access.workers.seconds)
-            begins()
-
-        for collected in self.on_demand.batches(plan, n, begin):
-            self.engine().settle()
+    def _on_demand(self, plan: Plan, n: int | None, begins: Callable[[], None]) -> Iterator[Collected]:
+        for collected in self.on_demand.batches(plan, n, begins):
             self._waited = collected.seconds
             yield collected
 
-    def _prefetched(self, plan: Gathers, n: int | None, begins: Callable[[], None]) -> Iterator[Collected]:
-        first, access = self.version, self._access
+    def _prefetched(self, plan: Plan, n: int | None, begins: Callable[[], None]) -> Iterator[Collected]:
+        engine = self.engine()
         assert self.prefetcher is not None
-        prefetcher = access.prefetcher = self.prefetcher(plan, first, n)
+        prefetcher = engine.prefetcher = self.prefetcher(plan, self.version, n)
         try:
-            for batch in count(first) if n is None else range(first, first + n):
+            for _ in count() if n is None else range(n):
                 begins()
                 start = time.monotonic()
-                collected = self._next(prefetcher)
-                if collected is None:
+                formed = self._next(prefetcher)
+                if formed is None:
                     return
-                self._mark, self._drops = prefetcher.marks.pop(batch), prefetcher.drops.pop(batch)
+                self._mark, self._drops = formed.mark, formed.drops
                 self._waited = time.monotonic() - start
-                yield replace(collected, seconds=self._waited, prefetched=True)
+                yield replace(formed.collected, seconds=self._waited, prefetched=True)
         finally:
             prefetcher.stop()
-            access.prefetcher = None
+            engine.prefetcher = None
 
-    def _next(self, prefetcher: Prefetcher) -> Collected | None:
+    def _next(self, prefetcher: Prefetcher) -> Formed | None:
         """The next batch that is formed; None if the run is cancelled."""
         while not self.on_demand.cancelled():
             try:
@@ -172,26 +137,21 @@ class ClusterSource:
         """Let the workers load what the next tasks need, while the learner learns. Ahead of the learner they never rest."""
         if self.prefetcher is None:
             source = self.on_demand
-            self._access.workers.load_ahead(source.slots.coming(min(source.groups, MOST_PREFETCHED)))
+            self.engine().workers.load_ahead(source.slots.coming(min(source.groups, MOST_PREFETCHED)))
 
-    def mark(self, plan: Any) -> Mark:
+    def mark(self, plan: Plan) -> Mark:
         """The progress of the run with the batch that was handed out last. What was collected beyond it is attempted again."""
         return self._mark if self._mark is not None else self.on_demand.mark(plan)
 
     def metrics(self, batch: Batch) -> dict[str, float]:
         """How old the batch is and how far the policy has moved since, what was dropped, and which parts idled."""
-        now, access = time.monotonic(), self._access
-        metrics: dict[str, Any] = {}
+        now, engine = time.monotonic(), self.engine()
+        metrics: dict[str, Any] = {"seconds_publish": engine.seconds}
         if self._mark is not None:
             versions = [turn.version for trajectory in batch.trajectories for turn in trajectory.turns]
             metrics |= age_metrics(group_ages(versions, batch.rollouts.group, self.version)) | self._drops
             if batch.has("token.old_logprob"):
                 metrics |= ratio_metrics(batch.column("token.old_logprob") - batch.column("token.logprob"))
-        workers = access.workers
-        work, played = access.do(lambda: (workers.worked(), workers.environments()))
-        idle = idle_metrics(work, self._since, now, {**played, **self.learner_worked()})
-        waited = self._waited / max(now - self._since, 1e-9)
-        self._since = now
-        spent, self._spent = self._spent, dict(workers.seconds)
-        metrics |= seconds_metrics(spent, self._spent, self.engine().seconds)
-        return numbers("cluster", metrics | {"idle": idle | {"learner": min(waited, 1.0)}})
+        seconds, self._since = now - self._since, now
+        worked = {"learner": seconds - self._waited, **engine.do(engine.workers.worked)}
+        return numbers("cluster", metrics | {"idle": idle_metrics(worked, seconds)})

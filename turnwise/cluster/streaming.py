@@ -7,7 +7,7 @@ token.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -35,49 +35,49 @@ class GroupJob:
     left: int = 0
 
 
-class Feed:
-    """The starts of groups that wait. `more` gives the next group, or None if there is none now."""
-
-    def __init__(self, more: Callable[[], GroupJob | None]):
-        self._more = more
-        self._numbers = count()
-        self._waiting: deque[Start] = deque()
-        self.jobs: dict[int, tuple[GroupJob, Start]] = {}  # by the number that an attempt has here
-
-    def __len__(self) -> int:
-        if not self._waiting and (job := self._more()) is not None:
-            job.left = len(job.starts)
-            for start in job.starts:
-                number = next(self._numbers)  # numbers of different batches may be equal
-                self.jobs[number] = job, start
-                self._waiting.append(replace(start, number=number))
-            if not job.starts:
-                job.done.set_result(Outcome([]))
-        return len(self._waiting)
-
-    def popleft(self) -> Start:
-        return self._waiting.popleft()
-
-    def clear(self) -> None:
-        self._waiting.clear()
-
-
 class Stream:
-    """The collector of an actor, and what it needs to give every attempt back to its group."""
+    """The collector of an actor, and what it needs to give every attempt back to its group. `more` gives the next group, or None if there
+    is none now."""
 
     def __init__(self, parts: Parts, spec: Spec, more: Callable[[], GroupJob | None]):
         self.parts, self.collector = parts, parts.collector(spec)
         self.collector.hand_over = self._over
-        self.feed = Feed(more)
+        self._more = more
+        self._numbers = count()
+        self._waiting: deque[Start] = deque()
+        self._jobs: dict[int, tuple[GroupJob, Start]] = {}  # by the number that an attempt has here
         self._known: dict[tuple[int, int | str], Trajectory] = {}
-        self._told: dict[str, float] = {}
-        self._lost_told = 0
+        self._told: Counter[str] = Counter()
 
     def play(self) -> None:
         """Until nothing is left."""
-        self.collector.stream(self.feed)
+        self.collector.stream(self._take)
 
-    def recognise(self, job: GroupJob) -> None:
+    def on_fault(self, trajectory: Trajectory, result: EnvResult) -> None:
+        """A fault of an attempt, which belongs to a group."""
+        if (entry := self._jobs.get(game_of(int(trajectory.id)))) is not None:
+            entry[0].faults.append((trajectory, result))
+
+    def fail(self, error: BaseException) -> None:
+        """Everything that is being played has failed."""
+        for job, _ in self._jobs.values():
+            if not job.done.done():
+                job.done.set_exception(error)
+
+    def _take(self) -> Start | None:
+        """The next attempt of the groups that wait; None if there is none now."""
+        while not self._waiting and (job := self._more()) is not None:
+            self._recognise(job)
+            job.left = len(job.starts)
+            for start in job.starts:
+                number = next(self._numbers)  # numbers of different batches may be equal
+                self._jobs[number] = job, start
+                self._waiting.append(replace(start, number=number))
+            if not job.starts:
+                job.done.set_result(Outcome([]))
+        return self._waiting.popleft() if self._waiting else None
+
+    def _recognise(self, job: GroupJob) -> None:
         """Parents of branches came back as copies: they get what was kept of the originals."""
         for start in job.starts:
             if start.branch is not None:
@@ -88,21 +88,8 @@ class Stream:
         for key in [key for key in self._known if key[0] < job.batch - KEPT]:
             self.collector.trails.drop(self._known.pop(key))
 
-    def on_fault(self, trajectory: Trajectory, result: EnvResult) -> None:
-        """A fault of an attempt, which belongs to a group."""
-        if (entry := self.feed.jobs.get(game_of(int(trajectory.id)))) is not None:
-            entry[0].faults.append((trajectory, result))
-
-    def fail(self, error: BaseException) -> None:
-        """Everything that is being played has failed."""
-        for job, _ in self.feed.jobs.values():
-            if not job.done.done():
-                job.done.set_exception(error)
-        self.feed.jobs.clear()
-        self.feed.clear()
-
     def _over(self, start: Start, trajectories: list[Trajectory]) -> None:
-        job, planned = self.feed.jobs.pop(start.number)
+        job, planned = self._jobs.pop(start.number)
         job.left -= 1
         for trajectory in trajectories:
             trajectory.id = planned.number + int(trajectory.id) - start.number  # a further player keeps its distance
@@ -115,10 +102,8 @@ class Stream:
 
     def _outcome(self, job: GroupJob) -> Outcome:
         """The group's trajectories in order, and what was counted since the last group."""
-        counts = {name: float(value) for name, value in getattr(self.collector.policy, "counts", {}).items()}
-        new = {name: value - self._told.get(name, 0.0) for name, value in counts.items()}
-        lost = self.collector.counts["lost_branches"] - self._lost_told
-        self._told, self._lost_told = counts, self.collector.counts["lost_branches"]
+        new = Counter({name: value - self._told[name] for name, value in self.collector.counts.items()})
+        self._told = Counter(self.collector.counts)
         faulted = any(died(result) for _, result in job.faults)
         trajectories = [trajectory for start in job.starts for trajectory in job.found.get(start.number, ())]
-        return Outcome(trajectories, new, lost, self.collector.lost, job.faults, faulted, environments=self.parts.environments)
+        return Outcome(trajectories, new, self.collector.lost, job.faults, faulted, self.parts.environments)

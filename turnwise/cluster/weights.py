@@ -1,8 +1,7 @@
 """How the learner's weights reach the engines.
 
-store      one copy per version in Ray's shared memory; every engine of a node reads the same pages. Works everywhere.
-ipc        engines on the learner's GPU read its memory through CUDA handles, and copy from there.
-broadcast  a torch.distributed group from the learner to each engine: NCCL across GPUs, gloo on CPUs.
+store  one copy per version in Ray's shared memory; every engine of a node reads the same pages. Works everywhere.
+ipc    engines on the learner's GPU read its memory through CUDA handles, and copy from there.
 
 A sender has `send(handle)`, which gives one engine the newest weights and returns a reference to wait for. What it sends is a small object
 with `tensors(device)`, which the engine calls to get its weights by name.
@@ -12,13 +11,9 @@ from __future__ import annotations
 
 import os
 import pickle
-import threading
-import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import count
 from typing import Any, Protocol
 
@@ -26,12 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnwise.cluster.start import free_port, import_ray
-from turnwise.util.deadlines import within
+from turnwise.cluster.start import import_ray
 from turnwise.util.errors import TurnwiseError
 
-LOOKS = 0.001  # seconds between two looks at whether weights have arrived
-LATER = 120.0  # seconds after its own deadline that a transfer leaves to torch
 Named = Callable[[], Iterable[tuple[str, Tensor]]]  # the learner's weights as they are now, always in the same order
 
 
@@ -184,123 +176,7 @@ def gpu_name(index: int) -> str:
     return str(torch.cuda.get_device_properties(index).uuid)
 
 
-# -- across GPUs ------------------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Arriving:
-    """Weights that are broadcast: where the group meets, and which tensors come in which order."""
-
-    host: str
-    port: int
-    rank: int
-    size: int
-    seconds: float
-    described: tuple[tuple[str, tuple[int, ...], str], ...]
-
-    def tensors(self, device: torch.device) -> dict[str, Tensor]:
-        """The weights. A TimeoutError, after which the engine is replaced, if they do not arrive in time."""
-        if device.type == "cuda" and device.index is None:  # which GPU is the current one belongs to a thread
-            device = torch.device("cuda", torch.cuda.current_device())
-        return within(self.seconds, f"the broadcast of {len(self.described)} weights", lambda: self._receive(device))
-
-    def _receive(self, device: torch.device) -> dict[str, Tensor]:
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
-        group = join(self, device)
-        found = {name: torch.empty(shape, dtype=getattr(torch, dtype), device=device) for name, shape, dtype in self.described}
-        exchange(group, found.values(), self.seconds)
-        return found
-
-
-def exchange(group: Any, tensors: Iterable[Tensor], seconds: float) -> None:
-    """Broadcast tensors one after another. If they are not through in time, or the other side fails, the group is aborted: otherwise a
-    kernel of NCCL waits on the GPU forever, and so does everything that waits for the GPU."""
-    end = time.monotonic() + seconds
-    try:
-        for work in [group.broadcast([tensor], _root()) for tensor in tensors]:
-            while not work.is_completed():
-                if time.monotonic() > end:
-                    raise TimeoutError(f"weights were not broadcast within {seconds:g} seconds")
-                time.sleep(LOOKS)
-            work.wait(timedelta(seconds=seconds))  # it is over: this raises its error, and orders the streams of a GPU
-    except BaseException:
-        with suppress(Exception):  # gloo needs none: nothing of it runs on a GPU
-            group.abort()
-        raise
-
-
-def _root() -> Any:
-    from torch.distributed import BroadcastOptions
-
-    options = BroadcastOptions()
-    options.rootRank, options.rootTensor = 0, 0
-    return options
-
-
-def join(meeting: Arriving, device: torch.device) -> Any:
-    """A separate group, independent of other uses of torch.distributed in this process."""
-    import torch.distributed as dist
-
-    limit = timedelta(seconds=meeting.seconds)
-    store = dist.TCPStore(meeting.host, meeting.port, meeting.size, meeting.rank == 0, timeout=limit, wait_for_workers=False)
-    if device.type == "cuda":  # after its own limit, torch ends the whole process; `exchange` gives up before
-        later = limit + timedelta(seconds=LATER)
-        return dist.ProcessGroupNCCL(dist.PrefixStore("weights", store), meeting.rank, meeting.size, later)
-    return dist.ProcessGroupGloo(dist.PrefixStore("weights", store), meeting.rank, meeting.size, limit)
-
-
-class Broadcast:
-    """A group from the learner to one engine, for each engine and version, so that an engine that dies does not affect the others. The
-    learner's side runs in a separate thread and, on a GPU, on a stream of its own, within `seconds`: nothing that the learner computes
-    waits for an engine."""
-
-    def __init__(self, named: Named, device: torch.device, seconds: float):
-        self._named, self._device, self._seconds = named, device, seconds
-        self._version = -1
-        self._kept: list[tuple[str, Tensor]] = []
-
-    def publish(self, version: int) -> None:
-        self._version, self._kept = version, [(name, tensor.detach()) for name, tensor in self._named()]
-        if self._device.type == "cuda":
-            self._written = torch.cuda.Event()
-            self._written.record(torch.cuda.current_stream(self._device))
-
-    def send(self, handle: Any) -> Any:
-        described = tuple((name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for name, tensor in self._kept)
-        host = import_ray().util.get_node_ip_address()
-        port = free_port()
-        mine = Arriving(host, port, 0, 2, self._seconds, described)
-        threading.Thread(target=self._serve, args=(mine, self._kept), name="weights", daemon=True).start()
-        return handle.publish.remote(self._version, Arriving(host, port, 1, 2, self._seconds, described))
-
-    def close(self) -> None:
-        self._kept = []
-
-    def _serve(self, meeting: Arriving, kept: list[tuple[str, Tensor]]) -> None:
-        try:
-            with self._aside():
-                exchange(join(meeting, self._device), [tensor for _, tensor in kept], self._seconds)
-        except Exception:  # the engine says what happened: its weights do not arrive, and it is replaced
-            return
-
-    @contextmanager
-    def _aside(self) -> Iterator[None]:
-        """A stream of the GPU on which nothing else runs, after the weights were written."""
-        if self._device.type != "cuda":
-            yield
-            return
-        stream = torch.cuda.Stream(self._device)
-        stream.wait_event(self._written)
-        with torch.cuda.device(stream.device), torch.cuda.stream(stream):
-            yield
-
-
-def sender(kind: str, named: Named, device: torch.device, seconds: float) -> Sender:
-    """The sender of a kind."""
-    if kind == "ipc":
-        return Ipc(named)
-    return Broadcast(named, device, seconds) if kind == "broadcast" else Store(named)
+# -- in the engine ----------------------------------------------------------------------------------------------------------------------
 
 
 def copy_into(parameters: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:

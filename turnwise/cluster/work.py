@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 import traceback
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from turnwise.collect.branching import begun
 from turnwise.collect.collector import Collector
 from turnwise.data.attempts import Start
-from turnwise.data.message import Message
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.envs.pool import EnvResult, Fault
@@ -32,7 +31,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Call:
-    """One use of a session: `run` with starts, `generate` with texts, seed and temperature, `open` with starts."""
+    """One use of a session: `run` with starts, `generate` with texts, seed and temperature, `openings` with starts."""
 
     name: str
     arguments: tuple[Any, ...]
@@ -49,42 +48,18 @@ class Work:
 
 @dataclass
 class Outcome:
-    """The result of a call, what the session has counted so far, why its first branch was lost, the faults that were reported, and the
-    seconds that parts of it took. Trajectories travel as one message: those of the result, then those of the faults."""
+    """The result of a call, what the session has counted so far, why its first branch was lost, and the faults that were reported."""
 
     value: Any
-    counts: dict[str, float] = field(default_factory=dict)
-    lost_branches: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
     lost: str = ""
     faults: list[tuple[Trajectory, EnvResult]] = field(default_factory=list)
     faulted: bool = False  # an environment's process has died, which is not the policy's fault: try again
-    seconds: dict[str, float] = field(default_factory=dict)
     environments: float = 0.0  # seconds that the actor's environments have played so far, per process
-
-    def __getstate__(self) -> dict[str, Any]:
-        if not isinstance(self.value, list) or not all(type(one) is Trajectory for one in self.value):
-            return dict(self.__dict__)
-        began = time.perf_counter()
-        message = Message.encode([*self.value, *(trajectory for trajectory, _ in self.faults)])
-        seconds = {**self.seconds, "pack": time.perf_counter() - began}
-        return self.__dict__ | {"value": message, "faults": [result for _, result in self.faults], "seconds": seconds}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        if isinstance(self.value, Message):
-            trajectories, results = self.value.decode(), cast("list[EnvResult]", self.faults)
-            count = len(trajectories) - len(results)
-            self.value, self.faults = trajectories[:count], list(zip(trajectories[count:], results, strict=True))
 
 
 class Parts(Protocol):
     """What an actor plays with. A function that setup/cluster.py passes on makes them inside the actor."""
-
-    @property
-    def version(self) -> int: ...
-
-    @property
-    def pids(self) -> list[int]: ...
 
     @property
     def environments(self) -> float: ...  # seconds that they have played so far, per process

@@ -10,10 +10,8 @@ them, so it gets the same tokens.
 
 from __future__ import annotations
 
-import os
 import threading
-import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -26,20 +24,17 @@ from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import Task
 from turnwise.envs.pool import EnvResult
-from turnwise.util.garbage import search_between
 
 T = TypeVar("T")
 CLOSES = 5.0  # seconds for the parts to be closed
 LOOKS = 5.0  # seconds between two looks at whether the playing thread lives
 RESTS = 60.0  # seconds that the playing thread sleeps at most
-IDLES = 0.2  # seconds without work after which garbage is searched
 
 
 @dataclass
 class _Job:
     work: Work
     done: Future[Outcome] = field(default_factory=Future)
-    came: float = field(default_factory=time.perf_counter)
 
 
 class Session:
@@ -59,14 +54,12 @@ class Session:
             self.made += 1
         faults, self.faults = self.faults, []
         value, self.value = self.value, None
-        counts = {name: float(value) for name, value in getattr(self.collector.policy, "counts", {}).items()}
-        return Outcome(value, counts, self.collector.counts["lost_branches"], self.collector.lost, faults)
+        counts = Counter(self.collector.counts)
+        return Outcome(value, counts, self.collector.lost, faults, environments=self.parts.environments)
 
     def _make(self, call: Call) -> Any:
-        if call.name == "generate":
-            return self.parts.generate(*call.arguments)
-        if call.name == "open":
-            return self.parts.openings(*call.arguments)
+        if call.name in ("generate", "openings"):
+            return getattr(self.parts, call.name)(*call.arguments)
         (starts,) = call.arguments
         for start in starts:
             self._recognise(start)
@@ -95,21 +88,19 @@ class RolloutWorker:
         self._jobs: deque[_Job | GroupJob] = deque()
         self._weights: deque[tuple[int, Any, Future[int]]] = deque()
         self._coming: deque[Task] = deque()  # that will be played soon
-        self._tidy = True  # whether nothing was played since garbage was searched
         self._cancelled = self._over = False
         self._turns = self._ended = 0
-        self._first = 0.0  # when the first turn of the work was over
         self._session: Session | None = None
         self._stream: Stream | None = None
-        self._made: Future[dict[str, Any]] = Future()
+        self._made: Future[None] = Future()
         self._player = threading.Thread(target=self._live, args=(make,), name="player", daemon=True)
         self._player.start()
 
     # -- called by the driver -----------------------------------------------------------------------------------------------------
 
-    def ready(self) -> dict[str, Any]:
-        """Wait until the parts are made. Returns where this actor runs."""
-        return self._answer(self._made)
+    def ready(self) -> None:
+        """Wait until the parts are made."""
+        self._answer(self._made)
 
     def run(self, work: Work) -> Outcome:
         """Do the work of a session, and wait for it."""
@@ -133,12 +124,9 @@ class RolloutWorker:
             self._coming = deque(tasks)
             self._wake.notify()
 
-    def status(self) -> dict[str, Any]:
-        """Numbers that grow while there is progress, the version of the weights, and the processes of the environments."""
-        parts = self._parts if self._made.done() else None
-        version, pids, played = (-1, [], 0.0) if parts is None else (parts.version, parts.pids, parts.environments)
-        counts = {"turns": self._turns, "ended": self._ended, "environments": played}
-        return counts | {"version": version, "pids": pids, "pid": os.getpid()}
+    def status(self) -> dict[str, float]:
+        """Numbers that grow while there is progress."""
+        return {"turns": self._turns, "ended": self._ended, "environments": self._parts.environments if self._made.done() else 0.0}
 
     def cancel(self) -> None:
         """End the current work and all waiting work, between two turns."""
@@ -172,7 +160,7 @@ class RolloutWorker:
     def _live(self, make: Callable[[Hooks], Parts]) -> None:
         try:
             self._parts = make(Hooks(cancelled=self._between, on_turn=self._turned, on_end=self._ends, on_fault=self._fault))
-            self._made.set_result(self._place())
+            self._made.set_result(None)
         except BaseException as error:
             self._made.set_exception(portable(error))
             return
@@ -182,7 +170,7 @@ class RolloutWorker:
                     self._play_groups(job)
                     continue
                 try:
-                    job.done.set_result(self._timed(job))
+                    job.done.set_result(self._perform(job.work))
                 except BaseException as error:
                     job.done.set_exception(portable(error))
                 del job  # with its trajectories: they are freed as soon as they were sent
@@ -194,14 +182,10 @@ class RolloutWorker:
         while True:
             with self._wake:
                 while not (self._jobs or self._weights or self._over or self._coming):
-                    if self._wake.wait(RESTS if self._tidy else IDLES) or self._tidy:
-                        continue
-                    self._tidy = True
-                    search_between()
+                    self._wake.wait(RESTS)
                 if self._over:
                     return None
                 if self._jobs and not self._weights:
-                    self._tidy = False
                     self._coming.clear()
                     return self._jobs.popleft()
             if self._weights:
@@ -239,21 +223,11 @@ class RolloutWorker:
             if not self._jobs or not isinstance(self._jobs[0], GroupJob) or self._over:
                 return None
             job = self._jobs.popleft()
-        assert isinstance(job, GroupJob) and self._stream is not None
-        self._stream.recognise(job)
+        assert isinstance(job, GroupJob)
         return job
 
-    def _timed(self, job: _Job) -> Outcome:
-        """Do the work: how long the first turn took, and all of it, since the call came."""
-        self._first = 0.0
-        outcome = self._perform(job.work)
-        outcome.seconds = {"play": time.perf_counter() - job.came}
-        outcome.environments = self._parts.environments
-        if self._first:
-            outcome.seconds["first_turn"] = self._first - job.came
-        return outcome
-
     def _perform(self, work: Work) -> Outcome:
+        """Do the work of a session."""
         for again in range(self._retries + 1):
             if self._session is None or self._session.name != work.session or self._session.made >= len(work.calls):
                 self._session = Session(work, self._parts)
@@ -271,7 +245,6 @@ class RolloutWorker:
 
     def _turned(self, trajectory: Trajectory) -> None:
         self._turns += 1
-        self._first = self._first or time.perf_counter()
 
     def _ends(self, trajectory: Trajectory) -> None:
         self._ended += 1
@@ -281,6 +254,3 @@ class RolloutWorker:
             self._session.faults.append((trajectory, result))
         elif self._stream is not None:
             self._stream.on_fault(trajectory, result)
-
-    def _place(self) -> dict[str, Any]:
-        return {"pid": os.getpid(), "number": self.number, "version": self._parts.version}

@@ -8,13 +8,15 @@ at most `retries` times more.
 from __future__ import annotations
 
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from turnwise.cluster.start import import_ray, one_line
 from turnwise.cluster.work import Outcome, Work
+from turnwise.collect.hooks import Hooks
+from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import Task
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.garbage import rare_searches
@@ -42,33 +44,24 @@ class Worker:
     failures: int = 0  # starts that failed since it was last up
     version: int = -1  # of its weights
     began: float = 0.0  # of the work that it does
-    spans: list[tuple[float, float]] = field(default_factory=list)  # when it had work
+    worked: float = 0.0  # seconds that it had work, without the work that it does
     played: float = 0.0  # seconds that its environments have played in this life, as it last reported them
-    told: float = 0.0  # those of them that `environments` has returned; below 0: some of a life before are missing
-
-
-@dataclass
-class WorkerHooks:
-    """What the workers reports to the run."""
-
-    say: Callable[[str], None] = lambda text: None
-    cancelled: Callable[[], bool] = lambda: False
-    ended: Callable[[int], None] = lambda count: None  # attempts that have ended since it was last called
+    played_before: float = 0.0  # the same in the lives before
 
 
 class RolloutWorkers:
     """`start` starts the actor of a number. `send` gives one member weights, and returns a reference to wait for; None before the first
-    ones. `seconds` adds up what parts of the work took, over all members: `metrics.py` says which."""
+    ones."""
 
-    def __init__(self, start: Callable[[int], Any], size: int, deadline: float, retries: int = 2, hooks: WorkerHooks | None = None):
+    def __init__(self, start: Callable[[int], Any], size: int, deadline: float, retries: int = 2, hooks: Hooks | None = None):
         self.size, self.deadline, self.retries = size, deadline, retries
-        self.hooks = hooks or WorkerHooks()
+        self.hooks = hooks or Hooks()
         self.counts: dict[str, float] = {"lost_engines": 0.0, "repeated_work": 0.0}
-        self.seconds: dict[str, float] = defaultdict(float)
         self.version = -1
         self._start = start
         self._send: Callable[[Any], Any] | None = None
         self._begun = False
+        self._told: dict[str, float] = {}  # the seconds that `worked` has returned
         self.members = [self._started(number) for number in range(size)]
 
     # -- weights --------------------------------------------------------------------------------------------------------------------
@@ -86,11 +79,6 @@ class RolloutWorkers:
         while any(member.state in ("starting", "updating") for member in self.members):
             self.step([])
 
-    def updated(self) -> None:
-        """Wait until no member reads weights any more. One that starts gets them later."""
-        while any(member.state == "updating" for member in self.members):
-            self.step([])
-
     def _update(self, member: Worker) -> None:
         if self._send is None:
             member.state = "up"
@@ -106,7 +94,6 @@ class RolloutWorkers:
         """The outcome of each work, in order; None for one that was lost more often than `retries` allows, or was cancelled before it
         began. `homes` are the members that do it if they are there."""
         outcomes: list[Outcome | None] = [None] * len(works)
-        began = time.monotonic()
         waiting, tries = deque(range(len(works))), [0] * len(works)
         running: dict[Any, tuple[int, Worker]] = {}
         cancelled = False
@@ -114,17 +101,13 @@ class RolloutWorkers:
             self.settle()
             self._begun = True
         while waiting or running:
-            for ref in self._hand_out(works, homes, waiting, running):
-                self.seconds["wait"] += running[ref][1].began - began
+            self._hand_out(works, homes, waiting, running)
             if self.hooks.cancelled() and not cancelled:
                 cancelled, waiting = True, deque()
                 for _, member in running.values():
                     member.handle.cancel.remote()
             for ref in self.step(list(running)):
-                member = running[ref][1]
-                took = time.monotonic() - member.began
-                if (outcome := self.result(member, ref)) is not None:
-                    self._note_travel(outcome, took)
+                if (outcome := self.result(running[ref][1], ref)) is not None:
                     outcomes[running.pop(ref)[0]] = outcome
             for ref in [ref for ref, (_, member) in running.items() if ref not in member.refs]:  # its member was lost
                 k, _ = running.pop(ref)
@@ -134,16 +117,8 @@ class RolloutWorkers:
                     waiting.append(k)
         return outcomes
 
-    def _note_travel(self, outcome: Outcome, took: float) -> None:
-        """Of the time that work took, what its member has not spent on it."""
-        if "play" in outcome.seconds:
-            self.seconds["travel"] += max(took - outcome.seconds["play"] - outcome.seconds.get("pack", 0.0), 0.0)
-
-    def _hand_out(
-        self, works: Sequence[Work], homes: Sequence[int], waiting: deque[int], running: dict[Any, tuple[int, Worker]]
-    ) -> list[Any]:
-        """Give members work. Returns its references."""
-        refs = []
+    def _hand_out(self, works: Sequence[Work], homes: Sequence[int], waiting: deque[int], running: dict[Any, tuple[int, Worker]]) -> None:
+        """Give members work."""
         for member in self.members:
             if member.state != "up" or not waiting or any(busy is member for _, busy in running.values()):
                 continue
@@ -153,8 +128,6 @@ class RolloutWorkers:
                 waiting.remove(mine[0])
                 ref = self.employ(member, member.handle.run.remote(works[mine[0]]))
                 running[ref] = mine[0], member
-                refs.append(ref)
-        return refs
 
     def load_ahead(self, tasks: Sequence[Task]) -> None:
         """Tell each member which of these tasks will be its own: those of new groups in turn. It has no effect on any result."""
@@ -177,7 +150,7 @@ class RolloutWorkers:
         member.refs.discard(ref)
         member.since = time.monotonic()
         if not member.refs:
-            member.spans.append((member.began, member.since))
+            member.worked += member.since - member.began
         try:
             with rare_searches():
                 outcome: Outcome = import_ray().get(ref, timeout=self.deadline)
@@ -185,8 +158,6 @@ class RolloutWorkers:
             self._failed(error, member)
             return None
         member.played = max(member.played, outcome.environments)
-        for part, seconds in (outcome.seconds | {"unpack": time.monotonic() - member.since}).items():
-            self.seconds[part] += seconds
         return outcome
 
     def _failed(self, error: Exception, member: Worker) -> None:
@@ -237,7 +208,6 @@ class RolloutWorkers:
             return
         member.since = time.monotonic()
         if member.state == "starting":
-            member.seen = dict(answer)
             self._update(member)
         else:
             member.state, member.version, member.failures = "up", int(answer), 0
@@ -253,8 +223,8 @@ class RolloutWorkers:
         member.played = max(member.played, seen.get("environments", 0.0))
         new = seen["ended"] - member.seen.get("ended", 0)
         member.look, member.seen = None, seen
-        if new > 0:
-            self.hooks.ended(new)
+        for _ in range(new):
+            self.hooks.on_end(Trajectory(0, 0))  # it comes later, with the result
 
     def _check(self) -> None:
         now = time.monotonic()
@@ -277,9 +247,9 @@ class RolloutWorkers:
         except Exception as error:
             self.hooks.say(f"engine {member.number} could not be ended: {one_line(error)}")
         if member.refs:
-            member.spans.append((member.began, time.monotonic()))
+            member.worked += time.monotonic() - member.began
         member.refs, member.look, member.version = set(), None, -1
-        member.told, member.played = member.told - member.played, 0.0
+        member.played_before, member.played = member.played_before + member.played, 0.0
         member.failures += member.state != "up"
         if not again or member.failures > self.retries:
             member.state = "gone"
@@ -294,20 +264,14 @@ class RolloutWorkers:
         member.handle, member.ref, member.state, member.since, member.seen = new.handle, new.ref, new.state, new.since, {}
         member.lives += 1
 
-    def worked(self) -> dict[str, tuple[list[float], list[float]]]:
-        """When each member had work since the last call: beginnings and ends."""
-        found, now = {}, time.monotonic()
+    def worked(self) -> dict[str, float]:
+        """Seconds since the last call in which each member had work, and those that its environments have played, per process."""
+        now, total = time.monotonic(), dict[str, float]()
         for member in self.members:
-            spans = [*member.spans, *([(member.began, now)] if member.refs else [])]
-            found[f"engine_{member.number}"] = [began for began, _ in spans], [end for _, end in spans]
-            member.spans = []
-        return found
-
-    def environments(self) -> dict[str, float]:
-        """Seconds that the environments of each member have played since the last call, per process."""
-        seconds = {f"environments_{member.number}": member.played - member.told for member in self.members}
-        for member in self.members:
-            member.told = member.played
+            total[f"engine_{member.number}"] = member.worked + (now - member.began if member.refs else 0.0)
+            total[f"environments_{member.number}"] = member.played_before + member.played
+        seconds = {part: value - self._told.get(part, 0.0) for part, value in total.items()}
+        self._told = total
         return seconds
 
     def _started(self, number: int) -> Worker:

@@ -107,12 +107,6 @@ def turn_of(call: Call, rule: Anchor) -> Turn:
     )
 
 
-def lines_of(recorder: Recorder, whole: bool) -> list[list[Call]]:
-    """The lines of conversation; as one list in the order of arrival if `whole`: for what counts attempts, and for programs that write
-    every prompt anew."""
-    return [recorder.finished()] if whole else recorder.chains()
-
-
 def trajectories_of(
     recorder: Recorder,
     start: Start,
@@ -130,8 +124,9 @@ def trajectories_of(
     goal: str = "",
 ) -> list[Trajectory]:
     """The trajectories of an attempt, the first conversation first. At least one: an attempt without a call has one without turns.
-    Further lines are numbered from `SIDE` on."""
-    lines = lines_of(recorder, whole)
+    Further lines are numbered from `SIDE` on. `whole`: all calls as one line in the order of arrival, for what counts attempts, and for
+    programs that write every prompt anew."""
+    lines = [recorder.finished()] if whole else recorder.chains()
     last = max((call.number for line in lines for call in line), default=-1)
     found: list[Trajectory] = []
     for place, line in enumerate(lines or [[]]):

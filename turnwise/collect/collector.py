@@ -15,8 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from inspect import signature
-from typing import Protocol
+from typing import Protocol, cast
 
 from turnwise.agent.text import stated_goal
 from turnwise.collect.branching import Arriving, Trails, begun
@@ -96,23 +95,13 @@ class Policy(Protocol):
     def end(self, slot: int) -> None: ...
 
 
-class Waiting(Protocol):
-    """Starts that wait for a slot; more may come at any time."""
-
-    def __len__(self) -> int: ...
-
-    def popleft(self) -> Start: ...
-
-    def clear(self) -> None: ...
-
-
 @dataclass
 class Collector:
     """Plays attempts to their ends. `max_turns` is the step limit; `hooks` are told what happens, and can end everything between turns.
     `ordered`: the result does not depend on the speed of worker processes (order.py). `snapshots`: ask environments for a snapshot before
     every turn, so that later attempts can branch there without replaying actions; kept as long as the collector. `counts` has
-    `lost_branches`, and `lost` says why the first of them was lost. `hand_over` is called with every attempt that is over (no trajectory: a
-    lost branch; several: one per player), which is then not kept: for a collector that never ends (`stream`)."""
+    `lost_branches` and what the policy counts, and `lost` says why the first branch was lost. `hand_over` is called with every attempt that
+    is over (no trajectory: a lost branch; several: one per player), which is then not kept: for a collector that never ends (`stream`)."""
 
     pool: Pool
     policy: Policy
@@ -127,7 +116,7 @@ class Collector:
 
     def __post_init__(self) -> None:
         self.trails = Trails()
-        self._steps = bool(self.pool.pids) and "wait" in signature(self.policy.answers).parameters  # in this process nothing ever waits
+        self.counts = cast("Counter[str]", getattr(self.policy, "counts", self.counts))
 
     def run(self, starts: Iterable[Start]) -> list[Trajectory]:
         """The trajectories of all starts, in their order. If cancelled, the partial trajectories of those that had begun."""
@@ -135,18 +124,26 @@ class Collector:
         order = [start.number for start in waiting]
         self.hooks.on_start(len(order))
         with rare_searches():
-            done = self._play(waiting)
+            done = self._play(lambda: waiting.popleft() if waiting else None)
         return [trajectory for number in order for trajectory in done.get(number, ())]
 
-    def _play(self, waiting: Waiting) -> dict[int, list[Trajectory]]:
+    def stream(self, take: Callable[[], Start | None]) -> None:
+        """Play what `take` gives, which is asked whenever there is a free slot, until it gives nothing and all attempts are over."""
+        with rare_searches():
+            self._play(take)
+
+    def _play(self, take: Callable[[], Start | None]) -> dict[int, list[Trajectory]]:
         free = deque(range(self.pool.size))
         self._answers = Answers(self.pool, self.ordered)
         active: dict[int, Attempt] = {}
         done: dict[int, list[Trajectory]] = {}
-        while waiting or active:
-            while waiting and free:
+        cancelled = False
+        while True:
+            while free and not cancelled and (start := take()) is not None:
                 slot = free.popleft()
-                active[slot] = self._launch(waiting.popleft(), slot)
+                active[slot] = self._launch(start, slot)
+            if not active:
+                return done
             self._hear(active)
             while self.pool.pending and not self.pool.pids:  # a branch that is not there yet, a snapshot: here they are ready at once
                 self._hear(active)
@@ -154,7 +151,7 @@ class Collector:
                 self._answered(active[answer.slot], answer)
             if self.hooks.cancelled():
                 self._cancel(active.values())
-                waiting.clear()
+                cancelled = True
             for slot in [key for key, attempt in active.items() if attempt.over and key == attempt.slot]:
                 attempt = active.pop(slot)
                 trajectories = [] if attempt.lost else self._trajectories_of(attempt, active)
@@ -163,7 +160,6 @@ class Collector:
                 else:
                     done[attempt.start.number] = trajectories
                 free.append(slot)
-        return done
 
     def _trajectories_of(self, first: Attempt, active: dict[int, Attempt]) -> list[Trajectory]:
         """The trajectories of an attempt that is over: one per player. All of its players end together."""
@@ -175,11 +171,6 @@ class Collector:
         trajectories = {player: attempt.trajectory for player, attempt in players.items()}
         note(trajectories)
         return list(trajectories.values())
-
-    def stream(self, waiting: Waiting) -> None:
-        """Play what waits, and what comes to wait in the meantime, until nothing is left."""
-        with rare_searches():
-            self._play(waiting)
 
     def _hear(self, active: dict[int, Attempt]) -> None:
         for result in self._answers.next(bool(self.policy.pending), len(active)):
@@ -210,7 +201,7 @@ class Collector:
         order, only received, so that no worker waits for a reader."""
         if not self.policy.pending:
             return []
-        if not self._steps:
+        if not self.pool.pids:  # in this process nothing ever waits
             return self.policy.answers()
         answers = self.policy.answers(wait=False)
         while self.ordered and not answers and self.policy.pending:

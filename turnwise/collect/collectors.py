@@ -105,13 +105,32 @@ class LocalCollectors:
         return collector
 
     def generate(self, texts: Sequence[str], seed: int, temperature: float | None = None) -> list[Turn]:
-        """The policy's responses to these messages, as turns."""
-        sampling = replace(self.sampled(temperature), report=self.reports)
-        return _generate(self.engine(), self.agent, sampling, texts, seed)
+        """The policy's responses to these messages as turns, with what the engine reports about their tokens: the message is the
+        observation. A turn without tokens: the message was too long, or the engine failed."""
+        engine, chat, sampling = self.engine(), self.agent.chat, replace(self.sampled(temperature), report=self.reports)
+        prompts = [self.agent.maker.prompt(chat.control.mark(text)) for text in texts]
+        requests = [
+            Request(k, prompt.ids, sampling, derive(seed, "answer", k), FIRST_SEQUENCE + k, prompt.messages or None)
+            for k, prompt in enumerate(prompts)
+            if prompt.fits
+        ]
+        engine.submit(requests)
+        responses: dict[int, Response] = {}
+        while engine.pending:
+            responses |= {response.key: response for response in engine.poll()}
+        for request in requests:
+            engine.release(request.sequence)
+        return [_turn(text, prompts[k].ids, responses.get(k, Response(k)), chat.decode) for k, text in enumerate(texts)]
 
     def openings(self, starts: Sequence[Start]) -> list[str]:
-        """What the agent is told first in these attempts."""
-        return _openings(self.pool, starts)
+        """What the agent is told first in these attempts: the goal, if the first observation does not state it, and that observation."""
+        pool, texts = self.pool, list[str]()
+        for first in range(0, len(starts), pool.size):
+            some = starts[first : first + pool.size]
+            results = pool.reset_all((slot, start.task, start.env_seed) for slot, start in enumerate(some))
+            for start, result in zip(some, results, strict=True):
+                texts.append("" if result.transition is None else _opening(start, result.observation))
+        return texts
 
 
 def demonstrations(
@@ -122,25 +141,6 @@ def demonstrations(
     for trajectory in trajectories:
         trajectory.turns = [replace(turn, logprobs=[0.0] * len(turn.response_ids), learned=False) for turn in trajectory.turns]
     return trajectories
-
-
-def _generate(engine: Engine, agent: Agent, sampling: Sampling, texts: Sequence[str], seed: int) -> list[Turn]:
-    """The policy's responses to these messages as turns, with what the engine reports about their tokens: the message is the observation.
-    A turn without tokens: the message was too long, or the engine failed."""
-    prompts = [agent.maker.prompt(agent.chat.control.mark(text)) for text in texts]
-    requests = [
-        Request(k, prompt.ids, sampling, derive(seed, "answer", k), FIRST_SEQUENCE + k, prompt.messages or None)
-        for k, prompt in enumerate(prompts)
-        if prompt.fits
-    ]
-    engine.submit(requests)
-    responses: dict[int, Response] = {}
-    while engine.pending:
-        responses |= {response.key: response for response in engine.poll()}
-    for request in requests:
-        engine.release(request.sequence)
-    decode = agent.chat.decode
-    return [_turn(text, prompts[k].ids, responses.get(k, Response(k)), decode) for k, text in enumerate(texts)]
 
 
 def _turn(text: str, prompt_ids: Sequence[int], response: Response, decode: Callable[[Sequence[int]], str]) -> Turn:
@@ -156,17 +156,6 @@ def _turn(text: str, prompt_ids: Sequence[int], response: Response, decode: Call
         version=response.version,
         reports=response.reports,
     )
-
-
-def _openings(pool: Pool, starts: Sequence[Start]) -> list[str]:
-    """What the agent is told first in these attempts: the goal, if the first observation does not state it, and that observation."""
-    texts = list[str]()
-    for first in range(0, len(starts), pool.size):
-        some = starts[first : first + pool.size]
-        results = pool.reset_all((slot, start.task, start.env_seed) for slot, start in enumerate(some))
-        for start, result in zip(some, results, strict=True):
-            texts.append("" if result.transition is None else _opening(start, result.observation))
-    return texts
 
 
 def _opening(start: Start, observation: Observation) -> str:

@@ -10,7 +10,9 @@ A plan that has an attribute `drawing` gives a run such an object:
         rule = None                          # or a stop rule (engines/base.py): it is asked after each token of a response
         insert = "</think>"                  # put behind a response that the rule has ended; the response then continues, without the rule
         def again(self, before, turn, draws):    # whether a finished turn is dropped and drawn again from the same prompt
-            return draws < 1 and turn.response == before.response
+            return before is not None and draws < 1 and turn.response == before.response
+
+`before` is the attempt's previous turn, None at the first; `draws` counts how often the new one was drawn again already.
 
 Inserted tokens are part of the response and not drawn by the policy: they have the log-prob 0, the report `inserted` is 1 for them, and
 they are not learned from (data/masks.py).
@@ -20,25 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from turnwise.data.masks import INSERTED
-from turnwise.data.rollouts import Turn
-from turnwise.engines.base import Finish, Request, Response, StopRule
+from turnwise.engines.base import Finish, Request, Response
 from turnwise.util.seeds import derive
-
-
-class Drawing(Protocol):
-    """What a plan says of drawing. `again` gets the attempt's previous turn (None before the first), the new one, and how often the new one
-    was drawn again already."""
-
-    @property
-    def rule(self) -> StopRule | None: ...
-
-    @property
-    def insert(self) -> str: ...
-
-    def again(self, before: Turn | None, turn: Turn, draws: int) -> bool: ...
 
 
 @dataclass(slots=True)

@@ -6,12 +6,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from inspect import signature
 from itertools import count
+from typing import Any
 
 from turnwise.agent.base import Context, Parsed
 from turnwise.collect.collector import Answer, Start
-from turnwise.collect.drawing import Drawing, Drawn
+from turnwise.collect.drawing import Drawn
 from turnwise.data.attempts import ChangingHint
 from turnwise.data.images import Picture
 from turnwise.data.rollouts import Stop, Turn
@@ -49,7 +49,7 @@ class ModelPolicy:
     sampling: Sampling
     read_text: Callable[[str, Observation], Parsed] | None = None
     counts: Counter[str] = field(default_factory=Counter)
-    drawing: Drawing | None = None
+    drawing: Any = None
     encode: Callable[[str], Sequence[int]] = lambda text: ()
 
     def __post_init__(self) -> None:
@@ -57,7 +57,6 @@ class ModelPolicy:
         self._ready: list[Answer] = []
         self._unread: deque[list[Response]] = deque()  # what the engine has finished, in the pieces that are handed over
         self._sequences = count()
-        self._steps = "wait" in signature(self.engine.poll).parameters  # an engine may know nothing of steps
 
     @property
     def pending(self) -> int:
@@ -111,7 +110,7 @@ class ModelPolicy:
         if self._unread:
             self.engine.start()
             return self._unread.popleft()
-        responses = self.engine.poll() if wait or not self._steps else self.engine.poll(wait=False)
+        responses = self.engine.poll(wait)
         self._unread.extend(pieces(responses, self.engine.early))
         return self._unread.popleft() if self._unread else ()
 
@@ -121,7 +120,7 @@ class ModelPolicy:
         if response.finish is Finish.FAULT:
             return Answer(response.key, None, Stop.ENGINE_FAULT, response.message)
         attempt = self._attempts[response.key]
-        whole = response if self.drawing is None else self._drawn(attempt, response, self.drawing)
+        whole = response if self.drawing is None else self._drawn(attempt, response)
         if whole is None:
             return None
         turn, parsed = self._turn(attempt, whole)
@@ -135,13 +134,13 @@ class ModelPolicy:
             self.counts[f"problem/{parsed.problem}"] += 1
         return Answer(response.key, turn)
 
-    def _drawn(self, attempt: Attempt, response: Response, drawing: Drawing) -> Response | None:
+    def _drawn(self, attempt: Attempt, response: Response) -> Response | None:
         """The whole response of a turn; None if it continues because a rule has ended this part of it."""
         drawn = attempt.drawn
         if drawn is None:
             return response
         drawn.add(response)
-        if response.finish is Finish.RULE and drawn.room_for(inserted := self.encode(drawing.insert)):
+        if response.finish is Finish.RULE and drawn.room_for(inserted := self.encode(self.drawing.insert)):
             self.counts["inserted"] += 1
             self._submit(drawn.continued(inserted))
             return None

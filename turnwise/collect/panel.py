@@ -7,8 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
+from turnwise.collect.source import Collects
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import LARGEST_REWARD, Trajectory
 from turnwise.data.tasks import TaskSet
@@ -131,14 +132,8 @@ def panel_starts(panel: TaskSet, seed: int, repeats: int = 1) -> list[Start]:
     ]
 
 
-class Runs(Protocol):
-    """A collector, as far as an evaluation knows it."""
-
-    def run(self, starts: Sequence[Start]) -> list[Trajectory]: ...
-
-
 def run_panel(
-    collector: Runs,
+    collector: Collects,
     panel: TaskSet,
     seed: int = 0,
     repeats: int = 1,

@@ -12,19 +12,17 @@ channel: in the environment's process the action `ASK_EXPERT` is replaced by wha
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from turnwise.collect.collector import Answer, Start
 from turnwise.data.rollouts import Stop, Turn
 from turnwise.data.tasks import Task
 from turnwise.envs import registry
-from turnwise.envs.answers import read_observation, read_snapshot, read_transition
-from turnwise.envs.base import Observation, Restorable, Transition, without
+from turnwise.envs.answers import read_observation, read_transition
+from turnwise.envs.base import Observation, Transition, without
 from turnwise.envs.capabilities import Capabilities
-from turnwise.envs.snapshots import pack, restoring, unpack
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.seeds import derive
 
@@ -99,17 +97,12 @@ class RulePlayer:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedPlayer:
-    """The actions of a list, one per turn; or of one list per task, by the task's id."""
+    """The actions of a list, one per turn."""
 
-    actions: Sequence[str] | Mapping[str, Sequence[str]] = field(default=())
+    actions: Sequence[str]
 
     def act(self, observation: Observation, situation: Situation) -> str | None:
-        script = self.actions
-        if isinstance(script, Mapping):
-            if situation.task.id not in script:
-                raise TurnwiseError(f"the script has no actions for task {situation.task.id!r}; it knows {len(script)} tasks")
-            script = script[situation.task.id]
-        return script[situation.turn] if situation.turn < len(script) else None
+        return self.actions[situation.turn] if situation.turn < len(self.actions) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +132,10 @@ class AdvisedEnv:
         self._speaks = can.expert_words is not None
         if required and not (self._advises or plans):
             raise TurnwiseError(f"{type(env).__name__} has no expert: it needs expert(task) or expert_action()")
-        if isinstance(env, Restorable):
-            self.snapshot, self.restore = self._snapshot, self._restore
 
     def __getattr__(self, name: str) -> Any:
+        if name in ("snapshot", "restore"):  # the environment's own would not know how much of the plan was followed
+            raise AttributeError(name)
         return getattr(self._env, name)
 
     def reset(self, task: Task, seed: int = 0) -> Observation:
@@ -162,21 +155,6 @@ class AdvisedEnv:
         transition = read_transition(self._env.step(action), self._env)
         self._played.append(action)
         return replace(transition, info={**transition.info, "action": action} | ({"words": words} if words else {}))
-
-    def _snapshot(self) -> bytes | None:
-        """The environment's snapshot, and how many steps of the expert's plan were followed."""
-        if (inner := read_snapshot(self._env.snapshot(), self._env)) is None:
-            return None
-        return pack("advised", {"played": self._played, "planned": self._planned, "state": b64encode(inner).decode()})
-
-    def _restore(self, state: bytes) -> Observation:
-        fields = unpack(state, "advised")
-        with restoring("advised"):
-            inner, played, plan = b64decode(fields["state"]), list(map(str, fields["played"])), fields["planned"]
-            planned = None if plan is None else ((str(plan[0][0]), str(plan[0][1])), list(map(str, plan[1])))
-        seen = read_observation(self._env.restore(inner), self._env, "restore")
-        self._played, self._planned = played, planned
-        return seen
 
     def _advice(self) -> str:
         if self._planned is not None:

@@ -80,7 +80,6 @@ class ProgramCollector:
     counts: Counter[str] = field(default_factory=Counter)
     lost: str = ""
     say: Once = field(default_factory=lambda: Once(lambda text: None))
-    policy: None = None
     _side: int = field(default=0, init=False)
 
     def run(self, starts: Iterable[Start]) -> list[Trajectory]:

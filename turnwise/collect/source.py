@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, NamedTuple, Protocol
@@ -29,6 +29,7 @@ from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Stop, Trajectory, Turn, sound
 from turnwise.data.tasks import Task
+from turnwise.methods.planning import Gathered, Plan, Rounds, TaskSlots
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.metrics import numbers
 
@@ -43,31 +44,15 @@ class Mark(NamedTuple):
     plan: dict[str, Any]
 
 
-def mark_of(slots: Any, plan: Any) -> Mark:
+def mark_of(slots: TaskSlots, plan: Plan) -> Mark:
     """Where task slots and plan are now."""
     return Mark(slots.used, slots.state(), plan.state())
 
 
-class Brought(Protocol):
-    """What a plan returns in the end: the trajectories to learn from, and counts for the log."""
-
-    @property
-    def trajectories(self) -> list[Trajectory]: ...
-
-    @property
-    def counts(self) -> Mapping[str, float]: ...
-
-
-class Gathers(Protocol):
-    """A plan, as far as a source knows it."""
-
-    def gather(self, slots: Any, groups: int, /) -> Generator[Sequence[Start], list[Trajectory], Brought]: ...
-
-
 class Collects(Protocol):
-    """A collector, as far as a source knows it: it makes attempts. `policy` and `counts` say more about them for the log."""
+    """A collector, as far as a source knows it: it makes attempts. `counts` says more about them for the log, and `lost` why the first
+    branch was lost."""
 
-    policy: Any
     counts: Counter[str]
     lost: str
 
@@ -105,13 +90,52 @@ class Collected:
         return numbers("collect", counts)
 
 
+@dataclass
+class Gathering:
+    """A batch of a plan that is being gathered, round by round. `brought` is what the plan returned in the end."""
+
+    rounds: Rounds
+    version: int
+    tasks: dict[str, Task] = field(default_factory=dict, init=False)
+    faults: int = field(default=0, init=False)
+    branches: int = field(default=0, init=False)
+    brought: Gathered | None = field(default=None, init=False)
+
+    def advance(self, finished: list[Trajectory] | None = None) -> Sequence[Start] | None:
+        """The attempts of the next round, now that those of the round before have `finished`; None at the end."""
+        try:
+            if finished is None:
+                starts = next(self.rounds)
+            else:
+                attempts = sound(finished)
+                self.faults += len(finished) - len(attempts)
+                starts = self.rounds.send(attempts)
+        except StopIteration as end:
+            self.brought = end.value
+            return None
+        self.tasks |= {start.task.id: start.task for start in starts}
+        self.branches += sum(start.branch is not None for start in starts)
+        return starts
+
+    def collected(self, counts: Mapping[str, float], lost: str, say: Callable[[str], None]) -> Collected:
+        """The batch. `counts` are those of the collectors that have played it; `lost` says why its first branch was lost."""
+        assert self.brought is not None
+        told = {**self.brought.counts, "faults": float(self.faults), **counts}
+        lost_branches = told.pop("lost_branches", 0.0)
+        if self.branches:
+            told |= {"branches": float(self.branches), "lost_branches": float(lost_branches)}
+        if lost:
+            say(f"warning: {lost_branches:g} of {self.branches} branches were lost. The first: {lost}")
+        return Collected(distinct(self.brought.trajectories), self.tasks, told, self.version)
+
+
 class Source(Protocol):
     """What the loop asks of a source. `batches` yields one batch after another, until there are n or the run is cancelled, and calls
     `begins` before each. `publish`: the learner's weights have this version now. `prefetch` prepares the next tasks while the learner
     works, and calls `pause` between small parts. `metrics` are logged with a batch, `mark` is how far the run has come with the batch that
     was handed out last."""
 
-    def batches(self, plan: Gathers, n: int | None = None, begins: Callable[[], None] = ...) -> Iterator[Collected]: ...
+    def batches(self, plan: Plan, n: int | None = None, begins: Callable[[], None] = ...) -> Iterator[Collected]: ...
 
     def publish(self, version: int) -> None: ...
 
@@ -119,7 +143,7 @@ class Source(Protocol):
 
     def metrics(self, batch: Batch) -> dict[str, float]: ...
 
-    def mark(self, plan: Any) -> Mark: ...
+    def mark(self, plan: Plan) -> Mark: ...
 
 
 class OwnSource:
@@ -129,7 +153,7 @@ class OwnSource:
     def __init__(self, source: Source):
         self.source = source
 
-    def batches(self, plan: Gathers, n: int | None = None, begins: Callable[[], None] = lambda: None) -> Iterator[Collected]:
+    def batches(self, plan: Plan, n: int | None = None, begins: Callable[[], None] = lambda: None) -> Iterator[Collected]:
         return self.source.batches(plan, n, begins)
 
     def publish(self, version: int) -> None:
@@ -141,7 +165,7 @@ class OwnSource:
     def metrics(self, batch: Batch) -> dict[str, float]:
         return self.source.metrics(batch)
 
-    def mark(self, plan: Any) -> Mark:
+    def mark(self, plan: Plan) -> Mark:
         return self.source.mark(plan)
 
 
@@ -156,7 +180,7 @@ class LocalSource:
     between two rounds of a plan. `load` prepares the environment for a task that comes soon. `rests`: the engine frees its memory while a
     batch is learned from."""
 
-    slots: Any
+    slots: TaskSlots
     groups: int
     collector: Callable[[], Collects]
     engine: Callable[[], Published]
@@ -171,7 +195,7 @@ class LocalSource:
         """The version of the weights that sample now."""
         return self.engine().version
 
-    def batches(self, plan: Gathers, n: int | None = None, begins: Callable[[], None] = lambda: None) -> Iterator[Collected]:
+    def batches(self, plan: Plan, n: int | None = None, begins: Callable[[], None] = lambda: None) -> Iterator[Collected]:
         """One batch after another, each collected when it is asked for."""
         for _ in count() if n is None else range(n):
             if self.cancelled():
@@ -202,40 +226,23 @@ class LocalSource:
         """What a source logs about a batch with its columns, in addition to its counts: nothing, where all is done in one process."""
         return {}
 
-    def mark(self, plan: Any) -> Mark:
+    def mark(self, plan: Plan) -> Mark:
         """How far the run has come with the batch that was handed out last."""
         return mark_of(self.slots, plan)
 
-    def collect(self, plan: Gathers) -> Collected:
+    def collect(self, plan: Plan) -> Collected:
         """The next batch of a plan."""
         collector, version = self.collector(), self.version
-        tasks: dict[str, Task] = {}
-        branches = faults = 0
         self.slots.begin()
-        rounds = plan.gather(self.slots, self.groups)
-        attempts: list[Trajectory] | None = None
-        while True:
-            try:
-                starts = next(rounds) if attempts is None else rounds.send(attempts)
-            except StopIteration as end:
-                brought: Brought = end.value
-                break
-            tasks |= {start.task.id: start.task for start in starts}
-            branches += sum(start.branch is not None for start in starts)
+        batch = Gathering(plan.gather(self.slots, self.groups), version)
+        starts = batch.advance()
+        while starts is not None:
             finished = self.check(collector.run(starts))
             if self.cancelled():
-                rounds.close()
-                return Collected(finished, tasks, {}, version, complete=False)
-            attempts = sound(finished)
-            faults += len(finished) - len(attempts)
-        counts = {**brought.counts, "faults": float(faults)}
-        counts |= dict(getattr(collector.policy, "counts", {}))
-        counts |= {name: float(value) for name, value in collector.counts.items() if name != "lost_branches"}
-        if branches:
-            counts |= {"branches": float(branches), "lost_branches": float(collector.counts["lost_branches"])}
-        if collector.lost:
-            self.say(f"warning: {collector.counts['lost_branches']} of {branches} branches were lost. The first: {collector.lost}")
-        return Collected(distinct(brought.trajectories), tasks, counts, version)
+                batch.rounds.close()
+                return Collected(finished, batch.tasks, {}, version, complete=False)
+            starts = batch.advance(finished)
+        return batch.collected(collector.counts, collector.lost, self.say)
 
 
 def distinct(trajectories: list[Trajectory]) -> list[Trajectory]:

@@ -1,13 +1,16 @@
-"""The distribution `turnwise-envs`: what it offers, for listings and errors where it is not installed, and the recipes that plugins add.
+"""The distributions `turnwise-envs` and `turnwise-experiments`: what they offer, for listings and errors where they are not installed, and
+the recipes that plugins add.
 
-This listing is all that Turnwise itself knows of those environments. An installed `turnwise-envs` registers them as a plugin
-(`plugins.py`), with the summaries from here.
+This listing is all that Turnwise itself knows of them. Where one is installed, it registers what it has as a plugin (`plugins.py`);
+environments have their summaries from here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+
+from turnwise.util.errors import TurnwiseError
 
 DISTRIBUTION, MODULE = "turnwise-envs", "turnwise_envs"
 ENVIRONMENTS: Mapping[str, str] = {  # name → summary; each has an extra of the same name
@@ -29,13 +32,37 @@ ENVIRONMENTS: Mapping[str, str] = {  # name → summary; each has an extra of th
 }
 RECIPES = ("babyai", "bfcl", "bfcl-0.5b", "miniwob", "reasoning", "shell", "textarena-selfplay")
 GYMNASIUM_IDS = {"MiniGrid-": "babyai", "BabyAI-": "babyai", "MiniHack-": "minihack", "NetHack": "minihack"}  # start of an id → extra
+UNPROVEN = (  # methods of turnwise-experiments, and those of their stages that have other names
+    *("constant_context", "eapo", "himac", "inspo", "mica", "serl", "strata", "t2po", "t_star", "vspo"),
+    *("hindsight", "potential", "staged_reward", "state_block", "workspace"),
+)
+FORMER: Mapping[str, str] = {  # names that are gone, and what to do
+    "epo_hinge": "use epo",
+    "information_curriculum": "gains and outcomes weigh the same in the whole run",
+    "ipa_rollback": "tcod_b2f starts attempts in the expert's trajectory",
+}
 
 _recipe_folders: list[Path] = []
 
 
 def install_command(extra: str) -> str:
-    """The command that installs the distribution with what one of its environments needs."""
+    """The command that installs `turnwise-envs` with what one of its environments needs."""
     return f'pip install "{DISTRIBUTION}[{extra}]"'
+
+
+def comes_with(distribution: str, what: str, command: str) -> TurnwiseError:
+    """The error for something that a distribution has which is not installed."""
+    return TurnwiseError(f"{what} comes with the package {distribution}. Install it with: {command}")
+
+
+def unregistered(kind: str, name: str) -> TurnwiseError | None:
+    """The error for a name that `turnwise-experiments` would have registered, or that is gone; None for any other name."""
+    if name in FORMER:
+        return TurnwiseError(f"there is no {kind} {name!r} any more: {FORMER[name]}")
+    if name in UNPROVEN:
+        command = "pip install ./experiments, in a checkout of Turnwise"
+        return comes_with("turnwise-experiments", f"{kind} {name!r} is unproven and", command)
+    return None
 
 
 def recipe_environment(recipe: str) -> str | None:

@@ -56,7 +56,7 @@ def load_text(reference: str) -> str:
 def load_registered(reference: str) -> Any:
     """What a reference names, unchecked: for what a package has registered, whose user trusts it. Never for a text of a recipe."""
     place, attribute = parsed = parse(reference)
-    module = load_file(Path(place)) if parsed.path is not None else _load_module(place, reference)
+    module = load_file(Path(place)) if parsed.path is not None else import_module(place)
     target: Any = module
     for part in attribute.split("."):
         if not hasattr(target, part):
@@ -104,12 +104,7 @@ def _check_class(target: type, kind: Kind, reference: str, own: bool) -> None:
     if lacks and not (own and _has(target, "__getattr__")):
         raise TurnwiseError(f"{reference} is not a valid {kind.word}: {lacking(target.__name__, lacks)}. {kind.wanted}")
     if kind.callable_class and not lacks:
-        _check_arguments(partial(_function_of_call(target), None), kind, reference)
-
-
-def _function_of_call(target: type) -> Any:
-    """The function that runs when an object of this class is called."""
-    return inspect.getattr_static(target, "__call__")
+        _check_arguments(partial(inspect.getattr_static(target, "__call__"), None), kind, reference)
 
 
 def _check_arguments(target: Any, kind: Kind, reference: str) -> None:
@@ -151,15 +146,6 @@ def _named(target: Any, kind: Kind = ENVIRONMENT) -> str:
         what = "the class" if isinstance(target, type) else "the function" if isinstance(target, FunctionType) else "a built-in function"
         return f"{what} {getattr(target, '__module__', '?')}.{getattr(target, '__qualname__', type(target).__qualname__)}"
     return f"{type(target).__name__}, not a {'class or a ' if kind.methods else ''}function"
-
-
-def _load_module(name: str, reference: str) -> ModuleType:
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
-            raise TurnwiseError(f"{reference!r}: there is no module {error.name!r}. A file is given as path/to/file.py:Class") from None
-        raise
 
 
 class _Uncached(SourceFileLoader):

@@ -24,7 +24,7 @@ from functools import partial
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from turnwise.config import plugins
+from turnwise.config import addons, plugins
 from turnwise.config.kinds import Kind
 from turnwise.config.loading import load_reference
 from turnwise.config.references import is_reference
@@ -137,6 +137,7 @@ class Entry(Generic[F]):
     gives     the columns that it adds
     open      it takes any further options (`**options`) and checks them itself
     notes     further words for lists, of a method: what it `changes`, what it `costs`, what is the `evidence` for its formula
+    former    options that are gone: the value that changes nothing, which records of runs hold, and what to do instead of another
     """
 
     name: str
@@ -149,20 +150,24 @@ class Entry(Generic[F]):
     gives: tuple[str, ...] = ()
     open: bool = False
     notes: Mapping[str, str] = field(default_factory=dict)
+    former: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
 
     def bind(self, given: Mapping[str, Any], kind: str) -> dict[str, Any]:
         """Checked options, defaults filled in."""
         owner = f"{kind} {self.name!r}"
         for name in given:
             if name not in self.options and not self.open:
-                if (instead := getattr(self.function, "former_options", {}).get(name)) is not None:
+                harmless, instead = self.former.get(name, (None, ""))
+                if instead and given[name] == harmless:
+                    continue
+                if instead:
                     raise TurnwiseError(f"{owner} has no option {name!r} any more: {instead}")
                 raise unknown_name(f"option of {owner}:", name, self.options)
         missing = [name for name, option in self.options.items() if option.required and name not in given]
         if missing:
             raise TurnwiseError(f"{owner} needs the option {missing[0]!r} ({self.options[missing[0]].kind})")
         bound = {name: option.check(given[name], owner) if name in given else option.usual for name, option in self.options.items()}
-        return bound | {name: value for name, value in given.items() if name not in self.options}
+        return bound | {name: value for name, value in given.items() if name not in self.options and name not in self.former}
 
     def needed(self, given: Mapping[str, Any]) -> tuple[str, ...]:
         """What it needs with these options."""
@@ -201,10 +206,12 @@ class Registry(Generic[F]):
         costs: str = "",
         evidence: str = "",
         further: Mapping[str, Option] | None = None,
+        former: Mapping[str, tuple[Any, str]] | None = None,
     ) -> Callable[[F], F]:
         """Decorator: registers a function or a class under `name`. The first sentence of its docstring is its description in lists;
         `needs` and `gives` name what it reads and what it adds. For a method: what it `changes`, what it `costs` in forward passes and
-        rollouts, and the `evidence` for its formula (code, paper, notes). `further` are options that its signature does not have."""
+        rollouts, and the `evidence` for its formula (code, paper, notes). `further` are options that its signature does not have, `former`
+        those that it had."""
         if is_reference(name) or not name.strip():
             raise TurnwiseError(f"a {self.kind} cannot be called {name!r}: a name has letters and no ':' or '.py'")
 
@@ -213,12 +220,18 @@ class Registry(Generic[F]):
             # the same definition again (a reloaded module, a notebook cell run twice) replaces the old one; another one is a conflict
             if known is not None and known.function.__qualname__ != function.__qualname__:
                 raise TurnwiseError(f"{self.kind} {name!r} is already registered, by {known.function.__module__}")
-            notes = {"changes": changes, "costs": costs, "evidence": evidence}
-            made = self._entry(name, function, paper, parts, needs, gives)
-            made = replace(made, options={**made.options, **(further or {})}, notes={word: text for word, text in notes.items() if text})
+            made = self._entry(name, function, needs, gives)
             if not made.summary:
                 raise TurnwiseError(f"{self.kind} {name!r} needs a docstring: its first sentence is what users see in lists")
-            self._entries[name] = made
+            notes = {"changes": changes, "costs": costs, "evidence": evidence}
+            self._entries[name] = replace(
+                made,
+                paper=paper,
+                options={**made.options, **(further or {})},
+                parts=dict(parts or {}),
+                notes={word: text for word, text in notes.items() if text},
+                former=dict(former or {}),
+            )
             return function
 
         return add
@@ -247,7 +260,7 @@ class Registry(Generic[F]):
         registered = self.registered(target)
         if registered is not None:  # it declares itself what it needs, gives and is the sum of
             return replace(registered, name=name)
-        found = self._entry(name, target, needs=getattr(target, "needs", ()), gives=getattr(target, "gives", ()))
+        found = self._entry(name, target, getattr(target, "needs", ()), getattr(target, "gives", ()))
         return found if found.summary else replace(found, summary=f"a {self.kind} of your own ({name})")
 
     def known(self, name: str) -> Entry[F] | None:
@@ -257,26 +270,15 @@ class Registry(Generic[F]):
             plugins.load_folders()
         return entries.get(name) or self._own.get(name)
 
-    def _entry(
-        self,
-        name: str,
-        function: F,
-        paper: str = "",
-        parts: Mapping[str, str | None] | None = None,
-        needs: Sequence[str] = (),
-        gives: Sequence[str] = (),
-    ) -> Entry[F]:
+    def _entry(self, name: str, function: F, needs: Sequence[str], gives: Sequence[str]) -> Entry[F]:
         doc = inspect.getdoc(function) or "" if not isinstance(function, type) or function.__doc__ else ""
         summary = " ".join(doc.split("\n\n")[0].split())
         for what, listed in (("needs", needs), ("gives", gives)):
             if isinstance(listed, str) or not all(isinstance(one, str) for one in listed):
                 raise TurnwiseError(f'{self.kind} {name!r}: {what} is a list of texts, as in {what}=("token.entropy",)')
-        try:
-            options = read_options(function, self._first)
-        except TurnwiseError as error:
-            raise TurnwiseError(f"{self.kind} {name!r}: {error}") from None
         takes_any = any(p.kind is p.VAR_KEYWORD for p in _parameters(function).values())
-        return Entry(name, function, summary, paper, options, dict(parts or {}), tuple(needs), tuple(gives), takes_any)
+        options = read_options(function, self._first)
+        return Entry(name, function, summary, "", options, needs=tuple(needs), gives=tuple(gives), open=takes_any)
 
     def _ready(self) -> dict[str, Entry[F]]:
         if self._load is not None:
@@ -291,7 +293,7 @@ class Registry(Generic[F]):
             return found
         if self.code is not None and is_reference(name):
             return self.load(name)
-        raise unknown_name(self.kind, str(name), self._entries)
+        raise addons.unregistered(self.kind, str(name)) or unknown_name(self.kind, str(name), self._entries)
 
     def __iter__(self) -> Iterator[Entry[F]]:
         return iter([self._entries[name] for name in self.names()])

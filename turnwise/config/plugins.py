@@ -63,7 +63,7 @@ def load() -> None:
 
 
 def again() -> None:
-    """Look for plugins again, after the installed packages have changed (tests)."""
+    """Look for plugins again, after the installed packages have changed."""
     global _done
     _done = False
 

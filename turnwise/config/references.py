@@ -104,16 +104,12 @@ def check_unread(reference: str, methods: Sequence[str] = (), word: str = "code"
     """Checks of a reference without running anything: its file or module exists, the file is Python and has the name, and, if the name is
     a plain class, the class has these methods."""
     place, attribute = parsed = parse(reference)
-    if (path := parsed.path) is not None:
-        if not path.is_file():
-            raise TurnwiseError(f"there is no file {place} (looked in {Path.cwd()})")
-        check_source(path, place, attribute, methods, word)
-    else:
+    path = parsed.path
+    if path is None:
         check_module(place, reference)
-
-
-def check_source(path: Path, place: str, attribute: str, methods: Sequence[str], word: str) -> None:
-    """Checks the file's text: its syntax, its names, its plain classes."""
+        return
+    if not path.is_file():
+        raise TurnwiseError(f"there is no file {place} (looked in {Path.cwd()})")
     try:
         names, classes = _read(path.read_bytes(), str(path))
     except SyntaxError as error:

@@ -45,7 +45,7 @@ class Section(BaseModel):
     def _unset(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
-        optional = {name for name, field in cls.model_fields.items() if _takes_none(field.annotation)}
+        optional = {name for name, field in cls.model_fields.items() if type(None) in getattr(field.annotation, "__args__", ())}
         values = {key: None if isinstance(value, str) and value == "none" and key in optional else value for key, value in given.items()}
         return values | option_table({key: value for key, value in values.items() if key not in cls.model_fields})
 
@@ -95,10 +95,6 @@ def storable(value: Any, key: str = "") -> Any:
 
 Options = Annotated[dict[str, Any], BeforeValidator(option_table)]
 Stored = BeforeValidator(lambda value: None if value is None else storable(value))
-
-
-def _takes_none(annotation: Any) -> bool:
-    return type(None) in getattr(annotation, "__args__", ())
 
 
 class Named(Section):

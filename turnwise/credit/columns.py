@@ -22,19 +22,14 @@ def give(batch: Batch, name: str, **options: Any) -> Batch:
     """The batch with its advantages, the targets of a critic where the algorithm has one, further columns that it returns and, where the
     advantage is a sum of several parts, each part."""
     result = assign(name, batch.rollouts, **options)
-    batch = batch.with_columns(dict(result.columns)).with_columns(of_credit(result))
+    given: dict[str, Any] = {**result.columns, f"{result.level}.{ADVANTAGE}": result.values}
+    if result.targets is not None:
+        given[f"{result.level}.{TARGET}"] = result.targets
+    batch = batch.with_columns(given)
     if len(algorithms[name].parts) > 1:
         own = split(name, batch.rollouts, **options)
         batch = batch.with_columns({f"turn.{PART}{part}": values for part, (values, _) in own.items()})
     return batch
-
-
-def of_credit(found: Credit) -> dict[str, Any]:
-    """Advantages and targets as columns."""
-    columns: dict[str, Any] = {f"{found.level}.{ADVANTAGE}": found.values}
-    if found.targets is not None:
-        columns[f"{found.level}.{TARGET}"] = found.targets
-    return columns
 
 
 def credit_of(rollouts: Rollouts) -> Credit | None:

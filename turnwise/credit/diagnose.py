@@ -23,7 +23,7 @@ from turnwise.data.anchors import Ints
 from turnwise.data.rollouts import Rollouts
 from turnwise.util.errors import TurnwiseError
 
-OF_STATES = ("gamma", "anchors", "threshold", "linkage")  # what a return and a state are
+OF_STATES = ("gamma", "anchors", "threshold")  # what a return and a state are
 OF_STEPS = ("step_credit_share", "step_to_episode")
 BINS = (1, 2, 4, 8, 16, 32, 64)  # lower edges of the histogram of anchor-group sizes
 
@@ -35,7 +35,7 @@ def explain(rollouts: Rollouts, **options: Any) -> dict[str, NDArray[Any]]:
     `anchor_group` (a dense id) and `anchor_size` (turns in that group)."""
     chosen = algorithms[EXPLAINED].bind(options, algorithms.kind)
     r = rollouts.in_order()
-    segment, size = anchor_groups(r, chosen["anchors"], chosen["threshold"], chosen["linkage"])
+    segment, size = anchor_groups(r, chosen["anchors"], chosen["threshold"])
     returns = discounted_returns(r, chosen["gamma"])
     score = returns - chosen["invalid_penalty"] * ~r.valid
     shared = {name: chosen[name] for name in ("norm", "weighting", "invalid_penalty")}

@@ -17,7 +17,7 @@ from typing import Annotated
 import numpy as np
 
 from turnwise.config.options import Help
-from turnwise.credit.anchor_groups import AnchorRule, Linkage, Threshold, anchor_groups
+from turnwise.credit.anchor_groups import AnchorRule, Threshold, anchor_groups
 from turnwise.credit.grpo import episode_credit
 from turnwise.credit.registry import register
 from turnwise.credit.segments import Norm, Penalty, TurnDiscount, Weighting, discounted_returns, pair, segment_count, standardise
@@ -45,13 +45,12 @@ def gigpo(
     invalid_penalty: Penalty = 0.0,
     anchors: AnchorRule = "exact",
     threshold: Threshold = 0.95,
-    linkage: Linkage = "complete",
     once: Once = False,
     episode_weight: EpisodeWeight = 1.0,
 ) -> Floats:
     """Episode credit plus ω × step credit: a turn's discounted return compared with those of other turns from the same state."""
     episode = episode_credit(r, norm=norm, weighting=weighting, invalid_penalty=invalid_penalty)
-    segment, size = anchor_groups(r, anchors, threshold, linkage)
+    segment, size = anchor_groups(r, anchors, threshold)
     score = step_scores(r, gamma, invalid_penalty)
     return episode_weight * episode + omega * step_credit(r, score, segment, size, norm=norm, once=once)
 

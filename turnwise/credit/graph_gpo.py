@@ -19,7 +19,7 @@ from typing import Annotated
 import numpy as np
 
 from turnwise.config.options import Help
-from turnwise.credit.anchor_groups import AnchorRule, Linkage, Threshold, anchor_groups
+from turnwise.credit.anchor_groups import AnchorRule, Threshold, anchor_groups
 from turnwise.credit.gigpo import EpisodeWeight, StepWeight, step_credit
 from turnwise.credit.grpo import episode_credit
 from turnwise.credit.registry import register
@@ -47,10 +47,9 @@ def graph_gpo(
     invalid_penalty: Penalty = 0.0,
     anchors: AnchorRule = "exact",
     threshold: Threshold = 0.95,
-    linkage: Linkage = "complete",
 ) -> Floats:
     """Episode credit plus step credit on the distance to success in the graph of states that the group visited."""
-    node, size = anchor_groups(r, anchors, threshold, linkage)
+    node, size = anchor_groups(r, anchors, threshold)
     here, there = distances(r, node, size)
     exponent = there - here + 1 if relative else there
     score = scale * np.power(gamma, exponent) - invalid_penalty * ~r.valid

@@ -32,7 +32,7 @@ from turnwise.config.plugins import import_folder
 from turnwise.data.rollouts import BUILT_IN, DERIVED, Floats, Rollouts, ragged, split_name
 from turnwise.util.errors import TurnwiseError
 
-CreditFunction = Callable[..., "NDArray[Any] | PerTurn | PerToken | Mapping[str, Any]"]
+CreditFunction = Callable[..., "NDArray[Any] | PerTurn | Mapping[str, Any]"]
 Level = Literal["turn", "token"]
 
 
@@ -111,12 +111,8 @@ class PerTurn:
     targets: NDArray[Any] | None = None
 
 
-@dataclass(frozen=True)
-class PerToken:
+class PerToken(PerTurn):
     """The result of a per-token algorithm: one value per token, flat, in the order of `token_offsets`, and the critic's targets."""
-
-    credit: NDArray[Any]
-    targets: NDArray[Any] | None = None
 
 
 def apply(entry: Entry[CreditFunction], rollouts: Rollouts, options: dict[str, Any]) -> Credit:
@@ -126,7 +122,7 @@ def apply(entry: Entry[CreditFunction], rollouts: Rollouts, options: dict[str, A
     further: Mapping[str, Any] = {}
     if isinstance(result, Mapping):
         result, further = _by_name(result, entry.name)
-    elif not isinstance(result, (PerTurn, PerToken)):
+    elif not isinstance(result, PerTurn):
         result = PerTurn(result)
     level: Level = "token" if isinstance(result, PerToken) else "turn"
     size = int(rollouts.token_offsets[-1]) if level == "token" else len(rollouts)
@@ -148,7 +144,7 @@ def _placed(values: NDArray[Any], name: str, rollouts: Rollouts) -> NDArray[Any]
     return result
 
 
-def _by_name(columns: Mapping[str, Any], name: str) -> tuple[PerTurn | PerToken, dict[str, Any]]:
+def _by_name(columns: Mapping[str, Any], name: str) -> tuple[PerTurn, dict[str, Any]]:
     """Advantages and targets out of the columns that an algorithm returned, and the others."""
     further = dict(columns)
     levels = [level for level in ("turn", "token") if f"{level}.advantage" in further]

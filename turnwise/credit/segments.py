@@ -45,20 +45,13 @@ def segment_count(segment: Ints, size: int) -> Ints:
 def segment_first(values: NDArray[np.generic], segment: Ints, size: int) -> NDArray[np.generic]:
     """The first value of each segment (0 for an empty one)."""
     first = np.zeros(size, values.dtype)
-    if size == 1 and len(values):
-        return values[:1].copy()
     first[segment[::-1]] = values[::-1]  # numpy keeps the last assignment of a repeated index: the first row
     return first
 
 
-def of_rows(values: Floats, segment: Ints) -> Floats:
-    """The value of each row's segment; of a single segment its value alone, which stands for all rows."""
-    return values[segment] if len(values) > 1 else values
-
-
 def relative(values: Floats, segment: Ints, size: int) -> Floats:
     """Values minus their segment's first value; differences due to rounding become exactly 0."""
-    reference = of_rows(segment_first(values, segment, size).astype(np.float64), segment)
+    reference = segment_first(values, segment, size).astype(np.float64)[segment]
     difference = values - reference
     difference[np.abs(difference) <= NOISE * np.maximum(np.abs(values), np.abs(reference))] = 0.0
     return difference
@@ -74,7 +67,7 @@ def standardise(values: Floats, segment: Ints, size: int, norm: str, weight: Flo
     weighted = difference if weight is None else difference * weight
     count = segment_count(segment, size).astype(np.float64) if weight is None else segment_sum(weight, segment, size)
     mean = segment_sum(weighted, segment, size) / np.maximum(count, EPSILON)
-    centred = difference - of_rows(mean, segment)
+    centred = difference - mean[segment]
     single = count < 1.5
     if single.any():
         centred[single[segment]] = 0.0
@@ -82,7 +75,7 @@ def standardise(values: Floats, segment: Ints, size: int, norm: str, weight: Flo
         return centred
     square = centred**2 if weight is None else centred**2 * weight
     std = np.sqrt(segment_sum(square, segment, size) / np.maximum(count - ddof, 1.0))
-    return centred / of_rows(std + EPSILON, segment)
+    return centred / (std + EPSILON)[segment]
 
 
 def deviation(values: Floats, segment: Ints, size: int, ddof: int = 1) -> Floats:

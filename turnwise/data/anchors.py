@@ -21,6 +21,7 @@ Ints = NDArray[np.int64]
 
 INTEGER_TAG = np.uint64(0x696E7465676572)  # "integer": the upper half of an integer's hash, its value is the lower
 UNKNOWN = -1  # the code of an unknown anchor (only in `next_anchor`)
+NO_DIGEST = b""
 
 
 @dataclass(frozen=True)
@@ -36,110 +37,70 @@ class AnchorTable:
 
 def encode(columns: dict[str, Any]) -> tuple[dict[str, Ints], AnchorTable]:
     """Encode anchor columns (name → values) into codes that share one table."""
-    if all(_is_integer_array(values) for values in columns.values()):
-        return _encode_integers({name: np.asarray(values).astype(np.int64) for name, values in columns.items()})
     rows = {name: _as_list(name, values) for name, values in columns.items()}
-    code_of: dict[Any, int] = {}
-    hashes: list[bytes] = []
-    texts: list[str | None] = []
-    codes: dict[str, Ints] = {}
+    digests = {name: _digests(name, values) for name, values in rows.items()}
+    texts: dict[bytes, str | None] = {}
     for name, values in rows.items():
-        keys = _keys(name, values, code_of, hashes, texts)
-        codes[name] = np.fromiter(map(code_of.__getitem__, keys), np.int64, len(keys))
-    halves = np.frombuffer(b"".join(hashes), dtype=">u8").astype(np.uint64).reshape(-1, 2)
-    order = np.lexsort((halves[:, 1], halves[:, 0]))
-    rank = np.empty(len(order) + 1, np.int64)
-    rank[order], rank[UNKNOWN] = np.arange(len(order)), UNKNOWN
-    table = AnchorTable(halves[order], tuple(texts[i] for i in order))
-    return {name: rank[values] for name, values in codes.items()}, table
-
-
-def _is_integer_array(values: Any) -> bool:
-    if isinstance(values, np.ndarray):
-        return values.ndim == 1 and values.dtype.kind in "iu" and values.dtype != np.uint64
-    if not isinstance(values, (list, tuple)) or set(map(type, values)) != {int}:
-        return False
-    return bool(min(values) >= -(2**63) and max(values) < 2**63)
-
-
-def _encode_integers(columns: dict[str, Ints]) -> tuple[dict[str, Ints], AnchorTable]:
-    distinct, inverse = dense(np.concatenate(list(columns.values())))
-    hashes = np.stack([np.full(len(distinct), INTEGER_TAG), distinct.astype(np.uint64)], axis=1)
-    order = np.argsort(hashes[:, 1], kind="stable")  # as in the general path: sorted by hash, so negative numbers come last
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    ends = np.cumsum([len(values) for values in columns.values()])
-    parts = np.split(rank[inverse], ends[:-1])
-    return dict(zip(columns, parts, strict=True)), AnchorTable(hashes[order], (None,) * len(distinct))
+        for anchor, found in zip(values, digests[name], strict=True):
+            if found not in texts:
+                texts[found] = anchor if isinstance(anchor, str) else None
+    texts.pop(NO_DIGEST, None)
+    ordered = sorted(texts)
+    code_of = {found: code for code, found in enumerate(ordered)} | {NO_DIGEST: UNKNOWN}
+    codes = {name: np.fromiter(map(code_of.__getitem__, found), np.int64, len(found)) for name, found in digests.items()}
+    hashes = np.frombuffer(b"".join(ordered), dtype=">u8").astype(np.uint64).reshape(-1, 2)
+    return codes, AnchorTable(hashes, tuple(texts[found] for found in ordered))
 
 
 def _as_list(name: str, values: Any) -> Sequence[Any]:
     if isinstance(values, np.ndarray) and values.ndim == 1:
-        return values.tolist()  # type: ignore[no-any-return]  # numpy text, bytes or objects: plain Python values
+        return values.tolist()  # type: ignore[no-any-return]  # plain Python values
     if isinstance(values, (str, bytes)):
         raise TurnwiseError(f"column {name!r}: one value per turn is required, got a single {type(values).__name__}")
     return values if isinstance(values, (list, tuple)) else list(values)
+
+
+def _digests(name: str, values: Sequence[Any]) -> list[bytes]:
+    """The hash of each value of a column; `NO_DIGEST` for an unknown one, which only `next_anchor` may have."""
+    unknown = {None: NO_DIGEST} if name == "next_anchor" else {}
+    try:
+        if set(map(type, values)) <= {str, int, bytes, type(None)}:  # the common case: once per distinct value
+            digest_of = unknown | {value: digest(value) for value in dict.fromkeys(values) if value not in unknown}
+            return [digest_of[value] for value in values]
+        return [NO_DIGEST if unknown and value is None else digest(value) for value in values]
+    except _NoAnchor as error:
+        row = next(row for row, value in enumerate(values) if value is error.value)
+        raise TurnwiseError(f"column {name!r}, row {row}: {error}") from None
+
+
+class _NoAnchor(TurnwiseError):
+    """A value that cannot be an anchor."""
+
+    def __init__(self, value: Any):
+        super().__init__(f"an anchor must be text, bytes, an integer or an image, not {type(value).__name__}")
+        self.value = value
 
 
 def digest(anchor: Any) -> bytes:
     """The 16-byte hash of one anchor: equal for equal states, on every machine."""
     if isinstance(anchor, str):
         return _digest(b"text", anchor.encode("utf-8", "surrogatepass"))
-    return _content("anchor", 0, anchor)
-
-
-def _keys(name: str, values: Sequence[Any], code_of: dict[Any, int], hashes: list[bytes], texts: list[str | None]) -> Sequence[Any]:
-    """Make sure that every value has a code; return the look-up key of each row."""
-    if set(map(type, values)) <= {str}:  # the common case, without a Python step per row
-        for text in dict.fromkeys(values):
-            if text not in code_of:
-                code_of[text] = len(hashes)
-                hashes.append(_digest(b"text", text.encode("utf-8", "surrogatepass")))
-                texts.append(text)
-        return values
-    keys: list[Any] = []
-    label: str | None
-    for row, value in enumerate(values):
-        key: Any
-        if isinstance(value, str):
-            key, label = value, value
-            content = _digest(b"text", value.encode("utf-8", "surrogatepass")) if key not in code_of else b""
-        else:
-            content, label = _content(name, row, value), None
-            key = content
-        keys.append(key)
-        if key not in code_of:
-            if content == b"":  # unknown: allowed only in next_anchor, checked by _content
-                code_of[key] = UNKNOWN
-                continue
-            code_of[key] = len(hashes)
-            hashes.append(content)
-            texts.append(label)
-    return keys
-
-
-def _content(name: str, row: int, value: Any) -> bytes:
-    """The 16-byte hash of an anchor that is not text; empty for an unknown one."""
-    if value is None and name == "next_anchor":
-        return b""
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return _digest(b"bytes", bytes(value))
-    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
-        number = int(value)
+    if isinstance(anchor, (bytes, bytearray, memoryview)):
+        return _digest(b"bytes", bytes(anchor))
+    if isinstance(anchor, (int, np.integer)) and not isinstance(anchor, bool):
+        number = int(anchor)
         if -(2**63) <= number < 2**63:
             return int(INTEGER_TAG).to_bytes(8, "big") + (number % 2**64).to_bytes(8, "big")
         return _digest(b"big integer", str(number).encode())
-    if hasattr(value, "__array_interface__") or hasattr(value, "__array__"):
-        image = np.ascontiguousarray(value)
+    if hasattr(anchor, "__array_interface__") or hasattr(anchor, "__array__"):
+        image = np.ascontiguousarray(anchor)
         if image.dtype.kind in "biufc":
             return _digest(f"array {image.dtype.str} {image.shape}".encode(), image.tobytes())
-    raise TurnwiseError(f"column {name!r}, row {row}: an anchor must be text, bytes, an integer or an image, not {type(value).__name__}")
+    raise _NoAnchor(anchor)
 
 
 def _digest(kind: bytes, content: bytes) -> bytes:
-    digest = blake2b(kind + b"\0", digest_size=16)
-    digest.update(content)
-    return digest.digest()
+    return blake2b(kind + b"\0" + content, digest_size=16).digest()
 
 
 def dense(values: Ints) -> tuple[Ints, Ints]:

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnwise.data.anchors import Ints
-from turnwise.data.message import Message
 from turnwise.data.rollouts import Rollouts, Trajectory
 from turnwise.data.tasks import Task
 from turnwise.util.errors import TurnwiseError
@@ -52,13 +51,6 @@ class Batch:
         rollouts = Rollouts.from_trajectories(played)
         batch = cls(played, rollouts, {id: task for id, task in task_of.items() if id in wanted})
         return batch.with_columns(_versions(played) | _learned(played) | _branches(batch) | _reports(batch) | _notes(played))
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Trajectories travel to other processes as a message."""
-        return {"trajectories": Message.encode(self.trajectories), "rollouts": self.rollouts, "tasks": self.tasks}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, trajectories=tuple(state["trajectories"].decode()))
 
     def __len__(self) -> int:
         """The number of turns."""

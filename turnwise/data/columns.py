@@ -219,24 +219,15 @@ def _check_trajectories(columns: dict[str, Any]) -> None:
 
 def _explain_turns(trajectory: Ints, t: Ints, label: list[Any]) -> TurnwiseError:
     """The row that breaks the numbering 0, 1, 2 … of its trajectory (only called if there is one)."""
-    if (t < 0).any():
-        row = int((t < 0).argmax())
-        return bad("t", row, f"turns are numbered from 0, got {t[row]}")
-    order = np.lexsort((np.arange(len(t)), t, trajectory))
-    same = trajectory[order][1:] == trajectory[order][:-1]
-    step = np.diff(t[order])
-    again = order[1:][same & (step == 0)]
-    if len(again):
-        row = int(again.min())
-        first = int(np.flatnonzero((trajectory == trajectory[row]) & (t == t[row]))[0])
-        return bad("t", row, f"trajectory {label[trajectory[row]]!r} has t={t[row]} twice (first in row {first})")
-    before = np.concatenate([[-1], np.where(same, t[order][:-1], -1)])
-    jumps = np.flatnonzero(t[order] != before + 1)
-    jump = jumps[order[jumps].argmin()]
-    row = int(order[jump])
-    return bad(
-        "t", row, f"trajectory {label[trajectory[row]]!r} has t={t[row]} but no t={before[jump] + 1}: a gap (turns are numbered from 0)"
-    )
+    row_of: dict[tuple[int, int], int] = {}
+    for row, place in enumerate(zip(trajectory.tolist(), t.tolist(), strict=True)):
+        if place[1] < 0:
+            return bad("t", row, f"turns are numbered from 0, got {place[1]}")
+        if place in row_of:
+            return bad("t", row, f"trajectory {label[place[0]]!r} has t={place[1]} twice (first in row {row_of[place]})")
+        row_of[place] = row
+    row, number, turn = next((row, number, turn) for (number, turn), row in row_of.items() if turn and (number, turn - 1) not in row_of)
+    return bad("t", row, f"trajectory {label[number]!r} has t={turn} but no t={turn - 1}: a gap (turns are numbered from 0)")
 
 
 def write(rollouts: Rollouts, path: Path) -> Path:

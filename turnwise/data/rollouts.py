@@ -242,10 +242,8 @@ class Rollouts:
         def flat_tokens(column: Any) -> Any:
             return None if column is None else column[flat]
 
-        by_turn = ("group", "trajectory", "t", "reward", "anchor", "valid", "next_anchor", "success", "value", "tokens")
-        changes: dict[str, Any] = {name: rows(getattr(self, name)) for name in by_turn}
-        for name in ("token_value", "token_logprob"):
-            changes[name] = flat_tokens(getattr(self, name))
+        changes: dict[str, Any] = {name: rows(getattr(self, name)) for name in columns.BY_TURN}
+        changes |= {name: flat_tokens(getattr(self, name)) for name in columns.BY_TOKEN}
         changes["extra"] = {name: rows(column) for name, column in self.extra.items()}
         changes["token_extra"] = {name: flat_tokens(column) for name, column in self.token_extra.items()}
         return replace(self, **changes)

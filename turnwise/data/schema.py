@@ -4,7 +4,6 @@ Everything that leaves the process is derived from the two tables TURN and TRAJE
 
 - the texts of a run folder: one JSON object per trajectory (`to_record`, `from_record`); fields of part "text"
 - tables for other tools, and a plan's state: one row of plain values per turn (`to_rows`, `from_rows`); all fields
-- messages to other processes: one column per field (turnwise/data/message.py)
 
 What a file says is checked here, by the type of its field, and nowhere else. Fields of part "column" and "token" are in a run folder's
 columns and tokens (turnwise/data/columns.py, turnwise/data/tokens.py), so its texts do not repeat them.

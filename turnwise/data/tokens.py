@@ -1,4 +1,4 @@
-"""The exact tokens of turns as differences: how they are kept on disk, and how they travel to another process.
+"""The exact tokens of turns as differences: how they are kept on disk.
 
 Prompts repeat themselves: a growing dialogue starts with all of the last prompt and response, and a window starts and ends as the one
 before it. A prompt is therefore encoded as what it shares with the previous turn of its trajectory (length of the common prefix with that
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,79 +32,58 @@ from turnwise.util.unpack import open_archive
 SCHEMA, VERSION = "turnwise.tokens", 1
 AT_LEAST, TIMES = 2**26, 500  # the number of tokens that a file may contain: at least, and per byte
 LENGTHS = ("opens", "start", "end", "middle", "response")
-Tokens = tuple[Sequence[int], Sequence[int]]  # prompt and response of a turn
 Arrays = dict[str, NDArray[Any]]
 
 
-class TokenEncoder:
-    """Encodes turns in order. `take` returns what was added since the last call; the opening prompt is remembered."""
-
-    def __init__(self) -> None:
-        self._opening: list[int] | Prefix = []
-        self._lengths: list[int] = []
-        self._middles: list[int] = []
-        self._responses: list[int] = []
-
-    def add(self, prompt: Sequence[int], response: Sequence[int], previous: Tokens | None) -> None:
-        """`previous` has the tokens of the turn before in the same trajectory; None for a first turn."""
-        prompt_ids, response_ids = _plain(prompt), _plain(response)
-        earlier, answer = (self._opening, ()) if previous is None else (_plain(previous[0]), previous[1])
-        start = _common_start(prompt_ids, earlier, answer)
-        rest = prompt_ids[start:]
-        end = 0
-        if rest and len(earlier) and earlier[-1] == rest[-1]:  # otherwise nothing needs to be compared
-            end = common_length(earlier[max(0, len(earlier) - len(rest)) :][::-1], rest[::-1])
-        middle = len(rest) - end
-        self._lengths += (previous is None, start, end, middle, len(response_ids))
-        self._middles += rest[:middle]
-        self._responses += response_ids
-        if previous is None:
-            self._opening = prompt_ids
-
-    def take(self) -> Arrays:
-        """The encoded turns."""
-        lengths = _narrow(self._lengths).reshape(-1, len(LENGTHS))
-        arrays = {name: _narrow(lengths[:, column]) for column, name in enumerate(LENGTHS)}
-        arrays |= {"opens": arrays["opens"].astype(np.bool_)}
-        arrays |= {"middle_ids": _narrow(self._middles), "response_ids": _narrow(self._responses)}
-        self._lengths, self._middles, self._responses = [], [], []
-        return arrays
+def encode(trajectories: Sequence[Trajectory], pause: Pause = lambda: None) -> Arrays:
+    """The prompts and responses of all turns, in the order of the trajectories. `pause` is called after each of these."""
+    lengths, middles, responses = list[int](), list[int](), list[int]()
+    opening: list[int] | Prefix = []
+    for trajectory in trajectories:
+        earlier, answer = opening, list[int]()
+        for t, turn in enumerate(trajectory.turns):
+            prompt, response = _plain(turn.prompt_ids), _plain(turn.response_ids)
+            start = _common_start(prompt, earlier, answer)
+            rest = prompt[start:]
+            end = 0
+            if rest and len(earlier) and earlier[-1] == rest[-1]:  # otherwise nothing needs to be compared
+                end = common_length(earlier[max(0, len(earlier) - len(rest)) :][::-1], rest[::-1])
+            middle = len(rest) - end
+            lengths += (t == 0, start, end, middle, len(response))
+            middles += rest[:middle]
+            responses += response
+            if t == 0:
+                opening = prompt
+            earlier, answer = prompt, response
+        pause()
+    table = _narrow(lengths).reshape(-1, len(LENGTHS))
+    arrays = {name: _narrow(table[:, column]) for column, name in enumerate(LENGTHS)}
+    return arrays | {"opens": arrays["opens"].astype(np.bool_), "middle_ids": _narrow(middles), "response_ids": _narrow(responses)}
 
 
-class TokenDecoder:
-    """Decodes what a `TokenEncoder` encoded, turn by turn. `room` limits the tokens of all prompts and responses together: a prompt may
+def decode(arrays: Arrays, room: float) -> Iterator[tuple[Prefix, tuple[int, ...]]]:
+    """Prompt and response of each turn that `encode` encoded. `room` limits the tokens of all prompts and responses together: a prompt may
     repeat the previous one twice, and so on."""
-
-    def __init__(self, room: float = float("inf")) -> None:
-        self._opening = Prefix([])
-        self._room = room
-
-    def load(self, arrays: Arrays) -> None:
-        """The next turns are in these arrays."""
-        self._lengths = zip(*(arrays[name].tolist() for name in LENGTHS), strict=True)
-        self._middles, self._responses = arrays["middle_ids"].tolist(), arrays["response_ids"].tolist()
-        self._middle_at = self._response_at = 0
-
-    def turn(self, previous: Tokens | None) -> tuple[Prefix, tuple[int, ...]]:
-        """Prompt and response of the next turn. `previous`: those of the turn before in the same trajectory, None if there is none."""
-        opens, start, end, middle, count = next(self._lengths)
-        earlier, answer = (self._opening, ()) if opens or previous is None else previous
-        if not isinstance(earlier, Prefix):
-            earlier = Prefix(list(earlier))
+    middles, responses = arrays["middle_ids"].tolist(), arrays["response_ids"].tolist()
+    opening = earlier = Prefix([])
+    answer: tuple[int, ...] = ()
+    middle_at = response_at = 0
+    for opens, start, end, middle, count in zip(*(arrays[name].tolist() for name in LENGTHS), strict=True):
+        if opens:
+            earlier, answer = opening, ()
         if not (0 <= start <= len(earlier) + len(answer) and 0 <= end <= len(earlier) and middle >= 0 and count >= 0):
             raise ValueError("a prompt repeats more of the previous turn than that has")
-        self._room -= start + middle + end + count
-        if self._room < 0:
+        room -= start + middle + end + count
+        if room < 0:
             raise ValueError("its prompts are far longer than the file could hold")
-        between = self._middles[self._middle_at : self._middle_at + middle]
-        response = tuple(self._responses[self._response_at : self._response_at + count])
-        self._middle_at, self._response_at = self._middle_at + middle, self._response_at + count
+        between = middles[middle_at : middle_at + middle]
         if end:
             between += earlier.whole[earlier.size - end : earlier.size]
-        prompt = _continued(earlier, answer, start, between)
+        earlier, answer = _continued(earlier, answer, start, between), tuple(responses[response_at : response_at + count])
+        middle_at, response_at = middle_at + middle, response_at + count
         if opens:
-            self._opening = prompt
-        return prompt, response
+            opening = earlier
+        yield earlier, answer
 
 
 def _common_start(prompt: list[int] | Prefix, earlier: list[int] | Prefix, answer: Sequence[int]) -> int:
@@ -135,16 +114,9 @@ def _continued(earlier: Prefix, answer: Sequence[int], start: int, rest: list[in
 
 
 def write_tokens(path: Path, trajectories: Sequence[Trajectory], pause: Pause = lambda: None) -> Path:
-    """Write the prompts and responses of all turns, in the order of the trajectories. `pause` is called after each of these."""
-    encoder = TokenEncoder()
-    for trajectory in trajectories:
-        previous: Tokens | None = None
-        for turn in trajectory.turns:
-            encoder.add(turn.prompt_ids, turn.response_ids, previous)
-            previous = turn.prompt_ids, turn.response_ids
-        pause()
+    """Write the prompts and responses of all turns."""
     header = np.array(json.dumps({"schema": SCHEMA, "version": VERSION}))
-    arrays: dict[str, Any] = {"header": header, **encoder.take()}
+    arrays: dict[str, Any] = {"header": header, **encode(trajectories, pause)}
     return write_atomically(path, lambda file: np.savez_compressed(file, **arrays))
 
 
@@ -160,15 +132,10 @@ def read_tokens(path: Path) -> list[tuple[Prefix, tuple[int, ...]]]:
         raise TurnwiseError(f"{path}: damaged, or not a file of tokens ({error})") from None
     if not isinstance(header, dict) or header.get("schema") != SCHEMA or header.get("version") != VERSION:
         raise TurnwiseError(f"{path}: holds {header}, and this Turnwise reads {SCHEMA!r} version {VERSION}")
-    decoder = TokenDecoder(room=max(AT_LEAST, TIMES * path.stat().st_size))
-    turns: list[tuple[Prefix, tuple[int, ...]]] = []
     try:
-        decoder.load(arrays)
-        for _ in range(len(arrays["opens"])):
-            turns.append(decoder.turn(turns[-1] if turns else None))
+        return list(decode(arrays, room=max(AT_LEAST, TIMES * path.stat().st_size)))
     except (KeyError, ValueError) as error:
         raise TurnwiseError(f"{path}: damaged: {error}") from None
-    return turns
 
 
 def _plain(ids: Sequence[int]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import CacheLayerMixin, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from turnwise.agent.vision import Vision
 from turnwise.data.images import Picture
@@ -47,7 +47,7 @@ class BatchForward:
         inputs: dict[str, Any] = {
             "input_ids": torch.tensor([[0] * (new - len(row)) + row for row in ids], device=device),
             "attention_mask": mask.long(),
-            "past_key_values": past.cache if past is not None else empty_cache(self.model.config),
+            "past_key_values": past.cache if past is not None else None,
             "use_cache": True,
         }
         if "position_ids" in self._takes:
@@ -119,27 +119,6 @@ class Prefix:
         return common_length(list(self.ids), list(ids[:-1]))
 
 
-class StateCache(DynamicCache):  # type: ignore[misc]
-    """A cache without any attention layer. Models ask their cache for its length, which layers that hold a state do not know."""
-
-    length = 0
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self.length
-
-    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        return self.length + query_length, 0
-
-
-def empty_cache(config: Any) -> StateCache | None:
-    """The cache that a model must be given at first; None if it makes one that works."""
-    text = config.get_text_config(decoder=True)
-    if not (getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None)):
-        return None
-    cache = StateCache(config=config)
-    return None if not cache.layers or any(isinstance(layer, CacheLayerMixin) for layer in cache.layers) else cache
-
-
 class BatchCache:
     """A cache with the lengths of its rows and its width: the number of its columns."""
 
@@ -151,7 +130,7 @@ class BatchCache:
     @property
     def leaves(self) -> bool:
         """Whether rows can leave while the others stay."""
-        return type(self.cache) in (DynamicCache, StateCache)  # exactly these: a model's custom cache may hold more than its layers
+        return type(self.cache) is DynamicCache  # exactly this: a model's custom cache may hold more than its layers
 
     @property
     def joins(self) -> bool:
@@ -171,8 +150,6 @@ class BatchCache:
             _close_gaps(self.cache, [columns - used for used in added], columns)
         self.lengths = [length + used for length, used in zip(self.lengths, added, strict=True)]
         self.width += columns
-        if isinstance(self.cache, StateCache):
-            self.cache.length = self.width
         self._trim()
 
     def select(self, rows: Sequence[int]) -> None:

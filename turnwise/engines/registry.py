@@ -60,7 +60,8 @@ class Vllm(Engine):
     stop_rules: StopRules = "costly"
     former_options: Mapping[str, str] = {
         "transfer": "weights reach one GPU inside this process, and several (tensor_parallel) through CUDA's handles",
-        "update": "responses under way stay in vLLM while weights are replaced; engine.options.keep_cache is left",
+        "update": "responses under way stay in vLLM while weights are replaced",
+        "keep_cache": "responses under way continue on keys and values of the new weights",
     }
 
 

@@ -27,8 +27,8 @@ from turnwise.envs.base import EpisodeOver, Observation, Transition
 from turnwise.envs.blame import EnvironmentFault, one_line, own_lines
 from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.pool import EnvResult, Pool
-from turnwise.envs.registry import NUMBERED_SPLITS, close, resolve, split_sizes, tasks_of, turn_limit
-from turnwise.envs.scripts import Arrived, Play, Reset, arrive, play_all
+from turnwise.envs.registry import NUMBERED_SPLITS, close, describe, resolve, split_sizes, tasks_of, turn_limit
+from turnwise.envs.scripts import Play, Reset, arrive, play_all
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
@@ -112,6 +112,10 @@ class Script:
     def where(self) -> str:
         return f"task {self.task.id!r}, seed {self.seed}"
 
+    @property
+    def anchors(self) -> list[Any]:
+        return [answer.observation.key for answer in self.answers]
+
 
 def essence(answer: Observation | Transition) -> tuple[Any, ...]:
     """What must be equal in two equal answers: text, actions, anchor (of pictures: their content) and, for a transition, reward and end."""
@@ -126,7 +130,8 @@ def check(env: str | Callable[[], Any], *, episodes: int = 5, turns: int = 50, s
     name = env if isinstance(env, str) else getattr(env, "__name__", repr(env))
     report = Report(name)
     factory = resolve(env, options) if isinstance(env, str) else env
-    with _shaken_globals():
+    state = random.getstate()  # environments must not draw from the global generator: `make` changes it
+    try:
         checks = _Checks(factory, report, random.Random(f"check {seed}"))
         declared = split_sizes(env) if isinstance(env, str) else Capabilities(env).splits
         if not (task_list := checks.task_list(name, declared or NUMBERED_SPLITS, episodes)):
@@ -146,17 +151,23 @@ def check(env: str | Callable[[], Any], *, episodes: int = 5, turns: int = 50, s
         if isinstance(env, str):
             checks.in_a_worker(env, options, scripts)
         checks.done()
+    finally:
+        random.setstate(state)
     return report
 
 
-@contextmanager
-def _shaken_globals() -> Iterator[None]:
-    """Environments must not draw from the global generator; its state is restored."""
-    state = random.getstate()
-    try:
-        yield
-    finally:
-        random.setstate(state)
+def check_all(tell: Callable[[str], None] = lambda name: None) -> Iterator[dict[str, Any]]:
+    """The broken rules of every environment that can run here; for the others, what they are missing. As plain JSON values."""
+    for row in describe():
+        name, missing = row["name"], [need["what"] for need in row["needs"] if not need["present"]]
+        tell(name)
+        if not row["ready"]:
+            yield {"name": name, "missing": missing or [row["error"]]}
+            continue
+        try:
+            yield {"name": name, "contract": [problem.rule for problem in check(name).problems]}
+        except Exception as error:  # one that cannot be played must not hide the others
+            yield {"name": name, "contract": [f"it can be played ({one_line(error)})"]}
 
 
 class _Checks:
@@ -237,27 +248,23 @@ class _Checks:
         return script
 
     def _reset(self, env: Any, task: Task, seed: int) -> Transition | None:
-        where = f"task {task.id!r}"
-        answer: Transition | None = None
-        with self.report.reported("reset(task, seed) does not raise", where):
-            returned = env.reset(task, seed)
-            answer = self._answer(returned, Transition(read_observation(returned, env)), f"reset of {where}")
-        return answer  # noqa: RET504 (none after an exception)
+        rule, where = "reset(task, seed) does not raise", f"reset of task {task.id!r}"
+        return self._answer(rule, where, lambda: Transition(read_observation(env.reset(task, seed), env)))
 
     def _step(self, env: Any, action: str, where: str) -> Transition | None:
-        where = f"{where}, action {action[:40]!r}"
-        answer: Transition | None = None
-        with self.report.reported("step(any text) does not raise", where):
-            returned = env.step(action)
-            answer = self._answer(returned, read_transition(returned, env), where)
-        return answer  # noqa: RET504 (none after an exception)
+        rule, where = "step(any text) does not raise", f"{where}, action {action[:40]!r}"
+        return self._answer(rule, where, lambda: read_transition(env.step(action), env))
 
-    def _answer(self, returned: Any, answer: Transition, where: str) -> Transition:
-        actions = answer.observation.actions or ()
-        if len(set(actions)) < len(actions):
-            self.report.add("no action is listed twice", f"{where}: {next(a for a in actions if actions.count(a) > 1)!r}")
-        with self.report.reported("answers can be pickled (for worker processes)", where):
-            pickle.dumps(returned)
+    def _answer(self, rule: str, where: str, ask: Callable[[], Transition]) -> Transition | None:
+        """What the environment answers; None if it raises, or the answer is invalid."""
+        answer: Transition | None = None
+        with self.report.reported(rule, where):
+            answer = ask()
+            actions = answer.observation.actions or ()
+            if len(set(actions)) < len(actions):
+                self.report.add("no action is listed twice", f"{where}: {next(a for a in actions if actions.count(a) > 1)!r}")
+            with self.report.reported("answers can be pickled (for worker processes)", where):
+                pickle.dumps(answer)
         return answer
 
     def again(self, scripts: list[Script]) -> None:
@@ -337,57 +344,48 @@ class _Checks:
             for odd in (b"", b"{}", b"\x00" * 100):
                 self.report.must_raise(TurnwiseError, REFUSES, partial(env.restore, odd), f"{odd[:8]!r}: ")
             for script in scripts:
-                self._snapshots(script)
+                with self.report.reported(SNAPSHOT, script.where):
+                    self._snapshots(script)
+            if (largest := self.report.snapshot_bytes or 0) > LARGE:
+                self.report.notes.append(f"a snapshot takes {largest:,} bytes; a few thousand are usual, and a run keeps many")
 
     def _snapshots(self, script: Script) -> None:
         """Play an episode again with a snapshot before every turn; restore the first, the middle and the last one in fresh instances."""
-        env, states, played = self.make(), list[bytes | None](), False
-        again = Script(script.task, script.seed, [])
-        with self.report.reported(SNAPSHOT, script.where):
-            again.answers.append(Transition(read_observation(env.reset(script.task, script.seed), env)))
-            for action in script.actions:
-                states.append(read_snapshot(env.snapshot(), env))
-                again.answers.append(read_transition(env.step(action), env))
-                again.actions.append(action)
-                if again.answers[-1].done:
-                    break
-            played = True
-        if not played:
-            return
+        env, saved = self.make(), list[tuple[int, bytes]]()
+        again = Script(script.task, script.seed, [Transition(read_observation(env.reset(script.task, script.seed), env))])
+        for turn, action in enumerate(script.actions):
+            if (state := read_snapshot(env.snapshot(), env)) is not None:
+                saved.append((turn, state))
+            again.answers.append(read_transition(env.step(action), env))
+            again.actions.append(action)
+            if again.answers[-1].done:
+                break
         if self.report.ok and list(map(essence, again.answers)) != list(map(essence, script.answers)):
             self.report.add(UNTOUCHED, f"{script.where}: with a snapshot before every turn the answers are others")
-        saved = [(turn, state) for turn, state in enumerate(states) if state is not None]
-        self._weigh([len(state) for _, state in saved])
-        for number in sorted({0, len(saved) // 2, len(saved) - 1}) if saved else ():
-            self._restores(again, *saved[number])
-
-    def _weigh(self, sizes: list[int]) -> None:
-        before, largest = self.report.snapshot_bytes or 0, max(sizes, default=0)
-        if sizes:
-            self.report.snapshot_bytes = max(before, largest)
-        if before <= LARGE < largest:
-            self.report.notes.append(f"a snapshot takes {largest:,} bytes; a few thousand are usual, and a run keeps many")
+        if saved:
+            self.report.snapshot_bytes = max(self.report.snapshot_bytes or 0, *(len(state) for _, state in saved))
+            for number in sorted({0, len(saved) // 2, len(saved) - 1}):
+                self._restores(again, *saved[number])
 
     def _restores(self, script: Script, turn: int, state: bytes) -> None:
         where, env = f"{script.where}, snapshot before turn {turn}", self.make()
         with self.report.reported(RESTORE, where):
             seen = read_observation(env.restore(state), env, "restore")
-            if essence(seen) == essence(script.answers[turn].observation):
-                self._goes_on(env, script, turn, where)
-            else:
+            if essence(seen) != essence(script.answers[turn].observation):
                 self.report.add(SEES, f"{where}: text, actions or anchor differ")
-
-    def _goes_on(self, env: Any, script: Script, turn: int, where: str) -> None:
-        with self.report.reported(GOES_ON, where):
-            for later, action in enumerate(script.actions[turn:], turn):
-                if essence(read_transition(env.step(action), env)) != essence(script.answers[later + 1]):
-                    self.report.add(GOES_ON, f"{where}: the answer of turn {later} differs")
-                    return
+                return
+            with self.report.reported(GOES_ON, where):
+                for later, action in enumerate(script.actions[turn:], turn):
+                    if essence(read_transition(env.step(action), env)) != essence(script.answers[later + 1]):
+                        self.report.add(GOES_ON, f"{where}: the answer of turn {later} differs")
+                        return
 
     def _replays(self, scripts: list[Script]) -> None:
         """Without snapshots a branch replays the actions. If that does not reach the same state, it is a note, not a broken rule."""
         pool = Pool(self.make, 1)  # never closed: the checker closes what it made
-        for arrived in play_all(pool, (_to_the_last_turn(script) for script in scripts if script.actions)):
+        played = [script for script in scripts if script.actions]
+        plays = (arrive(script.task, script.seed, script.actions[:-1], script.anchors[: len(script.actions)]) for script in played)
+        for arrived in play_all(pool, plays):
             if not arrived.ok:
                 remedy = "The class needs snapshot() and restore(state)"
                 self.report.notes.append(f"a branch from the middle of an attempt would be dropped. {arrived.message}. {remedy}")
@@ -401,12 +399,6 @@ def _replay(env: Any, script: Script) -> Iterator[Any]:
             yield read_transition(env.step(action), env)
     except Exception as error:
         yield error
-
-
-def _to_the_last_turn(script: Script) -> Play[Arrived]:
-    """By the actions of an episode."""
-    anchors = [answer.observation.key for answer in script.answers[: len(script.actions)]]
-    return arrive(script.task, script.seed, script.actions[:-1], anchors)
 
 
 def smoke_test(pool: Pool, name: str, task_set: TaskSet, say: Callable[[str], None], cancelled: Callable[[], bool] = lambda: False) -> None:

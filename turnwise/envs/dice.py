@@ -1,13 +1,35 @@
-"""Randomness for generated tasks. It comes from BLAKE2b, not from a library's generator, whose stream may change with its version."""
+"""Generated tasks: their randomness and their splits. Both come from BLAKE2b: the stream of a library's generator may change."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, TypeVar
 
+from turnwise.data.tasks import Task, TaskSet
+from turnwise.util.errors import unknown_name
+
 T = TypeVar("T")
+SPLITS: Mapping[str, range] = {"train": range(6), "valid": range(6, 7), "test": range(7, 8)}  # of eight equal parts
+DEFAULT_SIZES = {"train": 10_000, "valid": 1_000, "test": 1_000}
+
+
+def part_of_all(key: str) -> int:
+    """Which of eight equal parts something belongs to, by a hash of what must not be in two splits."""
+    return blake2b(key.encode(), digest_size=8).digest()[0] % 8
+
+
+def check_split(name: str, split: str) -> None:
+    """An error for a split that generated tasks do not have."""
+    if split not in DEFAULT_SIZES:
+        raise unknown_name(f"split of {name}:", split, DEFAULT_SIZES)
+
+
+def endless_tasks(name: str, split: str, n: int | None, make: Callable[[int], Task]) -> TaskSet:
+    """The first `n` tasks of a split, each made on demand from its number."""
+    check_split(name, split)
+    return TaskSet.lazy(DEFAULT_SIZES[split] if n is None else n, make, f"{name}/{split}")
 
 
 class Dice:

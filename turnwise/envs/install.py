@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from turnwise.config import addons
-from turnwise.envs.needs import Install, Need, private_folder
-from turnwise.envs.registry import Spec, discover_again, not_installed, spec
+from turnwise.envs.needs import Install, private_folder
+from turnwise.envs.registry import discover_again, not_installed, spec
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import folder_beside
 from turnwise.util.terminal import say
@@ -41,17 +41,8 @@ def install(name: str, tell: Tell) -> list[str]:
         _run(need.install)
         if not need.met():
             raise TurnwiseError(f"pip has finished, but the {need.what} is not found. Which Python runs Turnwise? It is {sys.executable}")
-    return missing(entry)
-
-
-def missing(entry: Spec) -> list[str]:
-    """What an environment still needs, and what to do about it."""
-    return [describe_missing(need) for need in entry.needs if not need.met()]
-
-
-def describe_missing(need: Need) -> str:
-    by_hand = "" if need.install is not None else " (not from pip)"
-    return f"{need.what} is missing{by_hand}: {need.remedy}"
+    left = [need for need in entry.needs if not need.met()]
+    return [f"{need.what} is missing{'' if need.install else ' (not from pip)'}: {need.remedy}" for need in left]
 
 
 def _run(wanted: Install) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.envs.agents import AGENTS
 from turnwise.envs.check import Report
 from turnwise.util.console import Console
 from turnwise.util.printable import counted, printable
@@ -53,28 +52,17 @@ def _needs(row: dict[str, Any]) -> Text:
     return text if text.plain else Text("nothing", style="dim")
 
 
-def agents_table(rows: list[dict[str, Any]]) -> Table:
-    """The scores of random, scripted and expert agents: success and mean reward of an attempt."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("name", "tasks", "contract"):
-        table.add_column(column, no_wrap=column == "name")
-    for agent in AGENTS:
-        table.add_column(agent, justify="right")
+def contract_table(rows: list[dict[str, Any]]) -> Table:
+    """Which environments keep the rules, and what is broken or missing."""
+    table = Table("name", "contract", box=None, pad_edge=False, header_style="bold")
     for row in rows:
         if "missing" in row:
-            table.add_row(
-                Text(printable(row["name"]), style="bold yellow"), Text(f"missing: {printable(', '.join(row['missing']))}", style="red")
-            )
-            continue
-        contract = Text(printable("broken: " + "; ".join(row["contract"])), style="red") if row["contract"] else Text("kept")
-        scores = [_score(row["agents"][agent]) for agent in AGENTS]
-        table.add_row(Text(printable(row["name"]), style="bold green"), f"{row['tasks']} {printable(row['split'])}", contract, *scores)
-    table.caption = "success, and the mean reward of an attempt"
+            name, found = Text(printable(row["name"]), style="bold yellow"), Text(f"missing: {printable(', '.join(row['missing']))}", "red")
+        else:
+            name = Text(printable(row["name"]), style="bold green")
+            found = Text(printable("broken: " + "; ".join(row["contract"])), style="red") if row["contract"] else Text("kept")
+        table.add_row(name, found)
     return table
-
-
-def _score(score: dict[str, float] | None) -> str:
-    return "–" if score is None else f"{100 * score['success']:.0f} %  {score['reward']:6.2f}"
 
 
 def print_report(report: Report, console: Console) -> None:

@@ -55,6 +55,11 @@ def needs_package(module: str, extra: str, distribution: str = "turnwise") -> Ne
     return Need(f"package {module}", lambda: find_spec(module) is not None, f"pip install '{requirement}'", install)
 
 
+def needs_data(what: str, module: str, remedy: str) -> Need:
+    """The requirement of data, which `find_data` in this module below `turnwise.envs` looks for."""
+    return Need(what, lambda: import_module(f"turnwise.envs.{module}").find_data().is_dir(), remedy)
+
+
 def needs_private(module: str, name: str, *requirements: str) -> Need:
     """The requirement of a package whose pins clash with ours. It is installed without dependencies into the private folder of the
     environment called `name`; the requirements list all that it really imports and we do not have. A usual installation of it counts."""

@@ -1,7 +1,7 @@
 """Play an environment by hand: observations, typed actions, hints from the expert if there is one, and a score at the end.
 
-On a terminal, the tab key completes admissible actions. Through a pipe it reads lines, so a test or a script can play too. Text from an
-environment is sanitised: control characters and terminal sequences never reach the screen.
+Through a pipe it reads lines, so a test or a script can play too. Text from an environment is sanitised: control characters and terminal
+sequences never reach the screen.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import difflib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import Any
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.answers import BadAnswer, read_observation, read_transition
@@ -20,7 +20,8 @@ from turnwise.envs.blame import EnvironmentFault, one_line, own_lines
 from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.registry import NUMBERED_SPLITS, close, make, split_sizes, tasks, turn_limit
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.printable import counted, printable
+from turnwise.util.printable import counted
+from turnwise.util.terminal import say
 
 HELP = "quit: leave   hint: what the expert would do   actions: what is possible here   (:quit, :hint, :actions always mean these)"
 EXPERT_LIMIT = 1000
@@ -153,12 +154,10 @@ def play(
     seed: int = 0,
     max_turns: int | None = None,
     watch: bool = False,
-    out: TextIO | None = None,
     read: Read | None = None,
     **options: Any,
 ) -> Game:
     """Play one task in the terminal. Without a task, `seed` selects one from the split. With `watch`, the expert plays it."""
-    out = out or sys.stdout
     chosen = task_at(name, split, seed, **options) if task is None else find_task(name, task, split, **options)
     env = make(name, **options)
     try:
@@ -166,23 +165,21 @@ def play(
         game.start()
         if watch and not game.plan:
             raise TurnwiseError(f"environment {name!r} has no expert to watch for task {chosen.id!r}")
-        say = _speaker(out)
         say(f"{name}, task {chosen.id} ({chosen.split}), seed {seed}")
         for words in (Capabilities(env).instructions, chosen.data.get("goal")):
             if isinstance(words, str) and words and words not in game.observation.text:
                 say(words)
         if not watch:
             say(HELP)
-        reader = _watcher(game, say) if watch else read or _reader(out, game)
-        _loop(game, say, reader)
+        _loop(game, (lambda: _next_of_the_plan(game)) if watch else read or _line)
         say(game.score())
         return game
     finally:
         close(env)
 
 
-def _loop(game: Game, say: Callable[[str], None], read: Read) -> None:
-    _show(game.observation, say)
+def _loop(game: Game, read: Read) -> None:
+    _show(game.observation)
     while not game.done and not game.out_of_turns:
         line = read()
         if line is None:
@@ -197,7 +194,7 @@ def _loop(game: Game, say: Callable[[str], None], read: Read) -> None:
             say("\n".join(game.observation.actions or ("This environment does not list its actions.",)))
         elif line.strip():  # an empty line is a typo, not a turn
             game.act(line.strip())
-            _show(game.observation, say)
+            _show(game.observation)
     if game.out_of_turns and not game.done:
         say(f"That was the last of {counted(game.max_turns or 0, 'turn')}.")
 
@@ -210,74 +207,32 @@ def _own_word(line: str, observation: Observation) -> str | None:
     return word if word in ("quit", "hint", "actions") and word not in (observation.actions or ()) else None
 
 
-def _show(observation: Observation, say: Callable[[str], None]) -> None:
+def _show(observation: Observation) -> None:
     say("")
     say(observation.text)
     for number, image in enumerate(observation.images):
         say(f"[image {number}: {type(image).__name__} {getattr(image, 'shape', getattr(image, 'size', ''))}]")
 
 
-def _speaker(out: TextIO) -> Callable[[str], None]:
-    encoding = getattr(out, "encoding", None) or "utf-8"
-
-    def say(text: str) -> None:
-        out.write(printable(text).encode(encoding, "replace").decode(encoding) + "\n")
-        out.flush()
-
-    return say
-
-
-def _watcher(game: Game, say: Callable[[str], None]) -> Read:
-    def read() -> str | None:
-        plan = game.plan or []
-        if len(game.actions) >= len(plan):
-            return None
-        say(f"\n> {plan[len(game.actions)]}")
-        return plan[len(game.actions)]
-
-    return read
-
-
-def _reader(out: TextIO, game: Game) -> Read:
-    """Lines from the terminal with tab completion, or from a pipe, echoed so that the transcript is readable."""
-    if sys.stdin.isatty() and out is sys.stdout:
-        _complete_with(lambda: (*(game.observation.actions or ()), "hint", "quit", "actions"))
-        return _ask
-    say = _speaker(out)
-
-    def read() -> str | None:
-        line = sys.stdin.readline()
-        if line:
-            say(f"\n> {line.rstrip()}")
-        return line.rstrip("\r\n") if line else None
-
-    return read
-
-
-def _ask() -> str | None:
-    try:
-        return input("\n> ")
-    except (EOFError, KeyboardInterrupt):
+def _next_of_the_plan(game: Game) -> str | None:
+    """The expert's next action, echoed."""
+    plan = game.plan or []
+    if len(game.actions) >= len(plan):
         return None
+    say(f"\n> {plan[len(game.actions)]}")
+    return plan[len(game.actions)]
 
 
-def completions(line: str, actions: Iterable[str]) -> list[str]:
-    """The actions that start with the typed text, ignoring case."""
-    return sorted({action for action in actions if printable(action).lower().startswith(line.lower())})
-
-
-def _complete_with(actions: Callable[[], Iterable[str]]) -> None:
-    try:
-        import readline
-    except ImportError:  # some builds of Python lack it: playing works without completion
-        return
-
-    def complete(text: str, state: int) -> str | None:
-        if state == 0:
-            complete.found = completions(text, actions())  # type: ignore[attr-defined]
-        found: list[str] = complete.found  # type: ignore[attr-defined]
-        return printable(found[state]) if state < len(found) else None
-
-    readline.set_completer(complete)
-    readline.set_completer_delims("")  # an action has spaces: complete the whole line
-    readline.parse_and_bind("bind ^I rl_complete" if "libedit" in (readline.__doc__ or "") else "tab: complete")
+def _line() -> str | None:
+    """A line from the terminal, or from a pipe, echoed so that the transcript is readable; None at the end."""
+    if sys.stdin.isatty():
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401 (lines can be edited then)
+        try:
+            return input("\n> ")
+        except (EOFError, KeyboardInterrupt):
+            return None
+    line = sys.stdin.readline()
+    if line:
+        say(f"\n> {line.rstrip()}")
+    return line.rstrip("\r\n") if line else None

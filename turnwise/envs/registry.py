@@ -28,7 +28,8 @@ from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import Env
 from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.needs import Need, explain_missing, private_names, use_private
-from turnwise.envs.needs import needs_package as needs_package  # environments import both from here
+from turnwise.envs.needs import needs_data as needs_data  # environments import these from here
+from turnwise.envs.needs import needs_package as needs_package
 from turnwise.envs.needs import needs_private as needs_private
 from turnwise.envs.wrapping import split_options, wrapped
 from turnwise.util.errors import TurnwiseError, unknown_name
@@ -184,7 +185,7 @@ def spec(name: str) -> Spec:
     if name in _broken:
         raise TurnwiseError(f"environment {name!r} cannot be imported: {_broken[name]}")
     if not_installed(name):
-        raise TurnwiseError(f"environment {name!r} comes with another package. Install it with: {addons.install_command(name)}")
+        raise addons.comes_with(addons.DISTRIBUTION, f"environment {name!r}", addons.install_command(name))
     raise unknown_name("environment", name, _specs)
 
 

@@ -137,14 +137,8 @@ def _compare(result: EnvResult, turn: int, anchor: Any) -> Arrived | None:
     if result.fault is not None:
         return Arrived(result, False, f"turn {turn}: {result.stop_reason}")
     reached = result.observation.key
-    if not _same(reached, anchor):
+    if digest(reached) != digest(anchor):
         return Arrived(result, False, f"turn {turn}: the anchor is {short(reached)}, and was {short(anchor)}")
     if result.over:
         return Arrived(result, False, f"turn {turn}: the attempt has ended here, at anchor {short(reached)}, and had gone on")
     return None
-
-
-def _same(one: Any, two: Any) -> bool:
-    if type(one) is type(two) and isinstance(one, str | bytes | int):
-        return bool(one == two)
-    return digest(one) == digest(two)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
+from turnwise.envs.episodes import checked_count
 from turnwise.util.errors import TurnwiseError
 
 
 def turn_limit(value: Any, where: str) -> int:
     """The given limit of turns, checked."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise TurnwiseError(f"{where}: max_turns must be an integer from 1, not {value!r}")
-    return value
+    return checked_count(value, 1, math.inf, f"{where}: max_turns must be an integer from 1")
 
 
 def well_formed(text: str) -> str:

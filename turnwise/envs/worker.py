@@ -155,29 +155,22 @@ class GuardedEnvs:
 
 
 def serve(connection: Connection) -> None:
-    """A fresh interpreter: it is told what to play, then plays."""
+    """Answer requests in order until None comes or the pool's process ends. What is played comes first."""
     setup: Setup = pickle.loads(connection.recv_bytes())
-    limit = None if setup.memory_mb is None else setup.memory_mb * MEGABYTE
-    play_requests(connection, setup.parent, lambda: _factory(setup.factory), limit, setup.memory_mb)
-
-
-def play_requests(
-    connection: Connection, parent: int, load: Callable[[], Callable[[], Any]], limit: int | None, memory_mb: int | None
-) -> None:
-    """Answer requests in order until None comes or the pool's process ends. `limit` is in bytes; `memory_mb` is for messages."""
     guard.adopt_orphans()
     inbox: SimpleQueue[Request | None] = SimpleQueue()
-    Thread(target=_read, args=(connection, inbox, parent), daemon=True).start()
-    if limit is not None:
+    Thread(target=_read, args=(connection, inbox, setup.parent), daemon=True).start()
+    if setup.memory_mb is not None:
         import resource  # Windows has none, and no workers
 
+        limit = setup.memory_mb * MEGABYTE
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    envs = GuardedEnvs(load())
+    envs = GuardedEnvs(_factory(setup.factory))
     connection.send_bytes(b"started")
     busy = 0.0
     while (request := inbox.get()) is not None:
         began = time.perf_counter()
-        answer = _pack(_explained(envs.perform(request.slot, request.ask), memory_mb))
+        answer = _pack(_explained(envs.perform(request.slot, request.ask), setup.memory_mb))
         busy += time.perf_counter() - began
         connection.send_bytes(answer + BUSY.pack(busy))
     envs.close()

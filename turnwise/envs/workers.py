@@ -6,8 +6,7 @@ slots of the lost worker go on: tasks and seeds (or the snapshot that they start
 silently, and the last observation must come out the same.
 
 Workers are fresh interpreters on a socket pair, not forks (no inherited locks, threads or CUDA state) and not children of a helper process.
-Only what a fresh interpreter cannot import, a class of the script or notebook itself, is played by forks of this process. Signals have
-their default behaviour there, torch uses one thread (a thread pool does not survive a fork), and they exit without running exit handlers.
+A class of the script or notebook itself cannot be imported there, so it is refused.
 """
 
 from __future__ import annotations
@@ -22,26 +21,20 @@ import struct
 import subprocess
 import sys
 import time
-import traceback
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from turnwise.envs import guard
 from turnwise.envs.base import Transition
-from turnwise.envs.worker import BUSY, MEGABYTE, Answer, Failure, Request, Reset, Restore, Setup, Snapshot, failure, play_requests
+from turnwise.envs.worker import BUSY, Answer, Failure, Request, Reset, Restore, Setup, Snapshot, failure
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.terminal import say
 
 START_SECONDS = 120.0  # a fresh interpreter that imports an environment on a busy machine; the time limit proper starts after it
 CLOSE_SECONDS = 3.0
-CAN_FORK = sys.platform == "linux"  # elsewhere system libraries do not survive it
-POLL_SECONDS = 0.02
 DIVERGED = "its worker was lost, and playing its actions again led to another observation: reset(task, seed) and step are not deterministic"
 BOOT = (
     "import sys; from multiprocessing.connection import Connection; c = Connection(int(sys.argv[1])); "
@@ -49,97 +42,23 @@ BOOT = (
 )
 
 
-class Inherited(NamedTuple):
-    """The factory for a copy of this process, which already has it."""
-
-    factory: Callable[[], Any]
-    memory_mb: int | None
-
-
-class Forked:
-    """A copy of this process, with the part of `subprocess.Popen` that the pool uses."""
-
-    def __init__(self, channel: int, setup: Inherited):
-        self.returncode: int | None = None
-        parent = os.getpid()
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                stream.flush()  # otherwise the copy would write it a second time
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # Python warns where there are threads: see above
-            self.pid = os.fork()
-        if self.pid == 0:
-            _live(channel, setup, parent)
-        with contextlib.suppress(OSError):
-            os.setpgid(self.pid, self.pid)  # the copy does so too; whoever comes first
-
-    def poll(self) -> int | None:
-        """The exit code, negative for a signal; none while it is running."""
-        if self.returncode is None:
-            try:
-                pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:  # other code has already waited for it
-                pid, status = self.pid, 0
-            if pid:
-                self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
-
-    def wait(self, timeout: float | None = None) -> int:
-        """The exit code, when it has ended."""
-        until = None if timeout is None else time.monotonic() + timeout
-        while (code := self.poll()) is None:
-            if until is not None and time.monotonic() >= until:
-                raise subprocess.TimeoutExpired("a worker process", timeout or 0.0)
-            time.sleep(POLL_SECONDS)
-        return code
-
-
-def _live(channel: int, setup: Inherited, parent: int) -> None:
-    """The main function of the copy. It never returns."""
-    code = 1
-    try:
-        with contextlib.suppress(OSError):
-            os.setpgid(0, 0)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        if (torch := sys.modules.get("torch")) is not None:
-            torch.set_num_threads(1)
-        memory = None if setup.memory_mb is None else setup.memory_mb * MEGABYTE + _allocated()
-        play_requests(Connection(channel), parent, lambda: setup.factory, memory, setup.memory_mb)
-        code = 0
-    except BaseException:
-        say(traceback.format_exc(), err=True)
-    finally:
-        os._exit(code)
-
-
-def _allocated() -> int:
-    """Bytes that this process has already allocated; the limit is added to them."""
-    with contextlib.suppress(OSError, ValueError):
-        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
-        return next((int(line.split()[1]) * 1024 for line in status if line.startswith("VmData:")), 0)
-    return 0
-
-
 class Worker:
     """One process, the requests it has not answered yet, and the moment its present one began."""
 
-    def __init__(self, setup: bytes | Inherited, limit: float):
+    def __init__(self, setup: bytes, limit: float):
         self.limit = limit
         self._socket, theirs = socket.socketpair()
         self._limit_blocking(max(START_SECONDS, limit))
-        self.process: subprocess.Popen[bytes] | Forked
         with theirs:
-            self.process = Forked(theirs.fileno(), setup) if isinstance(setup, Inherited) else _fresh(theirs.fileno())
+            command = [sys.executable, "-c", BOOT, str(theirs.fileno())]
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), start_new_session=True)
         self.connection = Connection(os.dup(self._socket.fileno()))
         self.pending: deque[Request] = deque()
         self.starting = True
         self.busy = 0.0  # seconds that it has played
         self.since = time.monotonic()
-        if isinstance(setup, bytes):
-            self._write(pickle.dumps(sys.path))
-            self._write(setup)
+        self._write(pickle.dumps(sys.path))
+        self._write(setup)
 
     def _limit_blocking(self, seconds: float) -> None:
         """A process that was stopped, or holds its interpreter for ever, must not block the pool's reads and writes."""
@@ -193,11 +112,6 @@ class Worker:
         if code < 0:
             return f"the worker process was killed by {signal.Signals(-code).name}"
         return f"the worker process ended with exit code {code}"
-
-
-def _fresh(channel: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", BOOT, str(channel)]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(channel,), start_new_session=True)
 
 
 def kill_all(workers: list[Worker]) -> None:
@@ -340,20 +254,18 @@ class WorkerSlots:
         self._finalizer()
 
 
-def _setup(factory: Callable[[], Any], memory_mb: int | None) -> bytes | Inherited:
+def _setup(factory: Callable[[], Any], memory_mb: int | None) -> bytes:
     try:
         packed = pickle.dumps(factory)
         problem = "it is a class of the script itself" if b"__main__" in packed else ""
     except Exception as error:
         packed, problem = b"", str(error)
-    if not problem:
-        return pickle.dumps(Setup(os.getpid(), packed, memory_mb))
-    if CAN_FORK:
-        return Inherited(factory, memory_mb)
-    raise TurnwiseError(
-        f"worker processes cannot get this environment: {problem}. Give its name ('alfworld', 'path/to/my_env.py:MyEnv')"
-        " or a class or function at the top level of another module, or play in this process (env.workers=0)"
-    )
+    if problem:
+        raise TurnwiseError(
+            f"worker processes cannot get this environment: {problem}. Give its name ('alfworld', 'path/to/my_env.py:MyEnv')"
+            " or a class or function at the top level of another module, or play in this process (env.workers=0)"
+        )
+    return pickle.dumps(Setup(os.getpid(), packed, memory_mb))
 
 
 def _unpack(packed: bytes) -> Answer:

@@ -22,15 +22,13 @@ from turnwise.config import plugins
 from turnwise.data.tasks import Task
 from turnwise.envs.answers import read_observation, read_snapshot, read_transition
 from turnwise.envs.base import EpisodeOver, Observation, Restorable, Transition
+from turnwise.envs.episodes import CLOSED, NOT_BEGUN
 from turnwise.envs.snapshots import pack, restoring, unpack
 from turnwise.util.errors import TurnwiseError
 
 Factory = Callable[[], Any]
 Made = TypeVar("Made", bound=Callable[..., Factory])
 OF_TASKS = ("tasks", "max_turns", "instructions", "reward_range", "splits")  # what stays, however an environment is played
-NOT_BEGUN = "step() was called before reset(): call reset(task) first"
-OVER = "the episode is over: call reset(task) before the next step"
-CLOSED = "the environment was closed: call reset(task) first"
 
 _by_option: dict[str, Callable[[Factory, Any], Factory]] = {}
 _by_need: dict[str, Callable[[Factory], Factory]] = {}
@@ -71,12 +69,6 @@ def meeting(needs: Collection[str]) -> Callable[[Factory], Factory] | None:
         plugins.load_folders()
     wrappers = [made for need, made in _by_need.items() if need in needs]
     return (lambda factory: reduce(lambda inner, made: made(inner), wrappers, factory)) if wrappers else None
-
-
-def checked_count(value: Any, low: int, high: float, meaning: str) -> None:
-    """An error unless an option is a whole number from `low` to `high`."""
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise TurnwiseError(f"{meaning}, not {value!r}")
 
 
 class Around:

@@ -1,36 +1,31 @@
-"""Evaluating players without a model: random, scripted and expert, through the same collector as models."""
+"""Players without a model: random, scripted and expert, through the same collector as models."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from turnwise.collect.collector import Collector
 from turnwise.collect.faults import FaultWatch
 from turnwise.collect.hooks import Hooks
 from turnwise.collect.panel import Evaluation, run_panel
 from turnwise.collect.players import PlayerPolicy, advised, player
-from turnwise.envs.pool import Pool
 from turnwise.envs.registry import portable
 from turnwise.recipe.schema import Config
 from turnwise.runs.reporter import Reporter
-from turnwise.setup.environment import build_rewards, panel_of, step_limit
+from turnwise.setup.arguments import Asked
+from turnwise.setup.environment import build_rewards, limits_of, panel_of, step_limit
 from turnwise.setup.evaluated import report_faults, settings_of
 
 
-def evaluate_player(
-    agent: str, config: Config, split: str | None, n: int | None, seed: int, repeats: int, reporter: Reporter
-) -> Evaluation:
+def evaluate_player(agent: str, config: Config, asked: Asked, reporter: Reporter) -> Evaluation:
     """A random, scripted or expert agent on a panel: the first thing to try on a new environment."""
     config.trusted()
     policy = PlayerPolicy(player(agent, config.env.name, dict(config.env.options)))
-    panel = panel_of(config.env, split or config.eval.split, n, seed)
+    split, seed = asked.split or config.eval.split, asked.seed or 0
+    panel = panel_of(config.env, split, None if asked.n == "all" else asked.n, seed)
     max_turns, faults = step_limit(config.env), FaultWatch(lambda text: None, config.env.name)
     factory = portable(config.env.name, config.env.options)
-    limits: dict[str, Any] = {"workers": config.env.workers, "timeout": config.env.timeout, "memory_mb": config.env.memory_mb}
-    with Pool(advised(factory, policy.player), 32, **limits) as pool:
+    with limits_of(config.env).pool(advised(factory, policy.player), len(panel)) as pool:
         collector = Collector(pool, policy, max_turns, build_rewards(config), Hooks(on_fault=faults.on_fault), ordered=False)
-        result = run_panel(collector, panel, seed, repeats)
+        result = run_panel(collector, panel, seed, asked.repeats or 1)
     report_faults(result, reporter.note, faults)
-    settings = settings_of(config, split or config.eval.split, seed, max_turns)
-    result.settings = settings | {"player": agent, "temperature": None}
+    result.settings = settings_of(config, split, seed, max_turns) | {"player": agent, "temperature": None}
     return result

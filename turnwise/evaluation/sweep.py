@@ -30,6 +30,7 @@ from turnwise.runs.folder import CONFIG, SUMMARY, read_facts
 from turnwise.runs.metrics import METRICS
 from turnwise.runs.tail import news
 from turnwise.setup.early import check_trainable, look_at
+from turnwise.setup.resume import differences
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
 from turnwise.util.interrupt import Interrupt
@@ -52,8 +53,7 @@ class Job:
     state: State = "waiting"
     found: str = "new"  # what the folder held when the sweep began: new, cut off, finished
     iteration: int = 0
-    success: float | None = None
-    measured: int = 0  # after which iteration that was
+    success: float | None = None  # of the last evaluation
     message: str = ""
     exit_code: int | None = None
     started: float = 0.0
@@ -61,27 +61,15 @@ class Job:
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     after: int = 0  # what was read of its metrics: see runs/tail.py
     mark: int = 0
-    first_line: tuple[float, int] | None = None  # when this process logged its first line, and of which iteration
 
-    def look(self) -> None:
-        """Its progress, from the new lines of its metrics."""
-        before = self.iteration, self.success
+    def look(self) -> bool:
+        """Read the new lines of its metrics; whether they tell of an evaluation."""
         new = news(self.folder / METRICS, self.after, self.mark)
         self.after, self.mark = new.after, new.mark
         for line in new.lines:
             self.iteration = int(line.get("iteration", self.iteration))
-            if "eval/success" in line:
-                self.success, self.measured = line["eval/success"], self.iteration
-        if self.state == "running" and self.first_line is None and before != (self.iteration, self.success):
-            self.first_line = time.monotonic(), self.iteration
-
-    @property
-    def left(self) -> float | None:
-        """The remaining seconds by the pace since its first line: the start and a warm start come once."""
-        if self.state != "running" or self.first_line is None or self.iteration <= self.first_line[1]:
-            return None
-        start, first = self.first_line
-        return (time.monotonic() - start) / (self.iteration - first) * (self.config.iterations - self.iteration)
+            self.success = line.get("eval/success", self.success)
+        return any("eval/success" in line for line in new.lines)
 
     def to_dict(self) -> dict[str, Any]:
         plain = ("name", "state", "iteration", "success", "exit_code", "message")
@@ -91,20 +79,6 @@ class Job:
             "changes": self.changes,
             "seconds": round(self.seconds, 1),
         }
-
-
-class Watcher:
-    """The sweep tells it what happens. This one shows nothing."""
-
-    def begin(self, jobs: Sequence[Job]) -> None: ...
-
-    def look(self, jobs: Sequence[Job]) -> None: ...
-
-    def changed(self, job: Job) -> None: ...
-
-    def note(self, text: str) -> None: ...
-
-    def end(self) -> None: ...
 
 
 def plan(recipe: str | Path | None, arguments: Sequence[str], out: str | Path | None = None) -> tuple[Path, list[Job]]:
@@ -152,25 +126,26 @@ def inspect(job: Job) -> None:
 
 def _difference(there: Config, asked: Config) -> str:
     """The first keys in which two recipes differ, as text."""
-    from turnwise.runs.records import flatten
-
-    one, two = (flatten(config.model_dump(mode="json", exclude={"name", "out"})) for config in (there, asked))
-    keys = [key for key in sorted({*one, *two}) if one.get(key) != two.get(key)]
-    words = [f"{key} is {toml_value(one.get(key))} there and {toml_value(two.get(key))} here" for key in keys[:3]]
-    return "; ".join(words) + (f"; and {len(keys) - 3} more" if len(keys) > 3 else "")
-
-
-def cores_for(jobs: int, asked: int | None = None) -> int:
-    """Cores of each process: the given number, otherwise all (or what OMP_NUM_THREADS allows) divided among the processes."""
-    return asked or max(1, (told() or cores()) // jobs)
+    differ = {key: values for key, values in differences(there, asked).items() if key not in ("name", "out")}
+    words = [f"{key} is {toml_value(one)} there and {toml_value(two)} here" for key, (one, two) in list(differ.items())[:3]]
+    return "; ".join(words) + (f"; and {len(differ) - 3} more" if len(differ) > 3 else "")
 
 
 class Sweep:
-    """Runs the jobs of a plan, `at_once` of them at a time."""
+    """Runs the jobs of a plan, `at_once` of them at a time. `tell` is called with a job whenever its state changes or it was evaluated;
+    `say` takes notices. `threads` are those of each process: all cores (or what OMP_NUM_THREADS allows) divided among them if None."""
 
-    def __init__(self, folder: Path, jobs: Sequence[Job], at_once: int = 1, threads: int | None = None, watcher: Watcher | None = None):
-        self.folder, self.jobs, self.at_once, self.threads = folder, list(jobs), at_once, cores_for(at_once, threads)
-        self.watcher = watcher or Watcher()
+    def __init__(
+        self,
+        folder: Path,
+        jobs: Sequence[Job],
+        at_once: int = 1,
+        threads: int | None = None,
+        tell: Callable[[Job], None] = lambda job: None,
+        say: Callable[[str], None] = lambda text: None,
+    ):
+        self.folder, self.jobs, self.at_once, self.tell, self.say = folder, list(jobs), at_once, tell, say
+        self.threads = threads or max(1, (told() or cores()) // at_once)
         self.asked = threads is not None
         self.head: dict[str, Any] = {"jobs": at_once, "threads": self.threads}
 
@@ -178,47 +153,45 @@ class Sweep:
         """Until every job is done, or Ctrl-C."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.write()
-        with Interrupt(self.watcher.note) as interrupted:
-            self.watcher.begin(self.jobs)
+        with Interrupt(self.say) as interrupted:
             try:
                 self._work(interrupted)
             except BaseException:  # a second Ctrl-C, or a fault here: no process is left behind
                 self._signal_all(signal.SIGKILL)
                 raise
             finally:
-                self.watcher.end()
                 self.write()
 
     def _work(self, interrupted: Callable[[], bool]) -> None:
         told = False
         while True:
-            running = [job for job in self.jobs if job.state == "running"]
-            for job in running:
-                job.look()
+            for job in self._in("running"):
+                if job.look():
+                    self.tell(job)
                 if job.process is not None and job.process.poll() is not None:
                     self._close(job, interrupted())
-            running = [job for job in self.jobs if job.state == "running"]
-            waiting = [job for job in self.jobs if job.state == "waiting"]
+            running, waiting = self._in("running"), self._in("waiting")
             if interrupted():
                 if not told:
                     self._signal_all(signal.SIGINT)
                     told = True
-                if not running:
-                    return
-            elif not running and not waiting:
+                waiting = []
+            if not running and not waiting:
                 return
-            else:
-                for job in waiting[: self.at_once - len(running)]:
-                    self._start(job)
-            self.watcher.look(self.jobs)
+            for job in waiting[: self.at_once - len(running)]:
+                self._start(job)
             time.sleep(POLL)
+
+    def _in(self, state: State) -> list[Job]:
+        return [job for job in self.jobs if job.state == state]
 
     def _start(self, job: Job) -> None:
         """One process in the run's folder, which takes the run's lock and holds it as long as it lives."""
         job.folder.mkdir(parents=True, exist_ok=True)
         if is_held(job.folder):
             job.state, job.message = "failed", in_use(job.folder)
-            return self._changed(job)
+            self._changed(job)
+            return
         if not (job.folder / CONFIG).is_file():
             write_text_atomically(job.folder / CONFIG, to_toml(job.config))
         remember(job.folder, job.config.model_dump(mode="json"))  # the recipe, and the code that it names, is what was asked for here
@@ -231,7 +204,7 @@ class Sweep:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
             )
         job.state, job.started, job.message = "running", time.monotonic(), ""
-        return self._changed(job)
+        self._changed(job)
 
     def _close(self, job: Job, interrupted: bool) -> None:
         """A process has ended: its status by its exit code and its files."""
@@ -247,12 +220,12 @@ class Sweep:
         self._changed(job)
 
     def _changed(self, job: Job) -> None:
-        self.watcher.changed(job)
+        self.tell(job)
         self.write()
 
     def _signal_all(self, number: int) -> None:
-        for job in self.jobs:
-            if job.state == "running" and job.process is not None and job.process.poll() is None:
+        for job in self._in("running"):
+            if job.process is not None and job.process.poll() is None:
                 job.process.send_signal(number)
 
     def write(self) -> None:

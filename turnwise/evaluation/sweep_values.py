@@ -105,15 +105,12 @@ def points(axes: Mapping[str, Sequence[Any]]) -> list[Point]:
 def _with_digest(point: Point) -> Point:
     """The same point under a name that a digest of its values makes unique: for names that are too long, or equal once they are made fit
     for a folder."""
-    return Point(point.changes, f"{point.suffix[:LONGEST_NAME]}-{_digest(point.changes)}")
+    text = "\n".join(f"{key}={toml_value(value)}" for key, value in sorted(point.changes.items()))
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+    return Point(point.changes, f"{point.suffix[:LONGEST_NAME]}-{digest}")
 
 
 def _word(value: Any) -> str:
     """A value as part of a folder's name: letters, digits, dots and dashes; for a long text its end, where paths differ."""
     text = value if isinstance(value, str) else toml_value(value)
     return re.sub(r"[^A-Za-z0-9.-]+", "_", text).strip("_")[-40:] or "empty"
-
-
-def _digest(changes: Mapping[str, Any]) -> str:
-    text = "\n".join(f"{key}={toml_value(value)}" for key, value in sorted(changes.items()))
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()

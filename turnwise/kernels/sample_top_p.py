@@ -22,19 +22,7 @@ import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
 from turnwise.kernels.layer import allow_next, launching, wait_for_last
-from turnwise.kernels.sample_rows import (
-    ATTEMPTS,
-    BLOCK,
-    FEW,
-    STAGES,
-    WALKS,
-    WARPS,
-    _distance,
-    _draw,
-    _first_number,
-    _next_number,
-    _share,
-)
+from turnwise.kernels.sample_rows import ATTEMPTS, BLOCK, STAGES, WARPS, _distance, _draw, _first_number, _next_number, _share
 from turnwise.kernels.sample_tiles import Drawing, _of_tile, _room
 
 SAMPLED, CHUNK = 2048, 32  # tokens of a sample, and how many of them are neighbours
@@ -225,14 +213,13 @@ def _settle(
 
 @triton.jit
 def _rest(
-    logits, slots, places, floats, integers, last, tokens, logprobs, scratch, undone, row_stride, size,
-    BLOCK: tl.constexpr, WALKS: tl.constexpr, FEW: tl.constexpr, OVERLAP: tl.constexpr,
+    logits, slots, places, floats, integers, last, tokens, logprobs, undone, row_stride, size, BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Rows that are not done yet. This is a separate kernel, since it needs many registers."""
     allow_next(OVERLAP)
     wait_for_last(OVERLAP)
     if tl.load(undone + tl.program_id(0)) != 0:
-        _draw(logits, slots, places, floats, integers, last, tokens, logprobs, scratch, row_stride, size, BLOCK, WALKS, FEW)
+        _draw(logits, slots, places, floats, integers, last, tokens, logprobs, row_stride, size, BLOCK)
 
 
 class Sums(NamedTuple):
@@ -266,7 +253,6 @@ def settle(logits: Tensor, to: Drawing, found: Sums, tile: int, warps: int, over
     summed = min(SUMMED, block)
     undone = torch.empty(rows, dtype=torch.int32, device=logits.device)
     parts = torch.empty(rows, PARTS, dtype=torch.float32, device=logits.device)
-    scratch = torch.empty(rows, FEW, dtype=torch.float32, device=logits.device)
     for late in (0, PARTS):
         if late:
             _add_up[(rows, PARTS)](
@@ -277,9 +263,7 @@ def settle(logits: Tensor, to: Drawing, found: Sums, tile: int, warps: int, over
             logits, *to, *found, undone, parts, stride, size, tiles, rows * tiles, TILES=many, TILE=tile,
             WIDE=triton.next_power_of_2(tile), LEVELS=LEVELS, PARTS=late, BLOCK=summed, OVERLAP=overlap, num_warps=warps, **way,
         )  # fmt: skip
-    _rest[(rows,)](
-        logits, *to, scratch, undone, stride, size, BLOCK=block, WALKS=WALKS, FEW=FEW, OVERLAP=overlap, num_warps=WARPS, **way
-    )  # fmt: skip
+    _rest[(rows,)](logits, *to, undone, stride, size, BLOCK=block, OVERLAP=overlap, num_warps=WARPS, **way)
 
 
 def draw_nucleus(logits: Tensor, to: Drawing, tile: int = TILE, warps: int = 4, overlap: bool = False) -> None:

@@ -6,32 +6,21 @@ The results contain no times and no names of machines: the same settings give th
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from turnwise.lab.lines import Line, choose
 from turnwise.lab.problems import DEFAULT, make
-from turnwise.lab.study import (
-    Case,
-    aliasing_sweep,
-    make_case,
-    measure_case,
-    recurrence_of,
-    recurrence_sweep,
-    samples_of,
-    skill_sweep,
-    unfit,
-)
+from turnwise.lab.study import Case, make_case, measure_case, recurrence_of, samples_of
 from turnwise.lab.tables import markdown
 from turnwise.lab.training import Schedule, train_case
 from turnwise.util.errors import MissingExtra, TurnwiseError
 from turnwise.util.files import write_text_atomically
 from turnwise.util.version import VERSION
 
-FORMAT = 1
-Advance = Callable[[str], None]
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -52,7 +41,7 @@ class Settings:
 
     @property
     def shown_size(self) -> int:
-        """The group size of tables and sweeps: 8, or the nearest one."""
+        """The group size of tables: 8, or the nearest one."""
         return min(self.group_sizes, key=lambda size: (abs(size - 8), size))
 
     @property
@@ -81,34 +70,19 @@ def _check_whole(name: str, value: Any, low: int, high: int) -> None:
         raise TurnwiseError(f"{name} takes an integer in [{low}, {high}], not {value!r}")
 
 
-def run(settings: Settings | None = None, advance: Advance = lambda _: None) -> dict[str, Any]:
-    """Everything: measurements, learning curves and the sweeps. `advance` is called with what was done, `total_steps` times."""
+def run(settings: Settings | None = None) -> dict[str, Any]:
+    """Everything: measurements and learning curves."""
     settings = (settings or Settings()).check()
-    cases = read_cases(settings)
-    lines, left_out = read_lines(settings, cases[0])
-    shared = (settings.shown_size, settings.budget, settings.seeds, settings.seed)
+    cases, lines = read_cases(settings), choose(settings.algos)
+    seeds, seed = settings.seeds, settings.seed
     schedule = Schedule(iterations=settings.iterations)
-    parts: dict[str, Callable[[Case], Any]] = {
-        "credit": lambda case: measure_case(case, lines, settings.group_sizes, *shared[1:]),
-        "learning": lambda case: train_case(case, lines, settings.training_seeds, settings.seed, schedule) if settings.iterations else None,
-        "samples": lambda case: samples_of(case, lines, *shared),
-        "aliasing": lambda case: aliasing_sweep(case, *shared),
-        "recurrence": lambda case: recurrence_sweep(case, *shared),
-        "skill": lambda case: skill_sweep(case, *shared),
-    }
-    result = _header(settings, cases, lines, left_out)
-    for name, compute in parts.items():
-        result[name] = {}
-        for case in cases:
-            if (part := compute(case)) is not None:
-                result[name][case.label] = part
-            advance(name)
+    result = _header(settings, cases, lines) | {"credit": {}, "samples": {}, "learning": {}}
+    for case in cases:
+        result["credit"][case.label] = measure_case(case, lines, settings.group_sizes, settings.budget, seeds, seed)
+        result["samples"][case.label] = samples_of(case, lines, settings.shown_size, settings.budget, seed)
+        if settings.iterations:
+            result["learning"][case.label] = train_case(case, lines, settings.training_seeds, seed, schedule)
     return {name: rounded(part) for name, part in result.items()}
-
-
-def total_steps(settings: Settings) -> int:
-    """How often `run` will call `advance`."""
-    return 6 * len(settings.problems or DEFAULT)
 
 
 def read_cases(settings: Settings) -> list[Case]:
@@ -118,17 +92,7 @@ def read_cases(settings: Settings) -> list[Case]:
     return [make_case(name, make(name), settings.skill) for name in names]
 
 
-def read_lines(settings: Settings, case: Case) -> tuple[list[Line], dict[str, str]]:
-    """The lines to run. One that was asked for by name must run; those of the default set that cannot are left out, with the reason."""
-    lines = choose(settings.algos)
-    reasons = unfit(case, lines, settings.seed)
-    if reasons and settings.algos is not None:
-        label, reason = next(iter(reasons.items()))
-        raise TurnwiseError(f"{label} cannot run in the lab: {reason}")
-    return [line for line in lines if line.label not in reasons], reasons
-
-
-def _header(settings: Settings, cases: Sequence[Case], lines: Sequence[Line], left_out: dict[str, str]) -> dict[str, Any]:
+def _header(settings: Settings, cases: Sequence[Case], lines: Sequence[Line]) -> dict[str, Any]:
     shown = (settings.shown_size, settings.budget, settings.seeds, settings.seed)
     described = {
         case.label: {
@@ -145,7 +109,7 @@ def _header(settings: Settings, cases: Sequence[Case], lines: Sequence[Line], le
     ]
     kept = {**asdict(settings), "shown_size": settings.shown_size, "training_seeds": settings.training_seeds}
     kept["schedule"] = asdict(Schedule(iterations=settings.iterations))
-    return {"format": FORMAT, "turnwise": VERSION, "settings": kept, "problems": described, "lines": named, "left_out": left_out}
+    return {"format": FORMAT, "turnwise": VERSION, "settings": kept, "problems": described, "lines": named}
 
 
 def rounded(value: Any) -> Any:

@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from turnwise.config.addons import unregistered
 from turnwise.credit.registry import algorithms, apply
 from turnwise.data.anchors import Ints
-from turnwise.data.rollouts import Floats, Rollouts
+from turnwise.data.rollouts import Floats
 from turnwise.lab.problems import parse
 from turnwise.lab.sample import Batch
-from turnwise.lab.signals import FROM_CRITIC, Signals, runs_here, wanted
+from turnwise.lab.signals import FROM_CRITIC, View, runs_here, wanted
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 ORACLE = "oracle"
@@ -54,16 +55,15 @@ class Line:
         """Whether it uses what no algorithm can know; such lines are never marked as best."""
         return self.name == ORACLE or self.critic == "exact"
 
-    @property
-    def summary(self) -> str:
-        return "the true advantage: what perfect credit reads" if self.name == ORACLE else algorithms[self.name].summary
-
-    def credit(self, views: Views) -> NDArray[Any]:
+    def credit(self, view: View) -> NDArray[Any]:
         """Its credit for the rows of one run."""
         if self.name == ORACLE:
-            return views.truth
+            return view.truth
         entry = algorithms[self.name]
-        return apply(entry, views.rollouts(self.critic, wanted(entry)), dict(self.options)).values
+        try:
+            return apply(entry, view.rollouts(self.critic, wanted(entry)), dict(self.options)).values
+        except TurnwiseError as error:
+            raise TurnwiseError(f"{self.label} cannot run in the lab: {error}") from None
 
     @property
     def uses_critic(self) -> bool:
@@ -80,7 +80,7 @@ def read_line(text: str) -> Line:
             raise TurnwiseError(f"{text!r}: the oracle has no options")
         return Line(text, ORACLE, {})
     if name not in algorithms:
-        raise unknown_name(algorithms.kind, name, [*algorithms.names(), ORACLE])
+        raise unregistered(algorithms.kind, name) or unknown_name(algorithms.kind, name, [*algorithms.names(), ORACLE])
     critic = options.pop("critic", "estimated")
     if critic not in CRITICS:
         raise unknown_name(f"critic of {text!r}:", str(critic), CRITICS)
@@ -96,32 +96,16 @@ def choose(texts: Sequence[str] | None) -> list[Line]:
     return [read_line(text) for text in texts]
 
 
-class Views:
-    """One run of a batch as the lines see it; the rollouts are made once for each critic."""
-
-    def __init__(self, batch: Batch, run: int, truth: Floats, values: Mapping[str, Floats], signals: Signals):
-        self.truth, self.signals = truth[batch.part(run)], signals
-        self._batch, self._run, self._values = batch, run, values
-        self._made: dict[str, Rollouts] = {}
-
-    def rollouts(self, critic: str = "estimated", signals: tuple[str, ...] = ()) -> Rollouts:
-        """The rollouts with a critic's values, and the columns of these signals."""
-        values = self._values[critic][self._batch.part(self._run)]
-        if critic not in self._made:
-            self._made[critic] = self._batch.rollouts(self._run, values)
-        made = self._made[critic]
-        return made.with_columns(self.signals.columns(signals, values)) if signals else made
-
-
-def value_table(batch: Batch, states: int, runs: int) -> tuple[Floats, Ints]:
-    """For each run and anchor the mean return from there, or the run's mean if the anchor was not seen; and how often it was seen."""
+def value_table(batch: Batch, states: int, runs: int) -> tuple[Floats, Ints, Floats]:
+    """For each run and anchor the mean return from there (0 if the anchor was not seen) and how often it was seen; for each run the mean
+    of all returns."""
     returns = batch.returns_to_go()
     own = batch.anchor < states  # anchors beyond are one-offs, which never occur again
     place = (batch.run * states + batch.anchor)[own]
     count = np.bincount(place, minlength=runs * states).reshape(runs, states)
     total = np.bincount(place, weights=returns[own], minlength=runs * states).reshape(runs, states)
     overall = np.bincount(batch.run, weights=returns, minlength=runs) / np.maximum(np.bincount(batch.run, minlength=runs), 1)
-    return np.where(count > 0, total / np.maximum(count, 1), overall[:, None]), count
+    return total / np.maximum(count, 1), count, overall
 
 
 def look_up(table: Floats, batch: Batch, unknown: Floats) -> Floats:
@@ -133,6 +117,5 @@ def look_up(table: Floats, batch: Batch, unknown: Floats) -> Floats:
 
 def estimated_values(batch: Batch, independent: Batch, states: int, runs: int) -> Floats:
     """The values of this batch by a critic that learned from the independent batch."""
-    table, _ = value_table(independent, states, runs)
-    mean = np.bincount(independent.run, weights=independent.returns_to_go(), minlength=runs)
-    return look_up(table, batch, mean / np.maximum(np.bincount(independent.run, minlength=runs), 1))
+    table, count, overall = value_table(independent, states, runs)
+    return look_up(np.where(count > 0, table, overall[:, None]), batch, overall)

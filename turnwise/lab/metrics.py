@@ -19,7 +19,6 @@ that noise does not look like bias; such an estimate can come out slightly below
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,15 +129,14 @@ def bias_and_variance(credit: NDArray[Any], truth: Truth) -> dict[str, Interval]
     bias = squared_mean(error, truth.cell, run, runs) - squared_mean(error, truth.situation, run, runs)
     count = segment_count(run, runs).astype(np.float64)
     squares = segment_sum(error**2, run, runs)
-    keep = _leave_one_out
-    unit = keep(power) / keep(count)
-    total = keep(squares) / keep(count) / unit
+    unit = _leave_one_out(power) / _leave_one_out(count)
+    total = _leave_one_out(squares) / _leave_one_out(count) / unit
     return {"bias_squared": jackknife(bias / unit), "variance": jackknife(total - bias / unit)}
 
 
 def _leave_one_out(values: Floats) -> Floats:
-    """Sums over all runs (entry 0) and over all but one."""
-    return np.asarray(np.concatenate([[0.0], -values]) + values.sum())
+    """Sums over the first axis, the runs: over all of them (entry 0) and over all but one."""
+    return np.asarray(np.concatenate([np.zeros_like(values[:1]), -values]) + values.sum(axis=0))
 
 
 def squared_mean(error: Floats, part: Ints, run: Ints, runs: int) -> Floats:
@@ -148,13 +146,9 @@ def squared_mean(error: Floats, part: Ints, run: Ints, runs: int) -> Floats:
     place = run * parts + part
     sums: Floats = segment_sum(error, place, runs * parts).reshape(runs, parts)
     counts: Floats = segment_count(place, runs * parts).astype(np.float64).reshape(runs, parts)
-
-    def without(values: Floats) -> Floats:
-        return np.asarray(np.concatenate([np.zeros((1, parts)), -values]) + values.sum(axis=0))
-
-    n = without(counts)
-    pairs = n**2 - without(counts**2)
-    cross = without(sums) ** 2 - without(sums**2)
+    n = _leave_one_out(counts)
+    pairs = n**2 - _leave_one_out(counts**2)
+    cross = _leave_one_out(sums) ** 2 - _leave_one_out(sums**2)
     mean_square = ratio(cross, np.where(pairs > 0.5, pairs, 0.0))
     return np.asarray((n * mean_square).sum(axis=1) / np.maximum(n.sum(axis=1), 1))
 
@@ -180,8 +174,3 @@ def jackknife(values: Floats) -> Interval:
     error = math.sqrt((n - 1) / n * float(((left_out - left_out.mean()) ** 2).sum()))
     half = t_quantile(0.975, n - 1) * error
     return {"mean": float(values[0]), "low": float(values[0]) - half, "high": float(values[0]) + half}
-
-
-def summarise(readings: Mapping[str, Floats]) -> dict[str, Interval]:
-    """Intervals over seeds."""
-    return {name: interval(values) for name, values in readings.items()}

@@ -10,15 +10,16 @@ one-off (a clock or a session number in the observation).
 
 Each of the lab's problems is a function whose keyword-only parameters are its knobs; `make("grid:aliasing=2")` builds one from text.
 
-All share four knobs in addition to their own: `horizon` (None: as long as the problem needs), `delay` (turns between the decision and its
-reward), `aliasing` and `recurrence`. States are numbered so that neighbours look alike, which is what `aliasing` merges:
-the same place on different branches, the same cell with and without the key, cells side by side.
+All share three knobs in addition to their own: `horizon` (None: as long as the problem needs), `aliasing` and `recurrence`. States are
+numbered so that neighbours look alike, which is what `aliasing` merges: the same place on different branches, the same cell with and
+without the key, cells side by side.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -29,12 +30,10 @@ from turnwise.data.rollouts import Bools, Floats
 from turnwise.util.errors import TurnwiseError
 
 Horizon = Annotated[int | None, Help("turns after which a trajectory is cut off", low=1)]
-Delay = Annotated[int, Help("turns between the decision and its reward", low=0, high=64)]
 Aliasing = Annotated[int, Help("how many neighbouring states share an anchor", low=1)]
 Recurrence = Annotated[float, Help("share of turns that show their state's own anchor, not a one-off", low=0, high=1)]
 problems: Registry[Callable[..., Problem]] = Registry("lab problem")
 register = problems.register
-WORDS = {"true": True, "false": False}
 DEFAULT = ("bifurcation", "corridor", "grid", "chain", "tree")
 
 
@@ -65,15 +64,6 @@ class Problem:
     def actions(self) -> int:
         return int(self.next_state.shape[1])
 
-    def with_anchors(self, *, aliasing: int = 1, recurrence: float | None = None) -> Problem:
-        """The same problem seen through other anchors: every `aliasing` neighbouring states share one; `recurrence` as above."""
-        if aliasing < 1:
-            raise TurnwiseError(f"problem {self.name!r}: aliasing is how many states share an anchor, at least 1, not {aliasing}")
-        share = self.recurrence if recurrence is None else recurrence
-        if not 0 <= share <= 1:
-            raise TurnwiseError(f"problem {self.name!r}: recurrence is a share of turns, in [0, 1], not {share}")
-        return replace(self, anchor=np.arange(self.states) // aliasing, recurrence=float(share))
-
     def check(self) -> Problem:
         """The problem itself; an error names the first state where the tables do not fit together."""
         shape = self.next_state.shape
@@ -93,21 +83,16 @@ class Problem:
 
 
 class Builder:
-    """Collects outcomes state by state. The last two states are the ends: `won` (a goal) and `lost`; before them lie `delay` waiting
-    states, in which no action matters, between the deciding turn and its reward of 1."""
+    """Collects outcomes state by state. The last two states are the ends: `won` (a goal) and `lost`."""
 
-    def __init__(self, name: str, states: int, actions: int, outcomes: int = 1, delay: int = 0):
-        total = states + delay + 2
-        self.name, self.first_wait, self.delay = name, states, delay
-        self.won, self.lost = total - 2, total - 1
+    def __init__(self, name: str, states: int, actions: int, outcomes: int = 1):
+        total = states + 2
+        self.name, self.won, self.lost = name, states, states + 1
         self.next_state = np.zeros((total, actions, outcomes), np.int64)
         self.probability = np.zeros((total, actions, outcomes))
         self.reward = np.zeros((total, actions, outcomes))
         self.noise = np.zeros((total, actions))
         self.filled = np.zeros((total, actions), np.int64)
-        for step in range(delay):
-            for action in range(actions):
-                self.add(states + step, action, states + step + 1, reward=float(step == delay - 1))
         for end in (self.won, self.lost):
             for action in range(actions):
                 self.add(end, action, end)
@@ -121,8 +106,8 @@ class Builder:
         self.filled[state, action] += 1
 
     def win(self, state: int, action: int, probability: float = 1.0) -> None:
-        """An outcome that decides for success: the reward of 1 follows at once or after the waiting states."""
-        self.add(state, action, self.first_wait if self.delay else self.won, probability, reward=float(self.delay == 0))
+        """An outcome that is a success, with a reward of 1."""
+        self.add(state, action, self.won, probability, reward=1.0)
 
     def build(self, start: list[int], horizon: int, aliasing: int, recurrence: float, goals: bool = True) -> Problem:
         """The finished problem; `start` lists the equally likely first states."""
@@ -132,8 +117,8 @@ class Builder:
         goal[self.won] = goals
         first = np.bincount(start, minlength=len(terminal)) / len(start)
         tables = (self.next_state, self.probability, self.reward, self.noise)
-        problem = Problem(self.name, *tables, terminal, goal, first, horizon, np.arange(len(terminal)))
-        return problem.with_anchors(aliasing=aliasing, recurrence=recurrence).check()
+        anchors = np.arange(len(terminal)) // aliasing
+        return Problem(self.name, *tables, terminal, goal, first, horizon, anchors, recurrence).check()
 
 
 @register("bifurcation")
@@ -167,14 +152,13 @@ def bifurcation(
 def corridor(
     *,
     length: Annotated[int, Help("cells; the key lies in the first, the door is at the last", low=3, high=64)] = 6,
-    branching: Annotated[int, Help("actions: left, right, use, and idle ones", low=3, high=64)] = 3,
-    delay: Delay = 0,
     horizon: Horizon = None,
     aliasing: Aliasing = 1,
     recurrence: Recurrence = 1.0,
 ) -> Problem:
-    """Fetch the key at one end of a corridor and open the door at the other. A task is a first cell between the two."""
-    builder = Builder("corridor", 2 * length, branching, delay=delay)
+    """Fetch the key at one end of a corridor and open the door at the other, by the actions left, right and use. A task is a first cell
+    between the two."""
+    builder = Builder("corridor", 2 * length, actions=3)
     for cell in range(length):
         for key in (0, 1):
             state = 2 * cell + key
@@ -184,9 +168,7 @@ def corridor(
                 builder.win(state, 2)
             else:
                 builder.add(state, 2, 1 if cell == 0 else state)
-            for idle in range(3, branching):
-                builder.add(state, idle, state)
-    return builder.build([2 * cell for cell in range(1, length - 1)], horizon or 5 * length + delay, aliasing, recurrence)
+    return builder.build([2 * cell for cell in range(1, length - 1)], horizon or 5 * length, aliasing, recurrence)
 
 
 @register("grid")
@@ -194,14 +176,12 @@ def grid(
     *,
     size: Annotated[int, Help("cells along each side", low=3, high=16)] = 5,
     slip: Annotated[float, Help("probability that a move goes in a random direction", low=0, high=1)] = 0.1,
-    branching: Annotated[int, Help("actions: four moves, and idle ones", low=4, high=64)] = 4,
-    delay: Delay = 0,
     horizon: Horizon = None,
     aliasing: Aliasing = 1,
     recurrence: Recurrence = 1.0,
 ) -> Problem:
     """Walk to the goal in the far corner, past pits that end the attempt; walls and slips make trajectories loop and return."""
-    builder = Builder("grid", size * size, branching, outcomes=5, delay=delay)
+    builder = Builder("grid", size * size, actions=4, outcomes=5)
     goal, pits = size * size - 1, {size + 1, size * (size - 1) + size // 2 - 1}
     moves = ((-1, 0), (1, 0), (0, -1), (0, 1))
 
@@ -214,15 +194,12 @@ def grid(
             builder.add(state, action, builder.lost if to in pits else to, probability)
 
     for state in range(size * size):
-        for action in range(branching):
-            if action >= len(moves):
-                builder.add(state, action, state)
-                continue
+        for action in range(len(moves)):
             arrive(state, action, action, 1 - slip)
             for move in range(len(moves)):
                 arrive(state, action, move, slip / len(moves))
     starts = [0, size - 1, size * (size - 1)]
-    return builder.build(starts, horizon or 5 * size + delay, aliasing, recurrence)
+    return builder.build(starts, horizon or 5 * size, aliasing, recurrence)
 
 
 @register("chain")
@@ -231,24 +208,17 @@ def chain(
     length: Annotated[int, Help("choices in a row", low=1, high=64)] = 8,
     branching: Annotated[int, Help("actions, one of which is right", low=2, high=64)] = 3,
     noise: Annotated[float, Help("standard deviation of the reward of every turn", low=0)] = 1.0,
-    delay: Annotated[int, Help("turns between a choice and its reward; the state holds what is due", low=0, high=6)] = 0,
     horizon: Horizon = None,
     aliasing: Aliasing = 1,
     recurrence: Recurrence = 1.0,
 ) -> Problem:
     """A row of choices of which each pays 1 if right, under reward noise on every turn. There is no goal, only the sum."""
-    due = 2**delay  # the last `delay` choices, right or wrong, as bits: the oldest is the highest
-    builder = Builder("chain", (length + delay) * due, branching)
-    for place in range(length + delay):
-        for pending in range(due):
-            state = place * due + pending
-            builder.noise[state] = noise
-            for action in range(branching):
-                right = int(place < length and action == place % branching)
-                bits = 2 * pending + right
-                to = (place + 1) * due + bits % due
-                builder.add(state, action, to if place + 1 < length + delay else builder.won, reward=float(bits >> delay))
-    return builder.build([0], horizon or length + delay, aliasing, recurrence, goals=False)
+    builder = Builder("chain", length, branching)
+    for place in range(length):
+        builder.noise[place] = noise
+        for action in range(branching):
+            builder.add(place, action, place + 1, reward=float(action == place % branching))
+    return builder.build([0], horizon or length, aliasing, recurrence, goals=False)
 
 
 @register("tree")
@@ -258,7 +228,6 @@ def tree(
     branching: Annotated[int, Help("actions in every node", low=2, high=6)] = 3,
     pays: Annotated[float, Help("share of leaves that pay 1", low=0, high=1)] = 0.3,
     layout: Annotated[int, Help("seed of which leaves pay", low=0)] = 0,
-    delay: Delay = 0,
     horizon: Horizon = None,
     aliasing: Aliasing = 1,
     recurrence: Recurrence = 0.0,
@@ -273,7 +242,7 @@ def tree(
         quality[node] += quality[(node - 1) // branching]  # good leaves share ancestors, so early choices matter too
     leaves = quality[nodes:]
     bar = np.quantile(leaves, 1 - pays)
-    builder = Builder("tree", nodes, branching, delay=delay)
+    builder = Builder("tree", nodes, branching)
     for node in range(nodes):
         for action in range(branching):
             child = branching * node + action + 1
@@ -283,7 +252,7 @@ def tree(
                 builder.win(node, action)
             else:
                 builder.add(node, action, builder.lost)
-    return builder.build([0], horizon or depth + delay, aliasing, recurrence)
+    return builder.build([0], horizon or depth, aliasing, recurrence)
 
 
 def make(text: str, **knobs: Any) -> Problem:
@@ -310,12 +279,8 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def read_value(text: str) -> Any:
-    """true, false, an integer, a number, or the text itself."""
-    if text.lower() in WORDS:
-        return WORDS[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    """A value as an override has it: TOML, or the text itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

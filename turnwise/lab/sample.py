@@ -26,10 +26,6 @@ class Draws:
     noise: Floats
     fresh: Floats
 
-    @property
-    def size(self) -> int:
-        return len(self.action) // len(self.start)
-
 
 def draw(problem: Problem, groups: int, size: int, rng: np.random.Generator) -> Draws:
     """The random numbers of `groups` groups of `size` trajectories."""

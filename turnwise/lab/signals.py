@@ -6,7 +6,7 @@
     turn.potential_gain     the same with rewards: reward + value after − value before. The judge of a potential is the critic.
     turn.mc_value           the mean return of FRESH attempts from the turn's state; turns of a group with equal time and state share them
 
-All other signals ask a language model and have no counterpart here. `spent` counts the turns of fresh attempts.
+All other signals ask a language model and have no counterpart here. `View.spent` counts the turns of fresh attempts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from turnwise.config.options import Entry
 from turnwise.credit.registry import CreditFunction, stands_alone
 from turnwise.data.anchors import Ints, dense
-from turnwise.data.rollouts import Floats
+from turnwise.data.rollouts import Floats, Rollouts
 from turnwise.lab.problems import Problem
 from turnwise.lab.sample import Batch, cumulative, pick
 
@@ -38,20 +38,32 @@ def wanted(entry: Entry[CreditFunction]) -> tuple[str, ...]:
     return tuple(need for need in entry.needed({}) if need in COLUMNS)
 
 
-class Signals:
-    """The columns of one run of a batch. Each is computed when the first line asks for it; `values` are a critic's for the run's rows."""
+class View:
+    """One run of a batch as the lines see it: `truth` and the values of each critic are for all rows of the batch. The rollouts are made
+    once for each critic, and the values of fresh attempts when the first line asks for them."""
 
-    def __init__(self, problem: Problem, policy: Floats, batch: Batch, run: int, chance: Callable[[], np.random.Generator]):
-        self.problem, self.policy, self.batch, self.rows, self._chance = problem, policy, batch, batch.part(run), chance
-        self._fresh: tuple[Floats, int] | None = None
+    def __init__(
+        self,
+        problem: Problem,
+        policy: Floats,
+        batch: Batch,
+        run: int,
+        truth: Floats,
+        values: Mapping[str, Floats],
+        chance: Callable[[], np.random.Generator],
+    ):
+        self.problem, self.policy, self.batch, self.run, self.rows = problem, policy, batch, run, batch.part(run)
+        self.truth, self.values, self._chance = truth[self.rows], values, chance
+        self._made: dict[str, Rollouts] = {}
+        self._fresh: Floats | None = None
+        self.spent = 0  # turns of fresh attempts so far
 
-    @property
-    def spent(self) -> int:
-        """The turns of fresh attempts so far."""
-        return 0 if self._fresh is None else self._fresh[1]
-
-    def columns(self, names: tuple[str, ...], values: Floats) -> Mapping[str, Floats]:
-        return {name: self._column(name, values) for name in names}
+    def rollouts(self, critic: str = "estimated", signals: tuple[str, ...] = ()) -> Rollouts:
+        """The rollouts with a critic's values, and the columns of these signals."""
+        values = self.values[critic][self.rows]
+        if critic not in self._made:
+            self._made[critic] = self.batch.rollouts(self.run, values)
+        return self._made[critic].with_columns({name: self._column(name, values) for name in signals})
 
     def _column(self, name: str, values: Floats) -> Floats:
         if name == "token.entropy":
@@ -60,20 +72,20 @@ class Signals:
         if name == "turn.mc_value":
             if self._fresh is None:
                 self._fresh = self._fresh_values()
-            return self._fresh[0]
+            return self._fresh
         last = np.append(self.batch.t[self.rows][1:] == 0, True)
         after = np.where(last, 0.0, np.append(values[1:], 0.0))
         if name == "turn.potential_gain":
             return np.asarray(self.batch.reward[self.rows] + after - values)
         return np.where(last, np.nan, after - values)
 
-    def _fresh_values(self) -> tuple[Floats, int]:
+    def _fresh_values(self) -> Floats:
         t, state, group = (column[self.rows] for column in (self.batch.t, self.batch.state, self.batch.group))
         width = self.problem.horizon * self.problem.states
         distinct, code = dense(group * width + t * self.problem.states + state)
         at = np.asarray(distinct, np.int64) % width
-        values, turns = fresh_returns(self.problem, self.policy, at % self.problem.states, at // self.problem.states, self._chance())
-        return values[code], turns
+        values, self.spent = fresh_returns(self.problem, self.policy, at % self.problem.states, at // self.problem.states, self._chance())
+        return values[code]
 
 
 def fresh_returns(problem: Problem, policy: Floats, state: Ints, t: Ints, rng: np.random.Generator) -> tuple[Floats, int]:

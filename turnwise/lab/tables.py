@@ -1,11 +1,7 @@
-"""The lab's results: two tables of at most 100 columns in the terminal, and all readings as tables in Markdown.
-
-A narrow terminal shows fewer figures, none of them truncated.
-"""
+"""The lab's results: two tables of means in the terminal, and all readings with their intervals as tables in Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,62 +14,50 @@ from turnwise.util.console import Console
 
 FULL_WIDTH = 100
 READINGS = {"correlation": "correlation", "sign_accuracy": "right sign", "bias_squared": "bias²", "variance": "variance"}
-
-
-def opening(problems: int, lines: int, seeds: int) -> str:
-    """What is about to be shown, in one line."""
-    return f"How good is each algorithm's credit? {lines} credits on {problems} problems whose true advantages are known, {seeds} seeds."
+HINT = (
+    "Look at: where no state repeats, as in the tree, GiGPO and GRPO are equal. Options of a problem show more: recurrence=0.5 makes "
+    "states rarer, aliasing=2 merges them, and --skill 0.6 measures a better policy."
+)
 
 
 def show(result: dict[str, Any], console: Console, files: list[Path], note: str) -> None:
-    """Everything: credit, learning, reading help, files."""
-    full = console.width >= FULL_WIDTH
-    console.print(Group(credit_table(result, full), *([learning_table(result, full)] if result["learning"] else [])))
-    for line in reading_help(result):
-        console.print(line)
-    for label, reason in result["left_out"].items():
-        console.print(Text.assemble(("Left out:", "yellow"), f" {label}: {reason}"))
+    """Everything: credit, learning, a hint, files."""
+    console.print(Group(credit_table(result), *([learning_table(result)] if result["learning"] else [])))
+    console.print(Text(HINT))
     if note:
         console.print(Text.assemble(("No pictures:", "yellow"), f" {note}"))
-    console.print("Files: " + ", ".join(str(path) for path in files if path.suffix != ".svg"), soft_wrap=True)
+    console.print("Files: " + ", ".join(map(str, files)), soft_wrap=True)
 
 
-def credit_table(result: dict[str, Any], full: bool = True) -> Group:
+def credit_table(result: dict[str, Any]) -> Group:
     """Correlation with the true advantage at the shown group size, best first."""
     size = result["settings"]["shown_size"]
     cells = {
-        label: {problem: _reading(lines[label][str(size)]["correlation"], full) for problem, lines in result["credit"].items()}
+        label: {problem: lines[label][str(size)]["correlation"]["mean"] or 0.0 for problem, lines in result["credit"].items()}
         for label in _labels(result)
     }
-    spread = "± 95 % over seeds, " if full else ""
-    return _table(result, f"Correlation of credit with the true advantage, groups of {size} ({spread}* best)", cells)
+    return _table(result, f"Correlation of credit with the true advantage, groups of {size} (* best)", cells)
 
 
-def learning_table(result: dict[str, Any], full: bool = True) -> Group:
-    """Area under the learning curve and where it ends."""
-    cells: dict[str, dict[str, tuple[float, str]]] = {label: {} for label in _labels(result)}
-    for problem, readings in result["learning"].items():
-        for label, line in readings["lines"].items():
-            cells[label][problem] = (line["area"]["mean"], f"→{line['final']['mean']:.2f}" if full else "")
-    end = "→its end" if full else ""
-    return _table(result, f"Training with it: mean of the learning curve{end}; 0 is the first policy, 1 the best; * best", cells)
+def learning_table(result: dict[str, Any]) -> Group:
+    """Area under the learning curve."""
+    cells = {
+        label: {problem: readings["lines"][label]["area"]["mean"] for problem, readings in result["learning"].items()}
+        for label in _labels(result)
+    }
+    return _table(result, "Training with it: mean of the learning curve; 0 is the first policy, 1 the best; * best", cells)
 
 
 def _labels(result: dict[str, Any]) -> list[str]:
     return [line["label"] for line in result["lines"]]
 
 
-def _reading(one: dict[str, float | None], full: bool) -> tuple[float, str]:
-    mean, high = one["mean"] or 0.0, one["high"]
-    return mean, f"±{high - mean:.2f}" if full and high is not None else ""
-
-
-def _table(result: dict[str, Any], title: str, cells: dict[str, dict[str, tuple[float, str]]]) -> Group:
+def _table(result: dict[str, Any], title: str, cells: dict[str, dict[str, float]]) -> Group:
     """Lines × problems, sorted by the mean over problems; upper bounds are listed below and are not marked as best."""
     bound = {line["label"]: line["bound"] for line in result["lines"]}
     problems = list(result["problems"])
-    average = {label: sum(value for value, _ in row.values()) / len(row) for label, row in cells.items()}
-    best = {problem: max((row[problem][0] for label, row in cells.items() if not bound[label]), default=None) for problem in problems}
+    average = {label: sum(row.values()) / len(row) for label, row in cells.items()}
+    best = {problem: max((row[problem] for label, row in cells.items() if not bound[label]), default=None) for problem in problems}
     table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, collapse_padding=True)
     table.add_column("credit", no_wrap=True)
     for problem in problems:
@@ -82,25 +66,11 @@ def _table(result: dict[str, Any], title: str, cells: dict[str, dict[str, tuple[
     for label in sorted(cells, key=lambda name: (bound[name], -average[name], name)):
         row: list[Text] = [Text(label)]
         for problem in problems:
-            value, more = cells[label][problem]
+            value = cells[label][problem]
             is_best = not bound[label] and best[problem] is not None and round(value, 2) == round(best[problem] or 0.0, 2)
-            row.append(Text(f"{value:.2f}{more}{'*' if is_best else ' '}", style="bold" if is_best else ""))
+            row.append(Text(f"{value:.2f}{'*' if is_best else ' '}", style="bold" if is_best else ""))
         table.add_row(*row, Text(f"{average[label]:.2f}"), style="dim" if bound[label] else "")
     return Group(Text(title, style="bold"), table)  # a title inside the table would be folded to its width
-
-
-def reading_help(result: dict[str, Any]) -> Iterator[Text]:
-    """A reading of the numbers of this run."""
-    size = str(result["settings"]["shown_size"])
-    if {"gigpo", "grpo"} <= set(_labels(result)):
-        yield Text("GiGPO minus GRPO in correlation, and the share of turns alone with their state in their group:")
-        for problem, lines in result["credit"].items():
-            gain = (lines["gigpo"][size]["correlation"]["mean"] or 0.0) - (lines["grpo"][size]["correlation"]["mean"] or 0.0)
-            yield Text(f"  {problem:<14} {gain:+.2f}   {result['problems'][problem]['anchors']['singleton_share']:4.0%} alone")
-    yield Text(
-        "Look at: where all turns are alone the two are equal. The pictures show how repeated states make the gain (recurrence), how "
-        "merged states take it away (aliasing), and how it changes while the policy improves (skill)."
-    )
 
 
 def markdown(result: dict[str, Any]) -> str:

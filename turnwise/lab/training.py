@@ -16,13 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.credit.segments import segment_sum
 from turnwise.data.rollouts import Floats
-from turnwise.lab.lines import Line, Views, look_up, value_table
+from turnwise.lab.lines import Line, look_up, value_table
 from turnwise.lab.metrics import interval, policy_gradient
 from turnwise.lab.problems import Problem
 from turnwise.lab.sample import Batch, draw, sample, stack
-from turnwise.lab.signals import Signals
+from turnwise.lab.signals import View
 from turnwise.lab.study import Case, stream
 from turnwise.lab.values import action_values, best_return, expected_return, state_values
 from turnwise.util.errors import TurnwiseError
@@ -50,9 +49,8 @@ class Critic:
 
     def learn(self, batch: Batch) -> None:
         runs, states = self.table.shape
-        seen, count = value_table(batch, states, runs)
+        seen, count, mean = value_table(batch, states, runs)
         self.table += 0.5 * (count > 0) * (seen - self.table)
-        mean = segment_sum(batch.returns_to_go(), batch.run, runs) / np.diff(batch.offsets)
         self.overall += 0.5 * (mean - self.overall)
 
 
@@ -94,18 +92,18 @@ def _curves(case: Case, lines: Sequence[Line], seeds: int, seed: int, schedule: 
         draws = [draw(problem, schedule.groups, schedule.size, chance) for chance in chances]
         batch = sample(problem, policy, stack(draws * len(lines)))
         fresh = [partial(stream, seed, problem.name, "fresh", "training", k, iteration) for k in range(seeds)]
-        signals = [Signals(problem, policy[run], batch, run, fresh[run % seeds]) for run in range(runs)]
-        credit = _credit(problem, policy, lines, seeds, batch, critic, signals)
+        values, truth = _informed(problem, policy, lines, seeds, batch)
+        values["estimated"] = critic.values(batch)
+        views = [View(problem, policy[run], batch, run, truth, values, fresh[run % seeds]) for run in range(runs)]
+        credit = np.concatenate([np.asarray(lines[run // seeds].credit(view), np.float64) for run, view in enumerate(views)])
         logits += schedule.rate * direction(policy_gradient(credit, batch, policy))
         critic.learn(batch)
     return np.array(returns)
 
 
-def _credit(
-    problem: Problem, policy: Floats, lines: Sequence[Line], seeds: int, batch: Batch, critic: Critic, signals: Sequence[Signals]
-) -> Floats:
-    exact = np.zeros(len(batch.t))
-    truth = np.zeros(len(batch.t))
+def _informed(problem: Problem, policy: Floats, lines: Sequence[Line], seeds: int, batch: Batch) -> tuple[dict[str, Floats], Floats]:
+    """The exact critic's values and the true advantages, for the runs of lines that are bounds; 0 elsewhere."""
+    exact, truth = np.zeros(len(batch.t)), np.zeros(len(batch.t))
     informed = [run for run in range(len(policy)) if lines[run // seeds].is_bound]
     if informed:
         q = action_values(problem, policy[informed])
@@ -115,9 +113,7 @@ def _credit(
             rows = batch.part(run)
             t, state, action = batch.t[rows], batch.state[rows], batch.action[rows]
             exact[rows], truth[rows] = value[t, place, state], advantage[t, place, state, action]
-    values = {"estimated": critic.values(batch), "exact": exact}
-    parts = [lines[run // seeds].credit(Views(batch, run, truth, values, signals[run])) for run in range(len(policy))]
-    return np.concatenate([np.asarray(part, np.float64) for part in parts])
+    return {"exact": exact}, truth
 
 
 def direction(gradient: Floats) -> Floats:

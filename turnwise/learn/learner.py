@@ -419,7 +419,7 @@ class Learner:
         self.reserve()
         workers = workers_for(self.policy, self.ranks)
         if workers == 1:
-            return passes(self.policy, self.ranks, packed, tokens, "update", work, self._idle, whole)
+            return passes(self.policy, self.ranks, packed, tokens, work, self._idle, whole)
         parts = [packed.take(part) for part in microbatches(packed, np.arange(len(packed)), tokens, whole)]
         if whole:
             check_split([part.sequence_trajectory for part in parts], "trajectory")

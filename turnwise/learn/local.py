@@ -127,7 +127,3 @@ class LocalLearner:
     def save_model(self, folder: Path, merged: bool = True) -> Path:
         """Write the policy as a Hugging Face folder."""
         return self.policy.save_model(folder, merged=merged, tokenizer=self.preprocessor)
-
-    def worked(self) -> dict[str, float]:
-        """Seconds that each learner rank has worked since the last call; none where there are no ranks."""
-        return {}

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnwise.learn.chunked_adam import EXACT, KINDS, ChunkedAdam
+from turnwise.learn.chunked_adam import MOMENTS, ChunkedAdam
 from turnwise.learn.ranks.group import Decisions, held, is_sharded, placed_like, whole
 from turnwise.learn.sections import OptimiserSettings
 from turnwise.learn.weights import Weights
@@ -53,9 +53,9 @@ class Optimiser:
         self._adam = self._make(groups)
 
     def _make(self, groups: Mapping[float, list[str]]) -> Any:
-        """torch's AdamW; our own in chunks if moments or masters are stored in another form or place."""
+        """torch's AdamW; our own in chunks if moments and masters are in host memory."""
         settings, weights, masters = self.settings, self.weights, self.weights.masters
-        if settings.moments == "8bit" or weights.host:
+        if weights.host:
             device = next(iter(weights.parameters.values())).device
             options = [{"names": names, "lr": settings.lr, "weight_decay": decay} for decay, names in groups.items()]
             return ChunkedAdam(weights, options, settings, device)
@@ -75,10 +75,8 @@ class Optimiser:
     @property
     def bytes_to_come(self) -> int:
         """The bytes that moments will still take on the device."""
-        if self.has_moments:
+        if self.has_moments or self.weights.host:
             return 0
-        if isinstance(self._adam, ChunkedAdam):
-            return self._adam.bytes_to_come
         return sum(8 * held(master) for master in self.weights.masters.values())
 
     def norm(self, also: Sequence[Tensor] = ()) -> Tensor:
@@ -141,7 +139,7 @@ class Optimiser:
 
     def load_state(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
         """Continue exactly where `state` was taken."""
-        known = {f"{name}/{kind}": (name, kind) for name in self.weights.masters for kind in KINDS}
+        known = {f"{name}/{kind}": (name, kind) for name in self.weights.masters for kind in ("step", *MOMENTS)}
         strange = set(tensors) - set(known)
         if strange:
             raise TurnwiseError(f"optimiser state: {sorted(strange)[0]!r} belongs to no weight of this model")
@@ -158,8 +156,6 @@ class Optimiser:
     def _load(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
         self._adam.state.clear()
         for name, kind, value in ((name, kind, value) for name, own in tensors.items() for kind, value in own.items()):
-            if kind not in ("step", *EXACT):
-                raise TurnwiseError("optimiser state: its moments are stored in 8 bits: set learner.moments = '8bit', as it was saved with")
             master = self.weights.masters[name]
             device = master.device if kind != "step" or self._adam.defaults.get("fused") else torch.device("cpu")
             own = placed_like(value.detach(), master) if kind != "step" else value.detach()

@@ -140,9 +140,7 @@ class _Builder:
     """Appends turns; one Python step per turn, none per token."""
 
     def __init__(self) -> None:
-        self.pieces: list[Ints] = []  # ids in order,
-        self.plain: list[int] = []  # then those that are not made an array yet,
-        self.places: list[tuple[int, str]] = []  # and where each of their parts ends and comes from
+        self.pieces: list[Ints] = []  # ids in order
         self.size = 0
         self.sequence_starts: list[int] = []
         self.sequence_trajectory: list[int] = []
@@ -182,35 +180,13 @@ class _Builder:
         for start, stop in turn.info.get("chance", ()):
             shift = self.size - (len(prompt) - len(fresh))
             self.unlearned.append((max(start + shift, self.size), stop + shift))
-        self._append(fresh, where)
-        self._append(response, where)
+        self.pieces += [as_ids(fresh, where), as_ids(response, where)]
         self.size += len(fresh)
         entry = (row, self.size - 1, len(response), first_index, len(self.sequence_starts) - 1, self.trajectory)
         self.turns.append(entry)
         self.size += len(response)
         self._remember(given if isinstance(given, Prefix) else prompt, response, held > 0, where)
         self._add_logprobs(turn.logprobs, len(response), where)
-
-    def _append(self, ids: Sequence[int] | Ints, where: str) -> None:
-        """Further ids. Lists, as engines and dialogues give them, are made an array together: one by one that takes most of the time."""
-        if isinstance(ids, (list, tuple)):
-            self.plain += ids
-            self.places.append((len(self.plain), where))
-        else:
-            self._settle()
-            self.pieces.append(as_ids(ids, where))
-
-    def _settle(self) -> None:
-        if not self.plain:
-            return
-        try:
-            self.pieces.append(as_ids(self.plain, "the batch"))
-        except (TurnwiseError, ValueError):  # which of them is it?
-            start = 0
-            for end, where in self.places:
-                self.pieces.append(as_ids(self.plain[start:end], where))
-                start = end
-        self.plain, self.places = [], []
 
     def _held(self, prompt: list[int] | Prefix | Ints) -> int:
         """How many tokens the turn before held, if the prompt begins with all of them; otherwise 0. Lists, as a dialogue gives them, are
@@ -246,7 +222,6 @@ class _Builder:
             self.logprobs += logprobs
 
     def packed(self) -> Packed:
-        self._settle()
         ids = np.concatenate([np.zeros(0, np.int64), *self.pieces])
         offsets = np.asarray([*self.sequence_starts, self.size], np.int64)
         table = np.asarray(self.turns, np.int64).reshape(-1, 6)

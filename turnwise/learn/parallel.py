@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from turnwise.learn.forward import PackedModel
-from turnwise.learn.offload import fetch_of
 from turnwise.learn.ranks.group import Ranks
 from turnwise.util.threads import at_once
 
@@ -34,8 +33,8 @@ Gradients = Sequence[Tensor | None]
 
 def workers_for(policy: PackedModel, ranks: Ranks | None) -> int:
     """How many threads compute micro-batches at the same time: a tiny model leaves cores idle. Our own layers draw no random numbers, so
-    their order does not matter. Offloaded layers take turns in a buffer, so only one thread may compute."""
-    alone = ranks is None and policy.fused is not None and policy.device.type == "cpu" and fetch_of(policy.causal) is None
+    their order does not matter."""
+    alone = ranks is None and policy.fused is not None and policy.device.type == "cpu"
     return at_once(torch.get_num_threads()) if alone else 1
 
 

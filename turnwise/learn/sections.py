@@ -100,8 +100,6 @@ class Optimiser(Section):
     """AdamW's betas."""
     clip: float | None = Field(1.0, gt=0)
     """Maximum gradient norm; none: no clipping."""
-    moments: Literal["float32", "8bit"] = "float32"
-    """How AdamW's moments are stored: in float32 (8 bytes per weight) or in 8 bits with a scale per block (about 2 bytes)."""
     optimiser_place: Literal["device", "host"] = "device"
     """Where the moments and the float32 master weights are: on the model's device, or in host memory, from which each step brings them in
     chunks. Affects memory use and speed only, never the result."""
@@ -144,9 +142,8 @@ class Update(Section):
     skip_zero_credit: bool | None = None
     """Skip turns whose credit is exactly 0, if nothing else needs them; none: on a GPU."""
     reference_place: Literal["device", "host", "auto"] = "device"
-    """With a KL reference that is a copy of the model: where its weights are. On the model's device; in host memory, from which its layers
-    come one after another when it scores; or (auto) in host memory if a GPU would have too little left. Affects memory use and speed
-    only, never the result."""
+    """With a KL reference that is a copy of the model: where its weights are. On the model's device; in host memory, from which they come
+    while it scores; or (auto) in host memory if a GPU would have too little left. Affects memory use and speed only, never the result."""
     old_logprobs: Literal["learner", "engine", "auto"] | None = None
     """The old log-probs of the ratio: recomputed by the learner, reported by the engine, or (auto) the engine's if they are close
     enough to the learner's. None: auto on a GPU in 16 bits if the loss has no other use for the engine's; otherwise learner."""

@@ -64,7 +64,6 @@ def warm_start(
         schedule=settings.schedule,
         warmup=settings.warmup,
         weight_decay=own.weight_decay,
-        moments=own.moments,
         eps=own.eps,
     )
     optimiser = Optimiser(learner.weights, adam, decisions=learner.decisions)
@@ -126,7 +125,7 @@ def _backward(learner: Learner, batch: Packed, prompt_weight: float) -> float:
         policy.inside(lambda: losses(piece))[0].backward(torch.zeros((), device=learner.device))
 
     learner.reserve()
-    parts = passes(policy, learner.ranks, batch, learner.budget.tokens, "sft", work, idle)
+    parts = passes(policy, learner.ranks, batch, learner.budget.tokens, work, idle)
     return learner.everywhere({"loss": float(sum(parts, torch.zeros((), device=learner.device)))})["loss"]
 
 

@@ -13,7 +13,7 @@ The actions are a text in the prompt, and not played for the agent. A guided att
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from turnwise.config.options import Help
@@ -23,17 +23,18 @@ from turnwise.methods.planning import Gathered, Plan, Rounds, TaskSlots, by_grou
 from turnwise.methods.registry import Brings, kl_loss, method, plan
 
 WORDS = "These actions are the beginning of a way that works. It may be incomplete; more actions may be needed.\n{actions}"
+KEEP = {"keep": (False, "remove it: guided attempts take the place of the group")}
 
 
 @dataclass
 class Search:
-    """The search for one group: its attempts, its task's reference actions, and what is left to look at."""
+    """The search for one group: its attempts, its task's reference actions, what is left to look at, and the probes."""
 
     first: Start
     actions: list[str]
     low: int = 0
     high: int = 0
-    probed: list[Trajectory] = field(default_factory=list)
+    probes: int = 0
 
     @property
     def middle(self) -> int:
@@ -47,7 +48,7 @@ class Search:
             self.low = self.middle + 1
 
 
-@plan("actguide", needs=("env.expert", "group.peers"))
+@plan("actguide", needs=("env.expert", "group.peers"), former=KEEP)
 @dataclass(kw_only=True, eq=False)
 class ActGuide(Plan):
     """Every group once; a group that fails as a whole is attempted again with the smallest helpful number of reference actions."""
@@ -57,7 +58,6 @@ class ActGuide(Plan):
     threshold: Annotated[float, Help("an attempt succeeds if its return is above this")] = 0.0
     searches: Annotated[int, Help("how often the interval is halved at most", low=1)] = 5
     probes: Annotated[int, Help("attempts per number of actions that is tried", low=1)] = 2
-    keep: Annotated[bool, Help("keep the unguided attempts and the probes in the group, instead of replacing them")] = False
     words: Annotated[str, Help("what is said; {actions} stands for the numbered actions")] = WORDS
 
     def gather(self, slots: TaskSlots, groups: int) -> Rounds:
@@ -71,13 +71,11 @@ class ActGuide(Plan):
             probed = by_group((yield [start for search in open_ones for start in self.guided(slots, search, search.middle, self.probes)]))
             for search in open_ones:
                 tried = probed.get(search.first.group, [])
-                search.probed += tried
+                search.probes += len(tried)
                 search.narrow(self.works(tried))
         guided = (yield [s for one in searches.values() for s in self.guided(slots, one, one.low, slots.group_size)]) if searches else []
         again = by_group(guided)
-        for group, search in searches.items():
-            before = [*finished[group], *search.probed] if self.keep else []
-            finished[group] = before + again.get(group, []) or finished[group]
+        finished |= again
         return Gathered([one for group in finished.values() for one in group], self.counts(hard, searches, again))
 
     def begin(self, slots: TaskSlots, first: dict[int | str, Start], hard: Sequence[int | str]) -> dict[int | str, Search]:
@@ -98,7 +96,7 @@ class ActGuide(Plan):
 
     def counts(self, hard: Sequence[Any], searches: dict[Any, Search], again: dict[Any, list[Trajectory]]) -> dict[str, float]:
         rescued = sum(self.works(again.get(group, [])) for group in searches)
-        probes = sum(len(search.probed) for search in searches.values())
+        probes = sum(search.probes for search in searches.values())
         shown = sum(search.low for search in searches.values()) / max(len(searches), 1)
         return {"hard_groups": len(hard), "rescued_groups": rescued, "probes": probes, "shown_actions": shown}
 
@@ -108,8 +106,9 @@ class ActGuide(Plan):
     paper="ActGuide-RL, arXiv 2605.12004",
     changes="plan, objective",
     costs="for a group that fails: up to `searches` × `probes` further attempts, then a second group",
-    evidence="code; mixture of the group from notes",
-    options={ActGuide: "threshold keep"},
+    evidence="code",
+    options={ActGuide: "threshold"},
+    former=KEEP,
 )
 def actguide() -> dict[str, Any]:
     """A group that fails is shown the fewest reference actions that help, and learns to do without them."""

@@ -1,10 +1,9 @@
 """ArCHer: critics of whole responses that also learn from earlier attempts, and a policy gradient per token below.
 
     Q_i → r + γ · V_i'(next state), r after the last turn        V_i → Q_i'(state, response), on turns of the current policy
-    A   = min(Q1, Q2) − min(V1, V2)                              loss = −mean over turns of Σ (A − b) · log π(token)
+    A   = min(Q1, Q2) − min(V1, V2)                              loss = −mean over turns of Σ A · log π(token)
 
-The model `critic` has four heads: Q is read at a response's last token, V at the last token of its prompt. On request a fifth one, the
-baseline b, is read before each token and learns A; otherwise b is 0. Q' and V' are those of
+The model `critic` has four heads: Q is read at a response's last token, V at the last token of its prompt. Q' and V' are those of
 `critic_target`, which follows by the share τ per iteration. The plan `archer` keeps attempts and puts some of them into each batch, for the
 critics alone; its buffer is part of the checkpoints.
 
@@ -40,8 +39,7 @@ Size = Annotated[int, Help("earlier attempts that are kept; the oldest goes firs
 Warmup = Annotated[int, Help("iterations in which only the critics learn", low=0)]
 CRITIC_ONLY = "turn.critic_only"
 VALUES = ("turn.q1", "turn.q2", "turn.v1", "turn.v2")
-BASELINE, TARGET = "token.baseline", "token.target_baseline"
-Baseline = Annotated[bool, Help("subtract a critic's prediction of the advantage at each token (column token.baseline)")]
+FORMER = {"baseline": (False, "remove it: the advantage of a turn is that of all its tokens")}
 
 
 @dataclass(kw_only=True, eq=False)
@@ -104,7 +102,7 @@ class Replay(Buffer):
         return Gathered([*new, *old], counted(attempts, old, len(self.kept)))
 
 
-@signal("archer_values", paper=PAPER, needs=("model.critic", "model.critic_target", REPLAYED), gives=(*VALUES, *TARGETS, BASELINE))
+@signal("archer_values", paper=PAPER, needs=("model.critic", "model.critic_target", REPLAYED), gives=(*VALUES, *TARGETS))
 def archer_values(batch: Batch, models: Any, *, gamma: TurnDiscount = 0.9, tau: Tau = 0.1) -> Mapping[str, Any]:
     """What the critics say about every turn, and what they are to say: the target critics follow first."""
     critic, target = models["critic"], models["critic_target"]
@@ -115,36 +113,21 @@ def archer_values(batch: Batch, models: Any, *, gamma: TurnDiscount = 0.9, tau: 
     for k in range(len(batch.trajectories)):
         rows = list(batch.rows(k))
         following[rows[:-1]] = rows[1:]
-    columns = {f"turn.{name}": said[name] for name in ("q1", "q2", "v1", "v2")} | (
-        {BASELINE: said["baseline"]} if "baseline" in said else {}
-    )
+    columns = {f"turn.{name}": said[name] for name in ("q1", "q2", "v1", "v2")}
     for i in ("1", "2"):
         columns[f"turn.target_q{i}"] = r.reward + gamma * np.where(following >= 0, later[f"v{i}"][following], 0.0)
         columns[f"turn.target_v{i}"] = np.where(old, np.nan, later[f"q{i}"])
     return columns
 
 
-@credit.register("archer", paper="ArCHer, arXiv 2402.19446", needs=(CRITIC_ONLY, *VALUES), gives=(TARGET,))
-def archer_credit(r: Rollouts, *, baseline: Baseline = False) -> dict[str, Any]:
+@credit.register("archer", paper="ArCHer, arXiv 2402.19446", needs=(CRITIC_ONLY, *VALUES), former=FORMER)
+def archer_credit(r: Rollouts) -> dict[str, Any]:
     """The value of the response minus the value of its state, by the more careful of two critics."""
     q1, q2, v1, v2 = (np.asarray(r.need(name, "archer"), np.float64) for name in VALUES)
     kept = ~(np.asarray(r.need(CRITIC_ONLY, "archer"), np.float64) > 0)
     kept = unmasked(r, kept)
     advantage = np.minimum(q1, q2) - np.minimum(v1, v2)
-    if not baseline:
-        return {"turn.advantage": np.where(kept, advantage, 0.0), "turn.mask": kept}
-    of_turn = np.diff(r.token_offsets)
-    goal, learned = np.repeat(advantage, of_turn), np.repeat(kept, of_turn)
-    columns = {"token.advantage": np.where(learned, goal - np.asarray(r.need(BASELINE, "archer"), np.float64), 0.0)}
-    return columns | {TARGET: np.where(learned, goal, np.nan), "turn.mask": kept}
-
-
-def credit_needs(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """The column of the baseline, if there is one."""
-    return (BASELINE,) if options["baseline"] else ()
-
-
-archer_credit.needs_of = credit_needs  # type: ignore[attr-defined]
+    return {"turn.advantage": np.where(kept, advantage, 0.0), "turn.mask": kept}
 
 
 def critic_pair(heads: Mapping[str, str], model: Mapping[str, Any], training: Mapping[str, Any], **options: Any) -> dict[str, Any]:
@@ -160,18 +143,19 @@ def critic_pair(heads: Mapping[str, str], model: Mapping[str, Any], training: Ma
     costs="a trained critic and a target copy of the policy's size; two scoring passes; updates on earlier attempts",
     evidence="code; sizes of the buffer are ours",
     options={Replay: "size replays warmup", archer_values: "gamma tau"},
+    former=FORMER,
 )
 def archer(
     *,
     critic_lr: Annotated[float, Help("learning rate of the critics", low=0)] = 1e-5,
     critic_epochs: Annotated[int, Help("passes of the critics over a batch", low=1)] = 3,
-    baseline: Baseline = False,
 ) -> dict[str, Any]:
     """Two critics of whole responses learn from new and earlier attempts; the policy follows the more careful one."""
-    heads = {"q1": "turn_end", "q2": "turn_end", "v1": "turn", "v2": "turn"} | ({"baseline": "token"} if baseline else {})
-    own = (
-        critic_pair(heads, {"copy_of": "policy"}, {"lr": critic_lr, "epochs": critic_epochs}, spread=0.01)
-        | {"plan.name": "archer", "signal": [{"name": "archer_values"}], "objective.name": "reinforce"}
-        | section("credit", name="archer", baseline=baseline)
-    )
+    heads = {"q1": "turn_end", "q2": "turn_end", "v1": "turn", "v2": "turn"}
+    own = critic_pair(heads, {"copy_of": "policy"}, {"lr": critic_lr, "epochs": critic_epochs}, spread=0.01) | {
+        "plan.name": "archer",
+        "signal": [{"name": "archer_values"}],
+        "credit.name": "archer",
+        "objective.name": "reinforce",
+    }
     return Brings(own, {"objective.aggregation": "turn_sum", "objective.kl": "off"})

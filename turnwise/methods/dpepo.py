@@ -44,8 +44,9 @@ from turnwise.data.rollouts import Floats, Rollouts, Trajectory
 from turnwise.data.tasks import Task
 from turnwise.envs.answers import read_observation, read_snapshot, read_transition
 from turnwise.envs.base import Observation, Transition
+from turnwise.envs.episodes import OVER, checked_count
 from turnwise.envs.snapshots import pack, restoring, unpack
-from turnwise.envs.wrapping import OVER, Instead, checked_count, wrapper
+from turnwise.envs.wrapping import Instead, wrapper
 from turnwise.methods.registry import VERL_AGENT, Brings, method, signal
 
 PAPER = "DPEPO, arXiv 2604.24320"

@@ -2,11 +2,11 @@
 
     history(k) = mean over past updates of the mean entropy of tokens at turn index k, as the engine reported it when it sampled
     P = 0 inside low · history(k) < H < high · history(k)                                           H: under the current policy
-    P = penalty outside (`epo`, as published), or penalty · distance to the band (`epo_hinge`, ours)
+    P = penalty outside
     loss = clipped loss − bonus · (H − smoothing · w(e) · P)                                        e: updates so far
 
 The published P is a constant where it is not 0: it moves the value of the loss and no weight, so `epo` trains with the entropy bonus
-alone. The hinge has a gradient. w decays over `decay` updates: slowly from 1 to about 0.8 in the first half, then quickly.
+alone. w decays over `decay` updates: slowly from 1 to about 0.8 in the first half, then quickly.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
@@ -24,22 +24,17 @@ from turnwise.objectives import registry as objectives
 from turnwise.objectives.registry import TokenLoss
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from turnwise.objectives.tokens import Tokens
 
 PAPER = "Xu et al. 2025, EPO, arXiv 2509.22576"
-COSTS = "none: the engine reports the entropies that it samples with"
 
 
-@objectives.register("epo", paper=PAPER, needs=("turn.t", "token.entropy"))
+@objectives.register(
+    "epo", paper=PAPER, needs=("turn.t", "token.entropy"), former={"form": (None, "remove it: the published form is the only one")}
+)
 @dataclass(kw_only=True, eq=False)
 class Epo:
     """PPO's clip with an entropy bonus, and the published constant penalty where an entropy leaves the band around its history."""
-
-    former_options: ClassVar[dict[str, str]] = {
-        "form": 'remove it. objective.name = "epo" is the published form; the former form "hinge" is objective.name = "epo_hinge"'
-    }
 
     level: Annotated[Literal["token", "turn"], Help("what is compared with the band: each token, or the mean of a turn")] = "token"
     bonus: Annotated[float, Help("coefficient of the entropy, and of the penalty with it", low=0)] = 0.001
@@ -82,14 +77,9 @@ class Epo:
         centre = torch.where(known, history, 0.0)
         low, high = self.low * centre, self.high * centre
         outside = known & ~((compared > low) & (compared < high))
-        distance = torch.where(known, self.distance(compared, low, high), 0.0)
         weight = self.smoothing * smoothing_weight(self.updates, self.decay)
         loss, metrics = clip(tokens, clip_low=self.clip_low, clip_high=self.clip_high, dual_clip=self.dual_clip)
-        return TokenLoss(loss - self.bonus * (entropy - weight * self.penalty * distance), {**metrics, "entropy_outside": outside})
-
-    def distance(self, entropy: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """How far an entropy counts as outside of the band: 1 if it is."""
-        return (~((entropy > low) & (entropy < high))).to(entropy.dtype)
+        return TokenLoss(loss - self.bonus * (entropy - weight * self.penalty * outside), {**metrics, "entropy_outside": outside})
 
     def observe(self, metrics: Mapping[str, float]) -> None:
         """An update is over: its mean entropies join the history."""
@@ -105,16 +95,6 @@ class Epo:
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.updates, self.sums, self.counts = int(state["updates"]), np.array(state["sums"], float), np.array(state["counts"], float)
-
-
-@objectives.register("epo_hinge", paper=f"ours, after {PAPER}", needs=("turn.t", "token.entropy"))
-@dataclass(kw_only=True, eq=False)
-class EpoHinge(Epo):
-    """EPO with a penalty that has a gradient: it grows with the distance of an entropy from the band around its history."""
-
-    def distance(self, entropy: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """How far an entropy is outside of the band."""
-        return (low - entropy).relu() + (entropy - high).relu()
 
 
 def smoothing_weight(updates: int, last: int | None) -> float:
@@ -133,13 +113,7 @@ def _longer(values: Any, size: int, filler: float = 0.0) -> Any:
     return np.concatenate([values, np.full((*values.shape[:-1], missing), filler)], axis=-1)
 
 
-@method("epo", paper=PAPER, changes="objective", costs=COSTS, evidence="code")
+@method("epo", paper=PAPER, changes="objective", costs="none: the engine reports the entropies that it samples with", evidence="code")
 def epo() -> dict[str, Any]:
     """An entropy bonus, and a constant penalty where an entropy leaves a band around those of earlier updates."""
     return Brings({"objective.name": "epo", "objective.entropy_coef": 0.0}, VERL_AGENT)
-
-
-@method("epo_hinge", paper=f"ours, after {PAPER}", changes="objective", costs=COSTS, evidence="ours")
-def epo_hinge() -> dict[str, Any]:
-    """An entropy bonus that is held inside a band around the entropies of earlier updates."""
-    return {"objective.name": "epo_hinge", "objective.entropy_coef": 0.0}

@@ -44,8 +44,9 @@ from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Bools, Floats, Rollouts, Stop, Turn
 from turnwise.data.tasks import Task
 from turnwise.envs.base import Observation, Restorable, Transition
+from turnwise.envs.episodes import checked_count
 from turnwise.envs.snapshots import restoring
-from turnwise.envs.wrapping import Around, checked_count, expert_target, restored_around, state_around, wrapper
+from turnwise.envs.wrapping import Around, expert_target, restored_around, state_around, wrapper
 from turnwise.methods.registry import VERL_AGENT, Brings, RecipeDiscount, method, section, signal
 from turnwise.methods.spans import Spans
 

@@ -7,7 +7,6 @@ A large p concentrates the gradient on the tokens whose ratio has grown most, a 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -23,18 +22,16 @@ if TYPE_CHECKING:
     from turnwise.objectives.tokens import Level, Tokens
 
 GEOMETRIC = 1e-6  # powers closer to 0 than this are its limit, the geometric mean
-Shape = Literal["linear", "cosine", "cubic", "power"]
+FORMER = {
+    "shape": ("linear", "remove it: the power moves linearly"),
+    "exponent": (2.0, "remove it: the power moves linearly"),
+    "clip": ("span", "remove it: the power mean is clipped, as in the paper"),
+}
 
 
-def power_at(progress: float, start: float, end: float, shape: Shape = "linear", exponent: float = 2.0) -> float:
+def power_at(progress: float, start: float, end: float) -> float:
     """The power p after a share of the schedule, from `start` at 0 to `end` at 1."""
-    x = min(max(progress, 0.0), 1.0)
-    middle, half = (start + end) / 2, (end - start) / 2
-    if shape == "cosine":
-        return middle - half * math.cos(math.pi * x)
-    if shape == "cubic":
-        return middle + half * (2 * x - 1) ** 3
-    return start + (end - start) * (x if shape == "linear" else x**exponent)
+    return start + (end - start) * min(max(progress, 0.0), 1.0)
 
 
 def power_mean(tokens: Tokens, log_ratio: Tensor, p: float, level: Level) -> Tensor:
@@ -49,19 +46,16 @@ def power_mean(tokens: Tokens, log_ratio: Tensor, p: float, level: Level) -> Ten
     return ((top + torch.where(tokens.kept, mean, 1.0).log()) / p).exp()
 
 
-@objectives.register("holder", paper="Chen et al. 2026, HölderPO, arXiv 2605.12058")
+@objectives.register("holder", paper="Chen et al. 2026, HölderPO, arXiv 2605.12058", former=FORMER)
 @dataclass(kw_only=True, eq=False)
 class Holder:
     """The clipped ratio of a whole turn or trajectory, which is the power mean of its tokens' ratios; the power follows a schedule."""
 
     start: Annotated[float, Help("the power p at the start of the schedule")] = 1.0
     end: Annotated[float, Help("the power p at its end")] = -1.0
-    shape: Annotated[Shape, Help("how p moves in between; power: start + (end − start) · progress^exponent")] = "linear"
-    exponent: Annotated[float, Help("with shape=power", low=0)] = 2.0
     steps: Annotated[int | None, Help("iterations that the schedule takes; none: the whole run", low=1)] = None
     clip_low: Annotated[float, Help("ratios are clipped below at 1 − this", low=0, high=0.999)] = 0.2
     clip_high: Annotated[float, Help("ratios are clipped above at 1 + this", low=0)] = 0.2
-    clip: Annotated[Literal["span", "token"], Help("clip the power mean, or each token's ratio before the mean")] = "span"
     level: Annotated[Literal["turn", "trajectory"], Help("the span of the mean; micro-batches must contain whole spans")] = "turn"
 
     def __post_init__(self) -> None:
@@ -71,7 +65,7 @@ class Holder:
     def begin(self, progress: float) -> None:
         """Before each update: where the schedule is."""
         done = progress if self.steps is None else self.updates / self.steps
-        self.p = power_at(done, self.start, self.end, self.shape, self.exponent)
+        self.p = power_at(done, self.start, self.end)
 
     def observe(self, metrics: Mapping[str, float]) -> None:
         self.updates += 1
@@ -83,17 +77,11 @@ class Holder:
         from turnwise.objectives.tokens import MAX_LOG_RATIO
 
         advantage, log_ratio = tokens.advantage, tokens.log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-        if self.clip == "token":
-            above = torch.where(advantage > 0, log_ratio.clamp(max=math.log(self.high)), log_ratio)
-            log_ratio = torch.where(advantage < 0, above.clamp(min=math.log(self.low)), above)
         ratio = power_mean(tokens, log_ratio, self.p, self.level)
-        loss = -advantage * ratio
-        if self.clip == "span":
-            loss = torch.maximum(loss, -advantage * ratio.clamp(self.low, self.high))
-        seen = ratio if self.clip == "span" else tokens.ratio
+        loss = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(self.low, self.high))
         metrics = {
-            "clip_low": (advantage < 0) & (seen < self.low),
-            "clip_high": (advantage > 0) & (seen > self.high),
+            "clip_low": (advantage < 0) & (ratio < self.low),
+            "clip_high": (advantage > 0) & (ratio > self.high),
             "span_ratio": ratio,
             "holder_p": torch.full_like(ratio, self.p),
         }

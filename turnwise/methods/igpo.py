@@ -3,21 +3,17 @@
     p_k     = exp(mean log-prob of the gold answer's tokens)     after the prompt of turn k and the words that open an answer
     gain_k  = p_{k+1} − p_k, or log p_{k+1} − log p_k             the last turn has none: the outcome judges it
 
-A task may have several gold answers; p is that of the likeliest. A curriculum lets the weight of
-gains fall and that of the outcome rise linearly over the run.
+A task may have several gold answers; p is that of the likeliest.
 
 Credit judges a turn by what it found out, and the last turn by the outcome:
 
-    r_k = w_gain · gain_k        what turn k adds to the (log-)probability of the gold answer (column turn.information_gain)
-    r_K = w_outcome · R          the last turn: the outcome, the trajectory's return
+    r_k = gain_k                 what turn k adds to the (log-)probability of the gold answer (column turn.information_gain)
+    r_K = R                      the last turn: the outcome, the trajectory's return
     r~  = (r − mean r) / (s + 1e-6)      over the group: all of its turn rewards ("joint"), or gains and outcomes apart ("separate")
     A_k = r~_k + γ · A_next              next: the next turn with a reward; a turn without one has A_next itself
 
-s is sqrt(var + 1e-8) of the population. The weights are 1, or the columns of the signal `information_curriculum`. A turn whose gain is not
-known (NaN: its task has no gold answer) has no reward and is in no mean; with `zeros` "skip" neither has one whose gain is exactly 0.
-
-`version` "first" is the formula before the authors' rewrite of February 2026: s is the sample deviation, every known gain counts, and the
-discount is per turn, with or without a reward. With no gold answer at all it is GRPO, discounted by γ per turn.
+s is sqrt(var + 1e-8) of the population. A turn whose gain is not known (NaN: its task has no gold answer) has no reward and is in no mean.
+This is the formula of the authors' rewrite of February 2026.
 
 A²TGPO: IGPO's information gain, compared with turns of the same depth only, and a clip range that follows the gain of each turn.
 
@@ -56,33 +52,16 @@ PAPER = "Wang et al. 2025, Information Gain-based Policy Optimization, arXiv 251
 Key = Annotated[str, Help("key of the tasks' data that holds the gold answer, or a list of them")]
 Form = Annotated[str, Help("how the agent says an answer, with {} in place of it")]
 Gain = Annotated[Literal["prob", "log_prob"], Help("what a turn adds to: the answer's probability, or its mean log-prob")]
-Weight = Annotated[float, Help("a weight of rewards at the start or at the end of the run", low=0)]
-GAIN, GAIN_WEIGHT, OUTCOME_WEIGHT = "turn.information_gain", "trajectory.gain_weight", "trajectory.outcome_weight"
+GAIN = "turn.information_gain"
 Pooling = Annotated[Literal["joint", "separate"], Help("one z-score over gains and outcomes of a group, or one for each")]
-Version = Annotated[Literal["rewrite", "first"], Help("the authors' rewrite of February 2026, or the formula before it")]
 GainWeight = Annotated[float, Help("weight of the gains next to the outcome", low=0)]
 ClipShift = Annotated[float, Help("how far a gain widens or narrows the clip range of its turn", low=0, high=1)]
 TurnClipLow = Annotated[float, Help("a turn's ratio is clipped below at 1 − its scale × this", low=0, high=1)]
 TurnClipHigh = Annotated[float, Help("a turn's ratio is clipped above at 1 + its scale × this", low=0)]
-Zeros = Annotated[Literal["count", "skip"], Help("turns whose gain is exactly 0 have a reward of 0, or none")]
-
-
-@signal("information_curriculum", paper=PAPER, gives=(GAIN_WEIGHT, OUTCOME_WEIGHT))
-def information_curriculum(
-    batch: Batch,
-    models: Any,
-    *,
-    gain_start: Weight = 1.0,
-    gain_end: Weight = 0.5,
-    outcome_start: Weight = 0.5,
-    outcome_end: Weight = 1.0,
-) -> Mapping[str, Floats]:
-    """Weights of gains and outcomes that change linearly over the run."""
-    size, progress = len(batch.trajectories), models.progress
-    return {
-        GAIN_WEIGHT: np.full(size, gain_start + (gain_end - gain_start) * progress),
-        OUTCOME_WEIGHT: np.full(size, outcome_start + (outcome_end - outcome_start) * progress),
-    }
+FORMER = {
+    "version": ("rewrite", "remove it: the formula of the authors' rewrite is the only one"),
+    "zeros": ("count", "remove it: a gain of exactly 0 counts"),
+}
 
 
 @signal("information_gain", paper=PAPER, needs=("task.{key}", "model.policy"), gives=("turn.gold_probability", GAIN))
@@ -120,29 +99,18 @@ def gold_answers(task: Task, key: str) -> list[str]:
     return [str(answer) for answer in listed]
 
 
-@credit.register("igpo", paper=PAPER, needs=("group.peers", GAIN))
-def igpo_credit(
-    r: Rollouts, *, gamma: TurnDiscount = 1.0, normalise: Pooling = "joint", version: Version = "rewrite", zeros: Zeros = "count"
-) -> Floats:
+@credit.register("igpo", paper=PAPER, needs=("group.peers", GAIN), former=FORMER)
+def igpo_credit(r: Rollouts, *, gamma: TurnDiscount = 1.0, normalise: Pooling = "joint") -> Floats:
     """Discounted sum of normalised turn rewards: information gains, and at the end the outcome."""
-    last, first_version = last_turns(r), version == "first"
-    gain = np.asarray(r.column(GAIN), np.float64)
-    counted = last | ~(np.isnan(gain) | ((gain == 0) & (zeros == "skip")))
-    reward = np.where(last, episode_returns(r)[r.trajectory] * weights(r, OUTCOME_WEIGHT), gain * weights(r, GAIN_WEIGHT))
+    last, gain = last_turns(r), np.asarray(r.column(GAIN), np.float64)
+    counted = last | ~np.isnan(gain)
+    reward = np.where(last, episode_returns(r)[r.trajectory], gain)
     scaled = np.zeros(len(r))
     for chosen in [counted] if normalise == "joint" else [last, counted & ~last]:
         values, group, size = reward[chosen], r.group[chosen], len(r.group_labels)
-        if first_version:
-            scaled[chosen] = standardise(values, group, size, "std")
-        else:
-            spread = np.sqrt(deviation(values, group, size, ddof=0) ** 2 + 1e-8) + EPSILON
-            scaled[chosen] = standardise(values, group, size, "none") / spread[group]
-    return reverse_scan(scaled, np.where(counted | first_version, gamma, 1.0), r.trajectory)
-
-
-def weights(r: Rollouts, name: str) -> Floats | float:
-    """The weight of each turn's reward: 1 unless a signal has given another."""
-    return np.asarray(r.column(name), np.float64)[r.trajectory] if r.has(name) else 1.0
+        spread = np.sqrt(deviation(values, group, size, ddof=0) ** 2 + 1e-8) + EPSILON
+        scaled[chosen] = standardise(values, group, size, "none") / spread[group]
+    return reverse_scan(scaled, np.where(counted, gamma, 1.0), r.trajectory)
 
 
 @method(
@@ -151,16 +119,12 @@ def weights(r: Rollouts, name: str) -> Floats | float:
     changes="reward, credit",
     costs="one scoring pass per turn and gold answer",
     evidence="code; sum from notes",
-    options={igpo_credit: "normalise version zeros", information_gain: "key form gain"},
+    options={igpo_credit: "normalise", information_gain: "key form gain"},
+    former=FORMER | {"curriculum": (False, "remove it: gains and outcomes weigh the same in the whole run")},
 )
-def igpo(
-    *,
-    gamma: RecipeDiscount = None,
-    curriculum: Annotated[bool, Help("the weight of gains falls over the run, and that of the outcome rises")] = False,
-) -> dict[str, Any]:
+def igpo(*, gamma: RecipeDiscount = None) -> dict[str, Any]:
     """A turn is rewarded by how much it raises the policy's probability of the gold answer."""
-    weights = [{"name": "information_curriculum"}] if curriculum else []
-    own = {"credit.name": "igpo", "credit.gamma": gamma, "signal": [{"name": "information_gain"}, *weights]}
+    own = {"credit.name": "igpo", "credit.gamma": gamma, "signal": [{"name": "information_gain"}]}
     authors = {"objective.name": "clip", "objective.aggregation": "token", "objective.entropy_coef": 0.001, "credit.gamma": 1.0}
     return Brings(own, authors | kl_loss(0.001))
 

@@ -21,12 +21,8 @@ from turnwise.config.options import Help
 from turnwise.methods.registry import RAGEN, VERL_AGENT, Brings, KlCoef, RecipeDiscount, ValueClip, kl_loss, method, section
 
 Level = Annotated[Literal["turn", "trajectory"], Help("the span that has one ratio")]
-Norm = Annotated[Literal["std", "none", "recipe"], Help("divide by the standard deviation, or not; recipe: as the recipe says")]
 StepWeight = Annotated[float, Help("weight ω of the step credit", low=0)]
-
-
-def _given(word: str) -> str | None:
-    return None if word == "recipe" else word
+FORMER = {"norm": ("recipe", "set credit.norm")}
 
 
 def _reciprocal(epsilon: float) -> dict[str, Any]:
@@ -39,10 +35,11 @@ def _reciprocal(epsilon: float) -> dict[str, Any]:
     changes="credit",
     costs="nothing: states are hashed",
     evidence="code and paper",
+    former=FORMER,
 )
-def gigpo(*, gamma: RecipeDiscount = None, omega: StepWeight = 1.0, norm: Norm = "recipe") -> dict[str, Any]:
+def gigpo(*, gamma: RecipeDiscount = None, omega: StepWeight = 1.0) -> dict[str, Any]:
     """Attempts at one task are compared as a whole, and turns from the same state with each other."""
-    own = {"credit.name": "gigpo", "credit.gamma": gamma, "credit.omega": omega, "credit.norm": _given(norm)}
+    own = {"credit.name": "gigpo", "credit.gamma": gamma, "credit.omega": omega}
     return Brings(own, VERL_AGENT | {"credit.gamma": 0.95, "credit.norm": "std", "credit.weighting": "step", "credit.invalid_penalty": 0.1})
 
 
@@ -89,11 +86,12 @@ def graph_gpo(
     changes="credit",
     costs="nothing",
     evidence="code and paper",
+    former=FORMER,
 )
-def grpo(*, norm: Norm = "recipe") -> dict[str, Any]:
+def grpo() -> dict[str, Any]:
     """Attempts at one task are compared with their mean; every turn of an attempt has the same credit."""
-    own = {"credit.name": "grpo", "credit.norm": _given(norm)}
-    return Brings(own, {"objective.name": "clip", "objective.aggregation": "turn", "credit.norm": "std"} | kl_loss(0.04))
+    authors = {"objective.name": "clip", "objective.aggregation": "turn", "credit.norm": "std"}
+    return Brings({"credit.name": "grpo"}, authors | kl_loss(0.04))
 
 
 @method(

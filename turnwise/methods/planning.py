@@ -50,9 +50,9 @@ Rounds = Generator[Sequence[Start], list[Trajectory], Gathered]
 @dataclass
 class TaskSlots:
     """The attempts of a run. `used` is how many slots are used up. A group shares the environment's seed, unless `own_seeds` gives each
-    attempt its own. `max_turns` is the run's step limit. `expert` plays tasks as the environment's expert does, and `ask` lets the current
-    policy answer texts; `say` does the same and gives the answers as turns, and `look` resets the environment and gives what the agent is
-    told first. A run gives them. `vocabulary` is the number of tokens that the policy knows, 0 if that is unknown."""
+    attempt its own. `max_turns` is the run's step limit. `expert` plays tasks as the environment's expert does, `say` lets the current
+    policy answer texts, and `look` resets the environment and gives what the agent is told first. A run gives them. `vocabulary` is the
+    number of tokens that the policy knows, 0 if that is unknown."""
 
     tasks: TaskSet
     seed: int
@@ -62,7 +62,6 @@ class TaskSlots:
     used: int = 0
     max_turns: int | None = None
     expert: Callable[[Sequence[Task]], list[Trajectory]] | None = field(default=None, repr=False)
-    ask: Callable[[Sequence[str], int], list[str]] | None = field(default=None, repr=False)
     say: Callable[[Sequence[str], int], list[Turn]] | None = field(default=None, repr=False)
     look: Callable[[Sequence[Start]], list[str]] | None = field(default=None, repr=False)
     vocabulary: int = 0
@@ -147,9 +146,7 @@ class TaskSlots:
 
     def answers(self, texts: Sequence[str], seed: int) -> list[str]:
         """What the current policy answers to each of these messages."""
-        if self.ask is None:
-            raise TurnwiseError("the plan asks the policy for answers, and there is no policy here: only a training run has one")
-        return self.ask(texts, seed)
+        return [turn.response.strip() for turn in self.generated(texts, seed)]
 
     def generated(self, texts: Sequence[str], seed: int) -> list[Turn]:
         """The same as turns, with tokens and log-probs: a plan can put them into trajectories of their own, and they are learned from. A

@@ -60,8 +60,6 @@ BELIEF, CONSISTENCY = "turn.belief", "turn.consistency"
 class Belief:
     """The belief that each response states, as a number (-1: none), and how well it agrees with what was seen."""
 
-    says = OPENING  # what responses have to contain
-
     def __init__(self, *, tracker: Tracker = "none"):
         own = {"none": None, "household": tracking.facts}
         self.tracker: Callable[[Trajectory], Sequence[Facts]] | None = own[tracker] if tracker in own else load_reference(tracker, TRACKER)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -76,20 +76,10 @@ class ReplaySuccess(Plan):
     changes="plan",
     costs="one pass for old log-probs",
     evidence="code",
+    former={"importance": ("recipe", "set objective.importance")},
 )
-def replay_success(
-    *,
-    size: Size = 8,
-    importance: Annotated[
-        Literal["none", "truncate", "mask", "recipe"],
-        Help("correction for the weights that sampled a stored attempt; recipe: as the recipe says"),
-    ] = "recipe",
-) -> dict[str, Any]:
+def replay_success(*, size: Size = 8) -> dict[str, Any]:
     """A group that fails as a whole gets a stored success of the same task in place of its first attempt."""
-    own = section("plan", name="replay_success", size=size) | {
-        "credit.name": "grpo",
-        "objective.importance": None if importance == "recipe" else importance,
-        "learner.old_logprobs": "learner",
-    }
+    own = section("plan", name="replay_success", size=size) | {"credit.name": "grpo", "learner.old_logprobs": "learner"}
     clip = {"objective.name": "clip", "objective.clip_low": 0.2, "objective.clip_high": 0.3, "objective.aggregation": "token"}
     return Brings(own, clip | {"objective.kl": "off", "objective.importance": "none", "credit.norm": "std"})

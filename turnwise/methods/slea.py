@@ -5,7 +5,7 @@ every turn shows the lessons that belong to its observation. Credit is GiGPO's, 
 a gradient.
 
 Lessons are taken by rule, without a judge: the actions of a success (method), what it did at each observation (example), how a failure
-ended (mistake), an action that was repeated (pattern), why an attempt was stopped (diagnostic). `extract` names your own function.
+ended (mistake), an action that was repeated (pattern), why an attempt was stopped (diagnostic).
 
 The library has two zones of three levels each:
 
@@ -20,27 +20,24 @@ the observation that is being looked at, else by its score. Looking up changes n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from difflib import SequenceMatcher
 from typing import Annotated, Any, NamedTuple
 
-from turnwise.config.kinds import Kind
-from turnwise.config.loading import load_reference
 from turnwise.config.options import Help
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Stop, Trajectory
 from turnwise.methods.planning import Gathered, Plan, Rounds, TaskSlots
 from turnwise.methods.registry import VERL_AGENT, Brings, method, plan
-from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise.util.errors import unknown_name
 
-EXTRACT = Kind("extraction", takes=("trajectory",), gives=("list", "sequence", "tuple"), example="def mine(trajectory) -> list[Lesson]")
 SUCCESS = 0.5  # return from which an attempt counts as a success
 ZONES = {"golden": ("principle", "method", "example"), "warning": ("mistake", "pattern", "diagnostic")}
 COMPARED = {"entry": 300, "observation": 500}  # characters that are compared
 
 
-@plan("slea")
+@plan("slea", former={"extract": ("none", "derive a plan of your own from Slea, and write its method lessons(trajectory)")})
 @dataclass(kw_only=True, eq=False)
 class Slea(Plan):
     """Every group once; prompts show lessons of earlier batches that belong to the observation."""
@@ -53,11 +50,9 @@ class Slea(Plan):
     smallest: Annotated[int, Help("entries before the first lesson is shown", low=0)] = 10
     characters: Annotated[int, Help("characters of all lessons in a prompt", low=1)] = 800
     attempts: Annotated[int, Help("successes, and failures, that are read per batch", low=1)] = 5
-    extract: Annotated[str | None, Help("your own function of a trajectory: path/to/file.py:NAME")] = None
 
     def __post_init__(self) -> None:
         self.library = Library({"golden": self.golden, "warning": self.warnings}, self.similarity, self.clusters)
-        self.lessons: Callable[[Trajectory], Sequence[Lesson]] = lessons if self.extract is None else load_reference(self.extract, EXTRACT)
         self.step = 0
 
     def gather(self, slots: TaskSlots, groups: int) -> Rounds:
@@ -87,10 +82,14 @@ class Slea(Plan):
         bad = sorted((t for t in found if t.reward < SUCCESS), key=lambda t: t.reward)[: self.attempts]
         left = {"golden": 10, "warning": 5}
         for trajectory in (*good, *bad):
-            for lesson in map(_lesson, self.lessons(trajectory)):
+            for lesson in self.lessons(trajectory):
                 if left[zone_of(lesson.level)] > 0 and self.library.add(lesson):
                     left[zone_of(lesson.level)] -= 1
         return 15 - sum(left.values())
+
+    def lessons(self, trajectory: Trajectory) -> Sequence[Lesson]:
+        """The lessons of an attempt. A plan that derives from this one may take others."""
+        return lessons(trajectory)
 
     def state(self) -> dict[str, Any]:
         return {"step": self.step, "library": self.library.state()}
@@ -117,14 +116,6 @@ def lessons(trajectory: Trajectory) -> list[Lesson]:
     if trajectory.stop is Stop.STEP_LIMIT:
         items.append(Lesson("diagnostic", "An attempt ran out of turns: take a shorter way", 0.3))
     return items
-
-
-def _lesson(given: Any) -> Lesson:
-    """What an extraction returned, as a lesson."""
-    try:
-        return Lesson(*given)
-    except TypeError:
-        raise TurnwiseError(f"slea: extract returned {given!r} as a lesson; (level, text, score) or (…, observation) is needed") from None
 
 
 def _same(*turns: Any) -> bool:

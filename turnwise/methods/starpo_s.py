@@ -1,7 +1,7 @@
 """StarPO-S: trajectory filtering, a critic as baseline, no KL and a higher upper clip bound, under one name.
 
-The plan `filtered` goes around any other plan: only the groups with the most signal are learned from. Groups are sorted by a score, usually
-the spread of their returns:
+The plan `filtered` goes around any other plan: only the groups with the most signal are learned from. The score of a group is the sample
+standard deviation of its returns:
 
     top_k   keeps a share of all groups
     top_p   keeps the shortest prefix that holds a share of the total score (mass="linear") or of its softmax (mass="softmax")
@@ -30,23 +30,22 @@ from turnwise.credit import registry as credit
 from turnwise.credit.registry import algorithms, assign
 from turnwise.credit.segments import Norm, Penalty, deviation, episode_returns, trajectory_groups
 from turnwise.data.attempts import Start
-from turnwise.data.rollouts import Floats, Ints, Rollouts, Trajectory, alike
+from turnwise.data.rollouts import Floats, Ints, Rollouts, alike
 from turnwise.methods.planning import Gathered, Plan, Rounds, TaskSlots, by_group
 from turnwise.methods.registry import RAGEN, Brings, method, plan, plans, section
 from turnwise.util.errors import TurnwiseError
 
 Strategy = Literal["top_k", "top_p", "min_p"]
 Mass = Literal["linear", "softmax"]
-Metric = Literal["reward_std", "reward_mean", "reward_sum", "entropy", "entropy_std", "length"]
-Prefer = Literal["largest", "smallest"]
 Keeping = Annotated[Strategy, Help("which groups are kept: a share of groups, of the total score, or of the best score")]
 Share = Annotated[float, Help("that share", low=0, high=1)]
 MassOf = Annotated[Mass, Help("with top_p: shares of the scores themselves, or of their softmax")]
 Zero = Annotated[bool, Help("whether groups with a score of 0 can be kept")]
 TINY = 1e-10  # scores up to this count as 0
+METRIC = {"metric": ("reward_std", "remove it: groups are scored by the spread of their returns")}
 
 
-@plan("filtered")
+@plan("filtered", former=METRIC | {"prefer": ("largest", "remove it: the largest scores are kept")})
 @dataclass(kw_only=True, eq=False)
 class Filtered(Plan):
     """Keep only the groups with the best score of what another plan collects, by top-k, top-p or min-p."""
@@ -56,8 +55,6 @@ class Filtered(Plan):
     strategy: Keeping = "top_p"
     keep: Share = 0.9
     mass: MassOf = "linear"
-    metric: Annotated[Metric, Help("a group's score, from the returns, token entropies or lengths of its attempts")] = "reward_std"
-    prefer: Annotated[Prefer, Help("whether large or small scores are kept")] = "largest"
     zero: Zero = False
     slack: Annotated[float, Help("with top_p and linear: the prefix may fall short of its share by this much score", low=0)] = 0.01
     patience: Annotated[int, Help("end the run after this many iterations in a row in which no group was kept", low=1)] = 5
@@ -69,8 +66,9 @@ class Filtered(Plan):
     def gather(self, slots: TaskSlots, groups: int) -> Rounds:
         gathered = yield from self.inner.gather(slots, groups)
         members = list(by_group(gathered.trajectories).values())
-        scores = [score(group, self.metric) for group in members]
-        chosen = select(scores, self.strategy, self.keep, self.mass, self.prefer, self.zero, self.slack)
+        returns = [[one.reward for one in group] for group in members]
+        scores = [0.0 if alike(own) else float(np.std(own, ddof=1)) for own in returns]
+        chosen = select(scores, self.strategy, self.keep, self.mass, self.zero, self.slack)
         self.empty = 0 if len(chosen) else self.empty + 1
         if self.empty >= self.patience:
             raise TurnwiseError(
@@ -96,22 +94,8 @@ class Filtered(Plan):
 
     @staticmethod
     def needs_of(options: Mapping[str, Any]) -> tuple[str, ...]:
-        """What the other plan needs, and the entropies where the score is made of them."""
-        own = ("token.entropy",) if str(options["metric"]).startswith("entropy") else ()
-        return own + plans[options["base"]].needed(options.get("options") or {})
-
-
-def score(group: Sequence[Trajectory], metric: Metric = "reward_std") -> float:
-    """The score of one group: of its attempts' returns, mean entropies or lengths, the mean, the sum or the sample deviation."""
-    if metric == "length":
-        values = [float(sum(len(turn.response_ids) for turn in one.turns)) for one in group]
-    elif metric.startswith("entropy"):
-        values = [_entropy(one) for one in group]
-    else:
-        values = [one.reward for one in group]
-    if metric.endswith("_std"):
-        return 0.0 if alike(values) else float(np.std(values, ddof=1))
-    return float(np.sum(values) if metric == "reward_sum" else np.mean(values))
+        """What the other plan needs."""
+        return plans[options["base"]].needed(options.get("options") or {})
 
 
 def select(
@@ -119,7 +103,6 @@ def select(
     strategy: Strategy = "top_p",
     keep: float = 0.9,
     mass: Mass = "linear",
-    prefer: Prefer = "largest",
     zero: bool = False,
     slack: float = 0.01,
 ) -> Ints:
@@ -128,27 +111,19 @@ def select(
     left = np.flatnonzero(zero | (np.abs(values) > TINY))
     if not len(left):
         return left
-    sign = 1.0 if prefer == "largest" else -1.0
     if strategy == "min_p":
-        return np.asarray(left[_near_best(values[left], keep, prefer)])
-    ordered = left[np.argsort(-sign * values[left], kind="stable")]
+        return np.asarray(left[values[left] >= keep * values[left].max() - TINY])
+    ordered = left[np.argsort(-values[left], kind="stable")]
     if strategy == "top_k":
         count = max(1, int(keep * len(values)))
     elif keep >= 1:
         count = len(left)
     elif mass == "softmax":
-        share = np.exp(sign * values[ordered] - (sign * values[ordered]).max())
+        share = np.exp(values[ordered] - values[ordered].max())
         count = int(np.searchsorted(np.cumsum(share / share.sum()), keep)) + 1
     else:
         count = _prefix(values[ordered], keep * values[left].sum() - slack)
     return np.sort(ordered[:count])
-
-
-def _near_best(values: Floats, keep: float, prefer: Prefer) -> Any:
-    """Which scores are within a share of the best one."""
-    if prefer == "largest":
-        return values >= keep * values.max() - TINY
-    return keep * values <= values.min() + TINY
 
 
 def _prefix(ordered: Floats, threshold: float) -> int:
@@ -157,12 +132,6 @@ def _prefix(ordered: Floats, threshold: float) -> int:
     sums = np.concatenate([np.zeros(1), np.cumsum(ordered[:positive])])
     reached = np.flatnonzero(sums >= threshold)
     return int(reached[0]) if len(reached) else 0
-
-
-def _entropy(trajectory: Trajectory) -> float:
-    """The mean over turns of the mean entropy of a turn's tokens, as the engine reported it."""
-    means = [float(np.mean(turn.reports["entropy"])) for turn in trajectory.turns if len(turn.reports.get("entropy", ()))]
-    return float(np.mean(means)) if means else 0.0
 
 
 @credit.register("snr_weighted", paper="Wang et al. 2025, RAGEN, arXiv 2504.20073", needs=("group.peers",))
@@ -208,13 +177,13 @@ snr_weighted_credit.needs_of = credit_needs  # type: ignore[attr-defined]
     changes="plan, credit, objective",
     costs="groups that are collected and not learned from; a value head",
     evidence="code",
+    former=METRIC,
 )
 def starpo_s(
     *,
     strategy: Keeping = "top_k",
     keep: Share = 0.25,
     mass: MassOf = "linear",
-    metric: Annotated[Metric, Help("a group's score")] = "reward_std",
     zero: Zero = False,
     soft: Annotated[bool, Help("weight the credit of groups by their spread instead of dropping groups")] = False,
     critic: Annotated[bool, Help("GAE over tokens with a value head; false: GRPO")] = True,
@@ -234,5 +203,5 @@ def starpo_s(
         credit = {"name": "snr_weighted", "base": base, "options": credit, "norm": "none"}
     else:
         credit |= {"norm": "std"} if critic else {}
-        settings |= section("plan", name="filtered", strategy=strategy, keep=keep, mass=mass, metric=metric, zero=zero)
+        settings |= section("plan", name="filtered", strategy=strategy, keep=keep, mass=mass, zero=zero)
     return Brings(settings | section("credit", **credit), authors)

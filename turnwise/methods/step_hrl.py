@@ -43,8 +43,9 @@ from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.envs.answers import read_observation, read_transition
 from turnwise.envs.base import Observation, Transition
+from turnwise.envs.episodes import OVER, checked_count
 from turnwise.envs.snapshots import restoring
-from turnwise.envs.wrapping import OVER, Instead, checked_count, expert_target, restored_around, state_around, wrapper
+from turnwise.envs.wrapping import Instead, expert_target, restored_around, state_around, wrapper
 from turnwise.methods.archer import CRITIC_ONLY, REPLAYED, Buffer, Tau, counted, critic_pair, noted
 from turnwise.methods.planning import Gathered, Rounds, TaskSlots
 from turnwise.methods.registry import Brings, method, plan, section, signal

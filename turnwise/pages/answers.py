@@ -37,6 +37,7 @@ from turnwise.runs.tail import news
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.jsonable import json_value
 
+KNOWN = ("runs", "run", "config", "metrics", "batch", "attempt", "group", "search", "settings")  # methods of `Answers`
 KEPT_BATCHES = 6
 MOST_HITS = 200
 LONGEST_ACTION = 400
@@ -52,23 +53,13 @@ class Answers:
         self.listed = runs
         self._batches: OrderedDict[Any, Batch] = OrderedDict()
         self._lock = threading.Lock()
-        self.known: dict[str, Callable[[Words], Any]] = {
-            "runs": self.runs,
-            "run": self.run,
-            "config": lambda words: recipe_of(self._run(words).folder),
-            "metrics": self.metrics,
-            "batch": self.batch,
-            "attempt": self.attempt,
-            "group": self.group,
-            "search": self.search,
-            "settings": self.settings,
-        }
 
     def __call__(self, name: str, words: Words) -> Any:
         """The answer of that name."""
-        if name not in self.known:
-            raise TurnwiseError(f"no answer is called {name!r}; there are {', '.join(self.known)}")
-        return self.known[name](words)
+        if name not in KNOWN:
+            raise TurnwiseError(f"no answer is called {name!r}; there are {', '.join(KNOWN)}")
+        answer: Callable[[Words], Any] = getattr(self, name)
+        return answer(words)
 
     def runs(self, words: Words) -> Any:
         return {"folder": str(self.listed.root), "runs": self.listed.cards()}
@@ -82,6 +73,9 @@ class Answers:
             "evals": run.iterations_of("evals"),
             "warnings": [{key: line.get(key) for key in ("iteration", "name", "text")} for line in noted],
         }
+
+    def config(self, words: Words) -> Any:
+        return recipe_of(self._run(words).folder)
 
     def metrics(self, words: Words) -> Any:
         run = self._run(words)

@@ -20,7 +20,6 @@ from turnwise.pages.server import PAGE, STYLE, script, static
 from turnwise.pages.settings import settings_of
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
-from turnwise.util.terminal import say
 
 ATTEMPTS = 200
 MOST_PICTURES = 400
@@ -155,13 +154,3 @@ def write_report(run: Path, out: Path, others: Sequence[Path] = (), attempts: in
         runs[name if name not in runs else distinct(f"{readable(resolved.parent.name)}/{name}", runs)] = folder
     collected = collect(runs, attempts)
     return write_text_atomically(out, html(collected, " and ".join(runs))), collected
-
-
-def report_command(run: str, out: str | None = None, compare: Sequence[str] = (), attempts: int = ATTEMPTS) -> None:
-    """Write one HTML file about a run, or several, and print what is in it."""
-    folder = Path(run)
-    path = Path(out) if out is not None else folder / "report.html"
-    written, collected = write_report(folder, path, [Path(other) for other in compare], attempts)
-    size = written.stat().st_size / 1e6
-    left = "" if collected.attempts == collected.kept else f" of {collected.kept} (--attempts N embeds more)"
-    say(f"{readable(written)}: {size:.1f} MB, {collected.attempts} attempts{left}. It needs no network; open it in a browser.")

@@ -9,7 +9,6 @@ elsewhere.
 from __future__ import annotations
 
 import re
-import webbrowser
 from email.message import Message
 from functools import cache
 from http import HTTPStatus
@@ -22,7 +21,6 @@ from urllib.parse import parse_qsl
 from turnwise.pages.answers import Answers, as_json
 from turnwise.pages.run_list import RunList
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.terminal import say
 
 ADDRESS = "127.0.0.1"
 PORT = 7878
@@ -154,22 +152,6 @@ class Server(ThreadingMixIn, TCPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that went away is not an error; errors of answers are sent to the page."""
-
-
-def view(folder: str, port: int | None = None, browser: bool = True) -> None:
-    """Serve the pages of the runs below a folder until Ctrl-C."""
-    runs = RunList(folder)
-    server = open_server(runs, port)
-    count = len(runs.folders())
-    say(f"{count} run{'s' if count != 1 else ''} at {server.url}   (Ctrl-C ends)")
-    if browser:
-        webbrowser.open(server.url)
-    try:
-        server.serve_forever()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        server.server_close()
 
 
 def open_server(runs: RunList, port: int | None) -> Server:

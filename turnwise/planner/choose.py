@@ -4,8 +4,8 @@
     fit.fits, fit.changed                           # whether, and what had to change, in the order of `LEVERS`
 
 Among the settings that give the same results (another cache, fewer tokens at once, activations that are computed again, the optimiser in
-host memory), those that fit and take the least time are chosen. Moments in 8 bits come after them. Adapters change what is trained, so they
-are a choice only if they are asked for. Settings that the user has made are never changed.
+host memory), those that fit and take the least time are chosen. Adapters change what is trained, so they are a choice only if they are
+asked for. Settings that the user has made are never changed.
 
 Costs are estimates: the operations and bytes that a choice adds, at the rates that were measured on one H200. On another GPU the seconds
 differ, and the shares less so. What was not measured is marked as an assumption.
@@ -34,9 +34,8 @@ from turnwise.learn.activations import (
 )
 from turnwise.planner.memory import (
     COLLECT,
-    EIGHT_BIT,
-    EXACT,
     LEARN,
+    MOMENTS,
     PHASES,
     Demand,
     logits_bytes,
@@ -45,7 +44,7 @@ from turnwise.planner.memory import (
 )
 from turnwise.planner.times import EngineTimes, Machine
 
-LEVERS = ("prefill", "cache", "tokens", "recompute", "sleep", "moments", "place", "reference", "lora", "four_bit")
+LEVERS = ("prefill", "cache", "tokens", "recompute", "sleep", "place", "reference", "lora", "four_bit")
 CACHE_PARTS = (1, 2, 4, 16)  # of the rows, for which the cache has room if all are of the longest length
 GPU_PART = 0.5  # of the free memory: what the engine's cache takes by itself
 MARGIN = 0.03  # of the memory that a choice leaves free
@@ -62,7 +61,6 @@ class Freedom:
     tokens: bool = True
     recompute: bool = True
     reference: bool = True
-    moments: bool = True
     place: bool = True
     lora: bool = False
     four_bit: bool = False
@@ -159,21 +157,19 @@ def choose(demand: Demand, memory: int, free: Freedom, host: int | None = None) 
 
 
 def tiers(demand: Demand, free: Freedom) -> Iterator[list[Demand]]:
-    """What the optimiser and the reference keep, from the least change to the largest: where it is kept, which changes no result; then how
-    exactly; then what is trained. A tier is tried if nothing of the one before fits."""
-    exact = [demand]
+    """Where the optimiser and the reference are kept, which changes no result; then what is trained. A tier is tried if nothing of the one
+    before fits."""
+    places = [demand]
     if free.place and demand.place == "device":
-        exact.append(replace(demand, place="host"))
+        places.append(replace(demand, place="host"))
+    yield places
     if free.reference and demand.reference == "device":
-        exact.append(replace(exact[-1], reference="host"))
-    yield exact
-    if free.moments and demand.moments == "float32":
-        yield [replace(one, moments="8bit") for one in exact]
+        yield [replace(places[-1], reference="host")]
     if free.lora and not demand.rank:
-        exact = list(dict.fromkeys(replace(one, rank=RANK, reference=None) for one in exact))
-        yield exact
-    if free.four_bit and exact[0].rank:
-        yield [replace(one, four_bit=True) for one in exact]
+        places = [replace(one, rank=RANK, reference=None) for one in places]
+        yield places
+    if free.four_bit and places[0].rank:
+        yield [replace(one, four_bit=True) for one in places]
 
 
 def candidates(demand: Demand, free: Freedom) -> Iterator[Demand]:
@@ -217,7 +213,6 @@ def changes(given: Demand, without: Fit, chosen: Demand, free: Freedom) -> tuple
         "recompute": min(kept.mlp, kept.attention) < min(chosen.shape.layers, given.kept.mlp, given.kept.attention),
         "sleep": chosen.sleeps != given.sleeps,
         "reference": chosen.reference != given.reference and not chosen.rank,
-        "moments": chosen.moments != given.moments,
         "place": chosen.place != given.place,
         "lora": chosen.rank != given.rank,
         "four_bit": chosen.four_bit != given.four_bit,
@@ -257,11 +252,6 @@ class Cost:
         if self.seconds:
             return f"+{self.seconds:.2g} s per {self.each}" + (f" (+{self.share:.0%} of {self.of})" if self.share else "")
         return f"+{self.share:.0%} of {self.of}" if self.share >= 0.005 else "nothing measurable"
-
-
-def cost(name: str, demand: Demand) -> Cost:
-    """What a choice costs."""
-    return COSTS[name](demand)
 
 
 def _update_seconds(demand: Demand) -> float:
@@ -312,19 +302,14 @@ def _sleep(demand: Demand) -> Cost:
 
 
 def _reference(demand: Demand) -> Cost:
-    """Every micro-batch of its pass brings the layers to the device."""
-    moved = demand.width * demand.shape.matrices / HOST_BYTES_PER_S
-    return Cost(STEP_TOKENS / max(1, demand.read) * moved / _update_seconds(demand))
-
-
-def _moments(demand: Demand) -> Cost:
-    return Cost(100.0 * demand.trained / H200.copy_bytes_per_s / _update_seconds(demand))
+    """Its pass brings the weights to the device."""
+    return Cost(seconds=demand.width * demand.shape.parameters / HOST_BYTES_PER_S, each="iteration")
 
 
 def _place(demand: Demand) -> Cost:
     """The state goes to the device and back, both ways at the same time."""
     masters = 0 if demand.rank or demand.width == 4 else 4
-    moved = (masters + (EIGHT_BIT if demand.moments == "8bit" else EXACT)) * demand.trained / HOST_BYTES_PER_S
+    moved = (masters + MOMENTS) * demand.trained / HOST_BYTES_PER_S
     return Cost(moved / _update_seconds(demand), seconds=moved, each="optimiser step")
 
 
@@ -341,7 +326,6 @@ COSTS: dict[str, Callable[[Demand], Cost]] = {
     "recompute": _recompute,
     "sleep": _sleep,
     "reference": _reference,
-    "moments": _moments,
     "place": _place,
     "lora": lambda demand: Cost(),
     "four_bit": _four_bit,
@@ -352,11 +336,10 @@ def seconds(demand: Demand) -> float:
     """Seconds of an optimiser step with these settings, of the prompts and the decoding that belong to it, and of its part of what happens
     once in an iteration. It serves to compare settings with each other."""
     taken = ["tokens", "recompute"]
-    taken += ["reference"] if demand.reference == "host" else []
-    taken += ["moments"] if demand.moments == "8bit" else []
     taken += ["place"] if demand.place == "host" else []
     taken += ["four_bit"] if demand.four_bit else []
-    shares = sum(cost(name, demand).share for name in taken)
+    shares = sum(COSTS[name](demand).share for name in taken)
     once = _sleep(demand).seconds if demand.sleeps else 0.0
+    once += _reference(demand).seconds if demand.reference == "host" else 0.0
     decoding = SAMPLED * STEP_TOKENS * _decode_seconds(demand, demand.rows) if demand.slots else 0.0
     return _update_seconds(demand) * (1 + shares) + _prompt_seconds(demand) + decoding + once / STEPS

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from turnwise.learn.shapes import ModelShape, shape_of
-from turnwise.planner.simulate import Layout, Result, Simulation, Work
+from turnwise.planner.simulate import Layout, Result, Work, simulate
 from turnwise.planner.times import Machine
 from turnwise.util.errors import TurnwiseError
 
@@ -184,16 +184,8 @@ def best_of(question: Question, shape: ModelShape, layouts: list[Layout], progre
     tried = []
     for layout in layouts:
         progress(describe(layout))
-        simulation = Simulation(
-            question.work,
-            layout,
-            shape,
-            question.machine,
-            staleness=0 if layout.colocated else question.staleness,
-            iterations=question.iterations,
-            warmup=min(4, question.iterations // 2),
-        )
-        tried.append(simulation.run())
+        staleness, number = 0 if layout.colocated else question.staleness, question.iterations
+        tried.append(simulate(question.work, layout, shape, question.machine, staleness, number, warmup=min(4, number // 2)))
     return max(tried, key=lambda result: result.trajectories_per_s)
 
 

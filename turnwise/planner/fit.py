@@ -149,7 +149,6 @@ def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
         targets=tuple(lora.targets) if lora is not None and lora.targets is not None else TARGETS,
         four_bit=lora is not None and lora.base == "4bit",
         reference=_reference(config, shape, memory),
-        moments=learner.moments,
         place=learner.optimiser_place,
         slots=engine.max_batch,
         longest=longest,
@@ -243,7 +242,6 @@ def freedom(config: Config, lora: bool = False, serving: str | None = None) -> F
         tokens=own.tokens_per_batch == 0,
         recompute=own.gradient_checkpointing is None,
         reference=alone and unset(own, "reference_place"),
-        moments=alone and unset(own, "moments"),
         place=alone and unset(own, "optimiser_place"),
         lora=lora,
         four_bit=lora and alone and (lora_base is None or unset(lora_base, "base")),
@@ -251,7 +249,7 @@ def freedom(config: Config, lora: bool = False, serving: str | None = None) -> F
 
 
 def several_learners(config: Config) -> bool:
-    """Whether several processes share the learner's memory. They take neither host memory nor rounded weights and moments."""
+    """Whether several processes share the learner's memory. They take neither host memory nor rounded weights."""
     return config.cluster is not None and config.cluster.learners > 1
 
 
@@ -264,7 +262,6 @@ def settings(fit: Fit) -> dict[str, Any]:
         "tokens": ("learner.tokens_per_batch", demand.tokens),
         "sleep": ("engine.sleep", True),
         "reference": ("learner.reference_place", demand.reference),
-        "moments": ("learner.moments", demand.moments),
         "place": ("learner.optimiser_place", demand.place),
         "lora": ("model.lora.rank", demand.rank),
         "four_bit": ("model.lora.base", "4bit"),

@@ -4,7 +4,7 @@
     demand.terms, demand.totals, demand.peak        # bytes by term and phase, by phase, and the most
 
 docs/performance.md lists the formulas. What a backward pass keeps is decided by the learner's own functions (`learn/activations.py`);
-`choose.py` chooses settings. Bytes are those that torch allocates, except for the terms in `OUTSIDE`.
+`choose.py` chooses settings. Bytes are those that torch allocates, except for the CUDA context, captured graphs and the allocator's gaps.
 """
 
 from __future__ import annotations
@@ -38,11 +38,9 @@ PROMPTS = (*range(32, 129, 32), *range(192, 513, 64), *range(640, 1025, 128), *r
 PROMPT_WORK = 2e12  # tokens × weights: steps with longer prompts are not captured
 FUSED = KNOWN  # families whose layers the learner runs itself
 FOUR_BIT = 0.52  # bytes per weight: half a byte, and a scale for every 64 weights, itself in 8 bits
-EIGHT_BIT = 2 * (1 + 4 / 128)  # bytes per weight: two moments of one byte, and a scale for every 128 of them
-EXACT = 8  # bytes per weight: two moments in float32
+MOMENTS = 8  # bytes per weight: two moments in float32
 CHUNK = 2**22  # weights that a step in chunks updates at once
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-OUTSIDE = ("CUDA context", "captured CUDA graphs", "allocator's gaps")
 
 Place = Literal["device", "host"]
 
@@ -73,7 +71,7 @@ class Demand:
     rank, targets     of adapters; 0: all weights are trained
     four_bit          the weights below the adapters have 4 bits
     reference         a frozen copy: none, on the device, or in the host's memory (and on the device while it scores)
-    moments, place    the optimiser's moments: float32 or 8bit, on the device or, with the float32 masters, in the host's memory
+    place             of the optimiser's moments: on the device or, with the float32 masters, in the host's memory
     shares            the engine computes with the learner's weights
     cache             bytes of keys and values; `sleeps`: they are released during an update. `cache_8bit`: they have 8 bits each
     slots, longest    rows of the engine, and tokens of the longest of them; `prefill` prompt tokens go through it at once
@@ -90,7 +88,6 @@ class Demand:
     targets: tuple[str, ...] = TARGETS
     four_bit: bool = False
     reference: Place | None = "device"
-    moments: Literal["float32", "8bit"] = "float32"
     place: Place = "device"
     shares: bool = True
     graphs: bool = True
@@ -160,8 +157,8 @@ class Demand:
     def host_bytes(self) -> int:
         """Bytes of the host's memory that stand for those of the device."""
         masters = 4 if self.width < 4 and not self.rank else 0
-        state = (masters + (EIGHT_BIT if self.moments == "8bit" else EXACT)) * self.trained if self.place == "host" else 0
-        return int(state) + (self.width * self.shape.parameters if self.reference == "host" else 0)
+        state = (masters + MOMENTS) * self.trained if self.place == "host" else 0
+        return state + (self.width * self.shape.parameters if self.reference == "host" else 0)
 
     @cached_property
     def terms(self) -> list[Term]:
@@ -176,11 +173,6 @@ class Demand:
     @property
     def peak(self) -> int:
         return max(self.totals.values())
-
-    @property
-    def in_use(self) -> int:
-        """The peak of what torch counts as allocated."""
-        return max(totals([term for term in self.terms if term.name not in OUTSIDE]).values())
 
 
 def _terms(demand: Demand) -> list[Term]:
@@ -235,12 +227,11 @@ def _weights(demand: Demand) -> list[Term]:
 
 
 def _optimiser(demand: Demand) -> list[Term]:
-    trained, packed, away = demand.trained, demand.moments == "8bit", demand.place == "host"
-    per_weight = EIGHT_BIT if packed else EXACT
-    chunk = (2 * CHUNK * (4 + per_weight) if away else 0) + (CHUNK * 40 if packed else 0)
+    trained, away = demand.trained, demand.place == "host"
+    chunk = 2 * CHUNK * (4 + MOMENTS) if away else 0
     return [
         _during("gradients", 4 * trained, LEARN, STEP),
-        _always("optimiser state", 0 if away else per_weight * trained),
+        _always("optimiser state", 0 if away else MOMENTS * trained),
         _during("a chunk of the optimiser", chunk, STEP),
     ]
 

@@ -1,12 +1,13 @@
-"""A cluster on a simulated clock: its engines, its learner, and which groups may begin when, as turnwise/cluster/scheduler.py decides it.
+"""A cluster in rounds: how long its engines and its learner take for some iterations.
 
 An engine computes in rounds: in one round every trajectory that it has makes a turn (new tokens are read, then a response is decoded, one
-token per step for all). Trajectories that are done leave it, and new groups join, between rounds. The learner waits until a batch is
-complete, learns from it, and sends its weights, for which all engines pause. Their caches were computed with the old weights and are then
-computed again. `Work` draws the lengths of trajectories, the same for every layout that is compared.
+token per step for all). Trajectories that are done leave it, and new groups join, between rounds. Groups of a batch are dealt to the
+engines in turn. The learner waits until a batch is complete, learns from it, and sends its weights, for which all engines pause. Their
+caches were computed with the old weights and are then computed again. With a staleness of k, the groups of a batch begin k updates early.
+`Work` draws the lengths of trajectories, the same for every layout that is compared.
 
-    result = Simulation(work, layout, shape_of("7b"), staleness=1).run()
-    result.trajectories_per_s, result.learner_idle, result.engine_idle, result.ages
+    result = simulate(work, layout, shape_of("7b"), Machine(), staleness=1)
+    result.trajectories_per_s, result.learner_idle, result.engine_idle
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import count
 
 import numpy as np
 
@@ -24,8 +24,6 @@ from turnwise.learn.shapes import ModelShape
 from turnwise.planner.times import EngineTimes, LearnerTimes, Machine, OldPass, Sequences
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
-
-LONGEST_BLOCK = 2  # rounds of an engine that are computed as one: groups that arrive meanwhile join it afterwards
 
 
 @dataclass(frozen=True)
@@ -126,83 +124,84 @@ class Layout:
 
 @dataclass(frozen=True)
 class Result:
-    """What was simulated, after the first iterations. Idle shares are of time; `ages` are shares of groups by the age of their weights."""
+    """What was simulated, after the first iterations. Idle shares are of time."""
 
     layout: Layout
     staleness: int
-    iterations: int
-    seconds: float
     trajectories_per_s: float
     iterations_per_h: float
     learner_idle: float
     engine_idle: float
-    sequences: float  # mean number of trajectories on an engine that computes
-    ages: dict[int, float]
     parts: dict[str, float]  # mean seconds of an iteration: waiting for groups, packing on the host, learning, sending weights
 
 
 @dataclass(eq=False)
 class Engine:
-    """One engine. It computes in blocks of rounds that end when a trajectory ends: until then, times grow evenly with the context."""
+    """One engine, round by round."""
 
     times: EngineTimes
     work: Work
-    computing: bool = False
-    fresh: list[int] = field(default_factory=list)  # groups that begin with the next block
+    capacity: int  # groups at once
+    clock: float = 0.0
+    busy: float = 0.0
+    round: int = 0
+    waiting: deque[int] = field(default_factory=deque)  # groups
     ends: list[tuple[int, int, int]] = field(default_factory=list)  # a heap: the round in which a trajectory ends, its group, its turns
     left: dict[int, int] = field(default_factory=dict)  # trajectories of each group that have not ended
-    round: int = 0
-    rounds: int = 0  # of the current block
-    seconds: float = 0.0  # of each of these rounds
     turns_made: int = 0  # by the trajectories that have not ended
-    delay: float = 0.0
-    busy: float = 0.0
-    sequence_seconds: float = 0.0
+    batches: Counter[int] = field(default_factory=Counter)  # groups of each batch that have not ended
+    complete: dict[int, float] = field(default_factory=dict)  # when they had
 
-    @property
-    def groups(self) -> int:
-        return len(self.left) + len(self.fresh)
+    def deal(self, batch: int, groups: Iterable[int]) -> None:
+        """Groups that begin as soon as there is room."""
+        before = len(self.waiting)
+        self.waiting.extend(groups)
+        self.batches[batch] = len(self.waiting) - before
 
-    def begin(self) -> float:
-        """Begin a block, with the fresh groups. Returns its seconds."""
-        before, groups = len(self.ends), len(self.fresh)
-        for group in self.fresh:
+    def finish(self, batch: int) -> float:
+        """Play until no group of a batch is left. Returns when that was."""
+        while self.batches[batch]:
+            self.play()
+        return self.complete.get(batch, 0.0)
+
+    def play_until(self, time: float) -> None:
+        while self.clock < time and (self.ends or self.waiting):
+            self.play()
+        self.clock = max(self.clock, time)
+
+    def play(self) -> None:
+        """One round."""
+        before, groups = len(self.ends), len(self.left)
+        while self.waiting and len(self.left) < self.capacity:
+            group = self.waiting.popleft()
             lengths = self.work.lengths(group)
             self.left[group] = len(lengths)
             for length in lengths:
                 heapq.heappush(self.ends, (self.round + length, group, length))
-        self.fresh = []
-        fresh = len(self.ends) - before
-        self.rounds = 1 if fresh or self.work.env_seconds else min(self.ends[0][0] - self.round, LONGEST_BLOCK)
-        self.seconds = self._round_seconds(fresh, groups)
+        seconds = self._round_seconds(len(self.ends) - before, len(self.left) - groups)
         if self.work.env_seconds:  # no turn is shorter than that of a trajectory alone on the engine
             alone = (self.work.response - 1) * self.times.decode(1, self._context() / len(self.ends))
-            self.seconds = max(self.seconds, alone + self.work.env_seconds)
-        return self.seconds * self.rounds
-
-    def end(self) -> list[int]:
-        """The block has ended. Returns the groups that are finished."""
-        sequences, seconds = len(self.ends), self.seconds * self.rounds
-        self.round += self.rounds
-        self.turns_made += sequences * self.rounds
+            seconds = max(seconds, alone + self.work.env_seconds)
+        self.round += 1
+        self.turns_made += len(self.ends)
+        self.clock += seconds
         self.busy += seconds
-        self.sequence_seconds += seconds * sequences
-        finished = []
         while self.ends and self.ends[0][0] <= self.round:
             _, group, length = heapq.heappop(self.ends)
             self.turns_made -= length
             self.left[group] -= 1
             if not self.left[group]:
                 del self.left[group]
-                finished.append(group)
-        return finished
+                batch = group // self.work.groups
+                self.batches[batch] -= 1
+                self.complete[batch] = self.clock
 
     def receive_weights(self, seconds: float) -> None:
         """Nothing is computed for this long, and then the cache is computed again with the new weights."""
-        if self.computing:
+        if self.ends:
             tokens = self._context()
-            again = self.times.prefill(tokens, tokens / max(len(self.ends), 1) / 2)
-            self.delay += seconds + again
+            again = self.times.prefill(tokens, tokens / len(self.ends) / 2)
+            self.clock += seconds + again
             self.busy += again
 
     def _context(self) -> float:
@@ -210,151 +209,62 @@ class Engine:
         return len(self.ends) * self.work.first + self.turns_made * self.work.growth
 
     def _round_seconds(self, fresh: int, groups: int) -> float:
-        """Seconds per round, at the mean context of the rounds."""
+        """Seconds of a round in which so many trajectories, of so many groups, are new."""
         work, sequences, times = self.work, len(self.ends), self.times
-        later = work.growth * (self.rounds - 1) / 2
-        context = self._context() / sequences + later
+        context = self._context() / sequences
         if work.window:
             once = work.shared * (1 - len(self.left) / sequences)
             read = times.prefill(sequences * (work.prompt - once), work.prompt - (work.prompt - once) / 2)
         else:
             read = times.prefill(fresh * work.opening - work.shared * (fresh - groups), work.opening / 2)
             if sequences > fresh:
-                new, past = work.observation + 1, (self._context() - fresh * work.opening) / (sequences - fresh) + later
+                new, past = work.observation + 1, (self._context() - fresh * work.opening) / (sequences - fresh)
                 read += times.prefill((sequences - fresh) * new, past - new / 2)
         return read + (work.response - 1) * times.decode(sequences, context + work.response / 2) + sequences * work.host_turn
 
 
-class Simulation:
-    """Engines and a learner, event by event. Group g belongs to batch g // work.groups, and batch b is learned from with version b."""
+def simulate(
+    work: Work, layout: Layout, model: ModelShape, machine: Machine, staleness: int = 0, iterations: int = 12, warmup: int = 4
+) -> Result:
+    """So many iterations; those after the first ones are measured. Batch b is learned from with version b."""
+    learner = LearnerTimes(model, machine, layout.learners)
+    engines = [Engine(EngineTimes(model, machine, layout.tensor_parallel), work, layout.capacity) for _ in range(layout.engines)]
+    transfer = learner.transfer(shared=layout.colocated and layout.learners == 1)
+    published, began, busy = 0.0, 0.0, 0.0
+    spent = dict.fromkeys(("wait", "pack", "learn", "transfer"), 0.0)
 
-    def __init__(
-        self,
-        work: Work,
-        layout: Layout,
-        model: ModelShape,
-        machine: Machine | None = None,
-        staleness: int = 0,
-        iterations: int = 12,
-        warmup: int = 4,
-    ):
-        machine = machine or Machine()
-        self.work, self.layout, self.staleness = work, layout, staleness
-        self.iterations, self.warmup = iterations, min(warmup, iterations - 1)
-        self.learner = LearnerTimes(model, machine, layout.learners)
-        self.engines = [Engine(EngineTimes(model, machine, layout.tensor_parallel), work) for _ in range(layout.engines)]
-        self.events: list[tuple[float, int, Engine | None]] = []  # the end of an engine's block; None: the learner's weights have arrived
-        self.order = count()
-        self.now = 0.0
-        self.version = self.admitted = 0
-        self.learning = False
-        self.waiting: deque[int] = deque()
-        self.finished: Counter[int] = Counter()  # groups by batch
-        self.ages: Counter[int] = Counter()
-        self.spent = dict.fromkeys(("pack", "learn", "transfer"), 0.0)
-        self.began = self._sums()  # clock and sums when the measurement begins
+    def deal(batch: int) -> None:
+        first, last = batch * work.groups, (batch + 1) * work.groups
+        for number, engine in enumerate(engines):
+            engine.deal(batch, range(first + (number - first) % len(engines), last, len(engines)))
 
-    def run(self) -> Result:
-        """Simulate until this many batches have been learned from."""
-        self._admit()
-        while self.version < self.iterations:
-            self.now, _, engine = heapq.heappop(self.events)
-            if engine is None:
-                self._publish()
-            elif engine.delay:
-                self._later(engine.delay, engine)
-                engine.delay = 0.0
-            else:
-                self._block_over(engine)
-        return self._result()
-
-    def _later(self, seconds: float, engine: Engine | None) -> None:
-        heapq.heappush(self.events, (self.now + seconds, next(self.order), engine))
-
-    def _admit(self) -> None:
-        """Groups of batch b may begin once version b − staleness is there. The engine with the fewest groups gets the next one."""
-        while self.admitted <= self.version + self.staleness:
-            self.waiting.extend(range(self.admitted * self.work.groups, (self.admitted + 1) * self.work.groups))
-            self.admitted += 1
-        loads = [(engine.groups, number) for number, engine in enumerate(self.engines)]
-        heapq.heapify(loads)
-        while self.waiting and loads[0][0] < self.layout.capacity:
-            load, number = loads[0]
-            self._assign(self.engines[number])
-            heapq.heapreplace(loads, (load + 1, number))
-        for engine in self.engines:
-            if engine.fresh and not engine.computing:
-                self._continue(engine)
-
-    def _assign(self, engine: Engine) -> None:
-        group = self.waiting.popleft()
-        engine.fresh.append(group)
-        if (batch := group // self.work.groups) >= self.warmup:
-            self.ages[batch - self.version] += 1
-
-    def _continue(self, engine: Engine) -> None:
-        engine.computing = bool(engine.fresh or engine.ends)
-        if engine.computing:
-            self._later(engine.begin(), engine)
-
-    def _block_over(self, engine: Engine) -> None:
-        for group in engine.end():
-            self.finished[group // self.work.groups] += 1
-        while self.waiting and engine.groups < self.layout.capacity:
-            self._assign(engine)
-        self._continue(engine)
-        self._learn()
-
-    def _learn(self) -> None:
-        """Learn from the next batch if it is complete."""
-        if self.learning or self.finished[self.version] < self.work.groups:
-            return
-        self.learning = True
-        batch = self.work.sequences(range(self.version * self.work.groups, (self.version + 1) * self.work.groups))
-        seconds = {
-            "pack": self.learner.pack(batch),
-            "learn": self.learner.learn(batch, self.work.steps, self.work.old_pass(self.staleness)),
-            "transfer": self._transfer(),
-        }
-        self.spent = {part: self.spent[part] + value for part, value in seconds.items()}
-        self._later(sum(seconds.values()), None)
-
-    def _transfer(self) -> float:
-        return self.learner.transfer(shared=self.layout.colocated and self.layout.learners == 1)
-
-    def _publish(self) -> None:
-        self.version += 1
-        self.learning = False
-        if self.version == self.warmup:
-            self.began = self._sums()
-        if self.version == self.iterations:
-            return
-        for engine in self.engines:
-            engine.receive_weights(self._transfer())
-        self._admit()
-        self._learn()
-
-    def _sums(self) -> dict[str, float]:
-        return self.spent | {"clock": self.now, "engines": sum(engine.busy for engine in self.engines)}
-
-    def _result(self) -> Result:
-        passed = {name: end - self.began[name] for name, end in self._sums().items()}
-        seconds, spent = passed["clock"], {name: passed[name] for name in self.spent}
-        number, groups, busy = self.iterations - self.warmup, sum(self.ages.values()), sum(engine.busy for engine in self.engines)
-        wait = max(seconds - sum(spent.values()), 0.0)
-        learner_idle, engine_idle = wait / seconds, 1 - passed["engines"] / (seconds * self.layout.engines)
-        if self.layout.colocated:  # the same GPUs
-            learner_idle = engine_idle = learner_idle + engine_idle - 1
-        return Result(
-            layout=self.layout,
-            staleness=self.staleness,
-            iterations=number,
-            seconds=seconds,
-            trajectories_per_s=number * self.work.groups * self.work.group_size / seconds,
-            iterations_per_h=3600 * number / seconds,
-            learner_idle=max(learner_idle, 0.0),
-            engine_idle=max(engine_idle, 0.0),
-            sequences=sum(engine.sequence_seconds for engine in self.engines) / busy,
-            ages={age: share / groups for age, share in sorted(self.ages.items())},
-            parts={name: value / number for name, value in ({"wait": wait} | spent).items()},
-        )
+    for early in range(staleness):
+        deal(early)
+    for version in range(iterations):
+        if version == warmup:
+            began, busy = published, sum(engine.busy for engine in engines)
+            spent = dict.fromkeys(spent, 0.0)
+        deal(version + staleness)
+        wait = max(0.0, max(engine.finish(version) for engine in engines) - published)
+        batch = work.sequences(range(version * work.groups, (version + 1) * work.groups))
+        learn = learner.learn(batch, work.steps, work.old_pass(staleness))
+        seconds = {"wait": wait, "pack": learner.pack(batch), "learn": learn, "transfer": transfer}
+        spent = {part: spent[part] + value for part, value in seconds.items()}
+        published += sum(seconds.values())
+        for engine in engines:
+            engine.play_until(published)
+            engine.receive_weights(transfer)
+    number, passed = iterations - warmup, published - began
+    learner_idle = spent["wait"] / passed
+    engine_idle = max(0.0, 1 - (sum(engine.busy for engine in engines) - busy) / (passed * layout.engines))
+    if layout.colocated:  # the same GPUs
+        learner_idle = engine_idle = max(0.0, learner_idle + engine_idle - 1)
+    return Result(
+        layout=layout,
+        staleness=staleness,
+        trajectories_per_s=number * work.groups * work.group_size / passed,
+        iterations_per_h=3600 * number / passed,
+        learner_idle=learner_idle,
+        engine_idle=engine_idle,
+        parts={name: value / number for name, value in spent.items()},
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -11,11 +10,10 @@ from typing import Any
 from turnwise.learn.models import choose_device
 from turnwise.planner.fit import GB, Found, find, with_settings
 from turnwise.planner.memory import CONTEXT
-from turnwise.planner.tables import NEARLY, is_near, lines, refusal
+from turnwise.planner.tables import NEARLY, fit_as_data, lines, refusal
 from turnwise.recipe.schema import Config
 from turnwise.runs.folder import Run
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.files import write_text_atomically
 from turnwise.util.threads import all_memory
 
 TIGHT = 0.85  # of the memory: a run that needs more has its tensors in segments that grow
@@ -30,13 +28,13 @@ def fitted(found: Found, say: Callable[[str], None] = lambda text: None) -> Conf
     memory, fit = found.memory, found.fit
     if fit.peak > NEARLY * memory:
         raise TurnwiseError(refusal(found))
-    peak = f"{fit.peak / GB:.1f} GB"
+    peak, near = f"{fit.peak / GB:.1f} GB", fit.peak > memory
     doubt = f"the predicted peak is {peak}, so the run may run out of memory; it is tried because the estimate may be off by 5 %"
     if not fit.changed:
-        if is_near(fit):
+        if near:
             say(f"this GPU has {memory / GB:.1f} GB, and no setting that saves memory is left: {doubt}")
         return found.config
-    chosen = f"Chosen to save memory; {doubt}:" if is_near(fit) else f"Chosen so that it fits (predicted peak {peak}):"
+    chosen = f"Chosen to save memory; {doubt}:" if near else f"Chosen so that it fits (predicted peak {peak}):"
     say(f"this GPU has {memory / GB:.1f} GB, and the recipe would need about {found.plain.peak / GB:.1f} GB. {chosen}")
     for line in lines(found):
         say(f"  {line}")
@@ -143,15 +141,5 @@ def grow_segments() -> bool:
 
 def keep_choice(run: Run, found: Found | None) -> None:
     """Keep next to the recipe of a run what was chosen for it, and why."""
-    if found is None:
-        return
-    record = {
-        "memory_gb": found.fit.memory / GB,
-        "as_it_is_gb": found.plain.peak / GB,
-        "predicted_peak_gb": found.fit.peak / GB,
-        "chosen": found.settings,
-        "words": lines(found),
-        "terms": {term.name: term.bytes for term in found.fit.demand.terms},
-    }
-    with run.writing():
-        write_text_atomically(run.folder / MEMORY, json.dumps(record, indent=1) + "\n")
+    if found is not None:
+        run.write_facts(MEMORY, fit_as_data(found))

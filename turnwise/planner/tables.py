@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -13,12 +12,11 @@ from rich.text import Text
 from turnwise.engines.prefill import ON_A_SMALL_GPU
 from turnwise.learn.activations import FEWEST_TOKENS, logit_gradient_bytes
 from turnwise.planner import fit as fitting
-from turnwise.planner.choose import CACHE_PARTS, Fit, cost, least_cache
-from turnwise.planner.cluster import Plan, Question, describe, make_plan, settings
+from turnwise.planner.choose import CACHE_PARTS, COSTS, least_cache
+from turnwise.planner.cluster import Plan, describe, settings
 from turnwise.planner.fit import GB, Found
 from turnwise.planner.simulate import Result
 from turnwise.util.console import Console
-from turnwise.util.terminal import say
 
 NEARLY = 1.05  # an estimate may be off by this much: a run is refused only beyond it
 ESTIMATE = "Costs are estimates from operations and bytes at the rates of an H200; see docs/performance.md"
@@ -30,7 +28,6 @@ LABELS = {
     "recompute": "recomputation",
     "sleep": "cache released during updates",
     "reference": "reference in host memory",
-    "moments": "8-bit moments",
     "place": "optimiser in host memory",
     "lora": "adapters",
     "four_bit": "4-bit weights",
@@ -51,7 +48,6 @@ def words(name: str, found: Found) -> str:
         "recompute": f"activations of {again} of {layers} layers are computed again",
         "sleep": "the cache is released during an update",
         "reference": "the reference in host memory",
-        "moments": "the optimiser's moments in 8 bits, which rounds them",
         "place": f"the optimiser's state in host memory, which then holds {after.host_bytes / GB:.1f} GB",
         "lora": f"adapters of rank {after.rank} instead of all weights, which changes what is learned",
         "four_bit": "the weights below the adapters in 4 bits, which rounds them",
@@ -65,12 +61,17 @@ def keys(name: str, found: Found) -> str:
     return " ".join(f"{key}={_typed(value)}" for key, value in one.items())
 
 
-def lines(found: Found) -> list[str]:
-    """One line per choice: what, its setting, and its cost."""
+def choices(found: Found) -> list[dict[str, str]]:
+    """Per choice: what, its setting, and its cost."""
     return [
-        f"{words(name, found)} ({keys(name, found) or 'decided as it runs'}; estimated cost: {cost(name, found.fit.demand).words})"
+        {"what": words(name, found), "setting": keys(name, found), "estimated_cost": COSTS[name](found.fit.demand).words}
         for name in found.fit.changed
     ]
+
+
+def lines(found: Found) -> list[str]:
+    """One line per choice."""
+    return [f"{one['what']} ({one['setting'] or 'decided as it runs'}; estimated cost: {one['estimated_cost']})" for one in choices(found)]
 
 
 def refusal(found: Found) -> str:
@@ -96,11 +97,6 @@ def instead(found: Found) -> str:
     return ", ".join([*less, "a smaller model", "shorter prompts (agent.max_prompt_tokens)"]) + " or a larger GPU"
 
 
-def is_near(fit: Fit) -> bool:
-    """Whether a run is tried although its predicted peak is beyond the memory."""
-    return fit.memory < fit.peak <= NEARLY * fit.memory
-
-
 def fixed_settings(found: Found) -> list[str]:
     """The settings that the recipe makes, that keep memory from being saved, and that are never changed."""
     learner, engine, free = found.config.learner, found.config.engine, fitting.freedom(found.config, serving=found.engine)
@@ -115,7 +111,6 @@ def fixed_settings(found: Found) -> list[str]:
         "engine.options.prefill_tokens": prefill if native and prefill > ON_A_SMALL_GPU else None,
         "engine.sleep": False if native and found.config.cluster is None and not free.sleep and not engine.sleep else None,
         "learner.optimiser_place": "device" if not (free.place or several) and learner.optimiser_place == "device" else None,
-        "learner.moments": "float32" if not (free.moments or several) and learner.moments == "float32" else None,
         "learner.reference_place": "device" if found.plain.demand.reference == "device" and not (free.reference or several) else None,
     }
     return [f"{key}={_typed(value)}" for key, value in values.items() if value is not None]
@@ -145,7 +140,12 @@ def show(found: Found, name: str) -> None:
         start = f"As it is, {name} would need about {found.plain.peak / GB:.1f} GB and does not fit into {limit}."
         console.print(Text(start), soft_wrap=True)
         console.print(Text("What would make it fit:" if fit.fits else "The most that can be saved:"), soft_wrap=True)
-        console.print(choices(found))
+        table = Table(box=None, padding=(0, 2, 0, 0))
+        for head in ("", "setting", "estimated cost"):
+            table.add_column(head, overflow="fold", no_wrap=head == "setting")  # it is copied from here
+        for one in choices(found):
+            table.add_row(one["what"], one["setting"] or "(decided as it runs)", one["estimated_cost"])
+        console.print(table)
     else:
         title = f"{name}, model {found.shape.name}, on a GPU with {limit}, in GB"
     console.print(memory_table(found, title))
@@ -162,16 +162,6 @@ def memory_table(found: Found, title: str) -> Table:
         table.add_row(term.name, *(_number(term.bytes.get(phase, 0)) for phase in PHASES))
     sums = found.fit.demand.totals
     table.add_row("in all", *(f"{'*' if sums[phase] == found.fit.peak else ''}{_number(sums[phase])}" for phase in PHASES))
-    return table
-
-
-def choices(found: Found) -> Table:
-    """One row per setting: what, how it is typed, and what it costs."""
-    table = Table(box=None, show_header=True, padding=(0, 2, 0, 0))
-    for head in ("", "setting", "estimated cost"):
-        table.add_column(head, overflow="fold", no_wrap=head == "setting")  # it is copied from here
-    for name in found.fit.changed:
-        table.add_row(words(name, found), keys(name, found) or "(decided as it runs)", cost(name, found.fit.demand).words)
     return table
 
 
@@ -197,7 +187,7 @@ def _verdict(found: Found) -> str:
     state = "It fits" if fit.fits else "It does not fit"
     first = f"{state}: the peak is {fit.peak / GB:.1f} of {fit.memory / GB:g} GB, in the phase with a star. {_optional(found)}{ESTIMATE}."
     notes = _notes(found)
-    if is_near(fit):
+    if fit.memory < fit.peak <= NEARLY * fit.memory:
         notes.append("`turnwise train` would try it nevertheless: the estimate may be off by 5 %.")
     if (fixed := fixed_settings(found)) and not (fit.fits and not fit.changed):
         notes.append(_fixed(fixed))
@@ -237,12 +227,6 @@ def _number(size: int) -> str:
     return f"{size / GB:.2f}" if size >= 5_000_000 else "" if size == 0 else "0.00"
 
 
-def print_json(several: Sequence[Found]) -> None:
-    """All of it as JSON: one object, or a list for several GPUs."""
-    data = [fit_as_data(found) for found in several]
-    say(json.dumps(data[0] if len(data) == 1 else data, indent=1))
-
-
 def fit_as_data(found: Found) -> dict[str, Any]:
     """The same as plain values."""
     fit = found.fit
@@ -256,10 +240,7 @@ def fit_as_data(found: Found) -> dict[str, Any]:
         "as_it_is_gb": round(found.plain.peak / GB, 3),
         "terms_gb": {term.name: {phase: round(size / GB, 4) for phase, size in term.bytes.items()} for term in fit.demand.terms},
         "phases_gb": {phase: round(size / GB, 3) for phase, size in fit.demand.totals.items()},
-        "choices": [
-            {"what": words(name, found), "setting": keys(name, found), "estimated_cost": cost(name, fit.demand).words}
-            for name in fit.changed
-        ],
+        "choices": choices(found),
         "settings": found.settings,
         "estimate": True,
     }
@@ -267,21 +248,8 @@ def fit_as_data(found: Found) -> dict[str, Any]:
 
 # -- `turnwise cluster plan` ----------------------------------------------------------------------------------------------------------
 
-WIDE = 120  # columns of a terminal that shows everything
 SIMULATED = "Simulated with service times measured on one H200; nothing was run on these GPUs. Assumptions: docs/cluster-planning.md"
-
-
-def plan_command(question: Question, as_json: bool = False) -> None:
-    """Make a plan, with progress on stderr, and show it."""
-    console = Console(stderr=True)
-    with console.status("simulating") as status:
-        plan = make_plan(question, lambda what: status.update(f"simulating {what}"))
-    if as_json:
-        say(json.dumps(plan_as_data(plan), indent=1))
-    else:
-        console = Console(wide=140)
-        console.print(split_table(plan, console.width))
-        say(summary(plan))
+COLUMNS = ("", "learners", "engines", "GPUs\neach", "trajectories\nper second", "iterations\nper hour", "learners\nidle", "engines\nidle")
 
 
 def plan_as_data(plan: Plan) -> dict[str, Any]:
@@ -294,24 +262,23 @@ def plan_as_data(plan: Plan) -> dict[str, Any]:
 def row(result: Result) -> dict[str, Any]:
     """One split as plain values."""
     layout = result.layout
-    numbers = {
-        "trajectories_per_s": result.trajectories_per_s,
-        "iterations_per_h": result.iterations_per_h,
-        "learner_idle": result.learner_idle,
-        "engine_idle": result.engine_idle,
-        "trajectories_per_engine": result.sequences,
+    return {
+        "learners": layout.learners,
+        "engines": layout.engines,
+        "tensor_parallel": layout.tensor_parallel,
+        "colocated": layout.colocated,
+        "staleness": result.staleness,
+        "groups_per_engine": layout.capacity,
+        "trajectories_per_s": round(result.trajectories_per_s, 4),
+        "iterations_per_h": round(result.iterations_per_h, 4),
+        "learner_idle": round(result.learner_idle, 4),
+        "engine_idle": round(result.engine_idle, 4),
+        "seconds": {part: round(value, 2) for part, value in result.parts.items()},
     }
-    return (
-        {"learners": layout.learners, "engines": layout.engines, "tensor_parallel": layout.tensor_parallel, "colocated": layout.colocated}
-        | {"staleness": result.staleness, "groups_per_engine": layout.capacity}
-        | {name: round(value, 4) for name, value in numbers.items()}
-        | {"ages": {str(age): round(share, 4) for age, share in result.ages.items()}}
-        | {"seconds": {part: round(value, 2) for part, value in result.parts.items()}}
-    )
 
 
-def split_table(plan: Plan, width: int = 140) -> Table:
-    """One row per split; the best one has a star. A narrow terminal gets no parts of an iteration and no ages: --json has them."""
+def split_table(plan: Plan) -> Table:
+    """One row per split; the best one has a star."""
     work, gpus = plan.question.work, plan.question.gpus
     shown = Table(
         title=f"{plan.shape.name} on {gpus} GPU{'' if gpus == 1 else 's'}: {work.groups} groups × {work.group_size}, up to {work.turns} "
@@ -319,22 +286,20 @@ def split_table(plan: Plan, width: int = 140) -> Table:
         title_justify="left",
         box=None,
     )
-    names = ("learners", "engines", "GPUs\neach", "trajectories\nper second", "iterations\nper hour", "learners\nidle", "engines\nidle")
-    more = ("seconds: wait +\npack + learn + send", "age of\ngroups") if width >= WIDE else ()
-    for name in ("", *names, *more):
-        shown.add_column(name, justify="right" if name in names else "left", no_wrap=True)
+    for heading in (*COLUMNS, "seconds: wait +\npack + learn + send"):
+        shown.add_column(heading, justify="right")
     for result in plan.results:
-        parts = " + ".join(f"{result.parts[part]:.1f}" for part in ("wait", "pack", "learn", "transfer"))
+        layout = result.layout
         shown.add_row(
             "*" if result is plan.best else "",
-            f"{result.layout.learners}",
-            f"{result.layout.engines}" + (" colocated" if result.layout.colocated else ""),
-            f"{result.layout.tensor_parallel}",
+            f"{layout.learners}",
+            f"{layout.engines}" + (" colocated" if layout.colocated else ""),
+            f"{layout.tensor_parallel}",
             f"{result.trajectories_per_s:.2f}",
             f"{result.iterations_per_h:.1f}",
             f"{result.learner_idle:.0%}",
             f"{result.engine_idle:.0%}",
-            *((parts, ", ".join(f"{age}: {share:.0%}" for age, share in result.ages.items())) if more else ()),
+            " + ".join(f"{seconds:.1f}" for seconds in result.parts.values()),
         )
     return shown
 

@@ -97,16 +97,15 @@ class LearnerTimes:
     model: ModelShape
     machine: Machine
     ranks: int = 1
-    reference: bool = True
 
     def learn(self, batch: Sequences, steps: int, old: OldPass = "sample") -> float:
         """Seconds for old log-probs, the reference's, and an update in this many optimiser steps."""
         if not len(batch.tokens):
             return 0.0
-        scores = self._pass(batch.tokens, batch.sampled, update=False) if self.reference else 0.0
+        reference = self._pass(batch.tokens, batch.sampled, update=False)
         parts = [slice(first, None, steps) for first in range(min(steps, len(batch.tokens)))]
         update = sum(self._pass(batch.tokens[part], batch.sampled[part], update=True) + self.optimise() for part in parts)
-        return self.old_logprobs(batch, old) + scores + update
+        return self.old_logprobs(batch, old) + reference + update
 
     def old_logprobs(self, batch: Sequences, old: OldPass) -> float:
         """Seconds for old log-probs: a pass over everything; or over one micro-batch, after which those of the engine are taken."""

@@ -11,7 +11,7 @@ A method brings the settings that it is, and apart from them what its authors to
 KL, the discount per turn …). The recipe's shared settings hold, unless `method.faithful` is true: runs of two methods differ in what the
 methods are. So options of the recipe's credit and objective that mean the same in what the method names instead stay, too.
 
-The record of a run holds all settings as they were used, so nothing is applied to it again.
+The record of a run holds all settings as they were used, so nothing is applied to it again, and its method cannot change.
 """
 
 from __future__ import annotations
@@ -94,42 +94,29 @@ def resolved(layers: Sequence[Layer]) -> dict[str, Any]:
     for layer in layers:
         sections.append(_section(sections[-1] if sections else {}, layer))
     last = sections[-1] if sections else {}
-    if sections and not last.get("faithful"):  # then nothing of it is applied on the way
-        sections = [
-            section if layer.settled and section.get("faithful") else {key: value for key, value in section.items() if key != "faithful"}
-            for section, layer in zip(sections, layers, strict=True)
-        ]
-        last = sections[-1]
-    start = next((k + 1 for k in reversed(range(len(layers))) if sections[k].get("name") != last.get("name")), 0)
-    if start == 0 and sections and sections[0].get("faithful") and not last.get("faithful"):
+    if sections and layers[0].settled and sections[0] and last != sections[0]:
         raise TurnwiseError(
-            "method.faithful=false: this record of a run holds the values of the method's authors, and not those that they replaced. "
-            "Start from the recipe of that run"
+            f"this record of a run has what its method {sections[0].get('name')} has set, and not what that replaced: neither the method "
+            "nor its options can change. Start from the recipe of that run"
         )
-    if start > 0 and layers[0].settled and sections[0] and not is_reference(str(sections[0].get("name"))):
-        words = _without(layers[0].words, overridden({}, settings_of(sections[0]).items()))
-        layers = [Layer(words, settled=True), *layers[1:]]
+    if not last.get("faithful"):  # then nothing of it is applied on the way
+        sections = [{key: value for key, value in section.items() if key != "faithful"} for section in sections]
+        last = sections[-1] if sections else {}
+    start = next((k + 1 for k in reversed(range(len(layers))) if sections[k].get("name") != last.get("name")), 0)
     values: dict[str, Any] = {}
     known: Settings | None = None  # what the method has set so far
     authors: Settings = last.get("authors", {})
     for number, (layer, section) in enumerate(zip(layers, sections, strict=True)):
         changed = number == start or section != sections[number - 1]
         if section and number >= start and changed and not layer.settled:
-            if known is None and number > start:
-                known = _before(sections[number - 1], layer)
-            now, authors = settings_of(section), brought_by(section)[1]
+            parts, authors = brought_by(section)
+            now = {**authors, **parts} if section.get("faithful") is True else parts
             values = _applied(values, {key: value for key, value in now.items() if known is None or known.get(key, now) != value})
             known = now
         values = _put(values, layer, known or {})
     if last or "method" in values:
         values["method"] = last | {"authors": dict(authors)} if last else "none"
     return values
-
-
-def settings_of(section: Mapping[str, Any]) -> Settings:
-    """What a method sets, as dotted keys and values: the settings that it is, and its authors' too if it is to be faithful."""
-    parts, authors = brought_by(section)
-    return {**authors, **parts} if section.get("faithful") is True else parts
 
 
 def brought_by(section: Mapping[str, Any]) -> Brought:
@@ -209,16 +196,6 @@ def _section(before: dict[str, Any], layer: Layer) -> dict[str, Any]:
     return (before if same else {key: value for key, value in before.items() if key == "faithful"}) | given
 
 
-def _before(section: Mapping[str, Any], layer: Layer) -> Settings:
-    """What the method of a run's record had set. Its code runs only if a user names it."""
-    if is_reference(str(section.get("name"))) and not (layer.typed and "method.name" in layer.words):
-        raise TurnwiseError(
-            f"the method {section['name']} is code, and what its options mean is known by running it: "
-            f"if you trust it, name it as well, with method.name={section['name']}"
-        )
-    return settings_of(section)
-
-
 def _applied(values: dict[str, Any], settings: Settings) -> dict[str, Any]:
     """Values with a method's settings over them. A section that names something else keeps its own keys and the options that mean the same
     in what it names now, and no others."""
@@ -236,27 +213,6 @@ def _applied(values: dict[str, Any], settings: Settings) -> dict[str, Any]:
         if key in above:
             above[key] = _joined(above[key], below.get(key), over=False)
     return merged(below, above)
-
-
-def _without(words: Mapping[str, Any], gone: Mapping[str, Any], inside: bool = False) -> dict[str, Any]:
-    """The words of a record without what its method had set and the user had not changed. A nested section is dropped as a whole."""
-    kept: dict[str, Any] = {}
-    for key, value in words.items():
-        theirs = gone.get(key)
-        if key in JOINED and isinstance(value, list) and isinstance(theirs, list):
-            names = {one.get("name") for one in theirs}
-            kept[key] = [one for one in value if one.get("name") not in names]
-        elif isinstance(value, dict) and isinstance(theirs, dict):
-            if inside and key != "options" and theirs.items() <= value.items():
-                continue
-            named = key in SECTIONS and value.get("name") == theirs.get("name")
-            own = {name: inner for name, inner in value.items() if not named or name in SECTIONS[key].model_fields}
-            own |= carried(key, value, {"name": SECTIONS[key].model_fields["name"].default}) if named else {}
-            if rest := _without(own, theirs, inside=True):
-                kept[key] = rest
-        elif key not in gone or theirs != value:
-            kept[key] = value
-    return kept
 
 
 def _put(values: dict[str, Any], layer: Layer, known: Settings) -> dict[str, Any]:

@@ -18,11 +18,9 @@ from turnwise.learn.sections import RESERVED
 from turnwise.util.errors import TurnwiseError
 
 if TYPE_CHECKING:
-    from turnwise.agent.settings import AgentSettings
     from turnwise.config.section import Named
     from turnwise.methods.settings import Objective
     from turnwise.recipe.schema import Config
-    from turnwise.runs.settings import RunSection
 
 # Where each family is registered. Environments have a separate registry (turnwise/envs/registry.py).
 REGISTRIES: Mapping[str, str] = {
@@ -42,16 +40,19 @@ REGISTRIES: Mapping[str, str] = {
     "tracker": "turnwise.runs.trackers.base:known",
 }
 STAGES = ("plan", "source", "signal", "credit", "objective", "importance", "schedule", "method", "model kind")
+CHECKED = ("context", "parser", "plan", "source", "signal", "credit", "schedule", "method", "model kind", "reward")  # as they are read
 LIGHT = ("plan", "source", "signal", "credit", "schedule", "method", "model kind")  # known without torch
 
 
 class Piece(NamedTuple):
-    """Something that a recipe names: its family, its key in the recipe, the name and the options that are given for it."""
+    """Something that a recipe names: its family, its key in the recipe, the name and the options that are given for it. `section`: the
+    section that has them among its keys."""
 
     family: str
     key: str
     name: str
     options: Mapping[str, Any]
+    section: Named | None = None
 
 
 def registry(family: str) -> Registry[Any]:
@@ -68,7 +69,8 @@ def pieces(config: Config) -> Iterator[Piece]:
             continue
         for number, one in enumerate(section if isinstance(section, list | tuple) else [section] if section is not None else []):
             if name := getattr(one, "name", None):
-                yield Piece(family, f"{family}.{number}.name" if isinstance(section, list | tuple) else f"{family}.name", name, one.options)
+                key = f"{family}.{number}.name" if isinstance(section, list | tuple) else f"{family}.name"
+                yield Piece(family, key, name, one.options, one)
     if config.objective.importance != "none":
         yield Piece("importance", "objective.importance", config.objective.importance, config.objective.importance_options)
     yield Piece("context", "agent.context", config.agent.context, config.agent.options)
@@ -127,23 +129,14 @@ def _lacking(need: str, config: Config) -> str:
 
 def problems(config: Config) -> Iterator[str]:
     """What is wrong with the names and options of a recipe, each with its section; then what its stages need and the recipe lacks."""
+    from turnwise.runs.trackers import check_names
+
     checks: list[tuple[str, Callable[[], object]]] = [
-        ("agent", lambda: check_agent(config.agent)),
         ("engine", lambda: config.engine.declared),  # its options are checked when the run is set up
-        ("credit", lambda: check_stage("credit", config.credit)),
         ("objective", lambda: check_objective(config.objective)),
-        ("run", lambda: check_trackers(config.run)),
+        ("run", lambda: check_names([*config.run.trackers, *config.run.tracker_options])),
     ]
-    if config.schedule.name != type(config.schedule).model_fields["name"].default or config.schedule.options:
-        checks.append(("schedule", lambda: check_stage("schedule", config.schedule)))
-    checks += [("method", partial(check_stage, "method", config.method))] if config.method is not None else []
-    checks += [("plan", partial(check_stage, "plan", config.plan))] if config.plan is not None else []
-    checks += [("source", partial(check_stage, "source", config.source))] if config.source is not None else []
-    checks += [(f"signal.{number}", partial(check_stage, "signal", signal)) for number, signal in enumerate(config.signal)]
-    checks += [
-        (f"reward.{number}", partial(check_options, "reward", term.function, term.options)) for number, term in enumerate(config.reward)
-    ]
-    checks += [(f"models.{name}", partial(check_options, "model kind", model.kind, model.options)) for name, model in config.models.items()]
+    checks += [(piece.key.removesuffix(".name"), partial(check_piece, piece)) for piece in pieces(config) if piece.family in CHECKED]
     wrong = False
     for section, check in checks:
         try:
@@ -156,19 +149,14 @@ def problems(config: Config) -> Iterator[str]:
         yield from engine_problems(config)
 
 
-def check_stage(family: str, section: Named) -> None:
-    """A stage and its options."""
-    name = str(getattr(section, "name", "") or "")
-    if name and not is_reference(name):
-        section.check_names(registry(family)[name].options)
-        check_options(family, name, section.options)
-
-
-def check_options(family: str, name: str, options: Mapping[str, Any]) -> None:
+def check_piece(piece: Piece) -> None:
     """A registered name and its options. User code is checked when the run is set up."""
-    if not is_reference(name):
-        known = registry(family)
-        known[name].bind(options, known.kind)
+    if not is_reference(piece.name):
+        known = registry(piece.family)
+        entry = known[piece.name]
+        if piece.section is not None:
+            piece.section.check_names(entry.options)
+        entry.bind(piece.options, known.kind)
 
 
 def check_objective(section: Objective) -> None:
@@ -178,26 +166,11 @@ def check_objective(section: Objective) -> None:
         return  # no other name, which would have to be looked up and would load torch
     from turnwise.objectives import Loss
 
-    check_stage("objective", section)
+    check_piece(Piece("objective", "objective.name", section.name, section.options, section))
     chosen: dict[str, Any] = {} if is_reference(section.name) else {"objective": section.name, "options": section.options}
     if not is_reference(section.importance):
         chosen |= {"importance": section.importance, "importance_options": section.importance_options}
     Loss(**chosen)
-
-
-def check_agent(section: AgentSettings) -> None:
-    """The context and the parser."""
-    if section.context != type(section).model_fields["context"].default and not is_reference(section.context):
-        registry("context")[section.context]
-    if section.parse != "auto" and not is_reference(section.parse):
-        registry("parser")[section.parse]
-
-
-def check_trackers(section: RunSection) -> None:
-    """The trackers, and those that options are given for."""
-    from turnwise.runs.trackers import check_names
-
-    check_names([*section.trackers, *section.tracker_options])
 
 
 def engine_problems(config: Config) -> list[str]:

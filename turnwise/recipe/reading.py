@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from turnwise.config.addons import install_command, plugin_recipes, recipe_environment
+from turnwise.config import addons
 from turnwise.config.references import with_code_beside
 from turnwise.config.trust import TOKEN
 from turnwise.recipe.merging import Layer, overridden, resolved, with_names
@@ -65,7 +65,7 @@ def scratch_layer() -> Layer:
 
 def shipped_recipes() -> dict[str, Path]:
     """The recipes that come with Turnwise and with installed plugins, by name."""
-    return dict(sorted({**plugin_recipes(), **_own_recipes()}.items()))
+    return dict(sorted({**addons.plugin_recipes(), **_own_recipes()}.items()))
 
 
 def _own_recipes() -> dict[str, Path]:
@@ -83,7 +83,7 @@ def is_recipe(source: str | PathLike[str]) -> bool:
     path = Path(source)
     if path.suffix == ".toml" or path.exists():
         return path.suffix == ".toml"
-    return _located(path, Path()) is not None or recipe_environment(_short_name(path)) is not None
+    return _located(path, Path()) is not None or addons.recipe_environment(_short_name(path)) is not None
 
 
 def find_recipe(path: Path, folder: Path = Path()) -> Path:
@@ -96,8 +96,8 @@ def find_recipe(path: Path, folder: Path = Path()) -> Path:
         of_run = place / "config.toml"
         run = f". It is a run: continue it with --resume {place}, or start a new one from {of_run}" if of_run.is_file() else ""
         raise TurnwiseError(f"{place} is a folder, not a recipe{run}")
-    if (env := recipe_environment(_short_name(path))) is not None:
-        raise TurnwiseError(f"the recipe {_short_name(path)} comes with another package. Install it with: {install_command(env)}")
+    if (env := addons.recipe_environment(_short_name(path))) is not None:
+        raise addons.comes_with(addons.DISTRIBUTION, f"the recipe {_short_name(path)}", addons.install_command(env))
     shipped = shipped_recipes()
     files = {file.name: str(file) for file in place.parent.glob("*.toml")} if place.parent.is_dir() else {}
     near = [files[name] for name in get_close_matches(place.name, files, n=1)] or get_close_matches(place.stem, shipped, n=1, cutoff=0.5)
@@ -113,7 +113,7 @@ def _located(path: Path, folder: Path) -> Path | None:
         if file.is_file():
             return file
     name = _short_name(path)
-    return _own_recipes().get(name) or plugin_recipes().get(name)
+    return _own_recipes().get(name) or addons.plugin_recipes().get(name)
 
 
 def _short_name(path: Path) -> str:

@@ -37,11 +37,13 @@ RETIRED: dict[str, tuple[Any, str]] = {  # keys of earlier versions: the value t
     "agent.images": (True, "is gone: a vision-language model sees the environment's images"),
     "agent.max_invalid": (None, "is gone: an attempt whose responses cannot be parsed goes on to the turn limit"),
     "engine.min_p": (0.0, "is gone: use engine.top_p or engine.top_k"),
+    "credit.linkage": ("complete", "is gone: any two texts of a group of similar anchors are similar"),
     "collect.strategy": ("plain", "is now plan.name"),
     "collect.refills": (10, 'is now an option of the plan: plan.name="dynamic" and plan.refills'),
     "run.keep_tokens": (True, "is gone: the exact tokens are always kept with the rollouts"),
     "cluster.port": (None, "is gone: any free port is taken"),
     "model.lora.dropout": (0.0, "is gone: with dropout, the learner's log-probs would not be those of the engine"),
+    "learner.moments": ("float32", "is gone: learner.optimiser_place='host' keeps the moments in host memory, without rounding them"),
     "learner.engine_gap": (0.03, "is gone: learner.old_logprobs says whose log-probs are taken"),
     "sft.tries": (32, "is gone: random play makes 32 attempts per task"),
     "sft.look_every": (10, "is gone: sft.until is measured every 10 steps"),
@@ -270,7 +272,7 @@ def with_cluster(config: Config) -> list[str]:
     found += [
         f"learner.{name}={value} is for a learner of one process. cluster.learners={own.learners} share this memory among them: leave "
         f"learner.{name} out"
-        for name, value in (("moments", "8bit"), ("optimiser_place", "host"), ("reference_place", "host"))
+        for name, value in (("optimiser_place", "host"), ("reference_place", "host"))
         if own.learners > 1 and getattr(config.learner, name) == value
     ]
     if own.learners > 1 and config.model.lora is not None and config.model.lora.base == "4bit":

@@ -79,7 +79,7 @@ def _paragraphs(family: str) -> Iterator[Any]:
         lines = [
             (entry.summary, ""),
             (options or "no options", "dim"),
-            *((line, "dim") for line in (*_asked(entry), *_noted(entry))),
+            *((line, "dim") for line in _facts(entry)),
             (entry.paper, "dim italic"),
         ]
         for line, style in lines:
@@ -97,8 +97,7 @@ def _details(family: str, entry: Entry[Any]) -> Panel:
     module = inspect.getmodule(entry.function)
     notes = Text((module.__doc__ or "").strip() if module is not None and entry.function is not nothing else "")
     lines = [
-        *_asked(entry),
-        *_noted(entry),
+        *_facts(entry),
         *(_brought(entry) if family == "method" else []),
         *([f"Paper: {entry.paper}"] if entry.paper else []),
     ]
@@ -106,14 +105,10 @@ def _details(family: str, entry: Entry[Any]) -> Panel:
     return Panel(Group(*parts), title=Text(f"{family}: {entry.name}"))
 
 
-def _asked(entry: Entry[Any]) -> list[str]:
-    """What a component needs and gives, as text."""
-    return [f"{word}: {', '.join(names)}" for word, names in (("Needs", entry.needs), ("Gives", entry.gives)) if names]
-
-
-def _noted(entry: Entry[Any]) -> list[str]:
-    """What a method changes, costs, and how sure its formula is."""
-    return [f"{word.capitalize()}: {text}" for word, text in entry.notes.items()]
+def _facts(entry: Entry[Any]) -> list[str]:
+    """What a component needs and gives; what a method changes, costs, and how sure its formula is."""
+    asked = [f"{word}: {', '.join(names)}" for word, names in (("Needs", entry.needs), ("Gives", entry.gives)) if names]
+    return asked + [f"{word.capitalize()}: {text}" for word, text in entry.notes.items()]
 
 
 def _brought(entry: Entry[Any]) -> list[str]:
@@ -128,5 +123,4 @@ def _brought(entry: Entry[Any]) -> list[str]:
 def _word(option: Option) -> str:
     if option.required:
         return "required"
-    value = option.default
-    return {True: "true", False: "false", None: "none"}.get(value, str(value)) if isinstance(value, (bool, type(None))) else str(value)
+    return str(option.default).lower() if isinstance(option.default, (bool, type(None))) else str(option.default)

@@ -8,7 +8,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.collect.panel import Evaluation, Share
+from turnwise.collect.panel import Evaluation
+from turnwise.methods.settings import CREDIT
 from turnwise.recipe.schema import Config
 from turnwise.report.curves import draw_curve
 from turnwise.report.progress import duration
@@ -113,34 +114,16 @@ def finish(console: Console, run: Run, result: Result) -> None:
         console.print(Text(line), soft_wrap=True)
     if picture is not None:
         console.print(Text(f"The curve: {picture}"), soft_wrap=True)
-    other = compared_with(result.summary["algorithm"])
+    other = CREDIT if result.summary["algorithm"] != CREDIT else "grpo"
     folder, again = str(run.folder), ["train", str(run.folder / CONFIG), f"credit.name={other}"]
     for words, why in ((["view", folder], "view it"), (["eval", folder], "evaluate it again"), (again, f"the same with {other}")):
         console.print(Text(f"Next: {command(*words)}   ({why})"), soft_wrap=True)
 
 
-def compared_with(name: str) -> str:
-    """Another algorithm to try: the default of recipes or, for that one, the most similar algorithm that compares whole attempts."""
-    from turnwise.credit import algorithms
-    from turnwise.methods.settings import CREDIT
-
-    if name != CREDIT:
-        return CREDIT
-    usual = {option.name: option.default for option in algorithms[CREDIT].options.values()}
-    whole = [entry for entry in algorithms if set(entry.parts) == {"episode"}]
-    alike = [sum(usual.get(option.name) == option.default for option in entry.options.values()) for entry in whole]
-    return whole[alike.index(max(alike))].name if whole else CREDIT
-
-
 def show_evaluation(console: Console, result: Evaluation) -> None:
     """The result as a short table."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    if trials := result.settings.get("trials"):
-        for each in trials:
-            table.add_row(f"success within {each['trial']}", str(Share(round(each["success"] * each["n"]), each["n"])))
-        table.add_row("", "only the first row is one attempt per task; later rows use the environment's verdict on earlier attempts")
-    else:
-        table.add_row("success", str(result.success))
+    table.add_row("success", str(result.success))
     for kind, share in result.by_type.items():
         table.add_row(f"  {kind}", str(share))
     if result.mean_of_types is not None:

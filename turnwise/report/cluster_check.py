@@ -25,7 +25,9 @@ def check_command(config: Config) -> int:
         console.print(Text(note), soft_wrap=True)
     for line in checked.problems:
         console.print(Text(line, style="red"), soft_wrap=True)
-    console.print(Text(verdict(checked)), soft_wrap=True)
+    nodes = len({bundle.node.id for bundle in checked.bundles})
+    fits = f"This recipe fits: {len(checked.bundles)} parts on {nodes} node{'s' if nodes > 1 else ''}."
+    console.print(Text("This recipe cannot run on this cluster as it is." if checked.problems else fits), soft_wrap=True)
     return 1 if checked.problems else 0
 
 
@@ -38,14 +40,6 @@ def on_cpus(checked: Checked, device: str) -> str:
     return f"cluster: this machine has no GPU, so all parts would compute on CPUs{where}"
 
 
-def verdict(checked: Checked) -> str:
-    """The last line."""
-    if checked.problems:
-        return "This recipe cannot run on this cluster as it is."
-    nodes = len({bundle.node.id for bundle in checked.bundles})
-    return f"This recipe fits: {len(checked.bundles)} parts on {nodes} node{'s' if nodes > 1 else ''}."
-
-
 def node_table(nodes: Sequence[Node], versions: Mapping[str, Mapping[str, str]]) -> Table:
     """What each node has."""
     table = Table("node", "cores", "GPUs", "memory", "packages", title="Nodes", title_justify="left")
@@ -55,7 +49,7 @@ def node_table(nodes: Sequence[Node], versions: Mapping[str, Mapping[str, str]])
         missing = [name for name in PACKAGES if not has.get(name)]
         words = has.get("error") or "\n".join([", ".join(there), *([f"missing: {', '.join(missing)}"] if missing else [])])
         name = f"{node.address}\n(this machine)" if node.here else node.address
-        table.add_row(name, str(node.cpus), str(node.gpus), gigabytes(node.memory), words)
+        table.add_row(name, str(node.cpus), str(node.gpus), f"{node.memory / 2**30:.1f} GiB", words)
     return table
 
 
@@ -66,8 +60,3 @@ def bundle_table(bundles: Sequence[Bundle]) -> Table:
         cores = f"{bundle.cpus:g}" if bundle.cpus else "this process"
         table.add_row(bundle.part, bundle.node.address, cores, f"{bundle.gpus:g}" if bundle.gpus else "–")
     return table
-
-
-def gigabytes(count: float) -> str:
-    """Bytes as text."""
-    return f"{count / 2**30:.1f} GiB"

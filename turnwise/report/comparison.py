@@ -19,14 +19,13 @@ import numpy as np
 from rich.console import Group as Rendered
 
 from turnwise.report import tables
-from turnwise.report.efficiency import Cost, Curve, Track, TypeOfTask, check_metrics, cost_until, mean_curve, tracks, types
-from turnwise.report.groups import Group, also_differ, grouped
+from turnwise.report.efficiency import Cost, Curve, Track, TypeOfTask, cost_until, mean_curve, tracks, types
+from turnwise.report.groups import Group, also_differ, check_seeds, gathered
 from turnwise.runs.records import Record, find, read
 from turnwise.util import statistics
-from turnwise.util.errors import MissingExtra, TurnwiseError
+from turnwise.util.errors import MissingExtra, TurnwiseError, unknown_name
 from turnwise.util.files import write_text_atomically
 from turnwise.util.statistics import Interval
-from turnwise.util.terminal import say
 
 LEVEL = 0.05
 
@@ -112,10 +111,6 @@ class Comparison:
     def to_markdown(self) -> str:
         return tables.to_markdown(self)
 
-    def to_latex(self) -> str:
-        """Plain `tabular` environments, escaped; no package is needed."""
-        return tables.to_latex(self)
-
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -129,8 +124,8 @@ class Comparison:
         return draw(self, Path(path))
 
     def write(self, folder: str | Path) -> list[Path]:
-        """comparison.md, .tex and .json, and the picture if matplotlib is installed."""
-        texts = {"md": self.to_markdown(), "tex": self.to_latex(), "json": self.to_json()}
+        """comparison.md and .json, and the picture if matplotlib is installed."""
+        texts = {"md": self.to_markdown(), "json": self.to_json()}
         written = [write_text_atomically(Path(folder) / f"comparison.{kind}", text) for kind, text in texts.items()]
         if any(len(group.curve.iterations) > 1 for group in self.groups):
             try:
@@ -163,7 +158,9 @@ def compare(
         raise TurnwiseError("none of these runs has an evaluation yet: there is nothing to compare")
     if target is not None and not 0 < target <= 1:
         raise TurnwiseError(f"a target is a success rate between 0 and 1 (60 % is 0.6), not {target}")
-    check_metrics(metrics, {name for record in records for name in record.metrics})
+    known = {name for record in records for name in record.metrics}
+    if missing := [name for name in metrics if name not in known]:
+        raise unknown_name("metric", missing[0], sorted(known))
     differences = unlike(records)
     if differences and not anyway:
         raise TurnwiseError(
@@ -171,7 +168,9 @@ def compare(
             "(`turnwise eval RUN --n N --seed 0 --temperature T --save FILE.json` for each) and compare those files; or see them side by "
             "side, without tests, with --anyway"
         )
-    groups, named = grouped(records)
+    groups, named = gathered(records)
+    for group in groups:
+        check_seeds(group)
     against = [group.label for group in groups if baseline is None or baseline in group.label]
     if not against:
         raise TurnwiseError(f"no group's label contains {baseline!r}; the groups: {'; '.join(group.label for group in groups)}")
@@ -225,13 +224,12 @@ def _some(names: Sequence[str]) -> str:
 
 def standing(group: Group, target: float | None) -> Standing:
     """One group in numbers."""
-    within = statistics.t_interval(group.successes)
     return Standing(
         label=group.label,
         seeds=group.seeds,
         successes=group.successes,
         success=math.fsum(group.successes) / len(group.successes),
-        over_seeds=_clipped(within),
+        over_seeds=statistics.share_interval(group.successes),
         over_tasks=over_tasks(group),
         iterations=[record.iteration for record in group.records],
         differs=dict(group.differs),
@@ -254,10 +252,6 @@ def clusters_of(*groups: Group) -> tuple[str, ...]:
     """The cluster of each task of the panel that these groups share. Evaluations of earlier versions do not have them: those that do
     count."""
     return min((record.clusters for group in groups for record in group.records), key=lambda clusters: len(set(clusters)))
-
-
-def _clipped(interval: Interval | None) -> Interval | None:
-    return None if interval is None else (max(0.0, interval[0]), min(1.0, interval[1]))
 
 
 def pair_of(one: Group, other: Group, seed: int = 0) -> Pair:
@@ -366,32 +360,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-FORMATS = ("table", "markdown", "latex", "json")
-
-
-def compare_command(
-    sources: list[str],
-    at: str,
-    target: float | None,
-    form: str,
-    out: str | None,
-    picture: str | None,
-    anyway: bool,
-    baseline: str | None,
-    metrics: list[str],
-    by_type: bool,
-) -> None:
-    """Standard output has only the comparison, so that it can be piped; the names of written files go to standard error."""
-    if form not in FORMATS:
-        raise TurnwiseError(f"--format is one of {', '.join(FORMATS)}, not {form!r}")
-    comparison = compare(sources, at=at, target=target, anyway=anyway, baseline=baseline, metrics=metrics, by_type=by_type)
-    written = comparison.write(out) if out is not None else []
-    written += [comparison.plot(picture)] if picture is not None else []
-    if form == "table":
-        tables.wide_console().print(comparison.table())
-    else:
-        say({"markdown": comparison.to_markdown, "latex": comparison.to_latex, "json": comparison.to_json}[form](), end="")
-    for path in written:
-        say(f"written: {path}", err=True)

@@ -1,4 +1,4 @@
-"""Pictures of learning curves: those of one run, and those of a comparison with the band over seeds and any requested metric below."""
+"""Pictures of learning curves: those of one run, and those of a comparison with the band over seeds."""
 
 from __future__ import annotations
 
@@ -23,45 +23,24 @@ def draw(comparison: Comparison, path: Path) -> Path:
     if kind not in KINDS:
         raise TurnwiseError(f"{path}: a picture's name ends in {', '.join(f'.{one}' for one in KINDS)}")
     groups = [group for group in comparison.groups if len(group.curve.iterations) > 1]
-    if not groups and not any(len(track.iterations) > 1 for track in comparison.tracks):
+    if not groups:
         raise TurnwiseError("there is no curve to draw: no group was evaluated at two iterations or more")
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
-    except ImportError:
-        raise MissingExtra("drawing the curves", "plots") from None
-    metrics = list(dict.fromkeys(track.metric for track in comparison.tracks))
-    figure = Figure(figsize=(7.5, 4.5 + 2.6 * len(metrics)), layout="constrained")
-    top, *below = figure.subplots(1 + len(metrics), sharex=True, squeeze=False, height_ratios=[1.7, *[1.0] * len(metrics)])[:, 0]
-    looks = {
-        group.label: (COLOURS[number % len(COLOURS)], STYLES[number // len(COLOURS) % len(STYLES)])
-        for number, group in enumerate(comparison.groups)
-    }
-    for group in groups:
-        (colour, style), curve, n = looks[group.label], group.curve, len(group.seeds)
+    figure, axes = _empty("success on the panel", "Mean over seeds, band: 95 % (Student's t)")
+    import matplotlib
+    from matplotlib.ticker import MaxNLocator
+
+    for number, group in enumerate(groups):
+        colour, style = COLOURS[number % len(COLOURS)], STYLES[number // len(COLOURS) % len(STYLES)]
+        curve, n = group.curve, len(group.seeds)
         name = f"{comparison.named_by[0]}={group.label}" if len(comparison.named_by) == 1 else group.label
         label = f"{name} ({n} seed{'s' if n > 1 else ''})"
-        top.plot(curve.iterations, curve.success, style, color=colour, marker="o", ms=3.5, lw=1.8, label=label)
+        axes.plot(curve.iterations, curve.success, style, color=colour, marker="o", ms=3.5, lw=1.8, label=label)
         if n > 1:  # if seeds tie and no run has its own interval, the band has a gap
-            top.fill_between(curve.iterations, curve.low, curve.high, color=colour, alpha=0.15, lw=0)
+            axes.fill_between(curve.iterations, curve.low, curve.high, color=colour, alpha=0.15, lw=0)
     if comparison.target is not None:
-        top.axhline(comparison.target, color="#888", lw=1, ls=":")
-    top.set(ylabel="success on the panel", ylim=(-0.02, 1.02), title="Mean over seeds, band: 95 % (Student's t)")
-    if groups:
-        top.legend(loc="lower right", fontsize=8)
-    for axes, metric in zip(below, metrics, strict=True):
-        for track in comparison.tracks:
-            if track.metric == metric:
-                colour, style = looks[track.label]
-                axes.plot(track.iterations, track.mean, style, color=colour, lw=1.5, label=track.label)
-                axes.fill_between(track.iterations, track.low, track.high, color=colour, alpha=0.15, lw=0)
-        axes.set_ylabel(metric, fontsize=8)
-        axes.set_title("Mean over seeds, band: least to most", fontsize=8)
-    for axes in (top, *below):
-        axes.grid(alpha=0.3)
-    (top, *below)[-1].set_xlabel("iteration")
-    top.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.axhline(comparison.target, color="#888", lw=1, ls=":")
+    axes.legend(loc="lower right", fontsize=8)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     metadata = {"Date": None} if kind == "svg" else {"CreationDate": None} if kind == "pdf" else {}
     with matplotlib.rc_context({"svg.hashsalt": "turnwise"}):  # the same comparison gives the same bytes
         return write_atomically(path, lambda file: figure.savefig(file, format=kind, dpi=130, metadata=metadata))
@@ -69,12 +48,7 @@ def draw(comparison: Comparison, path: Path) -> Path:
 
 def draw_curve(metrics: Sequence[dict[str, Any]], path: Path, title: str) -> Path:
     """Write a PNG. Needs matplotlib (the extra `plots`)."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtra("drawing the curve", "plots") from None
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = _empty("success rate", title)
     train = [(line["iteration"], line["collect/success"]) for line in metrics if "collect/success" in line]
     held = [(line["iteration"], line["eval/success"], line["eval/low"], line["eval/high"]) for line in metrics if "eval/success" in line]
     if train:
@@ -83,7 +57,18 @@ def draw_curve(metrics: Sequence[dict[str, Any]], path: Path, title: str) -> Pat
         x, y, low, high = zip(*held, strict=True)
         axes.errorbar(x, y, [[a - b for a, b in zip(y, low, strict=True)], [b - a for a, b in zip(y, high, strict=True)]],
                       color="#c33", marker="o", capsize=3, label="held-out panel, 95 % interval")  # fmt: skip
-    axes.set(xlabel="iteration", ylabel="success rate", ylim=(-0.02, 1.02), title=title)
-    axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     return write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=120))
+
+
+def _empty(shown: str, title: str) -> tuple[Any, Any]:
+    """A figure and its axes, for shares of success over iterations."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtra("drawing the curves", "plots") from None
+    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+    axes = figure.subplots()
+    axes.set(xlabel="iteration", ylabel=shown, ylim=(-0.02, 1.02), title=title)
+    axes.grid(alpha=0.3)
+    return figure, axes

@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
+from statistics import median
 
 from turnwise.report.groups import Group
 from turnwise.runs.records import Point
-from turnwise.util.errors import unknown_name
-from turnwise.util.statistics import Interval, t_interval
+from turnwise.util.statistics import Interval, share_interval
 
 MEASURES = ("iteration", "turns", "tokens", "seconds")
 
@@ -77,8 +78,8 @@ def mean_curve(curves: Sequence[Sequence[Point]]) -> Curve:
 
 def _band(points: Sequence[Point]) -> Interval:
     """The band at one iteration, inside 0 to 1."""
-    if (interval := t_interval([point.success for point in points])) is not None:
-        return max(0.0, interval[0]), min(1.0, interval[1])
+    if (interval := share_interval([point.success for point in points])) is not None:
+        return interval
     low, high = ([getattr(point, name) for point in points] for name in ("low", "high"))
     if len(points) < 2 or None in low or None in high:
         return math.nan, math.nan
@@ -102,34 +103,21 @@ def cost_until(curves: Sequence[Sequence[Point]], target: float) -> Cost | None:
         target=target,
         runs=len(curves),
         reached=sum(point is not None for point in first),
-        median={name: _median(row) for name, row in values.items()},
+        median={name: median(row) for name, row in values.items()},
         least={name: row[0] for name, row in values.items()},
         most={name: row[-1] for name, row in values.items()},
     )
 
 
-def _median(ordered: Sequence[float]) -> float:
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-
-
-def check_metrics(names: Sequence[str], known: set[str]) -> None:
-    """An error for a metric that none of the runs has."""
-    for name in names:
-        if name not in known:
-            raise unknown_name("metric", name, sorted(known))
-
-
 def tracks(groups: Sequence[Group], names: Sequence[str]) -> list[Track]:
     """One for each metric and group."""
-    return [_track(group, name) for name in names for group in groups]
-
-
-def _track(group: Group, name: str) -> Track:
-    runs = [record.tracks.get(name, {}) for record in group.records]
-    shared, means = over_seeds(runs)
-    least, most = ([pick(values[iteration] for values in runs) for iteration in shared] for pick in (min, max))
-    return Track(name, group.label, shared, means, least, most, math.fsum(means) / len(means) if means else None)
+    found = []
+    for name, group in product(names, groups):
+        runs = [record.tracks.get(name, {}) for record in group.records]
+        shared, means = over_seeds(runs)
+        least, most = ([pick(values[iteration] for values in runs) for iteration in shared] for pick in (min, max))
+        found.append(Track(name, group.label, shared, means, least, most, math.fsum(means) / len(means) if means else None))
+    return found
 
 
 def types(groups: Sequence[Group]) -> list[TypeOfTask]:

@@ -58,14 +58,6 @@ class Group:
         return np.round(shares, 12)
 
 
-def grouped(records: Sequence[Record]) -> tuple[list[Group], list[str]]:
-    """As `gathered`; a seed that occurs twice in a group is an error."""
-    groups, named = gathered(records)
-    for group in groups:
-        _check_seeds(group)
-    return groups, named
-
-
 def gathered(records: Sequence[Record]) -> tuple[list[Group], list[str]]:
     """The groups, in an order that does not depend on the order of the records, and the keys that name them."""
     configs = [{key: value for key, value in record.config.items() if _matters(key) and not _retired(key, value)} for record in records]
@@ -137,7 +129,7 @@ def _word(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
-def _check_seeds(group: Group) -> None:
+def check_seeds(group: Group) -> None:
     """The same recipe with the same seed is the same run: counted twice it would overstate the certainty."""
     seen: dict[int, Record] = {}
     for record in group.records:

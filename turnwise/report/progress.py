@@ -1,21 +1,15 @@
-"""The display of a run in progress: a live panel in a terminal, plain lines anywhere else.
+"""The display of a run in progress: a line for each iteration, and in a terminal below them what is being done at the moment.
 
-The loop tells a `Reporter` (runs/reporter.py) what happens; those of this file show it.
+The loop tells a `Reporter` (runs/reporter.py) what happens; the one of this file shows it.
 """
 
 from __future__ import annotations
 
-import io
 import time
-from collections.abc import Callable, Mapping
-from importlib import import_module
+from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Group
-from rich.live import Live
-from rich.panel import Panel
-from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.status import Status
 from rich.text import Text
 
 from turnwise.runs.reporter import Reporter
@@ -24,12 +18,6 @@ from turnwise.util.printable import printable
 
 OF_EVERY_ITERATION = ("collecting", "learning")  # the line of the iteration tells of these
 QUIET = 9.0  # seconds without a line, after which one tells what is being done; asked every second
-BARS = " ▁▂▃▄▅▆▇█"
-
-
-def sparkline(values: list[float], width: int = 40) -> str:
-    """Shares in [0, 1] as small bars, the last `width` of them."""
-    return "".join(BARS[round(min(max(value, 0.0), 1.0) * (len(BARS) - 1))] for value in values[-width:])
 
 
 def duration(seconds: float) -> str:
@@ -42,30 +30,31 @@ def duration(seconds: float) -> str:
 
 
 class LineReporter(Reporter):
-    """One line per iteration, and one every ten seconds in between."""
+    """One line per iteration. In between, a terminal shows the phase in a line that is updated, and a log gets one every ten seconds."""
 
     def __init__(self, console: Console | None = None):
         self.console = console or Console()
-        self._title, self._number = "", 0
         self._iterations, self._done_before = 0, 0
         self._started: float | None = None  # when the first iteration began: earlier time does not predict later iterations
         self._phase, self._count = "", 0
         self._total: int | None = None
         self._phase_began = self._told_at = time.monotonic()
+        self._status: Status | None = None  # the line that is updated
 
     def begin(self, title: str, iterations: int, done: int) -> None:
-        self._title, self._number = title, done
         self._iterations, self._done_before, self._started = iterations, done, None
-        self._open()
-
-    def _open(self) -> None:
-        self._say(self._title)
+        self._say(title)
+        if self.console.is_terminal and self._status is None:
+            self._status = self.console.status(Text(title))
+            self._status.start()
 
     def phase(self, name: str, total: int | None = None) -> None:
         if self._started is None and name == "collecting":
             self._started = time.monotonic()
         self._phase, self._total, self._count, self._phase_began = name, total, 0, time.monotonic()
-        if name not in OF_EVERY_ITERATION and not self._shows_phases:
+        if self._status is not None:
+            self._status.update(Text(f"{name} …"))
+        elif name not in OF_EVERY_ITERATION:
             self._say(f"  {name} …")
 
     def expect(self, amount: int) -> None:
@@ -75,14 +64,14 @@ class LineReporter(Reporter):
         self._count += amount
 
     def beat(self) -> None:
+        if not self._phase:
+            return
         now = time.monotonic()
-        if self._phase and not self._shows_phases and now - self._told_at >= QUIET:
-            self._say(f"  {self._phase} …{self._progress()}  {duration(now - self._phase_began)}")
-
-    @property
-    def _shows_phases(self) -> bool:
-        """Whether a display that is updated shows the phase: lines about it are not needed then."""
-        return False
+        words = f"{self._phase} …{self._progress()}  {duration(now - self._phase_began)}"
+        if self._status is not None:
+            self._status.update(Text(words))
+        elif now - self._told_at >= QUIET:
+            self._say(f"  {words}")
 
     def _progress(self) -> str:
         """One unit everywhere: finished attempts, of those that the phase has announced."""
@@ -114,119 +103,9 @@ class LineReporter(Reporter):
 
     def end(self) -> None:
         self._phase = ""
-
-
-class Panelled(LineReporter):
-    """A live panel: iteration, phase, success with a small curve, tokens/s, time left. Notes stay above it."""
-
-    def __init__(self, console: Console | None = None):
-        super().__init__(console)
-        self._metrics: dict[str, Any] = {}
-        self._success: list[float] = []
-        self._held_out: list[float] = []
-        self._measured = 0  # the iteration of the last of them
-        self._live: Live | None = None
-
-    def _open(self) -> None:
-        if not self._iterations:  # an evaluation or a warm start alone: its panel disappears, this line stays
-            self._say(self._title)
-        self._live = Live(console=self.console, refresh_per_second=4, get_renderable=self._render, transient=not self._iterations)
-        self._live.start()
-
-    @property
-    def _shows_phases(self) -> bool:
-        return self._live is not None
-
-    def iteration(self, number: int, metrics: Mapping[str, Any]) -> None:
-        self._number, self._metrics = number, dict(metrics)
-        self._success.append(float(metrics.get("collect/success", 0.0)))
-        if (measured := metrics.get("eval/success")) is not None:
-            self._held_out.append(float(measured))
-            self._measured = number
-
-    def _render(self) -> Panel:
-        table = Table.grid(padding=(0, 2))
-        table.add_row("now", f"{self._phase}{self._progress()}")
-        if self._success:
-            table.add_row("success", f"{_percent(self._success[-1])}  {sparkline(self._success)}")
-        if self._held_out:
-            table.add_row("held-out", f"{_percent(self._held_out[-1])}  {sparkline(self._held_out)}  after iteration {self._measured}")
-        if self._metrics:
-            speed = f"{self._metrics.get('time/tokens_per_second', 0):.0f} tokens/s"
-            table.add_row(
-                "speed", f"{speed}, {duration(self._metrics.get('time/iteration', 0))} per iteration, {self._left(self._number)} left"
-            )
-        bar = Table.grid(expand=True)  # a bar alone does not end its line: what follows would be cut off
-        done, total = (self._number, self._iterations) if self._iterations else (self._count, self._total or 1)
-        bar.add_row(ProgressBar(total=total, completed=min(done, total)))
-        place = [Text(f"iteration {self._number} of {self._iterations}")] if self._iterations else []
-        return Panel(Group(*place, bar, table), title=Text(self._title), title_align="left")
-
-    def end(self) -> None:
-        if self._live is not None:
-            self._live.stop()  # shows the last phase
-        super().end()
-
-
-class Notebook(Panelled):
-    """A notebook's cell: one output that is replaced with every heartbeat, and lines for what should stay."""
-
-    def __init__(self, show: Callable[..., Any]):
-        super().__init__(Console(file=io.StringIO(), width=100))
-        self._show = show
-        self._handle: Any = None
-
-    def _open(self) -> None:
-        self._refresh()
-
-    @property
-    def _shows_phases(self) -> bool:
-        return True
-
-    def beat(self) -> None:
-        if self._handle is not None:
-            self._refresh()
-
-    def end(self) -> None:
-        self._phase = "done" if self._number >= self._iterations else "stopped"
-        self._total, self._count = None, 0
-        self.beat()
-
-    def _say(self, text: str) -> None:
-        self._show(_Words(printable(text)))
-
-    def _refresh(self) -> None:
-        with self.console.capture() as captured:
-            self.console.print(self._render())
-        words = _Words(captured.get().rstrip())
-        if self._handle is None:
-            self._handle = self._show(words, display_id=True)
-        else:
-            self._handle.update(words)
-
-
-class _Words:
-    """Text that a notebook shows as it is."""
-
-    def __init__(self, text: str):
-        self._text = text
-
-    def __repr__(self) -> str:
-        return self._text
-
-
-def reporter(console: Console | None = None) -> Reporter:
-    """The live panel in a terminal, plain lines elsewhere."""
-    console = console or Console()
-    return Panelled(console) if console.is_terminal else LineReporter(console)
-
-
-def default_reporter() -> Reporter:
-    """What Python calls show: as the command line does, but on stderr; in a notebook one output that is updated."""
-    console = Console(stderr=True)
-    if not console.is_jupyter:
-        return reporter(console)
-    return Notebook(import_module("IPython.display").display)  # there is a notebook, so there is IPython
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
 
 
 def _percent(share: Any) -> str:

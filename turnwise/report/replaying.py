@@ -1,4 +1,4 @@
-"""A replay as text: two credits of the same turns, and the updates that follow from them."""
+"""A replay as text: two credits of the same turns."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from rich.text import Text
 
 from turnwise.util.console import Console
 from turnwise.util.printable import counted, printable
-
-SHOWN = ("loss", "grad_norm", "kl_old_k3", "kl_ref_k3", "entropy", "steps", "kl_after", "weights_moved")
 
 
 def show(console: Console, result: Mapping[str, Any]) -> None:
@@ -32,16 +30,6 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
         )
         if pair["differ_most"]:
             console.print(_turns(pair))
-    if "updates" in result:
-        console.print(_updates(result))
-        for pair in result["update_comparisons"]:
-            say(
-                f"{pair['other']} against {pair['one']}: cosine of the first gradients {_number(pair['gradient_cosine'])}, "
-                f"of the changes of weights {_number(pair['weights_cosine'])}"
-            )
-        check = result["reproduces"]
-        how = "exactly" if check["exact"] else f"up to a relative difference of {check['largest_gap']:.1e} ({check['at']})"
-        say(f"As trained, the update gives the {check['metrics']} numbers that the run logged, {how}.")
 
 
 def _turns(pair: Mapping[str, Any]) -> Table:
@@ -58,17 +46,6 @@ def _turns(pair: Mapping[str, Any]) -> Table:
             f"{row['other']:+.3f}",
         )
         table.add_row(*(Text(cell) for cell in cells))
-    return table
-
-
-def _updates(result: Mapping[str, Any]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), title="\nthe update from the same weights on the same tokens", title_justify="left")
-    table.add_column("")
-    for each in result["updates"]:
-        table.add_column(Text(each["name"]))
-    for name in SHOWN:
-        if any(name in each for each in result["updates"]):
-            table.add_row(name, *(_number(each.get(name)) for each in result["updates"]))
     return table
 
 

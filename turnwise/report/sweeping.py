@@ -1,4 +1,4 @@
-"""The display of a sweep, a line whenever something changes; and `turnwise sweep`."""
+"""A sweep in words: what it would do, a line whenever something changes, and the comparison at the end."""
 
 from __future__ import annotations
 
@@ -8,76 +8,22 @@ from pathlib import Path
 
 from rich.text import Text
 
-from turnwise.evaluation.sweep import LOG, SWEEP, Job, Sweep, Watcher, plan
-from turnwise.recipe.reading import is_override
+from turnwise.evaluation.sweep import LOG, SWEEP, Job, Sweep
 from turnwise.report.progress import duration
-from turnwise.report.tables import wide_console
 from turnwise.util.console import Console
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.terminal import command
 
 
-class Lines(Watcher):
-    """One line for every start, evaluation and end of a run."""
-
-    def __init__(self, console: Console):
-        self.console = console
-        self._shown: dict[str, float | None] = {}
-
-    def begin(self, jobs: Sequence[Job]) -> None:
-        self._shown = {job.name: job.success for job in jobs}
-        for job in jobs:
-            if job.state == "finished":
-                self.note(f"{job.name}: finished before, success {_percent(job.success)}; skipped")
-
-    def look(self, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            if job.state == "running" and job.success != self._shown.get(job.name):
-                self._shown[job.name] = job.success
-                self.note(f"{job.name}: {_progress(job)}")
-
-    def changed(self, job: Job) -> None:
-        begun = {"new": "started", "cut off": f"resumes after iteration {job.iteration}"}
-        words = {"running": begun.get(job.found, "started"), "finished": f"finished: {_progress(job)}, {duration(job.seconds)}"}
-        self.note(f"{job.name}: {words.get(job.state) or f'{job.state}: {job.message}'}")
-
-    def note(self, text: str) -> None:
-        self.console.print(Text(text), soft_wrap=True)
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f} %"
-
-
-def _measured(job: Job) -> str:
-    """The last evaluation, and its iteration if the run is further by now."""
-    return _percent(job.success) + (f" (at {job.measured})" if job.success is not None and job.measured != job.iteration else "")
-
-
-def _progress(job: Job) -> str:
-    left = f", {duration(job.left)} left" if job.left is not None else ""
-    return f"iteration {job.iteration}/{job.config.iterations}, success {_measured(job)}{left}"
-
-
-def sweep_command(
-    recipe: str | None, given: list[str], out: str | None, jobs: int, threads: int | None, dry_run: bool, target: float | None
-) -> int:
-    """`turnwise sweep`. The exit code: 0 all finished, 1 some failed, 130 interrupted."""
-    from turnwise.recipe.reading import shipped_recipe
-
-    console = wide_console()
-    if recipe is not None and is_override(recipe):  # the first list of values may be in the position of a recipe
-        given, recipe = [recipe, *given], None
-    path = recipe or str(shipped_recipe("quickstart"))
-    folder, planned = plan(path, given, out)
-    if dry_run:
-        show_plan(console, folder, planned)
-        return 0
-    sweep = Sweep(folder, planned, jobs, threads, Lines(console))
-    sweep.head |= {"recipe": path, "given": given}
-    sweep.run()
-    close(console, sweep, target)
-    return sweep.exit_code
+def line_of(job: Job) -> str:
+    """What there is to say about a job whose state has changed, or that was evaluated."""
+    if job.state in ("failed", "stopped"):
+        return f"{job.name}: {job.state}: {job.message}"
+    if job.state == "running" and job.success is None and not job.iteration:
+        return f"{job.name}: started"
+    success = "–" if job.success is None else f"{100 * job.success:.1f} %"
+    taken = f", {duration(job.seconds)}" if job.seconds else ""
+    return f"{job.name}: {job.state}, iteration {job.iteration}/{job.config.iterations}, success {success}{taken}"
 
 
 def show_plan(console: Console, folder: Path, jobs: Sequence[Job]) -> None:

@@ -1,9 +1,8 @@
-"""A comparison as tables: for the terminal, as Markdown, as LaTeX. The same cells everywhere; only the frame differs."""
+"""A comparison as tables, for the terminal and as Markdown. The same cells in both; only the frame differs."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,19 +15,13 @@ from rich.text import Text
 
 from turnwise.report.efficiency import MEASURES, Cost
 from turnwise.report.progress import duration
-from turnwise.util.console import Console
 from turnwise.util.statistics import Interval
 
 if TYPE_CHECKING:
     from turnwise.report.comparison import Comparison, Pair
 
-NONE = "–"
+NONE, HOLM = "–", "Holm"
 WIDTH = 112  # of a log or a pipe, which has no width
-
-
-def wide_console() -> Console:
-    """Standard output; as wide as the tables if it is not a terminal."""
-    return Console(wide=WIDTH)
 
 
 @dataclass(frozen=True)
@@ -80,34 +73,35 @@ def _groups(comparison: Comparison) -> TextTable:
 
 
 def _over_seeds(pairs: Sequence[Pair]) -> TextTable:
-    holm = len(pairs) > 1
     rows = []
     for pair in pairs:
-        if (test := pair.over_seeds) is None:
-            rows.append([f"{pair.one} − {pair.other}"] + [NONE] * (8 if holm else 6))
-            continue
-        n = f"{test.n}{'' if test.paired else ' (unpaired)'}"
-        cells = [n, points(test.difference), between(test.interval, signed=True), p_value(test.p_t)]
-        cells += [p_value(test.holm_t)] if holm else []
-        cells += [p_value(test.p_exact)] + ([p_value(test.holm_exact)] if holm else [])
-        rows.append([f"{pair.one} − {pair.other}", *cells, NONE if test.effect_d is None else f"{test.effect_d:+.2f}"])
-    corrected = ["Holm"] if holm else []
-    headings = ["difference", "seeds", "points", "95 %", "p (t)", *corrected, "p (exact)", *corrected, "d"]
-    return TextTable("Over seeds: would other seeds give the same?", headings, rows)
+        cells = [NONE] * 8
+        if (test := pair.over_seeds) is not None:
+            n = f"{test.n}{'' if test.paired else ' (unpaired)'}"
+            effect = NONE if test.effect_d is None else f"{test.effect_d:+.2f}"
+            tested = map(p_value, (test.p_t, test.holm_t, test.p_exact, test.holm_exact))
+            cells = [n, points(test.difference), between(test.interval, signed=True), *tested, effect]
+        rows.append([f"{pair.one} − {pair.other}", *cells])
+    headings = ["difference", "seeds", "points", "95 %", "p (t)", HOLM, "p (exact)", HOLM, "d"]
+    return _tests("Over seeds: would other seeds give the same?", headings, rows)
 
 
 def _over_tasks(pairs: Sequence[Pair]) -> TextTable:
-    holm = len(pairs) > 1
     rows = []
     for pair in pairs:
-        if (test := pair.over_tasks) is None:
-            rows.append([f"{pair.one} − {pair.other}"] + [NONE] * (6 if holm else 5))
-            continue
-        cells = [str(test.n), points(test.difference), between(test.interval, signed=True), p_value(test.p)]
-        cells += [p_value(test.holm)] if holm else []
-        rows.append([f"{pair.one} − {pair.other}", *cells, f"{test.effect_h:+.2f}"])
-    headings = ["difference", "tasks", "points", "95 %", "p (signs)", *(["Holm"] if holm else []), "h"]
-    return TextTable("Over tasks: would other tasks give the same, with these trained models?", headings, rows)
+        cells = [NONE] * 6
+        if (test := pair.over_tasks) is not None:
+            tested = map(p_value, (test.p, test.holm))
+            cells = [str(test.n), points(test.difference), between(test.interval, signed=True), *tested, f"{test.effect_h:+.2f}"]
+        rows.append([f"{pair.one} − {pair.other}", *cells])
+    headings = ["difference", "tasks", "points", "95 %", "p (signs)", HOLM, "h"]
+    return _tests("Over tasks: would other tasks give the same, with these trained models?", headings, rows)
+
+
+def _tests(title: str, headings: list[str], rows: list[list[str]]) -> TextTable:
+    """A single pair needs no correction."""
+    shown = [column for column, heading in enumerate(headings) if heading != HOLM or len(rows) > 1]
+    return TextTable(title, [headings[column] for column in shown], [[row[column] for column in shown] for row in rows])
 
 
 def _costs(comparison: Comparison) -> TextTable:
@@ -208,33 +202,3 @@ def to_markdown(comparison: Comparison) -> str:
         rule = "|---|" + "---:|" * (len(table.headings) - 1)
         lines += [f"**{table.title}**", "", row(table.headings), rule, *map(row, table.rows), ""]
     return "\n".join(lines + [f"- {note}" for note in comparison.notes]).rstrip() + "\n"
-
-
-ESCAPES = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "−": "$-$",
-    "–": "--",
-    "×": r"$\times$",
-} | {letter: f"\\{letter}" for letter in "&%$#_{}"}
-
-
-def latex(text: str) -> str:
-    """A text escaped for LaTeX."""
-    return re.sub("|".join(re.escape(letter) for letter in ESCAPES), lambda found: ESCAPES[found[0]], text)
-
-
-def to_latex(comparison: Comparison) -> str:
-    def row(cells: Sequence[str]) -> str:
-        return "  " + " & ".join(latex(" ".join(cell.split())) for cell in cells) + r" \\"
-
-    lines: list[str] = []
-    for table in tables_of(comparison):
-        lines += [r"\begin{table}", r"\centering", rf"\caption{{{latex(table.title)}}}"]
-        lines += [rf"\begin{{tabular}}{{l{'r' * (len(table.headings) - 1)}}}", r"  \hline", row(table.headings), r"  \hline"]
-        lines += [*map(row, table.rows), r"  \hline", r"\end{tabular}", r"\end{table}", ""]
-    return "\n".join(lines + [f"% {' '.join(note.split())}" for note in comparison.notes]).rstrip() + "\n"

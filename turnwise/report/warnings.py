@@ -32,8 +32,6 @@ MASTERED = 0.9  # success above this explains low entropy and equal groups
 NO_CREDIT = 0.95  # share of turns without any credit that leaves an update nothing to learn from
 REPEATS_BEYOND_START = 0.02  # share of turns, except the first ones, that must share a state for GiGPO to differ from GRPO
 CUT_OFF = 0.1  # share of responses that end at the token limit
-FAR_FROM_REFERENCE = 1.0  # nats per token (k3); a policy far from its reference
-FAST = 0.1  # nats per token (k3) within one update; PPO's usual target is 0.01 to 0.02
 LOOPING = 0.3  # share of turns whose anchor group one single trajectory fills
 ENGINE_GAP = 0.1  # mean |difference of log-probs| between engine and learner: ratios are then off by a tenth before anything is learned
 ENGINE_KL = 0.05  # the same as a divergence, which sees rare large gaps
@@ -41,8 +39,6 @@ EFFECTIVE = 0.6  # effective share of samples: runs with less lost success, in t
 INVALID = 0.3  # share of turns without an action that could be read
 GETTING_BETTER = 0.8  # of the share at the start: what falls by itself needs no warning
 FAULTS = 0.1  # share of attempts lost to faults of environment or engine
-SKIPPED = 0.2  # share of optimiser steps left out because a gradient was not finite
-SATURATED = 0.98  # held-out success at which a panel is saturated
 LOST_HALF = 0.5  # success in training, relative to its best stretch, below which something is being unlearned
 HOPELESS = 0.05  # success in training below which there is almost nothing to reinforce
 WORTH_LOSING = 0.3  # best success below which a loss is mostly noise
@@ -80,14 +76,6 @@ def compares_states(credit: str) -> bool:
     from turnwise.credit import parts
 
     return "step" in parts(credit)
-
-
-def takes(credit: str, option: str) -> bool:
-    """Whether an algorithm is known to have an option."""
-    from turnwise.credit import algorithms
-
-    entry = algorithms.known(credit)
-    return entry is not None and option in entry.options
 
 
 def entropy_collapse(lines: Lines, credit: str) -> str | None:
@@ -156,10 +144,10 @@ def no_repeated_anchors(lines: Lines, credit: str) -> str | None:
         return None
     if 1 - alone > 1 / length + REPEATS_BEYOND_START:
         return None
-    similar = "try credit.anchors=similar, " if takes(credit, "anchors") else ""
     return (
         f"hardly any state is visited twice ({alone:.0%} of turns stand alone): {credit} can then only compare whole attempts. "
-        f"Give observations an anchor that leaves out what is always new (clocks, ids), {similar}or try a larger collect.group_size"
+        "Give observations an anchor that leaves out what is always new (clocks, ids), or try credit.anchors=similar if the algorithm has "
+        "it, or a larger collect.group_size"
     )
 
 
@@ -179,34 +167,14 @@ def cut_off(lines: Lines, credit: str) -> str | None:
     return f"{share:.0%} of the responses end at the token limit. Raise engine.max_tokens, or ask for shorter thoughts in the prompt"
 
 
-def far_from_reference(lines: Lines, credit: str) -> str | None:
-    """The KL term no longer holds the policy."""
-    now = recent(lines, "learner/kl_ref_k3", BRIEF)
-    if now is None or now < FAR_FROM_REFERENCE:
-        return None
-    return f"the policy is {now:.2f} nats per token away from its reference. Raise objective.kl_coef or lower learner.lr"
-
-
-def fast_updates(lines: Lines, credit: str) -> str | None:
-    """One update moves the policy further than its data supports."""
-    now = recent(lines, "learner/kl_old_k3", BRIEF)
-    if now is None or now < FAST:
-        return None
-    return (
-        f"each update moves the policy far: KL {now:.2f} nats per token from the one that played. Lower learner.lr or learner.epochs, "
-        "or set learner.kl_stop"
-    )
-
-
 def looping(lines: Lines, credit: str) -> str | None:
     """An attempt that walks in circles is compared with itself."""
     share = recent(lines, "credit/one_trajectory_share")
     if not compares_states(credit) or share is None or share < LOOPING:
         return None
-    once = "credit.once=true, " if takes(credit, "once") else ""
     return (
         f"{share:.0%} of the turns stand in anchor groups that one looping attempt fills alone, where it is compared with itself. "
-        f"Try {once}a lower env.max_turns, or a reward term that costs a little per turn"
+        f"Try credit.once=true if the algorithm has it, a lower env.max_turns, or a reward term that costs a little per turn"
     )
 
 
@@ -256,24 +224,6 @@ def faults(lines: Lines, credit: str) -> str | None:
     )
 
 
-def skipped_steps(lines: Lines, credit: str) -> str | None:
-    """Steps are skipped because gradients are not finite."""
-    last = newest(lines, RECENT)
-    skipped, taken = column(last, "learner/skipped_steps"), column(last, "learner/steps")
-    share = sum(skipped) / max(sum(skipped) + sum(taken), 1)
-    if share < SKIPPED or sum(count > 0 for count in skipped) < 2:
-        return None
-    return f"{share:.0%} of the optimiser steps were skipped: their gradient was not finite. Lower learner.lr, or set model.dtype=float32"
-
-
-def saturated_panel(lines: Lines, credit: str) -> str | None:
-    """A solved panel cannot distinguish a policy from a better one."""
-    values = column(lines, "eval/success")
-    if "eval/success" not in lines[-1] or len(values) < 2 or min(values[-2:]) < SATURATED:
-        return None
-    return f"the evaluation panel is solved ({values[-1]:.0%}, twice in a row) and shows no further progress. Choose a harder eval.split"
-
-
 def fallen(lines: Lines, credit: str) -> str | None:
     """Success is far below its best: by evaluations whose intervals do not touch, or by half in training."""
     measured = [line for line in lines if "eval/success" in line]
@@ -308,15 +258,11 @@ RULES: Mapping[str, Rule] = {
     "no credit": no_credit,
     "anchors": no_repeated_anchors,
     "length limit": cut_off,
-    "reference KL": far_from_reference,
-    "update KL": fast_updates,
     "looping": looping,
     "engine drift": engine_drift,
     "old data": old_data,
     "invalid": many_invalid,
     "faults": faults,
-    "skipped steps": skipped_steps,
-    "panel": saturated_panel,
     "fallen": fallen,
 }
 

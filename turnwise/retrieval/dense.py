@@ -1,8 +1,7 @@
 """Dense retrieval: passages and queries as vectors of one model, compared exactly by inner product.
 
 The passages are encoded once, one shard at a time, into memory-mapped files; an interrupted build continues where it stopped. A search
-reads the shards in blocks, so memory stays small for any corpus. If FAISS is installed, it can hold the vectors instead, or load an
-existing index.
+reads the shards in blocks, so memory stays small for any corpus.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ Floats = NDArray[np.float32]
 
 class Dense:
     """Finds passages by meaning. `model`: a sentence-transformers folder or name. `query_prefix`, `passage_prefix`: the prefixes that
-    the model expects ("query: " and "passage: " for E5). `index`: "numpy", "faiss", or the path of a FAISS index of this corpus.
-    `batch`: passages encoded at once. `max_length`: in tokens, none: the model's own. `device`: auto takes a GPU if there is one."""
+    the model expects ("query: " and "passage: " for E5). `batch`: passages encoded at once. `max_length`: in tokens, none: the model's
+    own. `device`: auto takes a GPU if there is one."""
 
     def __init__(
         self,
@@ -37,27 +36,16 @@ class Dense:
         model: str,
         query_prefix: str = "",
         passage_prefix: str = "",
-        index: str = "numpy",
         batch: int = 64,
         max_length: int | None = None,
         device: str = "auto",
     ):
         self.corpus, self._query_prefix, self._passage_prefix, self._batch = corpus, query_prefix, passage_prefix, batch
         self.encoder = Encoder(model, device, max_length)
-        self._shards: list[Floats] = []
-        self._faiss: Any = None
-        if index not in ("numpy", "faiss"):
-            self._faiss = _read_faiss(index, len(corpus), self.encoder.width)
-            return
         name = key_of(corpus.key, _model_key(self.encoder.folder), passage_prefix, str(self.encoder.max_length), str(SHARD))
         self.folder = cache_folder() / "embeddings" / name
         with locked(self.folder):
             self._shards = [self._shard(number) for number in range(-(-len(corpus) // SHARD))]
-        if index == "faiss":
-            self._faiss = _faiss().IndexFlatIP(self.encoder.width)
-            for shard in self._shards:
-                for start in range(0, len(shard), BLOCK):
-                    self._faiss.add(np.ascontiguousarray(shard[start : start + BLOCK]))
 
     def _shard(self, number: int) -> Floats:
         """One file of vectors, encoded if it does not exist yet."""
@@ -78,18 +66,13 @@ class Dense:
         if not queries or topk < 1:
             return [[] for _ in queries]
         vectors = self.encoder.encode([f"{self._query_prefix}{query}" for query in queries], self._batch)
-        scores, places = self._with_faiss(vectors, topk) if self._faiss is not None else self._with_numpy(vectors, topk)
+        scores, places = self._best(vectors, topk)
         return [
-            [Hit(self.corpus[int(place)], float(score)) for score, place in zip(row, where, strict=True) if place >= 0]
+            [Hit(self.corpus[int(place)], float(score)) for score, place in zip(row, where, strict=True)]
             for row, where in zip(scores, places, strict=True)
         ]
 
-    def _with_faiss(self, vectors: Floats, topk: int) -> tuple[Any, Any]:
-        scores, places = self._faiss.search(vectors, topk)
-        order = np.lexsort((places, -scores), axis=1)  # FAISS does not define the order of equal scores
-        return np.take_along_axis(scores, order, 1), np.take_along_axis(places, order, 1)
-
-    def _with_numpy(self, vectors: Floats, topk: int) -> tuple[Any, Any]:
+    def _best(self, vectors: Floats, topk: int) -> tuple[Any, Any]:
         scores = np.full((len(vectors), 0), 0, np.float32)
         places = np.full((len(vectors), 0), 0, np.int64)
         for number, shard in enumerate(self._shards):
@@ -160,22 +143,3 @@ def _model_key(folder: Path) -> str:
     """A name for this version of a model: the files that affect the vectors."""
     files = sorted(path for path in folder.rglob("*") if path.suffix in (".json", ".safetensors", ".bin", ".txt", ".model"))
     return key_of(*(f"{path.relative_to(folder)} {file_key(path)}" for path in files))
-
-
-def _faiss() -> Any:
-    try:
-        import faiss
-    except ImportError:
-        raise MissingExtra("a FAISS index", "faiss") from None
-    return faiss
-
-
-def _read_faiss(path: str, passages: int, width: int) -> Any:
-    if not Path(path).expanduser().is_file():
-        raise TurnwiseError(f"dense retriever: index must be 'numpy', 'faiss' or the path of a FAISS index, and {path!r} is not a file")
-    library = _faiss()
-    index = library.read_index(str(Path(path).expanduser()), library.IO_FLAG_MMAP)
-    if (index.ntotal, index.d) != (passages, width):
-        found = f"{index.ntotal} vectors of width {index.d}"
-        raise TurnwiseError(f"{path}: {found}; the corpus has {passages} passages and the model gives width {width}")
-    return index

@@ -69,6 +69,8 @@ def _read(kind: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     name = options.pop("name", None)
     if name not in KINDS:
         raise unknown_name("retriever", str(name), KINDS)
+    if name == "dense" and options.pop("index", "numpy") != "numpy":
+        raise TurnwiseError("dense retriever: index is gone: passages are compared exactly. For a FAISS index, name a server that has it")
     return name, options
 
 

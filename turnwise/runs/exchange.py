@@ -8,9 +8,9 @@ are written as JSON literals and its column `escaped` is true. Images are named 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.schema import IMAGES, INFO, LABEL, NUMBERS, TEXT, TOKEN_IDS, TRAJECTORY, TURN, Row, from_rows, to_rows
@@ -52,18 +52,15 @@ def _kind(path: Path) -> str:
 
 
 def _read_lines(path: Path) -> Iterable[Row]:
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(_texts(path, file), 1):
-            try:
+    number = 0
+    try:
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                number += 1
                 if line.strip():
                     yield json.loads(line)
-            except json.JSONDecodeError:
-                raise TurnwiseError(f"{path}, line {number}: not JSON") from None
-
-
-def _texts(path: Path, file: TextIO) -> Iterator[str]:
-    try:
-        yield from file
+    except json.JSONDecodeError:
+        raise TurnwiseError(f"{path}, line {number}: not JSON") from None
     except UnicodeDecodeError as error:
         raise TurnwiseError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}), so not a file of trajectories") from None
 

@@ -223,7 +223,8 @@ class Run:
             batch.rollouts.save(folder / f"{iteration:06d}.npz")
             write_texts(folder / f"{iteration:06d}.jsonl.gz", trajectories, pause)
             if batch.tasks:
-                write_tasks(folder / f"{iteration:06d}.tasks.jsonl.gz", batch.tasks)
+                lines = [json.dumps(task.to_json()) + "\n" for task in batch.tasks.values()]
+                _write_lines(folder / f"{iteration:06d}.tasks.jsonl.gz", lines)
             if tokens:
                 write_tokens(folder / f"{iteration:06d}.tokens.npz", trajectories, pause)
             if pictures := {image for trajectory in trajectories for turn in trajectory.turns for image in turn.images}:
@@ -321,13 +322,10 @@ class Run:
         except ValueError as error:  # not TOML, or not UTF-8
             raise TurnwiseError(f"{path}: {error}; the file was damaged after it was written") from None
 
-    def write_summary(self, summary: Mapping[str, Any]) -> None:
+    def write_facts(self, name: str, facts: Mapping[str, Any]) -> None:
+        """Write a JSON file of the run, which `read_facts` reads."""
         with self.writing():
-            write_text_atomically(self.folder / SUMMARY, json.dumps(summary, indent=2, allow_nan=False, default=float) + "\n")
-
-    def write_environment(self, facts: Mapping[str, Any]) -> None:
-        with self.writing():
-            write_text_atomically(self.folder / ENVIRONMENT, json.dumps(facts, indent=2) + "\n")
+            write_text_atomically(self.folder / name, json.dumps(facts, indent=2, allow_nan=False, default=float) + "\n")
 
     def environment(self) -> dict[str, Any]:
         """What the run's environment says about how to show its attempts; empty if it says nothing that can be read."""
@@ -358,11 +356,6 @@ def write_texts(path: Path, trajectories: Sequence[Trajectory], pause: Pause = l
         lines.append(json.dumps(to_record(trajectory)) + "\n")
         pause()
     _write_lines(path, lines)
-
-
-def write_tasks(path: Path, tasks: Mapping[str, Task]) -> None:
-    """The tasks of a batch with their data."""
-    _write_lines(path, [json.dumps(task.to_json()) + "\n" for task in tasks.values()])
 
 
 def _write_lines(path: Path, lines: Sequence[str]) -> None:

@@ -144,7 +144,12 @@ def _read_run(folder: Path, at: str | int, tracked: Sequence[str]) -> Record | N
 
 
 def _read_file(path: Path) -> Record:
-    measured = _json(path)
+    try:
+        measured = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:  # not JSON, or not UTF-8
+        raise TurnwiseError(f"{path}: not JSON; the file was damaged after it was written, or Turnwise did not write it") from None
+    if not isinstance(measured, dict):
+        raise TurnwiseError(f"{path}: not a result of Turnwise")
     if "outcomes" not in measured or "panel_hash" not in measured:
         raise TurnwiseError(f"{path} is not an evaluation: `turnwise eval … --save FILE.json` writes one")
     if "config" in measured:
@@ -243,13 +248,3 @@ def _point(curve: Sequence[Point], at: str | int, folder: Path) -> Point:
             return point
     iterations = [point.iteration for point in curve]
     raise TurnwiseError(f"{folder} was not evaluated at {at!r}: give last, best, or one of its iterations {iterations}")
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:  # not JSON, or not UTF-8
-        raise TurnwiseError(f"{path}: not JSON; the file was damaged after it was written, or Turnwise did not write it") from None
-    if not isinstance(record, dict):
-        raise TurnwiseError(f"{path}: not a result of Turnwise")
-    return record

@@ -1,4 +1,4 @@
-"""Reporters are told what happens in a run. A reporter only shows: report/progress.py has those for a terminal, a log and a notebook."""
+"""Reporters are told what happens in a run. A reporter only shows: report/progress.py has those for a terminal and a log."""
 
 from __future__ import annotations
 

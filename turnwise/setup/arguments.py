@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from turnwise.collect.rewards import TermFunction
 from turnwise.config.objects import Handed, short_name
 from turnwise.credit.registry import CreditFunction
 from turnwise.envs.base import Env
-from turnwise.envs.prompts.prompt_file import SHARES, read_rows, split_rows
 from turnwise.recipe.reading import RecipeLayers, recipe_layers, shipped_recipe
 from turnwise.recipe.schema import Config, config_of
 from turnwise.util.errors import TurnwiseError
@@ -47,16 +46,21 @@ class Given:
         return shipped_recipe("own-env") if self.env is not None else None
 
 
+class Asked(NamedTuple):
+    """How a caller wants a panel to be played; None: as the source says it."""
+
+    split: str | None = None
+    n: int | Literal["all"] | None = None
+    seed: int | None = None
+    temperature: float | None = None
+    repeats: int | None = None
+
+
 def read_config(recipe: RecipeLike | None, given: Given, overrides: Mapping[str, Any], **below: Any) -> Config:
     """The recipe that a caller means, checked. Objects in it are replaced by names that stand for them. `below`: overrides that yield to
     all that the caller gave."""
     layers, changes = _layers_and_changes(recipe, given, overrides)
-    config = config_of(layers, {**below, **changes})
-    if given.prompts is not None and "eval.n" not in changes and config.eval.n is not None:
-        rows = _rows_by_split(given.prompts, overrides.get("env.options.valid_file")).get(config.eval.split, 0)
-        if 0 < rows < config.eval.n:  # the recipe asks for more than are held out: all of them are measured on
-            config = config.model_copy(update={"eval": config.eval.model_copy(update={"n": rows})})
-    return config
+    return config_of(layers, {**below, **changes})
 
 
 def changes_of(record: Path, given: Given, overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,14 +137,6 @@ def _prompts(prompts: Any, handed: Handed) -> str:
     if not isinstance(prompts, Sequence):
         raise TurnwiseError(f"prompts are a JSONL file or a list of texts or rows, not {type(prompts).__name__}")
     return handed.name(list(prompts), importable=False, called="prompts")
-
-
-def _rows_by_split(prompts: PromptsLike, valid_file: Any) -> dict[str, int]:
-    """How many prompts each split has: of one file, or of two."""
-    rows = read_rows(str(prompts) if isinstance(prompts, PathLike) else prompts)
-    held_out = None if valid_file is None else read_rows(valid_file)
-    splits = SHARES if held_out is None else ("train", "valid")
-    return {split: len(split_rows(rows, held_out, split)) for split in splits}
 
 
 def _terms(reward: Any, handed: Handed) -> list[dict[str, Any]]:

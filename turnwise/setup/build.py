@@ -27,7 +27,7 @@ from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.registry import as_given
 from turnwise.learn import models as loading
 from turnwise.learn import tiny as tiny_models
-from turnwise.learn.auxiliary.models import REFERENCE, Beside, Models, build
+from turnwise.learn.auxiliary.models import REFERENCE, Models, build
 from turnwise.learn.learner import Learner
 from turnwise.learn.local import LocalLearner, Signal
 from turnwise.learn.models import choose_device, warn_of_slow_dtype
@@ -214,9 +214,8 @@ def build_models(config: Config, policy: Learner, tokenizer: Any, needs: Contain
     it."""
     if only is not None and only not in config.models:
         raise unknown_name("model of this run:", only, config.models)
-    beside = Beside(policy, tokenizer, config.seed)
     chosen = {name: section for name, section in config.models.items() if only in (None, name)}
-    auxiliary = {name: build(name, section, beside) for name, section in chosen.items()}
+    auxiliary = {name: build(name, section, policy, tokenizer, config.seed) for name, section in chosen.items()}
     keep = f"model.{REFERENCE}" in needs and only is None
     return Models(policy, tokenizer, auxiliary, keep, config.engine.max_tokens)
 
@@ -290,9 +289,7 @@ def engine_options(config: Config) -> dict[str, Any]:
             if value not in PRECISIONS:
                 raise unknown_name(f"precision (engine.options.{name}):", str(value), PRECISIONS)
             options[name] = getattr(torch, value)
-    section = config.engine
-    sampling = Sampling(section.temperature, section.top_p, section.top_k, max_tokens=section.max_tokens)
-    engine_class(engines[section.name]).check_options(sampling, options)
+    engine_class(engines[config.engine.name]).check_options(build_sampling(config.engine), options)
     return options
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from turnwise.config.kinds import KINDS, Kind
-from turnwise.config.loading import load_reference
+from turnwise.config.addons import unregistered
 from turnwise.config.options import Entry, read_options
 from turnwise.config.references import is_reference
 from turnwise.recipe.merging import Brought, overridden, settings_of_method
-from turnwise.recipe.names import REGISTRIES, STAGES, Piece, registry
+from turnwise.recipe.names import STAGES, Piece, registry
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.terminal import command
 
@@ -55,12 +53,14 @@ def find(name: str, family: str | None = None) -> list[tuple[str, Entry[Any]]]:
     if family is not None and family not in FAMILIES:
         raise unknown_name("kind", family, FAMILIES)
     if is_reference(name):
-        family = family or _family_of(name)
+        if family is None:
+            raise TurnwiseError(f"say which kind of code {name} is, as in {command('algos', 'credit', name)}. Kinds: {', '.join(FAMILIES)}")
         return [(family, _environment(name) if family == "environment" else registry(family).load(name))]
     listed = [(one, entry) for one in ([family] if family else FAMILIES) for entry in entries(one)]
     matches = [(one, _environment(name) if one == "environment" else entry) for one, entry in listed if entry.name == name]
     if not matches:
-        raise unknown_name(family or "name", name, {entry.name for _, entry in listed} | (set() if family else set(FAMILIES)))
+        known = {entry.name for _, entry in listed} | (set() if family else set(FAMILIES))
+        raise unregistered(family or "name", name) or unknown_name(family or "name", name, known)
     return matches
 
 
@@ -106,36 +106,9 @@ def needs_of(entry: Entry[Any]) -> dict[str, list[str]]:
 
 def page_of(entry: Entry[Any]) -> Path | None:
     """The page of a method, where this is a checkout and there is one."""
-    page = Path(__file__).parent.parent.parent / "docs" / "methods" / f"{entry.name}.md"
-    return page if page.is_file() else None
-
-
-def _family_of(reference: str) -> str:
-    """What kind of component a reference points to: as it is registered, otherwise by its methods or parameters."""
-    fits = []
-    for family, kind in KINDS.items():
-        try:
-            target = load_reference(reference, kind)
-        except TurnwiseError:
-            continue
-        known = family in REGISTRIES and REGISTRIES[family].partition(":")[0] in sys.modules  # whoever registers there has imported it
-        if known and registry(family).registered(target) is not None:
-            return family
-        fits.append((_likeness(target, kind), family))
-    best = [family for rank, family in fits if rank == max(fits)[0]]
-    if len(best) == 1:
-        return best[0]
-    if not fits:
-        load_reference(reference, KINDS["credit"])  # raises an error that says what is wrong with it
-    raise TurnwiseError(f"{reference} could be {' or '.join(best)}: say which, as in {command('algos', best[0], reference)}")
-
-
-def _likeness(target: Any, kind: Kind) -> int:
-    """How well something matches a kind: its class has the methods, or its parameters have the names."""
-    if isinstance(target, type):
-        return 2 if kind.methods else 1
-    named = tuple(inspect.signature(target).parameters)[: len(kind.takes)] == kind.takes
-    return 0 if kind.methods or not kind.takes else 2 if named else 1
+    checkout = Path(__file__).parent.parent.parent
+    pages = (checkout / folder / f"{entry.name}.md" for folder in ("docs/methods", "experiments/docs"))
+    return next((page for page in pages if page.is_file()), None)
 
 
 def nothing() -> None:

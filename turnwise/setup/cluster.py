@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,25 +24,27 @@ from turnwise.cluster.prefetch import Prefetcher
 from turnwise.cluster.ranked_learner import RankedLearner, RankLearner
 from turnwise.cluster.ranks import LearnerRanks, Rank
 from turnwise.cluster.settings import Cluster
-from turnwise.cluster.source import Access, ClusterSource, RemoteEngine
+from turnwise.cluster.source import ClusterSource, RemoteEngine
 from turnwise.cluster.start import connect, import_ray, leave
-from turnwise.cluster.weights import close_handles, copy_into, sender
+from turnwise.cluster.weights import Ipc, Store, close_handles, copy_into
 from turnwise.cluster.work import Spec
 from turnwise.cluster.worker import RolloutWorker
-from turnwise.cluster.workers import RolloutWorkers, WorkerHooks
+from turnwise.cluster.workers import RolloutWorkers
 from turnwise.collect.collector import Collector
 from turnwise.collect.hooks import Hooks
 from turnwise.collect.source import LocalSource
 from turnwise.config.objects import objects_in, present
 from turnwise.data.attempts import Start
-from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.data.rollouts import Turn
 from turnwise.data.tasks import Task
 from turnwise.learn.local import LocalLearner
 from turnwise.learn.models import choose_device
 from turnwise.learn.ranks.group import join
+from turnwise.methods.planning import Plan, TaskSlots
 from turnwise.recipe.names import know
 from turnwise.recipe.schema import Config
 from turnwise.setup.build import (
+    LoadedModel,
     annotates,
     build_agent,
     build_engine,
@@ -53,20 +55,8 @@ from turnwise.setup.build import (
     with_adapters,
 )
 from turnwise.setup.environment import build_pool, smoke_test, step_limit
-from turnwise.setup.parts import (
-    Evaluator,
-    Training,
-    build_collectors,
-    build_credit,
-    build_examples,
-    build_plan,
-    build_slots,
-    build_source,
-    check_training,
-    run_over,
-)
-from turnwise.setup.placement import bundles_for, check_recipe
-from turnwise.setup.warmstart import WarmStart
+from turnwise.setup.parts import Training, build_collectors, check_training, put_together, run_over
+from turnwise.setup.placement import bundles_for, check_program
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.garbage import play_only
 from turnwise.util.late import Late
@@ -85,46 +75,35 @@ def build_cluster_training(config: Config, hooks: Hooks, stack: ExitStack) -> Tr
         smoke_test(config.env, pool, checked.tasks, hooks)  # afterwards environments are played by the rollout workers
     loaded = load_model(config, hooks=hooks) if cluster.learners == 1 else load_tokenizer(config, hooks)
     agent = build_agent(config, loaded, hooks.say)
-    examples = build_examples(config, checked, agent, hooks)
     spec = ActorSpec.of(config, loaded.tokenizer)
     learner: LocalLearner | RankedLearner
     if cluster.learners == 1:
         learner = build_learner(config, loaded, checked.signals)
     else:
-        learner = build_ranked_learner(config, bundles, spec, hooks, stack)
+        learner = build_ranked_learner(config, cluster, bundles, spec, hooks, stack)
     over = run_over(hooks, checked.faults)
-    engine = Late(lambda: build_remote_engine(config, learner, start_workers(config, bundles, spec, replace(hooks, cancelled=over))))
+    shared = transfer(cluster, choose_device(config.device)) == "ipc"  # the engine is with the learner, on its GPU
+
+    def make_engine() -> RemoteEngine:
+        workers = start_workers(cluster, bundles, spec, replace(hooks, cancelled=over), shared)
+        return build_remote_engine(config, learner, workers, shared)
+
+    engine = Late(make_engine)
     stack.callback(engine.close)
-    collectors = RemoteCollectors(
-        lambda: engine().access, checked.max_turns, cluster.staleness > 0, hooks.on_start, checked.faults.on_fault
-    )
-    plan = build_plan(config)
-    slots = build_slots(config, checked, agent, collectors, len(loaded.tokenizer), hooks)
-    training_collector = partial(collectors.training, plan.drawing)
-    on_demand = LocalSource(slots, config.collect.groups, training_collector, engine, checked.faults.check, hooks.say, over)
+    told = replace(hooks, on_fault=checked.faults.on_fault)
+    collectors = RemoteCollectors(engine, cluster.staleness > 0, told)
 
-    def prefetcher(plan: Any, first: int, batches: int | None) -> Prefetcher:
-        spec, told = Spec(training=True, drawing=plan.drawing), replace(hooks, on_fault=checked.faults.on_fault)
-        workers = engine().access.workers
-        return Prefetcher(workers, on_demand, plan, cluster.staleness, spec, first, batches, told, cluster.retries)
+    def make_source(plan: Plan, slots: TaskSlots) -> ClusterSource:
+        training_collector = partial(collectors.training, plan.drawing)
+        on_demand = LocalSource(slots, config.collect.groups, training_collector, engine, checked.faults.check, hooks.say, over)
 
-    source = ClusterSource(on_demand, engine, prefetcher if cluster.staleness > 0 else None, learner.worked)
-    warm_start = WarmStart(config, examples, learner, collectors, engine, hooks)
-    evaluator = Evaluator(checked.panel, config.eval, collectors, plan, slots, checked.max_turns, checked.faults.check)
-    return Training(
-        config,
-        build_source(config, source),
-        plan,
-        slots,
-        learner,
-        build_credit(config),
-        evaluator,
-        warm_start,
-        checked.faults,
-        over,
-        loaded.tokenizer,
-        checked.shows,
-    )
+        def prefetcher(plan: Any, first: int, batches: int | None) -> Prefetcher:
+            spec = Spec(training=True, drawing=plan.drawing)
+            return Prefetcher(engine().workers, on_demand, plan, cluster.staleness, spec, first, batches, told, cluster.retries)
+
+        return ClusterSource(on_demand, engine, prefetcher if cluster.staleness > 0 else None)
+
+    return put_together(config, checked, agent, learner, collectors, engine, hooks, make_source)
 
 
 # -- the cluster --------------------------------------------------------------------------------------------------------------------
@@ -134,12 +113,11 @@ def join_cluster(config: Config, hooks: Hooks, stack: ExitStack) -> Sequence[Bun
     """Join or start Ray, and decide what goes where. `stack` leaves it again."""
     cluster = config.cluster
     assert cluster is not None
-    if cluster.learners > 1 and cluster.transfer in ("ipc", "broadcast"):
+    if cluster.learners > 1 and cluster.transfer == "ipc":
         raise TurnwiseError(
-            f"cluster.transfer={cluster.transfer} is for one learner: several send their weights through Ray's store "
-            "(cluster.transfer=auto)"
+            "cluster.transfer=ipc is for one learner: several send their weights through Ray's store (cluster.transfer=auto)"
         )
-    check_recipe(config)
+    check_program(config)
     stack.callback(leave, connect(cluster.address))
     bundles = bundles_for(config)
     if note := crowded(bundles):
@@ -172,32 +150,22 @@ def reserve_gpu(bundle: Bundle) -> Any:
     return reservation
 
 
-def transfer(cluster: Cluster, device: torch.device) -> str:
+def transfer(cluster: Cluster, device: str) -> str:
     """How weights travel: as the recipe says, otherwise chosen by where learner and engines are."""
     if cluster.transfer != "auto":
         return cluster.transfer
-    if device.type != "cuda":
-        return "store"
     alone = cluster.placement == "colocated" and cluster.engines * cluster.tensor_parallel == 1 and cluster.learners == 1
-    return "ipc" if alone else "broadcast"
+    return "ipc" if alone and device == "cuda" else "store"
 
 
 # -- the driver's side of the actors ------------------------------------------------------------------------------------------------
 
 
-def start_workers(config: Config, bundles: Sequence[Bundle], spec: ActorSpec, hooks: Hooks) -> RolloutWorkers:
+def start_workers(cluster: Cluster, bundles: Sequence[Bundle], spec: ActorSpec, hooks: Hooks, shared: bool) -> RolloutWorkers:
     """Start the rollout workers; their weights come with the first version."""
-    cluster = config.cluster
-    assert cluster is not None
-
-    def ended(count: int) -> None:
-        for _ in range(count):
-            hooks.on_end(Trajectory(0, 0))
-
     for_workers = [bundle for bundle in bundles if bundle.part.startswith("engine")]
-    shared = transfer(cluster, torch.device(choose_device(config.device))) == "ipc"  # with the learner, on its GPU
     start = partial(start_actor, for_workers, spec, cluster.retries, waits=shared)
-    return RolloutWorkers(start, cluster.engines, cluster.deadline, cluster.retries, WorkerHooks(hooks.say, hooks.cancelled, ended))
+    return RolloutWorkers(start, cluster.engines, cluster.deadline, cluster.retries, hooks)
 
 
 def start_actor(bundles: Sequence[Bundle], spec: ActorSpec, retries: int, number: int, waits: bool = False) -> Any:
@@ -214,24 +182,19 @@ def start_actor(bundles: Sequence[Bundle], spec: ActorSpec, retries: int, number
     return import_ray().remote(RolloutWorker).options(scheduling_strategy=where, **limits).remote(spec, number, retries)
 
 
-def build_remote_engine(config: Config, learner: LocalLearner | RankedLearner, workers: RolloutWorkers) -> RemoteEngine:
+def build_remote_engine(config: Config, learner: LocalLearner | RankedLearner, workers: RolloutWorkers, shared: bool) -> RemoteEngine:
     """All rollout workers as one receiver of weights; they have the learner's."""
-    cluster = config.cluster
-    assert cluster is not None
-    device = learner.policy.device if isinstance(learner, LocalLearner) else torch.device("cpu")
-    kind = transfer(cluster, device)
     weights = partial(learner.weights, not config.engine.declared.shares_weights)
-    sends = sender(kind, weights, device, cluster.deadline)
-    engine = RemoteEngine(Access(workers), sends, waits=kind != "store", later=cluster.staleness == 0)
+    engine = RemoteEngine(workers, Ipc(weights) if shared else Store(weights), waits=shared)
     engine.refresh()
     return engine
 
 
-def build_ranked_learner(config: Config, bundles: Sequence[Bundle], spec: ActorSpec, hooks: Hooks, stack: ExitStack) -> RankedLearner:
+def build_ranked_learner(
+    config: Config, cluster: Cluster, bundles: Sequence[Bundle], spec: ActorSpec, hooks: Hooks, stack: ExitStack
+) -> RankedLearner:
     """A learner that is several processes. They are started now: whatever a recipe gets wrong about its model is known before anything
     is played."""
-    cluster = config.cluster
-    assert cluster is not None
     for_ranks = [bundle for bundle in bundles if bundle.part.startswith("learner")]
     rank_spec = RankSpec(spec, cluster.deadline, annotates(config))
 
@@ -290,16 +253,14 @@ class ActorSpec:
         present(self.objects)
         know(self.config)
 
-    @contextmanager
-    def words(self) -> Iterator[Path | None]:
-        """The tiny model's tokenizer as a folder, for as long as it takes to load it: a killed process removes nothing."""
+    def load(self) -> LoadedModel:
+        """The recipe's model. The tiny one's tokenizer is in a folder only while it is loaded: a killed process removes nothing."""
         if not self.vocabulary:
-            yield None
-            return
+            return load_model(self.config)
         with tempfile.TemporaryDirectory(prefix="turnwise-words-") as folder:
             for name, content in self.vocabulary.items():
                 (Path(folder) / name).write_bytes(content)
-            yield Path(folder)
+            return load_model(self.config, words=Path(folder))
 
 
 def _by_value() -> None:
@@ -322,23 +283,13 @@ class WorkerParts:
     """What a rollout worker plays with: a model without optimiser, an engine, environments."""
 
     def __init__(self, spec: ActorSpec, hooks: Hooks):
-        config = spec.config
-        with spec.words() as words:
-            loaded = load_model(config, words=words)
+        config, loaded = spec.config, spec.load()
         self._model = sampled_model(config, loaded.model)
         agent = build_agent(config, loaded)
         self._engine = build_engine(config, self._model, loaded.tokenizer, agent.stop_ids, hooks.say, loaded.vision)
         self._pool = build_pool(config)
         self._collectors = build_collectors(config, self._pool, agent, lambda: self._engine, step_limit(config.env), hooks)
         self._device = torch.device(choose_device(config.device))
-
-    @property
-    def version(self) -> int:
-        return self._engine.version
-
-    @property
-    def pids(self) -> list[int]:
-        return self._pool.pids
 
     @property
     def environments(self) -> float:
@@ -398,7 +349,5 @@ class RankSpec:
         self.actor.prepare()
         config = self.actor.config
         ranks = join(rank, size, address, device=choose_device(config.device), timeout=self.seconds)
-        with self.actor.words() as words:
-            loaded = load_model(config, words=words)
-        learner = build_learner(config, loaded, build_signals(config), ranks)
+        learner = build_learner(config, self.actor.load(), build_signals(config), ranks)
         return RankLearner(replace(learner, annotates=self.annotates))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from turnwise.collect.players import PLAYERS
-from turnwise.config.kinds import ENVIRONMENT, KINDS, Kind
+from turnwise.config.kinds import ENVIRONMENT, KINDS
 from turnwise.config.loading import check_reference
 from turnwise.config.references import code_in, is_reference
 from turnwise.engines.registry import declared
@@ -140,16 +140,12 @@ def models_of(config: Config, folder: str | Path | None = None) -> Iterator[tupl
 
 def look_at(config: Config) -> None:
     """An error for code that is missing, is not Python, or is clearly of another kind. Built-in trackers are made, others are not."""
-    for reference, kind in named(config):
-        check_reference(reference, kind)
+    parts = [(config.env.name, ENVIRONMENT), *((piece.name, KINDS[piece.family]) for piece in pieces(config))]
+    for name, kind in parts:
+        if is_reference(name):
+            check_reference(name, kind)
     built_in = [name for name in config.run.trackers if not is_reference(name)]
     make_trackers(built_in, {name: config.run.tracker_options.get(name, {}) for name in built_in})
-
-
-def named(config: Config) -> Iterator[tuple[str, Kind]]:
-    """The code that a recipe names under keys that say which kind of thing it is."""
-    parts = [(config.env.name, ENVIRONMENT), *((piece.name, KINDS[piece.family]) for piece in pieces(config))]
-    return ((name, kind) for name, kind in parts if is_reference(name))
 
 
 def unread(config: Config) -> list[str]:

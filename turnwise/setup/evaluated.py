@@ -4,11 +4,13 @@ a result depends on, and attempts that a fault ended."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from turnwise.collect.faults import NEARLY_ALL, WHOSE, FaultWatch, faulted
-from turnwise.collect.panel import Evaluation
+from turnwise.collect.panel import Evaluation, run_panel
 from turnwise.config.references import is_reference
 from turnwise.config.trust import keep_code
 from turnwise.data.rollouts import Stop
@@ -18,10 +20,12 @@ from turnwise.learn.auxiliary.models import export as write_further
 from turnwise.recipe.schema import Config
 from turnwise.recipe.writing import content_hash
 from turnwise.runs.folder import Result, Run
-from turnwise.setup.arguments import Given, RecipeLike
+from turnwise.runs.reporter import Reporter, heartbeat
+from turnwise.setup.arguments import Asked, Given, RecipeLike
 from turnwise.setup.build import LoadedModel, build_models, build_policy, load_model
 from turnwise.setup.early import read_source
 from turnwise.setup.environment import PANEL, panel_of, recipe_panel
+from turnwise.setup.parts import build_player, check_engine, hooks_of
 from turnwise.setup.resume import why_no_checkpoint
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.lock import Lock
@@ -102,31 +106,52 @@ class Chosen(NamedTuple):
     words: str
 
 
+def measure(
+    source: RecipeLike | Result | None,
+    given: Given,
+    overrides: Mapping[str, Any],
+    asked: Asked,
+    reporter: Reporter,
+    trust: bool = False,
+) -> Evaluation:
+    """Play a panel with the model of a source: what `tw.evaluate` does. It is described in three parts: the arguments that make a recipe,
+    settings by their keys, and how the panel is played."""
+    config, folder = source_config(source, given, overrides, trust, reporter.note)
+    faults = FaultWatch(reporter.note, config.env.name)
+    with heartbeat(reporter), ExitStack() as stack:
+        stack.callback(reporter.end)
+        check_engine(config, folder)
+        chosen = choose_panel(config, says_how(source, given, overrides), asked, overrides)
+        hooks = replace(hooks_of(reporter), on_fault=faults.on_fault)
+        player = build_player(config, folder, chosen.panel, hooks, stack)
+        temperature = config.eval.temperature if asked.temperature is None else asked.temperature
+        reporter.begin(chosen.words, 0, 0)
+        collector = player.evaluation(temperature)
+        reporter.phase("evaluation")
+        result = run_panel(collector, chosen.panel, chosen.seed, chosen.repeats)
+        reporter.end()
+        report_faults(result, reporter.note, faults)
+        result.settings = settings_of(config, chosen.split, chosen.seed, player.max_turns) | {"temperature": temperature}
+        return result
+
+
 def says_how(source: Any, given: Given, overrides: Mapping[str, Any]) -> bool:
     """Whether a source itself defines how it is measured: a run or a recipe on its own environment. For a model, the environment was
     given."""
     return source is not None and given.env is None and given.prompts is None and "env.name" not in overrides
 
 
-def choose_panel(
-    config: Config,
-    measured: bool,
-    split: str | None,
-    n: int | Literal["all"] | None,
-    seed: int | None,
-    repeats: int | None,
-    overrides: Mapping[str, Any] | None = None,
-) -> Chosen:
+def choose_panel(config: Config, measured: bool, asked: Asked, changed: Mapping[str, Any]) -> Chosen:
     """The selected panel; it is always reported whether training measured on it. Only the split that is asked for needs to exist, and where
     an override names it, its size need not be that of the recipe's panel."""
-    settings, env, changed = config.eval, config.env, overrides or {}
-    chosen, chance = split or settings.split, settings.seed if seed is None else seed
-    if measured and n is None and split is None:
+    settings, env, n = config.eval, config.env, asked.n
+    split, seed = asked.split or settings.split, settings.seed if asked.seed is None else asked.seed
+    if measured and n is None and asked.split is None:
         at_most = "eval.split" in changed and "eval.n" not in changed
-        panel = panel_of(env, chosen, None if at_most else settings.n, chance, most=settings.n or PANEL)
+        panel = panel_of(env, split, None if at_most else settings.n, seed, most=settings.n or PANEL)
     else:
-        panel = panel_of(env, chosen, None if n == "all" else n, chance)
-    words = f"evaluating on {env.name}: {len(panel)} tasks of {chosen} (panel {panel.hash})"
+        panel = panel_of(env, split, None if n == "all" else n, seed)
+    words = f"evaluating on {env.name}: {len(panel)} tasks of {split} (panel {panel.hash})"
     if measured and "eval.split" not in changed:
         try:
             of_run = recipe_panel(config)
@@ -135,7 +160,7 @@ def choose_panel(
         else:
             other = f"not the {len(of_run)} tasks of {settings.split} that training measures on (panel {of_run.hash})"
             words += ", the panel that training measures on" if panel.hash == of_run.hash else f", {other}"
-    return Chosen(panel, chosen, chance, (settings.repeats if measured else 1) if repeats is None else repeats, words)
+    return Chosen(panel, split, seed, (settings.repeats if measured else 1) if asked.repeats is None else asked.repeats, words)
 
 
 def settings_of(config: Config, split: str, seed: int, max_turns: int) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import TaskSet
-from turnwise.engines.base import Engine
+from turnwise.engines.base import Engine, WeightReceiver
 from turnwise.envs import registry
 from turnwise.envs.capabilities import Capabilities
 from turnwise.envs.pool import Pool
@@ -61,7 +61,7 @@ from turnwise.setup.environment import (
     step_limit,
 )
 from turnwise.setup.needs import check_needs, reports
-from turnwise.setup.warmstart import Examples, check_examples
+from turnwise.setup.warmstart import Examples, WarmStart
 from turnwise.util.terminal import Once
 
 
@@ -75,7 +75,7 @@ class Evaluator:
     plan: Plan
     slots: TaskSlots
     max_turns: int
-    check: Callable[[list[Trajectory]], list[Trajectory]] = lambda trajectories: trajectories
+    check: Callable[[list[Trajectory]], list[Trajectory]]
 
     def __call__(self) -> Evaluation:
         settings = self.settings
@@ -250,7 +250,7 @@ class OtherPlan(Plan):
         vars(self).update({name: getattr(plan, name) for name in members if hasattr(plan, name)})
 
 
-def build_slots(config: Config, checked: Checked, agent: Agent, collectors: Collectors, vocabulary: int, hooks: Hooks) -> TaskSlots:
+def build_slots(config: Config, checked: Checked, agent: Agent, collectors: Collectors, hooks: Hooks) -> TaskSlots:
     """The attempts of the run, in its order, with the services for its plan."""
     env, max_turns = config.env, checked.max_turns
     limits = limits_of(env, hooks.cancelled)
@@ -262,20 +262,10 @@ def build_slots(config: Config, checked: Checked, agent: Agent, collectors: Coll
         env.own_seeds,
         max_turns=max_turns,
         expert=lambda tasks: demonstrations(env.name, env.options, tasks, agent, max_turns, limits),
-        ask=lambda texts, seed: [turn.response.strip() for turn in collectors.generate(texts, seed)],
         say=collectors.generate,
         look=collectors.openings,
-        vocabulary=vocabulary,
+        vocabulary=len(agent.chat.tokenizer),
     )
-
-
-def build_source(config: Config, source: Source) -> Source:
-    """The run's source, or the one that the recipe puts in front of it."""
-    section = config.source
-    if section is None:
-        return source
-    entry = sources[section.name]
-    return entry.function(source, **entry.bind(section.options, sources.kind))
 
 
 def build_credit(config: Config) -> CreditStep:
@@ -284,11 +274,38 @@ def build_credit(config: Config) -> CreditStep:
     return CreditStep(config.credit.name, config.credit.options, config.collect.shared_prefix, level)
 
 
-def build_examples(config: Config, checked: Checked, agent: Agent, hooks: Hooks) -> Examples:
-    """What makes the examples of the warm start; they are checked."""
+def put_together(
+    config: Config,
+    checked: Checked,
+    agent: Agent,
+    learner: Learning,
+    collectors: Collectors,
+    engine: Callable[[], WeightReceiver],
+    hooks: Hooks,
+    make_source: Callable[[Plan, TaskSlots], Source],
+) -> Training:
+    """A run of these parts, on this process or on a cluster. `make_source` makes the run's own source."""
     examples = Examples(config, checked.tasks, agent, checked.max_turns, checked.faults, hooks)
-    check_examples(config, checked.signals, examples)
-    return examples
+    plan = build_plan(config)
+    slots = build_slots(config, checked, agent, collectors, hooks)
+    source = make_source(plan, slots)
+    if config.source is not None:  # the recipe puts one in front of it
+        entry = sources[config.source.name]
+        source = entry.function(source, **entry.bind(config.source.options, sources.kind))
+    return Training(
+        config,
+        source,
+        plan,
+        slots,
+        learner,
+        build_credit(config),
+        Evaluator(checked.panel, config.eval, collectors, plan, slots, checked.max_turns, checked.faults.check),
+        WarmStart(config, examples, learner, collectors, engine, hooks),
+        checked.faults,
+        run_over(hooks, checked.faults),
+        agent.chat.tokenizer,
+        checked.shows,
+    )
 
 
 def run_over(hooks: Hooks, faults: FaultWatch) -> Callable[[], bool]:

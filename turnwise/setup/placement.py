@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from turnwise.cluster.placement import Bundle, Demand, Node, lacking, nodes, place
-from turnwise.cluster.probe import check_engine, probe, problems
+from turnwise.cluster.probe import probe, problems
 from turnwise.cluster.settings import Cluster
 from turnwise.cluster.start import connect, leave
 from turnwise.learn.models import choose_device
@@ -39,7 +39,6 @@ def check_cluster(config: Config) -> Checked:
         alive = nodes()
         versions = probe(alive)
         try:
-            check_recipe(config)
             bundles, wrong = place(alive, demand_of(config)), list[str]()
         except TurnwiseError as error:
             bundles, wrong = [], [str(error)]
@@ -49,12 +48,6 @@ def check_cluster(config: Config) -> Checked:
         return Checked(alive, versions, bundles, [*wrong, *problems(used or alive, versions, needed_packages(config))])
     finally:
         leave(started)
-
-
-def check_recipe(config: Config) -> None:
-    """An error for what no cluster can play, and for an engine that is too old on this machine."""
-    check_program(config)
-    check_engine(config.engine.name)
 
 
 def check_program(config: Config) -> None:

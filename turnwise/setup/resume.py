@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from shlex import quote
 from typing import Any
 
@@ -20,6 +20,7 @@ from turnwise.config.trust import remember, unknown_code
 from turnwise.recipe.schema import Config
 from turnwise.recipe.writing import to_toml
 from turnwise.runs.folder import CONFIG, SUMMARY, Run
+from turnwise.runs.records import flatten
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
 
@@ -50,16 +51,8 @@ def resumed_config(run: Run, changes: Mapping[str, Any]) -> Config:
 
 def differences(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
     """The dotted keys in which two recipes differ, with both values."""
-    old, new = (dict(_flat(config.model_dump(mode="json"))) for config in (before, after))
-    return {key: (old.get(key), new.get(key)) for key in sorted({*old, *new}) if old.get(key) != new.get(key)}
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{key}.")
-        elif value != {}:
-            yield f"{prefix}{key}", value
+    old, new = (flatten(config.model_dump(mode="json")) for config in (before, after))
+    return {key: (old.get(key, "none"), new.get(key, "none")) for key in sorted({*old, *new}) if old.get(key) != new.get(key)}
 
 
 def _check_length(run: Run, before: Config, iterations: int) -> None:
@@ -113,25 +106,12 @@ def apply_changes(run: Run, after: Config, say: Callable[[str], None]) -> None:
         shutil.rmtree(run.model, ignore_errors=True)
         (run.folder / SUMMARY).unlink(missing_ok=True)
     if before.iterations != after.iterations and 0 < done < after.iterations and after.learner.schedule != "constant":
-        say(rate_words(before, after, done))
-
-
-def rate_words(before: Config, after: Config, done: int) -> str:
-    """What a longer or shorter run means for a learning rate that depends on its length."""
-    from turnwise.setup.build import learner_settings
-
-    settings = learner_settings(after).optimiser
-    long_warm = settings.warmup + 1  # after the warm-up: only the schedule counts here
-    old, new = (
-        settings.lr * settings.factor(long_warm, min(iteration / max(total, 1), 1.0))
-        for iteration, total in ((done - 1, before.iterations), (done, after.iterations))
-    )
-    return (
-        f"learner.schedule={after.learner.schedule} follows the new length of {after.iterations} iterations: the learning rate goes from "
-        f"{old:.3g} in iteration {done} to {new:.3g} in iteration {done + 1}. The iterations before had the rates of a run of "
-        f"{before.iterations}; only schedule=constant makes a lengthened run equal to one that was this long from the start"
-    )
+        say(
+            f"learner.schedule={after.learner.schedule} follows the new length of {after.iterations} iterations, and the iterations before "
+            f"had the rates of a run of {before.iterations}: the learning rate changes at once. Only schedule=constant makes a lengthened "
+            "run equal to one that was this long from the start"
+        )
 
 
 def _word(value: Any) -> str:
-    return "none" if value is None else json.dumps(value)
+    return "none" if value == "none" else json.dumps(value)

@@ -112,10 +112,8 @@ def _folder(path: Path) -> tuple[Path, Config | None]:
 
 def _engine(model: Any, tokenizer: Any, chat: Chat, max_batch: int, say: Callable[[str], None]) -> Engine:
     """The native engine, or the one of transformers for a model that it does not know."""
-    reason = supports(model)
-    if reason is None:
-        engine: Engine = NativeEngine(model, tokenizer, max_batch, stop_token_ids=chat.stop_ids)
-        return engine
-    say(f"the native engine does not take this model ({reason}): the transformers engine serves it")
-    other: Engine = TransformersEngine(model, tokenizer, max_batch, stop_token_ids=chat.stop_ids)
-    return other
+    kind: Callable[..., Engine] = NativeEngine
+    if (reason := supports(model)) is not None:
+        say(f"the native engine does not take this model ({reason}): the transformers engine serves it")
+        kind = TransformersEngine
+    return kind(model, tokenizer, max_batch, stop_token_ids=chat.stop_ids)

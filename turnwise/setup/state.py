@@ -89,8 +89,6 @@ def restore(run: Run, training: Training, say: Callable[[str], None]) -> State:
         ) from None
     if state.waiting is not None:
         state.saved = -1  # saved again with the evaluation's result, when that is known
-    if logs is None:
-        _check_log(run, state)
     run.rewind(state.iteration, state.waiting is not None, logs, say)
     return state
 
@@ -111,14 +109,3 @@ def _from_scratch(run: Run, config: Config, say: Callable[[str], None]) -> State
         say(f"this run keeps no checkpoints (run.checkpoint_every=0), so it starts from scratch; its old log is now {aside}")
     run.rewind(-1)
     return State()
-
-
-def _check_log(run: Run, state: State) -> None:
-    """A checkpoint of an older Turnwise has no copy of the log: the file must be complete."""
-    last = state.iteration - 1 if state.waiting is not None else state.iteration
-    missing = sorted(set(range(last + 1)) - {line.get("iteration") for line in run.metrics()})
-    if missing:
-        raise TurnwiseError(
-            f"{run.folder / METRICS} lacks {len(missing)} of the {last + 1} lines until iteration {last}, which the checkpoint knows to be "
-            f"done (the first: iteration {missing[0]}). Put the file back from a copy; nothing was changed"
-        )

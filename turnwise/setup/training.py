@@ -9,24 +9,12 @@ from turnwise.collect.hooks import Hooks
 from turnwise.collect.source import LocalSource
 from turnwise.envs.pool import Pool
 from turnwise.learn.models import choose_device
+from turnwise.methods.planning import Plan, TaskSlots
 from turnwise.recipe.schema import Config
 from turnwise.setup.build import build_agent, build_engine, build_learner, load_model
 from turnwise.setup.cluster import build_cluster_training
 from turnwise.setup.correcting import check_old_logprobs, with_8bit_cache, with_staleness
-from turnwise.setup.parts import (
-    Evaluator,
-    Training,
-    build_collectors,
-    build_credit,
-    build_examples,
-    build_plan,
-    build_played,
-    build_slots,
-    build_source,
-    check_training,
-    run_over,
-)
-from turnwise.setup.warmstart import WarmStart
+from turnwise.setup.parts import Training, build_collectors, build_played, check_training, put_together, run_over
 from turnwise.util.late import Late
 
 
@@ -46,40 +34,24 @@ def build_local_training(config: Config, hooks: Hooks, stack: ExitStack) -> Trai
     played = build_played(config, checked.tasks, hooks, stack)
     loaded = load_model(config, hooks=hooks)
     agent = build_agent(config, loaded, hooks.say)
-    examples = build_examples(config, checked, agent, hooks)
     learner = build_learner(config, loaded, checked.signals)
     model = learner.policy.model
     engine = Late(lambda: build_engine(config, model, loaded.tokenizer, agent.stop_ids, hooks.say, loaded.vision))
     stack.callback(engine.close)
     hooks = replace(hooks, on_fault=checked.faults.on_fault)
     collectors = build_collectors(config, played, agent, engine, checked.max_turns, hooks, checked.rewards)
-    plan = build_plan(config)
-    slots = build_slots(config, checked, agent, collectors, len(loaded.tokenizer), hooks)
-    over = run_over(hooks, checked.faults)
-    source = LocalSource(
-        slots,
-        config.collect.groups,
-        lambda: collectors.training(plan.drawing),
-        engine,
-        checked.faults.check,
-        hooks.say,
-        over,
-        load=played.load_ahead if isinstance(played, Pool) else None,
-        rests=config.engine.sleep and choose_device(config.device) == "cuda",
-    )
-    warm_start = WarmStart(config, examples, learner, collectors, engine, hooks)
-    evaluator = Evaluator(checked.panel, config.eval, collectors, plan, slots, checked.max_turns, checked.faults.check)
-    return Training(
-        config,
-        build_source(config, source),
-        plan,
-        slots,
-        learner,
-        build_credit(config),
-        evaluator,
-        warm_start,
-        checked.faults,
-        over,
-        loaded.tokenizer,
-        checked.shows,
-    )
+
+    def make_source(plan: Plan, slots: TaskSlots) -> LocalSource:
+        return LocalSource(
+            slots,
+            config.collect.groups,
+            lambda: collectors.training(plan.drawing),
+            engine,
+            checked.faults.check,
+            hooks.say,
+            run_over(hooks, checked.faults),
+            load=played.load_ahead if isinstance(played, Pool) else None,
+            rests=config.engine.sleep and choose_device(config.device) == "cuda",
+        )
+
+    return put_together(config, checked, agent, learner, collectors, engine, hooks, make_source)

@@ -22,7 +22,7 @@ from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import TaskSet
 from turnwise.engines.base import WeightReceiver
 from turnwise.envs.check import SMOKE_TASKS
-from turnwise.learn.local import Learning, Signal
+from turnwise.learn.local import Learning
 from turnwise.learn.sections import SftSettings
 from turnwise.methods.planning import TaskSlots
 from turnwise.recipe.schema import Config
@@ -70,14 +70,6 @@ class Examples:
             )
         return self._random(sft, starts, on_task)
 
-    def first_texts(self) -> list[str]:
-        """The responses of the first examples, as text."""
-        tasks = [self.tasks[k] for k in range(min(SMOKE_TASKS, len(self.tasks)))]
-        play = expert_trajectories if has_expert(*self._env) else random_trajectories
-        limits = limits_of(self.config.env, self.hooks.cancelled)
-        played = play(*self._env, tasks, self.agent, max_turns=self.max_turns, limits=limits)
-        return [self.agent.chat.decode(turn.response_ids) for trajectory in played for turn in trajectory.turns]
-
     def _recorded(self, file: str, most: int) -> list[Trajectory]:
         """Recorded attempts that succeed when their actions are played again."""
         recorded = [trajectory for trajectory in read_trajectories(file) if trajectory.success][:most]
@@ -118,23 +110,6 @@ class Examples:
         """Without the attempts that a fault has ended, which are reported; raises an error if nearly all are like that."""
         self.faults.require(played)
         return [trajectory for trajectory in played if not faulted(trajectory)]
-
-
-def check_examples(config: Config, signals: Sequence[tuple[str, Signal]], examples: Examples) -> None:
-    """A model that starts from nothing says what its warm start shows. A signal that reads a text out of responses has it as `says`: an
-    example must have it too, and this is known before anything is learned."""
-    wanted = {says: name for name, signal in signals if (says := getattr(signal, "says", ""))}
-    if not wanted or config.model.path is not None or (config.sft is not None and config.sft.file is not None):
-        return
-    texts = [] if config.sft is None else examples.first_texts()
-    for says, name in wanted.items():
-        if not any(says in text for text in texts):
-            why = "it has no warm start (sft)" if config.sft is None else "no example of its warm start has that"
-            raise TurnwiseError(
-                f"signal {name!r} reads {says} out of responses. A tiny model says what its warm start shows, and {why}. Use an "
-                "environment whose expert says it, recorded attempts that have it (sft.file), or a pretrained model (model.path) with a "
-                "prompt that asks for it (agent.prompt)"
-            )
 
 
 # -- imitation ----------------------------------------------------------------------------------------------------------------------

@@ -27,21 +27,6 @@ def rare_searches(containers: int = CONTAINERS) -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-@contextmanager
-def loaded_set_apart() -> Iterator[None]:
-    """Inside the block, exclude existing objects from every collection: modules, models, settings. This has no effect if other code has
-    already frozen objects."""
-    if gc.get_freeze_count():
-        yield
-        return
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
 def search_between() -> None:
     """Search what is left of an iteration after its batch is gone: cheap, because the tokens of its prompts are not there any more. This
     has no effect if other code has disabled the collector."""

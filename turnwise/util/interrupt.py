@@ -13,6 +13,7 @@ import signal
 import socket
 import threading
 import time
+from _thread import interrupt_main
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType, TracebackType
@@ -78,7 +79,7 @@ class Interrupt:
                 if tried:
                     self._end()
                 self._abandoned, since, tried = call, time.monotonic(), True
-                signal.pthread_kill(main, signal.SIGTERM)
+                _signal(main)
 
     def _end(self) -> None:
         self._say("Stopping: a call of the environment does not return and cannot be interrupted. Saving, and ending the process.")
@@ -99,10 +100,19 @@ class Interrupt:
         self._restore()
 
 
+def _signal(main: int) -> None:
+    """SIGTERM for the main thread. Where signals go to a process as a whole (Windows), it gets there with the next line of Python."""
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(main, signal.SIGTERM)
+    else:
+        interrupt_main(signal.SIGTERM)
+
+
 def _in_child() -> None:
     """A copy of this process would tell the thread here about its own signals."""
     with suppress(ValueError):  # not the main thread: it has no such file
         signal.set_wakeup_fd(-1)
 
 
-os.register_at_fork(after_in_child=_in_child)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

@@ -15,7 +15,7 @@ import numpy as np
 
 class Prefix(Sequence[int]):
     """The first tokens of a list that only grows. All prompts of a dialogue share one list, which is then not copied for each of them. It
-    reads like a list; pickled or copied, it is one."""
+    reads like a list. Prompts that travel to another process together travel as one list, and share it there."""
 
     __slots__ = ("size", "whole")
     __hash__ = None  # type: ignore[assignment]
@@ -61,7 +61,7 @@ class Prefix(Sequence[int]):
         return np.array(self.listed(), dtype)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return list, (self.listed(),)
+        return Prefix, (self.whole, self.size)
 
     def __repr__(self) -> str:
         return repr(self.listed())

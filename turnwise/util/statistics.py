@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -106,6 +107,12 @@ def t_interval(values: ArrayLike, level: float = 0.95) -> Interval | None:
     return mean - half, mean + half
 
 
+def share_interval(shares: ArrayLike) -> Interval | None:
+    """Student's interval of the mean of shares, which lies inside 0 to 1."""
+    interval = t_interval(shares)
+    return None if interval is None else (max(0.0, interval[0]), min(1.0, interval[1]))
+
+
 def paired_t(differences: ArrayLike) -> float | None:
     """Two-sided p of Student's test that the mean difference is 0. None if there is no spread to compare it with: fewer than two
     differences, or all of them equal and not 0."""
@@ -178,19 +185,15 @@ def shuffle(one: ArrayLike, other: ArrayLike, draws: int = DRAWS, seed: int = 0)
     a, b = _array(one), _array(other)
     pool, size = np.concatenate([a, b]), len(a)
     observed = abs(float(a.mean() - b.mean())) - 1e-9 * max(1.0, float(np.abs(pool).max(initial=0.0)))
-    if math.comb(len(pool), size) <= EXACT_SHUFFLES:
-        from itertools import combinations
-
-        picked = pool[np.array(list(combinations(range(len(pool)), size)))].sum(axis=1)
-        return float(np.mean(np.abs(_mean_gap(picked, pool, size)) >= observed))
-    keys = np.random.default_rng(seed).random((draws, len(pool)))
-    picked = pool[np.argsort(keys, axis=1)[:, :size]].sum(axis=1)
-    return float((np.count_nonzero(np.abs(_mean_gap(picked, pool, size)) >= observed) + 1) / (draws + 1))
-
-
-def _mean_gap(picked: NDArray[np.float64], pool: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    gap: NDArray[np.float64] = picked / size - (pool.sum() - picked) / (len(pool) - size)
-    return gap
+    exact = math.comb(len(pool), size) <= EXACT_SHUFFLES
+    if exact:
+        chosen = np.array(list(combinations(range(len(pool)), size)))
+    else:
+        chosen = np.argsort(np.random.default_rng(seed).random((draws, len(pool))), axis=1)[:, :size]
+    picked = pool[chosen].sum(axis=1)
+    gaps = np.abs(picked / size - (pool.sum() - picked) / (len(pool) - size))
+    reached = int(np.count_nonzero(gaps >= observed))
+    return reached / len(gaps) if exact else (reached + 1) / (draws + 1)
 
 
 def smallest_shuffle(n: int, m: int) -> float:

@@ -15,7 +15,7 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from turnwise.util.errors import TurnwiseError
@@ -23,6 +23,7 @@ from turnwise.util.secret import redact
 
 LARGEST_ANSWER = 64 * 2**20
 WORDS_LIMIT = 500
+Answer = TypeVar("Answer", dict[str, Any], list[Any])
 
 
 class Failure(Exception):
@@ -58,17 +59,13 @@ class Transport:
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """The JSON object that the server answers with; a `Failure` for everything else."""
-        return self._exchange("POST", path, json.dumps(body).encode())
+        return self._exchange("POST", path, json.dumps(body).encode(), dict)
 
-    def get(self, path: str) -> dict[str, Any]:
-        """The JSON object at a path; a `Failure` for everything else."""
-        return self._exchange("GET", path, None)
+    def get(self, path: str, kind: type[Answer] = dict) -> Answer:  # type: ignore[assignment]
+        """The JSON object (or list) at a path; a `Failure` for everything else."""
+        return self._exchange("GET", path, None, kind)
 
-    def get_list(self, path: str) -> list[Any]:
-        """The JSON list at a path; a `Failure` for everything else."""
-        return list(self._exchange("GET", path, None, lists=True)[""])
-
-    def _exchange(self, method: str, path: str, body: bytes | None, lists: bool = False) -> dict[str, Any]:
+    def _exchange(self, method: str, path: str, body: bytes | None, kind: type[Answer]) -> Answer:
         connection = self._connection()
         watchman = threading.Timer(self._timeout, lambda: self._end(connection))
         watchman.daemon = True
@@ -97,7 +94,7 @@ class Transport:
             raise self._lost(TimeoutError(), True)
         if missing and len(raw) <= LARGEST_ANSWER:
             raise Failure(f"the connection ended {missing} bytes before the answer did", passing=True)
-        return self._read(answer, raw, lists)
+        return self._read(answer, raw, kind)
 
     def close(self) -> None:
         """Abort every pending request."""
@@ -129,22 +126,20 @@ class Transport:
         passing = not (wrong_name or isinstance(error, ssl.SSLCertVerificationError))
         return Failure(f"the connection failed: {type(error).__name__}: {error}", passing=passing)
 
-    def _read(self, answer: http.client.HTTPResponse, raw: bytes, lists: bool) -> dict[str, Any]:
-        """The JSON object of an answer; a list, if one is wanted, under the name ""."""
+    def _read(self, answer: http.client.HTTPResponse, raw: bytes, kind: type[Answer]) -> Answer:
+        """The JSON object or list of an answer."""
         if len(raw) > LARGEST_ANSWER:
             raise Failure(f"an answer of more than {LARGEST_ANSWER} bytes")
         try:
             content = json.loads(raw)
         except (ValueError, RecursionError):
             content = None
-        if lists:
-            content = {"": content} if isinstance(content, list) else None
         fine = 200 <= answer.status < 300
-        if fine and isinstance(content, dict):
+        if fine and isinstance(content, kind):
             return content
         words = self._words(content, raw)
         if fine:
-            raise Failure(f"an answer that is not a JSON {'list' if lists else 'object'}: {words}", passing=True)
+            raise Failure(f"an answer that is not a JSON {'list' if kind is list else 'object'}: {words}", passing=True)
         if 300 <= answer.status < 400:
             where = redact(" ".join(str(answer.getheader("Location", "nowhere")).split()))[:WORDS_LIMIT]
             raise Failure(

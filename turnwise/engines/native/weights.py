@@ -27,7 +27,6 @@ from turnwise.engines.native.families import base_of, causal_of, shape_of, suppo
 from turnwise.kernels.experts import Experts
 from turnwise.util.errors import TurnwiseError
 
-OUTSIDE = -1  # the number of what belongs to no layer
 FEW_ROWS = 512  # up to so many, a GPU leaves the product with a packed weight to its library
 Multiply = Callable[[Tensor, Sequence[Any], Tensor | None], Tensor | None]  # rows by packed weights, plus a bias; None if it cannot
 NO_ROTATION = -1  # the rotation of layers without one: their queries and keys do not know their positions
@@ -187,10 +186,9 @@ class Weights:
     def _read(self) -> None:
         inner, head = self.model.model, self.model.lm_head
         self.device: torch.device = head.weight.device
-        self._copies: dict[int, list[tuple[Tensor, Tensor, float]]] = {}  # by layer: what is copied, the copy, what is added to it
+        self._copies: list[tuple[Tensor, Tensor, float]] = []  # what is copied, the copy, what is added to it
         with torch.no_grad():
-            self.layers = [self._layer(layer, number) for number, layer in enumerate(inner.layers)]
-            self._place = OUTSIDE
+            self.layers = [self._layer(layer) for layer in inner.layers]
             self.embedding = self._hold(inner.embed_tokens.weight)
             factor = getattr(inner.embed_tokens, "embed_scale", None)
             self.embedding_scale = None if factor is None else factor.to(self.dtype).to(self.device)
@@ -236,14 +234,13 @@ class Weights:
         self.copy_again()
         return any(moved)
 
-    def copy_again(self, layer: int | None = None) -> None:
-        """Refresh what is copied, if anything is: all of it, or that of one layer (`OUTSIDE`: of none)."""
-        for copies in self._copies.values() if layer is None else [self._copies.get(layer, [])]:
-            if copies:
-                sources, targets, added = map(list, zip(*copies, strict=True))
-                with torch.no_grad():
-                    torch._foreach_copy_(targets, sources)
-                    torch._foreach_add_(targets, added)
+    def copy_again(self) -> None:
+        """Refresh what is copied, if anything is."""
+        if self._copies:
+            sources, targets, added = map(list, zip(*self._copies, strict=True))
+            with torch.no_grad():
+                torch._foreach_copy_(targets, sources)
+                torch._foreach_add_(targets, added)
 
     def embed(self, ids: Tensor) -> Tensor:
         """What goes into the first layer."""
@@ -275,8 +272,7 @@ class Weights:
             shift = (key_bias * cos + key_bias.roll(shape.head_dim // 2, -1) * sin).to(self.dtype)
             layer.shift = shift if layer.shift is None else layer.shift.copy_(shift)
 
-    def _layer(self, layer: Any, number: int) -> Layer:
-        self._place = number
+    def _layer(self, layer: Any) -> Layer:
         attention, mlp = layer.self_attn, layer.mlp
         normed, sparse, wrapped = hasattr(attention, "q_norm"), hasattr(mlp, "experts"), hasattr(layer, "pre_feedforward_layernorm")
         return Layer(
@@ -304,7 +300,7 @@ class Weights:
             return self._hold(norm.weight)
         data = norm.weight.detach()
         copy = norm_factors(data)
-        self._copies.setdefault(self._place, []).append((data, copy, 1.0))
+        self._copies.append((data, copy, 1.0))
         return copy
 
     def _hold(self, parameter: Tensor) -> Tensor:
@@ -312,7 +308,7 @@ class Weights:
         if data.dtype == self.dtype:
             return data
         copy = data.to(self.dtype)
-        self._copies.setdefault(self._place, []).append((data, copy, 0.0))
+        self._copies.append((data, copy, 0.0))
         return copy
 
     def _read_pointers(self) -> list[int]:

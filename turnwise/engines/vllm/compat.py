@@ -1,9 +1,8 @@
-"""What differs between the releases of vLLM, in one place. No other file imports vLLM.
+"""What the engine calls of vLLM 0.26. No other file imports vLLM.
 
-An ipc transfer agrees on `packed` with every update in 0.26, and from 0.27 on when it is set up. Constant since 0.26: a round is start,
-update (any number of times), finish; `LLMEngine` in the caller's process; token ids with a cache salt in, token ids with flat log-probs
-out; `LLMEngine.sleep(level=0, mode="keep")` is, in the caller's process, what `AsyncLLM.pause_generation(mode="keep", clear_cache=False)`
-is in a server.
+A round of weights is start, update (any number of times), finish. `LLMEngine` runs in the caller's process: token ids with a cache salt
+in, token ids with flat log-probs out. `LLMEngine.sleep(level=0, mode="keep")` is there what `AsyncLLM.pause_generation(mode="keep",
+clear_cache=False)` is in a server.
 
 A step is launched before the output of the one before is read (asynchronous scheduling, vLLM's default). Between two steps one is in
 flight. A pause does not wait for it in the caller's process: `step` reads it while nothing new is scheduled.
@@ -16,17 +15,15 @@ import importlib.util
 import logging
 import os
 import random
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
-from typing import Any, NamedTuple
+from typing import Any
 
 from turnwise.util.errors import MissingExtra, TurnwiseError
 
-OLDEST = (0, 26)
-READ = "0.26 to 0.32"  # the releases whose sources this file was written for
+RELEASE = "0.26"
 LOCAL = "turnwise"  # the name under which our own transfer is registered
 QUIET = {"VLLM_LOGGING_LEVEL": "WARNING", "VLLM_NO_USAGE_STATS": "1", "VLLM_USE_FLASHINFER_SAMPLER": "0"}  # unless the user says otherwise
 
@@ -36,32 +33,12 @@ IN_FLIGHT = 64  # steps after which nothing may be in flight any more: there are
 CHATTY = ("vllm.model_executor.model_loader.reload.layerwise", "vllm.utils.jit_monitor")  # once per round, about what is fine
 
 
-class Release(NamedTuple):
-    """An installed vLLM."""
-
-    text: str
-    number: tuple[int, int]
-
-    @property
-    def ipc_setup(self) -> dict[str, Any]:
-        """What an ipc transfer is set up with."""
-        return {} if self.number < (0, 27) else {"packed": False}
-
-
-def find() -> Release:
-    """The installed vLLM, without importing it; an error if there is none, or one that is too old."""
-    loaded = sys.modules.get("vllm")
+def installed() -> str:
+    """The version of vLLM, without importing it; an error if there is none."""
     try:
-        text = str(getattr(loaded, "__version__", "") or metadata.version("vllm"))
+        return str(getattr(sys.modules.get("vllm"), "__version__", "") or metadata.version("vllm"))
     except metadata.PackageNotFoundError:
         raise MissingExtra("engine.name=vllm", "vllm") from None
-    digits = re.match(r"(\d+)\.(\d+)", text)
-    number = (int(digits[1]), int(digits[2])) if digits else (0, 0)
-    if number < OLDEST:
-        raise TurnwiseError(
-            f"engine.name=vllm: vLLM {text} is installed, and {OLDEST[0]}.{OLDEST[1]} or later is needed: pip install 'turnwise[vllm]'"
-        )
-    return Release(text, number)
 
 
 def gpus() -> int:
@@ -71,19 +48,17 @@ def gpus() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def check(tensor_parallel: int = 1) -> Release:
+def check(tensor_parallel: int = 1) -> None:
     """Everything that can be checked before a model is loaded: the package, its version, the GPUs, what the transfer needs."""
-    release, seen = find(), gpus()
+    version, seen = installed(), gpus()
+    if version.split(".")[:2] != RELEASE.split("."):
+        raise TurnwiseError(f"engine.name=vllm: vLLM {version} is installed, and {RELEASE} is needed: pip install 'turnwise[vllm]'")
     if seen == 0:
         raise TurnwiseError("engine.name=vllm needs a GPU, and this process sees none: use engine.name=native or transformers on a CPU")
     if tensor_parallel > seen:
         raise TurnwiseError(f"engine.options.tensor_parallel={tensor_parallel}: this process sees {seen} GPU{'s' * (seen > 1)}")
-    if tensor_parallel > 1 and release.number < (0, 27) and importlib.util.find_spec("ray") is None:
-        raise TurnwiseError(
-            f"engine.name=vllm: the ipc transfer of vLLM {release.text} imports ray, which is not installed: pip install "
-            "'turnwise[cluster]', or a later vLLM"
-        )
-    return release
+    if tensor_parallel > 1 and importlib.util.find_spec("ray") is None:
+        raise TurnwiseError("engine.name=vllm: vLLM's ipc transfer imports ray, which is not installed: pip install 'turnwise[cluster]'")
 
 
 def load(name: str, *attributes: str) -> tuple[Any, ...]:
@@ -94,10 +69,9 @@ def load(name: str, *attributes: str) -> tuple[Any, ...]:
         module = importlib.import_module(name)
         return tuple(getattr(module, attribute) for attribute in attributes)
     except (ImportError, OSError, AttributeError) as error:
-        text = str(getattr(sys.modules.get("vllm"), "__version__", "")) or "the installed release"
         raise TurnwiseError(
-            f"engine.name=vllm: {name} of vLLM ({text}) cannot be used: {error}. This engine knows the releases {READ}; each of them needs "
-            "one exact version of torch, so install them together: pip install 'turnwise[vllm]'"
+            f"engine.name=vllm: {name} cannot be used: {error}. vLLM {RELEASE} needs one exact version of torch, so install them together: "
+            "pip install 'turnwise[vllm]'"
         ) from error
 
 
@@ -153,9 +127,8 @@ def graph_sizes(max_batch: int) -> list[int]:
 class Core:
     """The part of vLLM's engine in this process that our engine uses."""
 
-    def __init__(self, release: Release, arguments: Mapping[str, Any]):
+    def __init__(self, arguments: Mapping[str, Any]):
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # its scheduler runs in this process, and only when we step
-        self.release = release
         args, engine, self._params = load("vllm", "EngineArgs", "LLMEngine", "SamplingParams")
         (self._kinds,) = load("vllm.sampling_params", "RequestOutputKind")
         (self._tokens,) = load("vllm.inputs", "tokens_input")
@@ -167,7 +140,7 @@ class Core:
             with global_chance():
                 self._engine: Any = engine.from_engine_args(args(**arguments), enable_multiprocessing=False)
         except Exception as error:
-            raise TurnwiseError(f"engine.name=vllm: vLLM {release.text} could not start: {type(error).__name__}: {error}") from error
+            raise TurnwiseError(f"engine.name=vllm: vLLM could not start: {type(error).__name__}: {error}") from error
 
     # Requests.
 
@@ -268,7 +241,7 @@ def local_transfer() -> type:
 
         @staticmethod
         def trainer_send_weights(iterator: Any, trainer_args: Any) -> None:
-            """Part of the interface up to 0.27; the weights are handed over by `update_weights`."""
+            """Part of the interface; the weights are handed over by `update_weights`."""
             raise NotImplementedError
 
     return LocalTransfer

@@ -5,8 +5,8 @@ learner's weights. Every later version is one update: pause, one round of vLLM's
 and values, resume. New requests carry the version in the salt of their prefix cache.
 
 Responses that are under way during an update stay in vLLM, and nothing more is scheduled. A step is still in flight then; its tokens were
-drawn by the old weights, and are read before anything is replaced. With `keep_cache` these requests continue on the keys and values of the
-old weights. Every token's log-prob is the one that it was sampled with, and `Response.spans` says which version drew it.
+drawn by the old weights, and are read before anything is replaced. Every token's log-prob is the one that it was sampled with, and
+`Response.spans` says which version drew it.
 
 A round that fails leaves a model with some new and some old weights, and vLLM cannot undo it: the engine is then dead, reports that, and
 must be made again.
@@ -18,12 +18,11 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from turnwise.config.options import Help
 from turnwise.engines.base import Finish, Request, Response, Sampling
 from turnwise.engines.module import evaluating, inner_model, longest
 from turnwise.engines.registry import Vllm, register
@@ -85,7 +84,7 @@ class Row(Running):
 
 @register("vllm")
 class VllmEngine(Vllm):
-    """Generation by vLLM 0.26 or later, in this process, on a copy of the learner's weights; on NVIDIA GPUs.
+    """Generation by vLLM 0.26, in this process, on a copy of the learner's weights; on NVIDIA GPUs.
 
     `model` is the learner's module (or another with its config): the weights are taken from it at the start, by `refresh`, and by
     `publish` without weights. `memory` is the share of the GPU's memory that vLLM takes in all, its copy of the weights included.
@@ -102,13 +101,6 @@ class VllmEngine(Vllm):
         *,
         memory: float = 0.4,
         tensor_parallel: int = 1,
-        keep_cache: Annotated[
-            bool,
-            Help(
-                "while weights are replaced, responses under way continue on the keys and values of the old weights, which are not "
-                "computed again"
-            ),
-        ] = False,
         prefill_tokens: int = 16384,
         dtype: torch.dtype | None = None,
         eager: bool = False,
@@ -116,7 +108,7 @@ class VllmEngine(Vllm):
         arguments: dict[str, Any] | None = None,
         stop_token_ids: Sequence[int] | None = None,
     ):
-        release = check(tensor_parallel)
+        check(tensor_parallel)
         if not 0 < memory <= 1 or max_batch < 1 or prefill_tokens < 1:
             raise TurnwiseError(f"engine: memory is a share up to 1, max_batch and prefill_tokens are positive: {memory=}, {max_batch=}")
         if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
@@ -134,10 +126,8 @@ class VllmEngine(Vllm):
         self._words = int(inner.get_input_embeddings().weight.shape[0])
         self._route: Route = Local() if tensor_parallel == 1 else Ipc(tensor_parallel)
         self._rows: dict[str, Row] = {}
-        self._waiting: list[Row] = []  # to be submitted when the update is over
         self._done: list[Response] = []
-        self._count, self._epoch, self._paused, self._closed = 0, 0, False, False
-        self._keep_cache = keep_cache
+        self._count, self._epoch, self._closed = 0, 0, False
         self._follows = True  # the weights are those of `model`
         more: dict[str, Any] = {
             "gpu_memory_utilization": memory, "tensor_parallel_size": tensor_parallel, "enforce_eager": eager,
@@ -146,7 +136,7 @@ class VllmEngine(Vllm):
         name = str(dtype or next(inner.parameters()).dtype).removeprefix("torch.")
         with config_folder(model) as folder:
             core_arguments = engine_arguments(folder, name, max_batch, self.max_length, self._route.backend, more | (arguments or {}))
-            self._core = Core(release, core_arguments)
+            self._core = Core(core_arguments)
         self._start(self_check)
 
     @staticmethod
@@ -167,7 +157,7 @@ class VllmEngine(Vllm):
 
     @property
     def pending(self) -> int:
-        return len(self._rows) + len(self._waiting) + len(self._done)
+        return len(self._rows) + len(self._done)
 
     # Requests.
 
@@ -185,10 +175,7 @@ class VllmEngine(Vllm):
                 self._enter(Row.of(request, prompt, self.max_length, self.tokenizer))
 
     def _enter(self, row: Row) -> None:
-        """Give vLLM a row; during an update, when that is over."""
-        if self._paused:
-            self._waiting.append(row)
-            return
+        """Give vLLM a row."""
         sampling, self._count = row.request.sampling, self._count + 1
         parameters = self._core.parameters(
             stream=row.stop is not None or row.rule is not None,
@@ -214,7 +201,7 @@ class VllmEngine(Vllm):
     def poll(self, wait: bool = True) -> list[Response]:
         self._alive()
         looked, drawn = time.monotonic(), -1
-        while not self._done and self._rows and not self._paused:
+        while not self._done and self._rows:
             try:
                 outputs = self._core.step()
             except BaseException as error:
@@ -287,7 +274,7 @@ class VllmEngine(Vllm):
         """Forget everything that was computed, as if this engine were new."""
         self._alive()
         self._pause()
-        self._resume(self.version, drop=True)
+        self._resume(self.version)
 
     def _replace(self, pairs: Pairs, version: int | None = None) -> None:
         """One update."""
@@ -302,34 +289,23 @@ class VllmEngine(Vllm):
 
     def _pause(self) -> None:
         """From here on nothing is drawn, and what was drawn is marked with the version that drew it."""
-        if self._paused:
-            return
-        self._paused = True
         try:
             self._core.pause()
             for output in self._core.drain():
                 self._read(output)
             for row in self._rows.values():
                 row.mark(self._core.drawn(row.name), self.version)
-            if self._keep_cache:  # a cache that is kept is for responses that have begun: the others start again
-                waiting = [self._rows.pop(key) for key, row in list(self._rows.items()) if not row.marks]
-                self._core.abort([row.name for row in waiting])
-                self._waiting = [*waiting, *self._waiting]
         except BaseException as error:
             raise self._die("vLLM could not be paused", error) from error
 
-    def _resume(self, version: int, drop: bool = False) -> None:
-        """Continue with this version. Cached keys and values are dropped, unless responses under way may keep theirs."""
+    def _resume(self, version: int) -> None:
+        """Continue with this version. Cached keys and values are dropped."""
         try:
-            if drop or not self._keep_cache or not self._rows:
-                self._core.forget()
+            self._core.forget()
             self._core.resume()
         except BaseException as error:
             raise self._die("vLLM's cache could not be reset", error) from error
-        self.version, self._epoch, self._paused = version, self._epoch + 1, False
-        waiting, self._waiting = self._waiting, []
-        for row in waiting:
-            self._enter(row)
+        self.version, self._epoch = version, self._epoch + 1
 
     # Its end.
 
@@ -350,7 +326,6 @@ class VllmEngine(Vllm):
     def close(self) -> None:
         self._closed = True
         self._rows.clear()
-        self._waiting.clear()
         self._done.clear()
         if (core := self.__dict__.pop("_core", None)) is not None:
             core.close()

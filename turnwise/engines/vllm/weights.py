@@ -133,7 +133,7 @@ class Ipc:
         self._gpus = range(tensor_parallel)
 
     def begin(self, core: Core) -> None:
-        core.rpc("init_weight_transfer_engine", init_info=core.release.ipc_setup)
+        core.rpc("init_weight_transfer_engine", init_info={})
 
     def send(self, core: Core, pairs: Pairs) -> None:
         core.rpc("start_weight_update")

@@ -1,4 +1,4 @@
-"""Exact arithmetic over formulas that are built piece by piece: a parser, fractions, and all solutions of a deal.
+"""Exact arithmetic over formulas that are built piece by piece: Python's parser, fractions, and all solutions of a deal.
 
 A formula is a list of pieces: integers and the signs + - * / ( ). Nothing is ever evaluated as code, two numbers side by side are
 not a larger number, and 8 / (3 - 8 / 3) is exactly 24.
@@ -6,7 +6,9 @@ not a larger number, and 8 / (3 - 8 / 3) is exactly 24.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import ast
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -14,60 +16,30 @@ from functools import lru_cache
 Formula = tuple[str, ...]
 
 
-class NotAFormula(ValueError):
-    """The pieces do not form an expression, or it divides by zero."""
+SIGNS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
 
 
 def evaluate(pieces: Sequence[str]) -> Fraction | None:
     """The value of a formula; None if it has none."""
     try:
-        reader = _Reader(tuple(pieces))
-        value = reader.sum()
-        return value if reader.place == len(reader.pieces) else None
-    except NotAFormula:
+        return _value_of(ast.parse(" ".join(pieces), mode="eval").body)
+    except (SyntaxError, ZeroDivisionError):
         return None
 
 
-@dataclass
-class _Reader:
-    """Reads sums of products of numbers and brackets, from left to right. Brackets nest no deeper than the formula is long."""
-
-    pieces: Formula
-    place: int = 0
-
-    def _next_of(self, signs: str) -> str:
-        """The next piece if it is one of these signs, otherwise an empty text."""
-        if self.place < len(self.pieces) and self.pieces[self.place] in tuple(signs):
-            self.place += 1
-            return self.pieces[self.place - 1]
-        return ""
-
-    def sum(self) -> Fraction:
-        value = self.product()
-        while sign := self._next_of("+-"):
-            other = self.product()
-            value = value + other if sign == "+" else value - other
-        return value
-
-    def product(self) -> Fraction:
-        value = self.factor()
-        while sign := self._next_of("*/"):
-            other = self.factor()
-            if sign == "/" and other == 0:
-                raise NotAFormula("division by zero")
-            value = value * other if sign == "*" else value / other
-        return value
-
-    def factor(self) -> Fraction:
-        if self._next_of("("):
-            value = self.sum()
-            if not self._next_of(")"):
-                raise NotAFormula("a bracket is not closed")
-            return value
-        if self.place < len(self.pieces) and self.pieces[self.place].isdecimal():
-            self.place += 1
-            return Fraction(int(self.pieces[self.place - 1]))
-        raise NotAFormula("a number or a bracket is missing")
+def _value_of(node: ast.expr) -> Fraction:
+    """The value of a syntax tree of numbers and the four signs; anything else is a `SyntaxError`."""
+    match node:
+        case ast.Constant(int(number)):
+            return Fraction(number)
+        case ast.BinOp(left, sign, right) if type(sign) in SIGNS:
+            return SIGNS[type(sign)](_value_of(left), _value_of(right))
+    raise SyntaxError("not a formula")
 
 
 @dataclass(frozen=True, slots=True)

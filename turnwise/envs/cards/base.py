@@ -1,12 +1,12 @@
 """What the card games have in common: text or pictures, anchors, and the rules of the environment protocol.
 
-A game defines what an action does (`_play`), the table as text (`_words`) and as a picture (`_picture`), its state (`_state`), and what a
-snapshot keeps of it (`_kept`, `_resume`). It only sees stripped text.
+A game defines what an action does (`_act`), the table as text (`_words`) and as a picture (`_picture`), its state (`_state`), and what a
+snapshot keeps of it (`_played`, `_replay`). It only sees stripped text.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -14,18 +14,16 @@ from hashlib import blake2b
 from typing import Any, ClassVar, Literal
 
 from turnwise.data.tasks import Task, TaskSet
-from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.cards.pixels import Image, check_scale, enlarged
-from turnwise.envs.dice import Dice
-from turnwise.envs.snapshots import pack, restoring, unpack
-from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise.envs.base import Observation, Transition
+from turnwise.envs.cards.pixels import LARGEST_SCALE, Image, enlarged
+from turnwise.envs.dice import SPLITS, Dice, check_split, endless_tasks, part_of_all
+from turnwise.envs.episodes import EpisodeEnv, check_choice, checked_count
+from turnwise.util.errors import TurnwiseError
 
 Observed = Literal["text", "image", "both"]
 Anchor = Literal["observation", "state"]
 Rewards = Literal["paper", "gym_cards"]
 
-SPLITS: Mapping[str, range] = {"train": range(6), "valid": range(6, 7), "test": range(7, 8)}  # of eight equal parts
-DEFAULT_SIZES = {"train": 10_000, "valid": 1_000, "test": 1_000}
 ATTEMPTS = 10_000
 
 
@@ -39,68 +37,40 @@ class Played:
     info: Mapping[str, Any] = field(default_factory=dict)
 
 
-class TableEnv(ABC):
+class TableEnv(EpisodeEnv):
     """`observe`: "text", "image" (an RGB array) or "both"; `scale` enlarges the picture. `anchor`: "observation" (the text, or a hash of
     the picture if there is no text) or "state" (what matters for the rest of the game). `rewards`: "paper" (those of the GiGPO paper's
     runs, without penalties) or "gym_cards" (with the penalties of the environments that those were made from)."""
 
-    game: ClassVar[str]  # its name in snapshots
+    depends_on: ClassVar[tuple[str, ...]] = ("observe", "anchor", "rewards", "scale")
     reward_range: ClassVar[tuple[float, float]]  # of one step, whichever rewards are chosen
 
     def __init__(self, observe: Observed = "text", anchor: Anchor = "observation", rewards: Rewards = "paper", scale: int = 2):
-        for kind, given, known in (
-            ("way to observe", observe, ("text", "image", "both")),
-            ("anchor", anchor, ("observation", "state")),
-            ("rewards", rewards, ("paper", "gym_cards")),
-        ):
-            if given not in known:
-                raise unknown_name(kind, str(given), known)
-        self.observe, self.anchor, self.rewards, self.scale = observe, anchor, rewards, check_scale(scale)
-        self._started: tuple[Task, int] | None = None
-        self._over = "step() was called before reset(): call reset(task) first"
+        check_choice("way to observe", observe, ("text", "image", "both"))
+        check_choice("anchor", anchor, ("observation", "state"))
+        check_choice("rewards", rewards, ("paper", "gym_cards"))
+        super().__init__()
+        self.observe, self.anchor, self.rewards = observe, anchor, rewards
+        self.scale = checked_count(scale, 1, LARGEST_SCALE, f"cards: scale must be an integer from 1 to {LARGEST_SCALE}")
+        self._seed = 0
 
-    def reset(self, task: Task, seed: int = 0) -> Observation:
-        self._over = f"task {task.id!r} could not be started"  # until it has been
+    def _begin(self, task: Task, seed: int) -> None:
+        self._seed = seed
         self._start(task, seed)
-        self._started, self._over = (task, seed), ""
-        return self._observation()
 
-    def step(self, action: str) -> Transition:
-        if self._over:
-            raise EpisodeOver(self._over)
-        if not isinstance(action, str):
-            raise TurnwiseError(f"an action is a text, not {type(action).__name__}: {action!r}")
-        played = self._play(action.strip().lower())
-        if played.done:
-            self._over = "the episode is over: call reset(task) before the next step"
-        return Transition(self._observation(), played.reward, played.done, played.success, played.info)
+    def _play(self, action: str) -> Transition:
+        played = self._act(action.strip().lower())
+        return Transition(self._see(), played.reward, played.done, played.success, played.info)
 
-    def snapshot(self) -> bytes:
-        """The task, its seed, and what has been played."""
-        if self._over or self._started is None:
-            raise EpisodeOver(self._over)
-        task, seed = self._started
-        return pack(self.game, {"task": task.to_json(), "seed": seed, "played": self._kept()}, self._options())
+    def _kept(self) -> dict[str, Any]:
+        """The seed, and what has been played: the random numbers that are left follow from them."""
+        return {"seed": self._seed, "played": self._played()}
 
-    def restore(self, state: bytes) -> Observation:
-        """Continue where a snapshot was taken, with the random numbers that were left there."""
-        kept = unpack(state, self.game, self._options())
-        with restoring(self.game):
-            self._over = "the snapshot could not be restored: call reset(task) first"  # until it has been
-            task, seed = Task.from_json(kept["task"]), kept["seed"]
-            self._start(task, seed)
-            self._resume(kept["played"])
-        self._started, self._over = (task, seed), ""
-        return self._observation()
+    def _resume(self, task: Task, kept: Mapping[str, Any]) -> None:
+        self._begin(task, kept["seed"])
+        self._replay(kept["played"])
 
-    def _options(self) -> dict[str, Any]:
-        """What a game depends on in addition to its task and seed."""
-        return {name: getattr(self, name) for name in ("observe", "anchor", "rewards", "scale")}
-
-    def close(self) -> None:
-        self._over = "the environment was closed: call reset(task) first"
-
-    def _observation(self) -> Observation:
+    def _see(self) -> Observation:
         text = self._words() if self.observe != "image" else "The picture shows the table."
         picture = None if self.observe == "text" else self._picture()
         anchor: str | bytes | None = None
@@ -115,15 +85,15 @@ class TableEnv(ABC):
     def _start(self, task: Task, seed: int) -> None: ...
 
     @abstractmethod
-    def _play(self, word: str) -> Played: ...
+    def _act(self, word: str) -> Played: ...
 
     @abstractmethod
-    def _kept(self) -> Any:
+    def _played(self) -> Any:
         """What a snapshot keeps of the game, in JSON values."""
 
     @abstractmethod
-    def _resume(self, kept: Any) -> None:
-        """From the start to where `_kept` was called."""
+    def _replay(self, played: Any) -> None:
+        """From the start to where `_played` was called."""
 
     @abstractmethod
     def _words(self) -> str: ...
@@ -138,15 +108,9 @@ class TableEnv(ABC):
     def _actions(self) -> tuple[str, ...]: ...
 
 
-def part_of_all(key: str) -> int:
-    """Which of eight equal parts something belongs to, by a hash of what must not be in two splits."""
-    return blake2b(key.encode(), digest_size=8).digest()[0] % 8
-
-
 def drawn_tasks(name: str, split: str, n: int | None, draw: Callable[[Dice], tuple[str, dict[str, Any]] | None], key: str = "") -> TaskSet:
     """Unlimited tasks: `draw` makes one from dice, as the key that decides its split and its data, or None if it is not playable. Task i
     is a pure function of its number; it is drawn again until it belongs to the split."""
-    _known(name, split)
 
     def make(index: int) -> Task:
         for attempt in range(ATTEMPTS):
@@ -155,22 +119,16 @@ def drawn_tasks(name: str, split: str, n: int | None, draw: Callable[[Dice], tup
                 return Task(_id(name, found[1]), split, found[1])
         raise TurnwiseError(f"{name}: no task of split {split!r} was found in {ATTEMPTS} attempts")
 
-    size = DEFAULT_SIZES[split] if n is None else n
-    return TaskSet.lazy(size, lru_cache(maxsize=4096)(make), f"{name}/{split}")
+    return endless_tasks(name, split, n, lru_cache(maxsize=4096)(make))
 
 
 def listed_tasks(name: str, split: str, found: Mapping[str, dict[str, Any]]) -> TaskSet:
     """Tasks that can all be listed, by key: six parts in ten are train, two valid, two test, in an order that a hash decides."""
-    _known(name, split)
+    check_split(name, split)
     order = sorted(found, key=lambda key: blake2b(f"{name} {key}".encode(), digest_size=16).digest())
     first, second = len(order) * 6 // 10, len(order) * 8 // 10
     part = {"train": order[:first], "valid": order[first:second], "test": order[second:]}[split]
     return TaskSet((Task(_id(name, found[key]), split, found[key]) for key in part), f"{name}/{split}")
-
-
-def _known(name: str, split: str) -> None:
-    if split not in SPLITS:
-        raise unknown_name(f"split of {name}:", split, SPLITS)
 
 
 def _id(name: str, data: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.cards.base import Anchor, Observed, Played, Rewards, TableEnv, drawn_tasks
-from turnwise.envs.cards.deck import draw_card, name, points, read_cards
+from turnwise.envs.cards.deck import card_name, draw_card, points, read_cards
 from turnwise.envs.cards.pixels import CARD_HEIGHT, CARD_WIDTH, GAP, Image, canvas, lay_out, write
 from turnwise.envs.dice import Dice
 
@@ -34,7 +34,7 @@ class BlackjackEnv(TableEnv):
         "With more than 21 you lose at once. The action hit takes another card, the action stand ends your turn; the dealer then draws up "
         "to 17 or more. The higher total wins."
     )
-    game = "blackjack"
+    name = "blackjack"
     reward_range = (-1.0, 1.0)
     max_turns = 15
 
@@ -55,7 +55,7 @@ class BlackjackEnv(TableEnv):
         self._deck = Dice(f"blackjack player {task.id} {seed}")
         self._dealers_deck = Dice(f"blackjack dealer {task.id} {seed}")
 
-    def _play(self, word: str) -> Played:
+    def _act(self, word: str) -> Played:
         if word == "hit":
             self.player.append(draw_card(self._deck))
             return self._result(lost=True) if total(self.player)[0] > LIMIT else Played()
@@ -73,14 +73,14 @@ class BlackjackEnv(TableEnv):
         result = "won" if won else "draw" if not lost and mine == theirs else "lost"
         return Played(payoffs(self.rewards)[result], True, won, {"result": result, "total": mine, "dealer": theirs})
 
-    def _kept(self) -> int:
+    def _played(self) -> int:
         return len(self.player)
 
-    def _resume(self, kept: int) -> None:
+    def _replay(self, played: int) -> None:
         """Draw the player's cards again, from the same dice. The dealer draws only at the end."""
-        while len(self.player) < kept:
-            if self._play("hit").done:
-                raise ValueError(f"a hand of {kept} cards has more than {LIMIT}")
+        while len(self.player) < played:
+            if self._act("hit").done:
+                raise ValueError(f"a hand of {played} cards has more than {LIMIT}")
 
     def _words(self) -> str:
         mine, soft = total(self.player)
@@ -124,7 +124,7 @@ def _deal(dice: Dice) -> tuple[str, dict[str, Any]]:
 
 
 def _names(cards: list[str]) -> str:
-    return ", ".join(map(name, cards))
+    return ", ".join(map(card_name, cards))
 
 
 def total(cards: list[str]) -> tuple[int, bool]:

@@ -24,7 +24,7 @@ def points(card: str, faces_as_ten: bool = True) -> int:
     return min(number, 10) if faces_as_ten else number
 
 
-def name(card: str) -> str:
+def card_name(card: str) -> str:
     """`HK` is "king of hearts"."""
     return f"{NAMES.get(card[1], card[1])} of {SUITS[card[0]]}"
 

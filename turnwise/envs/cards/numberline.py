@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.cards.base import Anchor, Observed, Played, Rewards, TableEnv, listed_tasks
 from turnwise.envs.cards.pixels import BLACK, EDGE, RED, WHITE, Image, canvas, write
+from turnwise.envs.episodes import checked_count
 from turnwise.util.errors import TurnwiseError
 
 MOVES = {"+": 1, "-": -1}
@@ -20,7 +20,8 @@ class NumberLineEnv(TableEnv):
     The reward is 1 at the target, −1 for a step that leads no nearer (any text that is not an action is such a step), otherwise 0."""
 
     instructions = "You stand on a number line. The action + adds one to your number, the action - subtracts one."
-    game = "numberline"
+    name = "numberline"
+    depends_on = (*TableEnv.depends_on, "highest")
     reward_range = (-1.0, 1.0)
 
     def __init__(
@@ -32,9 +33,7 @@ class NumberLineEnv(TableEnv):
         scale: int = 2,
     ):
         super().__init__(observe, anchor, rewards, scale)
-        if isinstance(highest, bool) or not isinstance(highest, int) or not 2 <= highest <= FURTHEST:
-            raise TurnwiseError(f"numberline: highest must be an integer from 2 to {FURTHEST}, got {highest!r}")
-        self.highest = highest
+        self.highest = checked_count(highest, 2, FURTHEST, f"numberline: highest must be an integer from 2 to {FURTHEST}")
         self.max_turns = 2 * highest
         self.position = self.target = 0
 
@@ -51,23 +50,20 @@ class NumberLineEnv(TableEnv):
             raise TurnwiseError(f"task {task.id!r}: start and target are both {start}")
         self.position, self.target = int(start or 0), int(target or 0)
 
-    def _play(self, word: str) -> Played:
+    def _act(self, word: str) -> Played:
         before = abs(self.target - self.position)
         self.position = min(max(self.position + MOVES.get(word, 0), 0), self.highest)
         left = abs(self.target - self.position)
         there = left == 0
         return Played(1.0 if there else 0.0 if left < before else -1.0, there, there, {"understood": word in MOVES, "distance": left})
 
-    def _kept(self) -> int:
+    def _played(self) -> int:
         return self.position
 
-    def _resume(self, kept: int) -> None:
-        if kept not in range(self.highest + 1):
-            raise ValueError(f"{kept!r} is not on the line")
-        self.position = kept
-
-    def _options(self) -> dict[str, Any]:
-        return {**super()._options(), "highest": self.highest}
+    def _replay(self, played: int) -> None:
+        if played not in range(self.highest + 1):
+            raise ValueError(f"{played!r} is not on the line")
+        self.position = played
 
     def _words(self) -> str:
         return f"Target: {self.target}\nCurrent: {self.position}"

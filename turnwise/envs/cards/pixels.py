@@ -8,8 +8,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from turnwise.util.errors import TurnwiseError
-
 Image = NDArray[np.uint8]
 Colour = tuple[int, int, int]
 
@@ -37,20 +35,8 @@ SUIT_ROWS = {
 }
 
 
-def check_scale(scale: int) -> int:
-    """How many pixels one drawn pixel becomes, if it can be drawn."""
-    if isinstance(scale, bool) or not isinstance(scale, int) or not 1 <= scale <= LARGEST_SCALE:
-        raise TurnwiseError(f"cards: scale must be an integer from 1 to {LARGEST_SCALE}, got {scale!r}")
-    return scale
-
-
 def canvas(height: int, width: int, colour: Colour = TABLE) -> Image:
     """An empty picture."""
-    return _empty(height, width, colour).copy()
-
-
-@lru_cache(maxsize=16)
-def _empty(height: int, width: int, colour: Colour) -> Image:
     return np.full((height, width, 3), colour, np.uint8)
 
 

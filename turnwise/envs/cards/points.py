@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.cards.arithmetic import Formula, evaluate, solutions, solvable
 from turnwise.envs.cards.base import Anchor, Observed, Played, Rewards, TableEnv, drawn_tasks, listed_tasks
-from turnwise.envs.cards.deck import RANKS, SUITS, draw_card, name, points, read_cards
+from turnwise.envs.cards.deck import RANKS, SUITS, card_name, draw_card, points, read_cards
 from turnwise.envs.cards.pixels import CARD_HEIGHT, CARD_WIDTH, GAP, Image, canvas, lay_out, write, write_wrapped
 from turnwise.envs.dice import Dice
 from turnwise.util.errors import TurnwiseError
@@ -31,6 +31,7 @@ class PointsEnv(TableEnv):
     signs: ClassVar[str]
     brackets: ClassVar[str] = ""
     longest: ClassVar[int]
+    depends_on = (*TableEnv.depends_on, "faces_as_ten")
     reward_range = (PENALTY, WIN)
 
     def __init__(
@@ -61,7 +62,7 @@ class PointsEnv(TableEnv):
                 left.remove(piece)
         return left
 
-    def _play(self, word: str) -> Played:
+    def _act(self, word: str) -> Played:
         if word == "=":
             return self._end(evaluate(self.formula) == self.goal and not self.left)
         if word not in self._actions():
@@ -79,19 +80,16 @@ class PointsEnv(TableEnv):
     def _penalty(self) -> float:
         return PENALTY if self.rewards == "gym_cards" else 0.0
 
-    def _kept(self) -> list[str]:
+    def _played(self) -> list[str]:
         return self.formula
 
-    def _resume(self, kept: list[str]) -> None:
-        for piece in kept:  # a formula is its own history: each piece was an action
-            if piece == "=" or self._play(piece) != Played():
+    def _replay(self, played: list[str]) -> None:
+        for piece in played:  # a formula is its own history: each piece was an action
+            if piece == "=" or self._act(piece) != Played():
                 raise ValueError(f"{piece!r} cannot have been played here")
 
-    def _options(self) -> dict[str, Any]:
-        return {**super()._options(), "faces_as_ten": self.faces_as_ten}
-
     def _words(self) -> str:
-        cards = ", ".join(f"{name(card)} ({number})" for card, number in zip(self.cards, self.numbers, strict=True))
+        cards = ", ".join(f"{card_name(card)} ({number})" for card, number in zip(self.cards, self.numbers, strict=True))
         return f"Cards: {cards}\nFormula: {' '.join(self.formula)}".rstrip()
 
     def _picture(self) -> Image:
@@ -138,7 +136,7 @@ class EZPointsEnv(PointsEnv):
         "You have two cards. Build a formula that uses the number of each card exactly once and gives 12. Each action adds one piece to "
         "it: a number, + or *. A jack, queen or king counts 10, an ace 1. When the formula is complete, the action = ends the game."
     )
-    game = "ezpoints"
+    name = "ezpoints"
     count, goal, signs, longest = 2, 12, "+*", 5
     max_turns = 8
 
@@ -165,7 +163,7 @@ class Points24Env(PointsEnv):
         "You have four cards. Build a formula that uses the number of each card exactly once and gives 24. Each action adds one piece to "
         "it: a number, one of + - * / or a bracket. An ace counts 1. When the formula is complete, the action = ends the game."
     )
-    game = "points24"
+    name = "points24"
     count, goal, signs, brackets, longest = 4, 24, "+-*/", "()", 20
     max_turns = 20
 

@@ -19,7 +19,7 @@ from turnwise.config.kinds import GYM
 from turnwise.config.loading import load_reference
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.gymnasium.spaces import Named, actions_of, has_words, is_picture, too_large, words_of
+from turnwise.envs.gymnasium.spaces import Named, actions_of, is_picture, too_large, words_of
 from turnwise.envs.gymnasium.words import Words, described_by, drawing, prepare, recognised, words_for
 from turnwise.envs.needs import load
 from turnwise.envs.third_party import Success, plain_values, turn_limit, well_formed
@@ -95,10 +95,10 @@ class GymnasiumEnv:
         """Observations must be shown in some way."""
         space = self._env.observation_space
         described = self._words is not None and self._words.describe is not None
-        if self.show != "state" or described or is_picture(space) or has_words(space):
+        large = ", ".join(too_large(space))
+        if self.show != "state" or described or is_picture(space) or not large:
             return
         self._env.close()
-        large = ", ".join(too_large(space)) or str(space)
         raise TurnwiseError(
             f"{self.where}: observations of {large} are too large for text. Name a function that describes them, "
             "describe='my_words.py:describe' with def describe(env, observation) -> str, or try show='picture'"

@@ -7,6 +7,7 @@ decimal numbers needs a wrapper designed for it, not a guessed format.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -59,9 +60,7 @@ class Several:
 
     def __init__(self, parts: Sequence[Named], pack: Callable[[list[int]], Any]):
         self.parts, self.pack = list(parts), pack
-        size = 1
-        for part in self.parts:
-            size *= len(part.names)
+        size = math.prod(len(part.names) for part in self.parts)
         combined = itertools.product(*(part.names for part in self.parts)) if size <= MOST_LISTED else None
         self.names: tuple[str, ...] | None = tuple(", ".join(names) for names in combined) if combined else None
 
@@ -121,22 +120,14 @@ def is_picture(space: Any) -> bool:
     return type(space).__name__ == "Box" and space.dtype == np.uint8 and len(shape) == 3 and shape[2] in (1, 3, 4)
 
 
-def has_words(space: Any) -> bool:
-    """Whether observations of a space can be written down in a few numbers and words."""
-    kind = type(space).__name__
-    if kind in ("Dict", "Tuple"):
-        inner = space.spaces.values() if kind == "Dict" else space.spaces
-        return all(has_words(part) for part in inner)
-    return kind != "Box" or int(np.prod(space.shape)) <= MOST_NUMBERS
-
-
 def too_large(space: Any, name: str = "") -> list[str]:
-    """The parts of a space that are too large for text, with their names."""
+    """The parts of a space that cannot be written down in a few numbers and words, with their names and shapes."""
     kind = type(space).__name__
     if kind in ("Dict", "Tuple"):
         inner = space.spaces.items() if kind == "Dict" else enumerate(space.spaces)
         return [found for key, part in inner for found in too_large(part, f"{name}.{key}" if name else str(key))]
-    return [] if has_words(space) else [f"{name} {tuple(space.shape)}".strip()]
+    fits = kind != "Box" or int(np.prod(space.shape)) <= MOST_NUMBERS
+    return [] if fits else [f"{name} {tuple(space.shape)}".strip()]
 
 
 def words_of(value: Any) -> str:

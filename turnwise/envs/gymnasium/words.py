@@ -1,6 +1,6 @@
 """Texts for Gymnasium environments that return bare numbers or arrays: names of the actions, the goal, and the state in sentences.
 
-The four small classics have theirs here. For a family of environments, such as MiniGrid, a plugin registers them with `add_family`: the
+Two small classics have theirs here. For a family of environments, such as MiniGrid, a plugin registers them with `add_family`: the
 start of its ids, the class that all of them share, and two functions given as text (`"module:function"`), imported on first use. Other
 environments do not need this: their options set the same things.
 """
@@ -8,7 +8,7 @@ environments do not need this: their options set the same things.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -52,18 +52,6 @@ def _cliff(env: Any, observation: Any) -> str:
     return f"You (x) stand in row {row}, column {column}, counted from 0 at the top left. C is the cliff, T the goal."
 
 
-def _taxi(env: Any, observation: Any) -> str:
-    row, column, passenger, destination = (int(part) for part in env.decode(int(observation)))
-    places = [f"{letter} (row {place[0]}, column {place[1]})" for letter, place in zip("RGYB", env.locs, strict=True)]
-    waits = f"waits at {places[passenger]}" if passenger < len(places) else "sits in the taxi"
-    return f"The taxi is in row {row}, column {column}. The passenger {waits} and wants to go to {places[destination]}. | is a wall."
-
-
-def _blackjack(env: Any, observation: Sequence[Any]) -> str:
-    total, dealer, ace = (int(part) for part in observation)
-    return f"Your cards make {total}{' with' if ace else ' without'} a usable ace. The dealer shows {'an ace' if dealer == 1 else dealer}."
-
-
 CLASSICS: dict[str, Words] = {
     "FrozenLake": Words(
         ("left", "down", "right", "up"),
@@ -78,13 +66,6 @@ CLASSICS: dict[str, Words] = {
         draw=True,
         describe=_cliff,
     ),
-    "Taxi": Words(
-        ("south", "north", "east", "west", "pickup", "dropoff"),
-        "drive to the passenger, pick them up, drive to the destination and drop them off there.",
-        draw=True,
-        describe=_taxi,
-    ),
-    "Blackjack": Words(("stick", "hit"), "beat the dealer: come as near to 21 as you can without going over it.", describe=_blackjack),
 }
 
 

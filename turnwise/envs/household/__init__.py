@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from turnwise.envs.registry import Need, register
-
-
-def _alfworld_present() -> bool:
-    from turnwise.envs.household.alfworld import find_data
-
-    return find_data().is_dir()
+from turnwise.envs.registry import needs_data, register
 
 
 def _alfworld_splits() -> Mapping[str, int]:
@@ -26,7 +20,7 @@ register(
     summary="ALFWorld's text games in our own simulator, word for word as TextWorld answers",
     splits=_alfworld_splits,
     max_turns=50,
-    needs=[Need("ALFWorld's games", _alfworld_present, "alfworld-download, or set ALFWORLD_DATA: see docs/alfworld.md")],
+    needs=[needs_data("ALFWorld's games", "household.alfworld", "alfworld-download, or set ALFWORLD_DATA: see docs/alfworld.md")],
 )
 
 register(

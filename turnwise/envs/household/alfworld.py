@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from turnwise.util.errors import TurnwiseError
 CACHED_WORLDS = 64  # about half a megabyte each
 
 _libraries: dict[Path, Library] = {}
-_worlds: OrderedDict[str, World] = OrderedDict()
 
 
 class AlfworldEnv(WorldEnv):
@@ -54,9 +53,11 @@ class AlfworldEnv(WorldEnv):
         """Compile the game of a task that is played soon."""
         self.world(task)
 
-    def _task_fields(self, task: Task) -> dict[str, Any]:
+    def _kept(self) -> dict[str, Any]:
         """The game's file is not part of a snapshot; its digest is, so that another game under the same name is rejected."""
-        return replace(task, data={**task.data, "game": self.library.entry(task.id).digest}).to_json()
+        task = self._running()
+        game = replace(task, data={**task.data, "game": self.library.entry(task.id).digest})
+        return {"task": game.to_json(), **super()._kept()}
 
     def walkthrough(self, task: Task) -> tuple[str, ...]:
         """The solution in the game's file."""
@@ -67,20 +68,14 @@ def _task(split: str, entry: Entry) -> Task:
     return Task(entry.id, split, {"task_type": entry.task_type, "game": entry.digest}, cluster=entry.id.rpartition("/")[0])
 
 
+@lru_cache(maxsize=CACHED_WORLDS)
 def _world(library: Library, entry: Entry) -> World:
     """The game's world; the most recently used ones are kept, for all environments of this process."""
-    if entry.digest in _worlds:
-        _worlds.move_to_end(entry.digest)
-        return _worlds[entry.digest]
     game = library.read(entry)
     try:
-        world = World.from_text(game.problem, game.domain, game.grammar)
+        return World.from_text(game.problem, game.domain, game.grammar)
     except TurnwiseError as error:
         raise TurnwiseError(f"{entry.place}: {error}") from None
-    _worlds[entry.digest] = world
-    while len(_worlds) > CACHED_WORLDS:
-        _worlds.popitem(last=False)
-    return world
 
 
 def open_library(data: str | os.PathLike[str] | None = None) -> Library:

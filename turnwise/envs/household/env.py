@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Literal
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from turnwise.data.tasks import Task
 from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.episodes import EpisodeEnv, check_choice
 from turnwise.envs.household.expert import Expert
 from turnwise.envs.household.world import Play, State, World
-from turnwise.envs.snapshots import pack, restoring, unpack
-from turnwise.util.errors import TurnwiseError, unknown_name
 
 Anchor = Literal["observation", "state"]
 Sight = Literal["all", "seen"]
 
 
-class WorldEnv(ABC):
+class WorldEnv(EpisodeEnv):
     """Plays one task at a time. A subclass defines the `world(task)` of a task; worlds can be shared between environments.
 
     `anchor` is what counts as "the same state" when turns are compared: "observation" (the text; Observation.anchor stays None) or
@@ -27,77 +27,50 @@ class WorldEnv(ABC):
     it first searches, one receptacle after another, and an agent with the same observations can learn from it.
     """
 
-    name: ClassVar[str]  # of the environment, in its snapshots
+    depends_on = ("anchor", "expert_knows")
 
     def __init__(self, anchor: Anchor = "observation", expert_knows: Sight = "all"):
-        if anchor not in ("observation", "state"):
-            raise unknown_name("anchor", str(anchor), ("observation", "state"))
-        if expert_knows not in ("all", "seen"):
-            raise unknown_name("expert_knows", str(expert_knows), ("all", "seen"))
+        check_choice("anchor", anchor, ("observation", "state"))
+        check_choice("expert_knows", expert_knows, ("all", "seen"))
+        super().__init__()
         self.anchor, self.expert_knows = anchor, expert_knows
         self._seen: set[int] = set()
-        self._play: Play | None = None
-        self._task: Task | None = None
-        self._over = "step() was called before reset(): call reset(task) first"
+        self._game: Play | None = None
         self._experts: tuple[World, Expert] | None = None
 
     @abstractmethod
     def world(self, task: Task) -> World:
         """The compiled house of a task."""
 
-    def reset(self, task: Task, seed: int = 0) -> Observation:
-        self._play, self._task = Play(self.world(task)), task
-        self._over, self._seen = "", set()
-        return self._observation(self._play)
+    def _begin(self, task: Task, seed: int) -> None:
+        self._game, self._seen = Play(self.world(task)), set()
 
-    def step(self, action: str) -> Transition:
-        play = self._play
-        if play is None or self._over:
-            raise EpisodeOver(self._over)
-        if not isinstance(action, str):
-            raise TurnwiseError(f"an action is a text, not {type(action).__name__}: {action!r}")
+    def _play(self, action: str) -> Transition:
+        play = self.play
         play.step(action)
         if self.expert_knows == "seen":
             self._seen |= self._expert(play.world).in_sight(play.state)
-        if play.won:
-            self._over = "the episode is over (the task was solved): call reset(task) before the next step"
-        return Transition(self._observation(play), float(play.won), play.won, play.won, {"won": play.won})
+        return Transition(self._see(), float(play.won), play.won, play.won, {"won": play.won})
 
-    def _observation(self, play: Play) -> Observation:
+    def _see(self) -> Observation:
+        play = self.play
         return Observation(play.text, (), play.actions, play.state.key() if self.anchor == "state" else None)
 
-    def snapshot(self) -> bytes:
-        """The task, what has changed in its house, and the last answer."""
-        play, task = self._play, self._task
-        if play is None or task is None or self._over:
-            raise EpisodeOver(self._over)
-        state = {"task": self._task_fields(task), "changes": play.state.changes(), "text": play.text, "seen": sorted(self._seen)}
-        return pack(self.name, state, {"anchor": self.anchor, "expert_knows": self.expert_knows})
+    def _kept(self) -> dict[str, Any]:
+        """What has changed in the house, the last answer, and what was seen."""
+        return {"changes": self.play.state.changes(), "text": self.play.text, "seen": sorted(self._seen)}
 
-    def restore(self, state: bytes) -> Observation:
-        """Continue where a snapshot was taken."""
-        kept = unpack(state, self.name, {"anchor": self.anchor, "expert_knows": self.expert_knows})
-        with restoring(self.name):
-            task = Task.from_json(kept["task"])
-            world = self.world(task)
-            play, seen = Play(world, State.changed(world, kept["changes"]), str(kept["text"])), set(world.known_fact(kept["seen"]))
-        self._play, self._task, self._over, self._seen = play, task, "", seen
-        return self._observation(play)
-
-    def _task_fields(self, task: Task) -> dict[str, Any]:
-        """What a snapshot keeps of the task: enough to find the same house again."""
-        return task.to_json()
-
-    def close(self) -> None:
-        self._play = self._task = None
-        self._over = "the environment was closed: call reset(task) first"
+    def _resume(self, task: Task, kept: Mapping[str, Any]) -> None:
+        world = self.world(task)
+        self._game = Play(world, State.changed(world, kept["changes"]), str(kept["text"]))
+        self._seen = set(world.known_fact(kept["seen"]))
 
     @property
     def play(self) -> Play:
         """The game being played, with its true state."""
-        if self._play is None:
+        if self._game is None:
             raise EpisodeOver(self._over)
-        return self._play
+        return self._game
 
     def expert(self, task: Task) -> list[str]:
         """The expert's commands from the task's start; the last one wins. The episode being played is left alone."""

@@ -22,7 +22,7 @@ from typing import Any
 from turnwise.envs.household.grammar import split_task
 from turnwise.envs.household.house import TASK_TYPES
 from turnwise.util.errors import TurnwiseError, unknown_name
-from turnwise.util.files import cache_folder, write_atomically
+from turnwise.util.files import cache_folder, write_text_atomically
 
 TREE, GAME, SHARED, PACKED = "json_2.1.1", "game.tw-pddl", "shared.json", ".jsonl.xz"
 CACHE = "alfworld"  # the kind of cache folder
@@ -110,22 +110,18 @@ def _nearest(game: str, known: list[str], folder: Path) -> TurnwiseError:
     return TurnwiseError(error.partition(" Known:")[0] + f" The split has {len(known)} games, from {known[0]} to {known[-1]}")
 
 
-def digest_of(problem: bytes, domain: str, grammar: str, sentence: str | None = None) -> str:
-    """32 hex digits of a game; the same for both forms. `problem` is the text as JSON writes it, without its quotes. If `sentence` is
-    given, `grammar` is the template that `split_task` left."""
+def digest_of(problem: str, domain: str, grammar: str, sentence: str | None = None) -> str:
+    """32 hex digits of a game; the same for both forms. If `sentence` is given, `grammar` is the template that `split_task` left."""
     if sentence is None:
         grammar, sentence = split_task(grammar)
     rest = "\0".join(("", _text_digest(domain), _text_digest(grammar), sentence))
-    return sha256(problem + rest.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    written = json.dumps(problem)[1:-1]  # as a game's file has it
+    return sha256(written.encode() + rest.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 @lru_cache(maxsize=64)
 def _text_digest(text: str) -> str:
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def as_json_bytes(text: str) -> bytes:
-    return json.dumps(text)[1:-1].encode()
 
 
 def game_from(data: Any) -> Game:
@@ -167,7 +163,8 @@ class TreeLibrary(Library):
             if task_type:
                 yield Entry(f"{split}/{task}/{trial}", task_type, digest, str(path))
         if notes != before:
-            write_cache(path_of_notes, json.dumps(notes).encode())
+            with suppress(OSError):  # losing the notes only costs time
+                write_text_atomically(path_of_notes, json.dumps(notes))
 
     def _examine(self, path: Path, task: str) -> list[str]:
         """Task type and digest; an empty type for games that the reference does not play."""
@@ -181,7 +178,7 @@ class TreeLibrary(Library):
                 task_type = ""
         if task_type not in TASK_TYPES or not data.get("solvable"):
             return ["", ""]
-        return [task_type, digest_of(as_json_bytes(game.problem), game.domain, game.grammar)]
+        return [task_type, digest_of(game.problem, game.domain, game.grammar)]
 
     def read(self, entry: Entry) -> Game:
         path = self.folder.joinpath(*entry.id.split("/"), GAME)
@@ -198,12 +195,6 @@ def _read_notes(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return notes if isinstance(notes, dict) else {}
-
-
-def write_cache(path: Path, content: bytes) -> None:
-    """Write a file of the cache atomically. A cache that cannot be written is not an error: losing it only costs time."""
-    with suppress(OSError):
-        write_atomically(path, lambda file: file.write(content))
 
 
 def reason(error: Exception, what: str = "file") -> str:

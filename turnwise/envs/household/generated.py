@@ -18,8 +18,8 @@ class HouseholdEnv(WorldEnv):
     """Generated households with ALFWorld's six tasks.
 
     `size` is "tiny" (a room of five receptacles), "small" or "full" (as large as ALFWorld's); single knobs change it: `receptacles`,
-    `objects` in total or `copies` of the wanted kind and `distractors` of others, `closed` receptacles, `task_types`, `rooms`, and the
-    kinds of `furniture` that a house may have, at most one of each. They decide which tasks `tasks` makes. A task contains its whole
+    `copies` of the wanted kind and `distractors` of others, `closed` receptacles, `task_types`, `rooms`, and the kinds of `furniture`
+    that a house may have, at most one of each. They decide which tasks `tasks` makes. A task contains its whole
     house, so any of these environments plays any household task.
     """
 
@@ -30,7 +30,6 @@ class HouseholdEnv(WorldEnv):
         size: str = "small",
         *,
         receptacles: Number | None = None,
-        objects: Number | None = None,
         distractors: Number | None = None,
         copies: Number | None = None,
         closed: Number | None = None,
@@ -42,7 +41,7 @@ class HouseholdEnv(WorldEnv):
     ):
         super().__init__(anchor, expert_knows)
         self.size = size
-        self.knobs = turn_knobs(size, receptacles, objects, distractors, copies, closed, task_types, rooms, furniture)
+        self.knobs = turn_knobs(size, receptacles, distractors, copies, closed, task_types, rooms, furniture)
         self.max_turns = self.knobs.max_turns
 
     def world(self, task: Task) -> World:

@@ -20,13 +20,12 @@ from hashlib import blake2b
 from typing import Any
 
 from turnwise.data.tasks import Task, TaskSet
-from turnwise.envs.dice import Dice
+from turnwise.envs.dice import Dice, endless_tasks
 from turnwise.envs.household.house import Goal, House, Item, Receptacle
 from turnwise.envs.household.knobs import LAMP, Knobs, capacity, furnishings
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 SPLITS: Mapping[str, range] = {"train": range(4), "valid": range(4, 6), "test": range(6, 8)}  # of eight equal parts of all cores
-DEFAULT_SIZES = {"train": 10_000, "valid": 1_000, "test": 1_000}
 ATTEMPTS = 2_000
 STREAM = "household 2"  # the first stream in which no named size repeats a house in the tasks that it has by default
 SAME_KIND = 3  # at most three objects of one kind, as in ALFWorld, unless more are requested
@@ -54,8 +53,6 @@ SENTENCES = {
 
 def generate(knobs: Knobs, split: str, index: int) -> dict[str, Any]:
     """House number `index` of a split, as plain JSON values: what `Task.data` holds and `house` reads. The task types take turns."""
-    if split not in SPLITS:
-        raise unknown_name("split of a household:", split, SPLITS)
     for attempt in range(ATTEMPTS):
         dice = Dice(f"{STREAM} {knobs.key} {split} {index} {attempt}")
         draft = _Draft(knobs, dice, knobs.task_types[index % len(knobs.task_types)])
@@ -80,9 +77,7 @@ def task(knobs: Knobs, split: str, index: int) -> Task:
 def task_set(knobs: Knobs, split: str, n: int | None = None, name: str = "household") -> TaskSet:
     """The first `n` houses of a split, each made on demand. The same set for the same arguments: it remembers the ids of its tasks, which
     a panel is drawn from, and making a thousand houses for them takes longer than a short run."""
-    if split not in SPLITS:
-        raise unknown_name("split of a household:", split, SPLITS)
-    return TaskSet.lazy(DEFAULT_SIZES[split] if n is None else n, lambda index: task(knobs, split, index), f"{name}/{split}")
+    return endless_tasks(name, split, n, lambda index: task(knobs, split, index))
 
 
 class _Draft:
@@ -139,7 +134,7 @@ class _Draft:
     def furnish(self) -> bool:
         """Lay out the other objects and close what is closed. False if the room has no place for that many."""
         knobs = self.knobs
-        total = self.dice.between(knobs.objects or self.room.clutter) - self.copies
+        total = self.dice.between(self.room.clutter) - self.copies
         others = self.dice.between(knobs.distractors) if knobs.distractors else max(0, total)
         laid: Counter[str] = Counter()
         weights = {kind: chance for kind, (chance, places) in self.room.objects.items() if self._can_lie(kind, places)}

@@ -75,15 +75,14 @@ TASK_ROOMS: dict[str, dict[str, int]] = {
 @dataclass(frozen=True)
 class Knobs:
     """Each number is a range, from and to. `receptacles` None: as many as such a room has in ALFWorld; `closed` None: all that can be
-    closed; `distractors` None: enough for `objects` in total, or if that is also None, as many as in ALFWorld. `furniture`, if given,
-    names the kinds of receptacles that a house may have, and then it has at most one of each."""
+    closed; `distractors` None: as many objects in total as in ALFWorld. `furniture`, if given, names the kinds of receptacles that a
+    house may have, and then it has at most one of each."""
 
     receptacles: Range | None
     copies: Range
     distractors: Range | None
     closed: Range | None
     max_turns: int
-    objects: Range | None = None
     task_types: tuple[str, ...] = TASK_TYPES
     rooms: tuple[str, ...] = ("kitchen", "bedroom", "livingroom", "bathroom")
     furniture: tuple[str, ...] | None = None
@@ -104,7 +103,7 @@ class Knobs:
     @cached_property
     def key(self) -> str:
         """Everything that decides which houses are made, as text: their seed."""
-        numbers = [self.receptacles, self.copies, self.distractors, self.objects, self.closed]
+        numbers = [self.receptacles, self.copies, self.distractors, None, self.closed]  # None: of a knob that is gone
         return json.dumps([*numbers, self.task_types, self.rooms, *([self.furniture] if self.furniture else [])])
 
 
@@ -123,7 +122,6 @@ def capacity(room: Room) -> int:
 def turn_knobs(
     size: str,
     receptacles: Any = None,
-    objects: Any = None,
     distractors: Any = None,
     copies: Any = None,
     closed: Any = None,
@@ -139,8 +137,10 @@ def turn_knobs(
     most = max(capacity(room) for room in furnishings().rooms.values()) if pieces is None else len(pieces)
     receptacles = most if pieces is not None and receptacles is None else receptacles
     knobs = replace(
-        _with_objects(base, objects, distractors, copies),
+        base,
         receptacles=base.receptacles if receptacles is None else _range("receptacles", receptacles, SMALLEST_HOUSE, most),
+        copies=base.copies if copies is None else _range("copies", copies, 1),
+        distractors=base.distractors if distractors is None else _range("distractors", distractors, 0),
         closed=base.closed if closed is None else _range("closed", closed, 0),
         task_types=base.task_types if task_types is None else _names("task type", task_types, TASK_TYPES),
         rooms=base.rooms if rooms is None else _names("room", rooms, furnishings().rooms),
@@ -165,23 +165,6 @@ def _furniture(furniture: Any) -> tuple[str, ...]:
     if len(pieces) < SMALLEST_HOUSE:
         raise TurnwiseError(f"household: a house has at least {SMALLEST_HOUSE} receptacles, got furniture={list(pieces)}")
     return pieces
-
-
-def _with_objects(base: Knobs, objects: Any, distractors: Any, copies: Any) -> Knobs:
-    """How many objects there are: `objects` is `copies` of the wanted kind and `distractors` of other kinds together."""
-    total = None if objects is None else _range("objects", objects, 1)
-    others = None if distractors is None else _range("distractors", distractors, 0)
-    wanted = base.copies if copies is None else _range("copies", copies, 1)
-    if total is None:
-        return replace(base, copies=wanted, distractors=others or base.distractors)
-    if others is None:
-        return replace(base, copies=(min(wanted[0], total[0]), min(wanted[1], total[0])), distractors=None, objects=total)
-    if copies is not None:
-        raise TurnwiseError("household: objects is copies and distractors together: give two of the three")
-    wanted = (total[0] - others[0], total[1] - others[1])
-    if not 1 <= wanted[0] <= wanted[1]:
-        raise TurnwiseError(f"household: {_show(total)} objects leave none for the task beside {_show(others)} distractors")
-    return replace(base, copies=wanted, distractors=others)
 
 
 def _range(name: str, value: Any, least: int, most: int | None = None) -> Range:

@@ -1,7 +1,7 @@
 """The packed form of ALFWorld's games: `<split>.jsonl.xz` with one game per line, and `shared.json` with the domains and grammars.
 
-A stream cannot be read from the middle, so a split is unpacked once into the cache folder (192 MB for the 3,553 games of `train`), with a
-small index next to it; if the cache cannot be written, into a temporary file. Lines are recognised without parsing their long part.
+A stream cannot be read from the middle, so a split is unpacked once into the cache folder (192 MB for the 3,553 games of `train`), with an
+index next to it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import lzma
 import os
-import tempfile
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,16 +16,17 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
-from turnwise.envs.household.games import CACHE, PACKED, SHARED, Entry, Game, Library, as_json_bytes, digest_of, reason, write_cache
+from turnwise.envs.household.games import CACHE, PACKED, SHARED, Entry, Game, Library, digest_of, reason
 from turnwise.envs.household.grammar import split_task
 from turnwise.envs.household.house import TASK_TYPES
+from turnwise.retrieval.cache import build_once
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.files import cache_folder, file_beside
+from turnwise.util.files import cache_folder
 from turnwise.util.unpack import packed_lines
 
-FORMAT = 1  # raise it when the format of the index changes
+FORMAT = 2  # raise it when the format of the index changes
+LINES, INDEX = "games.jsonl", "index.json"
 TASK_SLOT = "{TASK}"
-_PROBLEM, _AFTER = b'"problem": "', b'", "domain":'
 
 
 @dataclass(frozen=True)
@@ -52,60 +52,39 @@ class PackedLibrary(Library):
     def _list(self, split: str) -> Iterator[Entry | str]:
         source = self.folder / f"{split}{PACKED}"
         stamp = sha256(f"{FORMAT} {split} {self.shared.digest}".encode() + source.read_bytes()).hexdigest()[:32]
-        lines, index = (cache_folder(CACHE) / f"{stamp}.{ending}" for ending in ("jsonl", "json"))
-        try:
-            rows = json.loads(index.read_bytes())
-            self._files[split] = lines.open("rb")
-            yield from (Entry(row[0], row[1], row[2], f"{source}, line {row[3]}", (row[4], row[5])) for row in rows)
-        except (OSError, ValueError, LookupError, TypeError):
-            yield from self._unpack(split, source, lines, index)
+        folder = build_once(cache_folder(CACHE) / stamp, lambda new: self._unpack(split, source, new))
+        self._files[split] = (folder / LINES).open("rb")
+        found = json.loads((folder / INDEX).read_bytes())
+        yield from (f"{source}, {damage}" for damage in found["damaged"])
+        yield from (Entry(row[0], row[1], row[2], f"{source}, line {row[3]}", (row[4], row[5])) for row in found["games"])
 
-    def _unpack(self, split: str, source: Path, lines: Path, index: Path) -> Iterator[Entry | str]:
-        """Unpack, and keep the result if nothing was damaged."""
-        output, kept = _output(lines)
-        rows: list[tuple[str, str, str, int, int, int]] = []
-        whole = True
+    def _unpack(self, split: str, source: Path, folder: Path) -> None:
+        games: list[tuple[str, str, str, int, int, int]] = []
+        damaged: list[str] = []
         start = 0
-        for number, line in enumerate(_lines(source), 1):
-            if isinstance(line, str):
-                whole = False
-                yield f"{source}, line {number}: {line}"
-                continue
-            _write(output, line, lines)
-            try:
-                found = self._recognise(line, split)
-            except (TurnwiseError, ValueError, LookupError, TypeError) as error:
-                whole = False
-                yield f"{source}, line {number}: {reason(error, 'line')}"
-                found = None
-            if found:
-                rows.append((*found, number, start, len(line)))
-                yield Entry(*found, f"{source}, line {number}", (start, len(line)))
-            start += len(line)
-        _write(output, b"", lines)
-        self._files[split] = output
-        if kept and whole:
-            kept.replace(lines)
-            write_cache(index, json.dumps(rows).encode())
-        elif kept:
-            kept.unlink()  # the open file stays readable until it is closed
+        with (folder / LINES).open("wb") as output:
+            for number, line in enumerate(_lines(source), 1):
+                try:
+                    if isinstance(line, str):
+                        raise TurnwiseError(line)
+                    if found := self._recognise(line, split):
+                        output.write(line)
+                        games.append((*found, number, start, len(line)))
+                        start += len(line)
+                except (TurnwiseError, ValueError, LookupError, TypeError) as error:
+                    damaged.append(f"line {number}: {reason(error, 'line')}")
+        (folder / INDEX).write_text(json.dumps({"games": games, "damaged": damaged}), encoding="utf-8")
 
     def _recognise(self, line: bytes, split: str) -> tuple[str, str, str] | None:
         """Id, task type and digest of a line's game; None if the game cannot be solved or the line is empty."""
         if not line.strip():
             return None
-        first, last = line.find(_PROBLEM), line.rfind(_AFTER)
-        if 0 <= first < last:
-            problem = line[first + len(_PROBLEM) : last]
-            record = json.loads(line[: first + len(_PROBLEM)] + line[last:])
-        else:
-            record = json.loads(line)
-            problem = as_json_bytes(_text(record, "problem"))
+        record = json.loads(line)
         task_type = _text(record, "task_type")
         if task_type not in TASK_TYPES or not record.get("solvable"):
             return None
         domain, (template, sentence) = self._domain(record), self.shared.templates[_number(record, "grammar")]
-        digest = digest_of(problem, domain, template, sentence.replace(TASK_SLOT, _text(record, "goal")))
+        digest = digest_of(_text(record, "problem"), domain, template, sentence.replace(TASK_SLOT, _text(record, "goal")))
         return f"{split}/{_text(record, 'task')}/{_text(record, 'trial')}", task_type, digest
 
     def _domain(self, record: Any) -> str:
@@ -145,27 +124,6 @@ def _template(grammar: str) -> tuple[str, str]:
     if sentence.count(stand_in) != 1 or TASK_SLOT not in grammar or TASK_SLOT in after:
         raise TurnwiseError(f"{SHARED}: a grammar must have {TASK_SLOT} once, in the production of its task")
     return template, sentence.replace(stand_in, TASK_SLOT)
-
-
-def _output(lines: Path) -> tuple[IO[bytes], Path | None]:
-    """A file to unpack into, and its name if it can later be kept."""
-    try:
-        lines.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = file_beside(lines, ".part")
-        return os.fdopen(handle, "w+b"), name
-    except OSError:
-        return tempfile.TemporaryFile(), None
-
-
-def _write(output: IO[bytes], line: bytes, lines: Path) -> None:
-    try:
-        if line:
-            output.write(line)
-        else:
-            output.flush()
-    except OSError as error:
-        remedy = "set TURNWISE_CACHE to a folder with more room"
-        raise TurnwiseError(f"{lines.parent}: unpacking the games failed ({error}); {remedy}") from None
 
 
 def _lines(source: Path) -> Iterator[bytes | str]:

@@ -1,13 +1,10 @@
-"""What a player of the household (and of ALFWorld) can know from the texts so far: where things are, and what was done to them.
-
-`facts` is for methods that compare what an agent believes with what it has seen, `state_block` for prompts without a history.
-"""
+"""What a player of the household (and of ALFWorld) can know from the texts so far: where things are, and what was done to them. For methods
+that compare what an agent believes with what it has seen."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from turnwise.data.rollouts import Trajectory
 
@@ -19,18 +16,6 @@ MOVED = re.compile(rf"You (?:move|put) the ({THING}) (?:to|in/on|in|on) the ({TH
 CHANGED = re.compile(rf"You (heat|cool|clean) the ({THING})")
 STATES = {"heat": "hot", "cool": "cool", "clean": "clean"}
 HAND = "in_hand"
-LISTED = re.compile(r"\ba ([a-z]+ \d+)")
-SEEN = re.compile(r"(?:On|In) (?:the )?([a-z]+ \d+|it), you see (.*?)\.")
-ROOM = re.compile(r"Looking quickly around you, you see (.*?)\.")
-MOVES = re.compile(r"You (arrive at|pick up the|move the|put the) ([a-z]+ \d+)(?: (?:from|to|in/on|in|on) the ([a-z]+ \d+))?")
-CHANGES = re.compile(r"You (heat|cool|clean|slice) the ([a-z]+ \d+)")
-
-
-class Played(Protocol):
-    """A turn that was played: what was seen before it."""
-
-    @property
-    def observation(self) -> str: ...
 
 
 def facts(trajectory: Trajectory) -> list[dict[str, Any]]:
@@ -46,28 +31,3 @@ def facts(trajectory: Trajectory) -> list[dict[str, Any]]:
         states |= {thing: STATES[verb] for verb, thing in CHANGED.findall(text)}
         by_turn.append({"phase": "place" if HAND in places.values() else "find", "objects": dict(places), "states": dict(states)})
     return by_turn
-
-
-def state_block(goal: str, turns: Sequence[Played], observation: str) -> str:
-    """Where the agent is, what it holds and did to it, what was seen where, and which places were not looked at."""
-    here, held, places = "", "", dict.fromkeys(LISTED.findall("".join(ROOM.findall(turns[0].observation if turns else observation))))
-    contents: dict[str, list[str]] = {}
-    done: list[str] = []
-    for text in [past.observation for past in turns[1:]] + ([observation] if turns else []):
-        for verb, thing, place in MOVES.findall(text):
-            if verb == "arrive at":
-                here = thing
-            elif verb == "pick up the":
-                held = thing
-                contents[place] = [other for other in contents.get(place, []) if other != thing]
-            elif verb in ("move the", "put the"):
-                held = "" if held == thing else held
-                contents.setdefault(place, []).append(thing)
-        for place, listed in SEEN.findall(text):
-            contents[here if place == "it" else place] = LISTED.findall(f"a {listed.removeprefix('a ')}")
-        done += [f"{verb} {thing}" for verb, thing in CHANGES.findall(text)]
-    seen = [f"{place}: {', '.join(things) or 'nothing'}" for place, things in contents.items() if place]
-    left = [place for place in places if place not in contents]
-    lines = [("At", here), ("Holding", held or ("nothing" if turns else "")), ("Done", ", ".join(dict.fromkeys(done)))]
-    lines += [("Seen", "; ".join(seen)), ("Not looked at", ", ".join(left) if turns else "")]
-    return "\n".join(f"{name}: {text}" for name, text in lines if text)

@@ -20,19 +20,22 @@ from typing import Any
 from turnwise.config.kinds import SCORE, Kind
 from turnwise.config.loading import load_reference
 from turnwise.data.tasks import Task, TaskSet
-from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.base import Observation, Transition
+from turnwise.envs.episodes import EpisodeEnv
 from turnwise.envs.prompts.prompt_file import as_task, read_rows, split_rows
-from turnwise.envs.snapshots import pack, restoring, unpack
 from turnwise.util.errors import TurnwiseError
 
 REPLY = Kind("reply", takes=("task", "history"), gives=("str", "none", "observation"))
 
 
-class PromptsEnv:
+class PromptsEnv(EpisodeEnv):
     """Your own prompts. `file`: JSONL, each row with a `prompt` and whatever the score needs, such as an `answer`. `score`: the function
     that scores a response. `valid_file`: held-out prompts; without it every tenth prompt, by its hash, is `valid` and another tenth is
     `test`. `reply`: makes dialogues, of at most `max_turns` responses. `success_at`: the reward from which an attempt counts as a
     success, if the score does not say so itself."""
+
+    name = "prompts"
+    depends_on = ("max_turns",)
 
     def __init__(
         self,
@@ -43,6 +46,7 @@ class PromptsEnv:
         max_turns: int | None = None,
         success_at: float = 1.0,
     ):
+        super().__init__()
         self._rows, self._held_out = read_rows(file), read_rows(valid_file) if valid_file is not None else None
         self._score = load_reference(score, SCORE) if isinstance(score, str) else score
         self._reply = load_reference(reply, REPLY) if isinstance(reply, str) else reply
@@ -54,7 +58,6 @@ class PromptsEnv:
         self._takes_history = takes_third(self._score, ("task", "response", "history"), "prompts: a score")
         if not callable(self._score) or not callable(self._reply or self._score):
             raise TurnwiseError("prompts: score and reply are functions, or their names as path/to/file.py:function")
-        self._task: Task | None = None
         self._history: list[dict[str, str]] = []
         self._seen = Observation("")
         if all(_answers(row) for row in self._rows):
@@ -70,48 +73,42 @@ class PromptsEnv:
             )
         return TaskSet([as_task(row, split, self._held_out is not None) for row in rows], f"prompts/{split}")
 
-    def reset(self, task: Task, seed: int = 0) -> Observation:
+    def _begin(self, task: Task, seed: int) -> None:
         self._seen = Observation(str(task.data["prompt"]))
-        self._task, self._history = task, [{"role": "user", "content": self._seen.text}]
-        return self._seen
+        self._history = [{"role": "user", "content": self._seen.text}]
 
-    def step(self, action: str) -> Transition:
-        if self._task is None:
-            raise EpisodeOver("the task is over: call reset first")
+    def _play(self, action: str) -> Transition:
+        task = self._running()
         self._history.append({"role": "assistant", "content": action})
-        row = {"id": self._task.id, **self._task.data}
+        row = {"id": task.id, **task.data}
         said = None
         if self._reply is not None and len(self._history) < 2 * self.max_turns:
             said = self._reply(row, [dict(message) for message in self._history])
         if said is not None:
-            self._seen = said if isinstance(said, Observation) else Observation(_text(said, self._task))
+            self._seen = said if isinstance(said, Observation) else Observation(_text(said, task))
             self._history.append({"role": "user", "content": self._seen.text})
             return Transition(self._seen)
         history = ([dict(message) for message in self._history],) if self._takes_history else ()
-        reward, success, measures = worth(self._score(row, action, *history), self._task.id, self._success_at)
-        self._task = None
+        reward, success, measures = worth(self._score(row, action, *history), task.id, self._success_at)
         return Transition(Observation("over"), reward, True, success, {"measures": measures} if measures else {})
+
+    def _see(self) -> Observation:
+        return self._seen
 
     def snapshot(self) -> bytes | None:
         """The prompt and all messages so far; None if `reply` showed images or an anchor that is neither text nor a number."""
-        if self._task is None:
-            raise EpisodeOver("the task is over: call reset first")
-        seen = self._seen
-        if seen.images or not isinstance(seen.anchor, str | int | None):
-            return None
-        state = {"task": self._task.to_json(), "history": self._history, "actions": seen.actions, "anchor": seen.anchor}
-        return pack("prompts", state, {"max_turns": self.max_turns})
+        self._running()
+        plain = not self._seen.images and isinstance(self._seen.anchor, str | int | None)
+        return super().snapshot() if plain else None
 
-    def restore(self, state: bytes) -> Observation:
-        """Continue a dialogue. `reply` and `score` are functions of its messages, so they return what they would have returned there."""
-        kept = unpack(state, "prompts", {"max_turns": self.max_turns})
-        with restoring("prompts"):
-            task = Task.from_json(kept["task"])
-            history = [{"role": str(message["role"]), "content": str(message["content"])} for message in kept["history"]]
-            actions = None if kept["actions"] is None else tuple(map(str, kept["actions"]))
-            seen = Observation(history[-1]["content"], actions=actions, anchor=kept["anchor"])
-        self._task, self._history, self._seen = task, history, seen
-        return seen
+    def _kept(self) -> dict[str, Any]:
+        return {"history": self._history, "actions": self._seen.actions, "anchor": self._seen.anchor}
+
+    def _resume(self, task: Task, kept: Mapping[str, Any]) -> None:
+        """`reply` and `score` are functions of the messages, so they return what they would have returned there."""
+        self._history = [{"role": str(message["role"]), "content": str(message["content"])} for message in kept["history"]]
+        actions = None if kept["actions"] is None else tuple(map(str, kept["actions"]))
+        self._seen = Observation(self._history[-1]["content"], actions=actions, anchor=kept["anchor"])
 
     def _answers_of(self, task: Task) -> list[str]:
         return _answers(task.data)

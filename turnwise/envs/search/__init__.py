@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from turnwise.envs.registry import Need, needs_package, register
-
-
-def _present() -> bool:
-    from turnwise.envs.search.questions import find_data
-
-    return find_data().is_dir()
+from turnwise.envs.registry import needs_data, needs_package, register
 
 
 def _splits() -> Mapping[str, int]:
@@ -30,7 +24,7 @@ register(
     splits=_splits,
     max_turns=4,
     needs=[
-        Need("question sets", _present, "set TURNWISE_DATA to the folder that has them as qa/: see docs/search.md"),
+        needs_data("question sets", "search.questions", "set TURNWISE_DATA to the folder that has them as qa/: see docs/search.md"),
         needs_package("bm25s", "search"),
     ],
 )

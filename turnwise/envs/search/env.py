@@ -8,6 +8,7 @@ effect. A search that fails (a server that is down) raises an error and ends the
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
@@ -15,14 +16,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from turnwise.data.tasks import Task, TaskSet
-from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.base import Observation, Transition
+from turnwise.envs.episodes import EpisodeEnv, check_choice, checked_count
 from turnwise.envs.search.actions import ANSWER_FORM, SEARCH_FORM, Action, read_action
 from turnwise.envs.search.answers import exact_match, f1
 from turnwise.envs.search.questions import Library, Which, find_corpus, find_data
-from turnwise.envs.snapshots import pack, restoring, unpack
 from turnwise.retrieval.base import Hit, Retriever
 from turnwise.retrieval.kinds import check_kind, make_retriever, open_corpus
-from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise.util.errors import TurnwiseError
 
 Anchor = Literal["observation", "state"]
 ACTIONS = (SEARCH_FORM, ANSWER_FORM)
@@ -33,13 +34,16 @@ UNCLEAR = (
 )
 
 
-class SearchEnv:
+class SearchEnv(EpisodeEnv):
     """`data`: the folder with the question sets and the corpus. `corpus`: the file of passages, if it is not in that folder. `questions`:
     "answerable" (those whose evidence seems to be in the corpus), "all", or "auto": the first if the folder has them. `files`: set →
     question file, for files whose names do not contain the set. `train_sets`: the training sets to use, None: all. `per_set`: the largest
     number of questions of each set. `retriever`: "bm25", "dense", "http", a server's address, or a table with a name and options. `topk`:
     passages per search. `max_turns`: after this many turns without an answer the attempt is over. `cache`: how many answers of the
     retriever are kept. `anchor`: "observation" (the text) or "state" (16 bytes of the passages seen so far and the turns left)."""
+
+    name = "search"
+    depends_on = ("anchor", "topk", "max_turns")
 
     def __init__(
         self,
@@ -55,21 +59,18 @@ class SearchEnv:
         cache: int = 10_000,
         anchor: Anchor = "observation",
     ):
-        if anchor not in ("observation", "state"):
-            raise unknown_name("anchor", str(anchor), ("observation", "state"))
+        check_choice("anchor", anchor, ("observation", "state"))
         for name, value in (("topk", topk), ("max_turns", max_turns), ("per_set", 1 if per_set is None else per_set)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise TurnwiseError(f"environment 'search': {name} must be an integer from 1, not {value!r}")
+            checked_count(value, 1, math.inf, f"environment 'search': {name} must be an integer from 1")
         check_kind(retriever)
         if corpus is not None and not Path(corpus).expanduser().is_file():
             raise TurnwiseError(f"environment 'search': there is no corpus file {corpus}. See docs/search.md for its forms")
+        super().__init__()
         self.anchor, self.topk, self.max_turns = anchor, topk, max_turns
         self._data, self._corpus = data, corpus
         self._which, self._files, self._train_sets, self._per_set = questions, files, train_sets, per_set
         self._retriever_spec, self._cache = retriever, cache
         self._retriever: Retriever | None = None
-        self._task: Task | None = None
-        self._over = "step() was called before reset(): call reset(task) first"
         self._turn, self._searches, self._text = 0, 0, ""
         self._seen: dict[str, None] = {}
 
@@ -95,29 +96,22 @@ class SearchEnv:
             return None
         return find_corpus(self.folder) if self._corpus is None else Path(self._corpus).expanduser()
 
-    def reset(self, task: Task, seed: int = 0) -> Observation:
+    def _begin(self, task: Task, seed: int) -> None:
         question, answers = task.data.get("question"), task.data.get("answers")
         if not isinstance(question, str) or not isinstance(answers, Sequence) or isinstance(answers, str) or not answers:
             raise TurnwiseError(f"task {task.id!r}: its data needs a question and a list of answers. Take tasks from tw.tasks('search', …)")
-        self._task, self._over = task, ""
-        self._turn, self._searches, self._seen = 0, 0, {}
-        return self._observation(f"Question: {question}")
+        self._turn, self._searches, self._seen, self._text = 0, 0, {}, f"Question: {question}"
 
-    def step(self, action: str) -> Transition:
-        task = self._task
-        if task is None or self._over:
-            raise EpisodeOver(self._over)
-        if not isinstance(action, str):
-            raise TurnwiseError(f"an action is a text, not {type(action).__name__}: {action!r}")
-        wanted = read_action(action)
+    def _play(self, action: str) -> Transition:
+        task, wanted = self._running(), read_action(action)
         if wanted is not None and wanted.verb == "answer":
             return self._answer(task, wanted)
-        text, info = self._search(wanted) if wanted is not None else (UNCLEAR, {"problem": "neither a search nor an answer"})
+        self._text, info = self._search(wanted) if wanted is not None else (UNCLEAR, {"problem": "neither a search nor an answer"})
         self._turn += 1
         if self._turn < self.max_turns:
-            return Transition(self._observation(text), info=info)
+            return Transition(self._see(), info=info)
         self._over = f"the episode is over (no answer within {self.max_turns} turns): call reset(task) before the next step"
-        return Transition(self._observation(text), done=True, info=info | self._scores(0.0, 0.0))
+        return Transition(self._see(), done=True, info=info | self._scores(0.0, 0.0))
 
     def _search(self, wanted: Action) -> tuple[str, dict[str, Any]]:
         (hits,) = self.retriever.search([wanted.words], self.topk)
@@ -131,45 +125,30 @@ class SearchEnv:
         right = exact_match(wanted.words, accepted)
         self._turn += 1
         self._over = "the episode is over (an answer was given): call reset(task) before the next step"
-        text = "The answer is right." if right else f"The answer is not right. Accepted: {accepted[0]}"
+        self._text = "The answer is right." if right else f"The answer is not right. Accepted: {accepted[0]}"
         info = {"answer": wanted.words} | self._scores(float(right), f1(wanted.words, accepted))
-        return Transition(self._observation(text), float(right), True, right, info)
+        return Transition(self._see(), float(right), True, right, info)
 
     def _scores(self, em: float, overlap: float) -> dict[str, Any]:
         return {"em": em, "f1": overlap, "searches": self._searches, "measures": {"f1": overlap}}
 
-    def _observation(self, text: str) -> Observation:
-        self._text = text
-        return Observation(text, (), ACTIONS, self._state() if self.anchor == "state" else None)
+    def _see(self) -> Observation:
+        return Observation(self._text, (), ACTIONS, self._state() if self.anchor == "state" else None)
 
     def _state(self) -> bytes:
         """Everything that matters for the rest: the question, the passages read so far in any order, the turns left."""
         known = [self._task.id if self._task else "", sorted(self._seen), self.max_turns - self._turn, bool(self._over)]
         return blake2b(json.dumps(known).encode(), digest_size=16).digest()
 
-    def snapshot(self) -> bytes:
-        """The question, what was found so far, and what was read last."""
-        if self._task is None or self._over:
-            raise EpisodeOver(self._over)
-        state = {"turn": self._turn, "searches": self._searches, "seen": list(self._seen), "text": self._text}
-        return pack("search", {"task": self._task.to_json(), **state}, self._options())
+    def _kept(self) -> dict[str, Any]:
+        """What was found so far, and what was read last."""
+        return {"turn": self._turn, "searches": self._searches, "seen": list(self._seen), "text": self._text}
 
-    def restore(self, state: bytes) -> Observation:
-        """Continue where a snapshot was taken. The passages are not retrieved again."""
-        kept = unpack(state, "search", self._options())
-        with restoring("search"):
-            text, seen, turn, searches = str(kept["text"]), dict.fromkeys(kept["seen"]), int(kept["turn"]), int(kept["searches"])
-            self.reset(Task.from_json(kept["task"]))
-        self._turn, self._searches, self._seen = turn, searches, seen
-        return self._observation(text)
-
-    def _options(self) -> dict[str, Any]:
-        """What an attempt depends on in addition to its question and the passages."""
-        return {"anchor": self.anchor, "topk": self.topk, "max_turns": self.max_turns}
-
-    def close(self) -> None:
-        self._task = None
-        self._over = "the environment was closed: call reset(task) first"
+    def _resume(self, task: Task, kept: Mapping[str, Any]) -> None:
+        """The passages are not retrieved again."""
+        self._begin(task, 0)
+        self._text, self._seen = str(kept["text"]), dict.fromkeys(kept["seen"])
+        self._turn, self._searches = int(kept["turn"]), int(kept["searches"])
 
     def expert(self, task: Task) -> list[str]:
         """An agent that knows the answer: it searches for the evidence, if the data names it, and answers."""
@@ -178,16 +157,12 @@ class SearchEnv:
 
     def expert_action(self) -> str:
         """That agent's next action, whatever was done before: it answers once it has looked everything up, or on the last turn."""
-        if self._task is None or self._over:
-            raise EpisodeOver(self._over)
-        plan = self.expert(self._task)
+        plan = self.expert(self._running())
         return plan[self._searches] if self._searches < len(plan) - 1 and self._turn < self.max_turns - 1 else plan[-1]
 
     def scripted_action(self) -> str:
         """A simple rule: search for the literal question, then answer with the first title found that the question does not name."""
-        if self._task is None or self._over:
-            raise EpisodeOver(self._over)
-        question = str(self._task.data["question"])
+        question = str(self._running().data["question"])
         if not self._searches:
             return f"search[{question}]"
         (hits,) = self.retriever.search([question], self.topk)

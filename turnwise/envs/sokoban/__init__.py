@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from turnwise.envs.registry import Need, register
-
-
-def _boxoban_present() -> bool:
-    from turnwise.envs.sokoban.boxoban import find_data
-
-    return find_data().is_dir()
+from turnwise.envs.registry import needs_data, register
 
 
 def _boxoban_splits() -> Mapping[str, int]:
@@ -33,5 +27,5 @@ register(
     summary="Boxoban's Sokoban rooms, 10 × 10 with four boxes; text or pictures",
     splits=_boxoban_splits,
     max_turns=120,
-    needs=[Need("Boxoban's rooms", _boxoban_present, "clone boxoban-levels, or set BOXOBAN_DATA: see docs/sokoban.md")],
+    needs=[needs_data("Boxoban's rooms", "sokoban.boxoban", "clone boxoban-levels, or set BOXOBAN_DATA: see docs/sokoban.md")],
 )

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Literal
+from typing import Any, Literal
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
-from turnwise.envs.snapshots import pack, restoring, unpack
+from turnwise.envs.episodes import EpisodeEnv, check_choice, checked_count
 from turnwise.envs.sokoban.generator import task_set, turn_knobs
-from turnwise.envs.sokoban.pictures import TILE, Image, check_tile, draw
+from turnwise.envs.sokoban.pictures import LARGEST_TILE, SMALLEST_TILE, TILE, Image, draw
 from turnwise.envs.sokoban.room import DIRECTIONS, Room, read_room
 from turnwise.envs.sokoban.solver import Solver
-from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise.util.errors import TurnwiseError
 
 STEP, BOX, SOLVED = -0.1, 1.0, 10.0
 REWARD_RANGE = (STEP - BOX, STEP + BOX + SOLVED)  # of one step
@@ -23,7 +23,7 @@ Observed = Literal["text", "image", "both"]
 Anchor = Literal["observation", "state"]
 
 
-class SokobanEnv:
+class SokobanEnv(EpisodeEnv):
     """Plays rooms. `observe`: "text" (a grid of letters), "image" (an RGB array) or "both"; `tile` is the side of a cell in pixels.
 
     `anchor`: "observation" (the grid, or a hash if there is only the picture) or "state" (16 bytes of all positions, the same for text
@@ -32,6 +32,8 @@ class SokobanEnv:
     so `seed` has no effect.
     """
 
+    name = "sokoban"
+    depends_on = ("observe", "anchor", "tile")
     instructions = (
         "You play Sokoban. You push boxes and cannot pull them, one at a time, and nothing moves through a wall. In the grid # is a wall, "
         "_ is floor, $ is a box, . is a target, * is a box on a target, @ is you and + is you on a target. "
@@ -39,43 +41,36 @@ class SokobanEnv:
     )
 
     def __init__(self, observe: Observed = "text", anchor: Anchor = "observation", tile: int = TILE):
-        if observe not in ("text", "image", "both"):
-            raise unknown_name("way to observe", str(observe), ("text", "image", "both"))
-        if anchor not in ("observation", "state"):
-            raise unknown_name("anchor", str(anchor), ("observation", "state"))
-        self.observe, self.anchor, self.tile = observe, anchor, check_tile(tile)
-        self._task: Task | None = None
+        check_choice("way to observe", observe, ("text", "image", "both"))
+        check_choice("anchor", anchor, ("observation", "state"))
+        super().__init__()
+        meaning = f"sokoban: tile is the side of a cell in pixels, {SMALLEST_TILE} to {LARGEST_TILE}"
+        self.observe, self.anchor, self.tile = observe, anchor, checked_count(tile, SMALLEST_TILE, LARGEST_TILE, meaning)
         self._room: Room | None = None
         self._plan: list[str] | None = None
-        self._over = "step() was called before reset(): call reset(task) first"
 
-    def reset(self, task: Task, seed: int = 0) -> Observation:
-        self._task, self._room, self._plan = task, room_of(task), None
-        self._over = "the task is solved from the start: call reset(task) with another" if self._room.solved else ""
-        return self._observation(self._room)
+    def _begin(self, task: Task, seed: int) -> None:
+        self._room, self._plan = room_of(task), None
+        if self._room.solved:
+            raise TurnwiseError(f"task {task.id!r} is solved from the start: take another")
 
-    def step(self, action: str) -> Transition:
-        if self._room is None or self._over:
-            raise EpisodeOver(self._over)
-        if not isinstance(action, str):
-            raise TurnwiseError(f"an action is a text, not {type(action).__name__}: {action!r}")
+    def _play(self, action: str) -> Transition:
         word = action.strip().lower()
-        before = self._room
+        before = self.room
         room = before.after(word) if word in DIRECTIONS else before
         self._follow(word, room is not before)
         self._room = room
         reward = STEP + BOX * (room.boxes_on_targets - before.boxes_on_targets) + SOLVED * room.solved
-        if room.solved:
-            self._over = "the episode is over (the room is solved): call reset(task) before the next step"
         info = {"understood": word in DIRECTIONS, "moved": room is not before, "boxes_on_targets": room.boxes_on_targets}
-        return Transition(self._observation(room), reward, room.solved, room.solved, info)
+        return Transition(self._see(), reward, room.solved, room.solved, info)
 
     def _follow(self, word: str, moved: bool) -> None:
         """Keep the expert's plan as long as the agent follows it."""
         if moved:
             self._plan = self._plan[1:] if self._plan and self._plan[0] == word else None
 
-    def _observation(self, room: Room) -> Observation:
+    def _see(self) -> Observation:
+        room = self.room
         text = "The picture shows the room." if self.observe == "image" else room.text("_", " ")
         images: tuple[Image, ...] = () if self.observe == "text" else (draw(room, self.tile),)
         anchor: bytes | None = None
@@ -83,29 +78,11 @@ class SokobanEnv:
             anchor = blake2b(room.text().encode(), digest_size=16).digest()
         return Observation(text, images, DIRECTIONS, anchor)
 
-    def snapshot(self) -> bytes:
-        """The task, and the cells of player and boxes."""
-        if self._task is None or self._room is None or self._over:
-            raise EpisodeOver(self._over)
-        state = {"task": self._task.to_json(), "player": self._room.player, "boxes": self._room.boxes}
-        return pack("sokoban", state, self._options())
+    def _kept(self) -> dict[str, Any]:
+        return {"player": self.room.player, "boxes": self.room.boxes}
 
-    def restore(self, state: bytes) -> Observation:
-        """Continue where a snapshot was taken. The expert plans again."""
-        kept = unpack(state, "sokoban", self._options())
-        with restoring("sokoban"):
-            task = Task.from_json(kept["task"])
-            room = room_of(task).at(kept["player"], kept["boxes"])
-        self._task, self._room, self._plan, self._over = task, room, None, ""
-        return self._observation(room)
-
-    def _options(self) -> dict[str, object]:
-        """What the observation depends on in addition to the room."""
-        return {"observe": self.observe, "anchor": self.anchor, "tile": self.tile}
-
-    def close(self) -> None:
-        self._task = self._room = None
-        self._over = "the environment was closed: call reset(task) first"
+    def _resume(self, task: Task, kept: Mapping[str, Any]) -> None:
+        self._room, self._plan = room_of(task).at(kept["player"], kept["boxes"]), None
 
     @property
     def room(self) -> Room:

@@ -17,12 +17,10 @@ from hashlib import blake2b
 from typing import Any
 
 from turnwise.data.tasks import Task, TaskSet
-from turnwise.envs.dice import Dice
+from turnwise.envs.dice import SPLITS, Dice, endless_tasks, part_of_all
 from turnwise.envs.sokoban.room import Boxes, Room, moved_box
-from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise.util.errors import TurnwiseError
 
-SPLITS: Mapping[str, range] = {"train": range(6), "valid": range(6, 7), "test": range(7, 8)}  # of eight equal parts of all plans
-DEFAULT_SIZES = {"train": 10_000, "valid": 1_000, "test": 1_000}
 STREAM = "sokoban 1"
 ATTEMPTS = 2_000
 THINNED_TO = 400
@@ -69,12 +67,10 @@ def _whole(value: Any) -> bool:
 
 def generate(knobs: Knobs, split: str, index: int) -> tuple[Room, int]:
     """Room number `index` of a split, and in how many moves it can be solved."""
-    if split not in SPLITS:
-        raise unknown_name("split of sokoban:", split, SPLITS)
     for attempt in range(ATTEMPTS):
         dice = Dice(f"{STREAM} {knobs.key} {split} {index} {attempt}")
         plan = _plan(knobs, dice)
-        if part_of_all(plan) in SPLITS[split] and (found := _play_backwards(plan, knobs, dice)):
+        if part_of_all(standard_plan(plan)) in SPLITS[split] and (found := _play_backwards(plan, knobs, dice)):
             return found
     raise TurnwiseError(
         f"sokoban: no room of {knobs.height} × {knobs.width} with {knobs.boxes} boxes that {knobs.least} to {knobs.depth} moves solve was "
@@ -172,11 +168,6 @@ def _drawn(places: list[tuple[int, int, str]]) -> str:
     return "\n".join(map("".join, grid))
 
 
-def part_of_all(room: Room) -> int:
-    """Which of eight equal parts of all plans this one belongs to."""
-    return blake2b(standard_plan(room).encode(), digest_size=8).digest()[0] % 8
-
-
 @lru_cache(maxsize=4096)
 def task(knobs: Knobs, split: str, index: int) -> Task:
     """The same as a task. Its id is made from its content."""
@@ -197,6 +188,4 @@ def _bracket(moves: int) -> str:
 
 def task_set(knobs: Knobs, split: str, n: int | None = None) -> TaskSet:
     """The first `n` rooms of a split, each made on demand."""
-    if split not in SPLITS:
-        raise unknown_name("split of sokoban:", split, SPLITS)
-    return TaskSet.lazy(DEFAULT_SIZES[split] if n is None else n, lambda index: task(knobs, split, index), f"sokoban {knobs.key}/{split}")
+    return endless_tasks(f"sokoban {knobs.key}", split, n, lambda index: task(knobs, split, index))

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnwise.envs.sokoban.room import Room
-from turnwise.util.errors import TurnwiseError
 
 Image = NDArray[np.uint8]
 
@@ -17,13 +16,6 @@ SMALLEST_TILE, LARGEST_TILE = 4, 128
 FLOOR, MORTAR, BRICK = (226, 217, 200), (96, 70, 58), (152, 92, 70)
 WOOD, WOOD_EDGE, AT_HOME, AT_HOME_EDGE = (214, 158, 72), (120, 78, 28), (104, 176, 88), (44, 104, 44)
 TARGET, SHIRT, SKIN, HAIR = (200, 56, 56), (48, 92, 180), (240, 200, 160), (70, 44, 30)
-
-
-def check_tile(tile: int) -> int:
-    """The side of a cell in pixels, if it can be drawn."""
-    if isinstance(tile, bool) or not isinstance(tile, int) or not SMALLEST_TILE <= tile <= LARGEST_TILE:
-        raise TurnwiseError(f"sokoban: tile is the side of a cell in pixels, {SMALLEST_TILE} to {LARGEST_TILE}, got {tile!r}")
-    return tile
 
 
 def draw(room: Room, tile: int = TILE) -> Image:

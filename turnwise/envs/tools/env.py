@@ -170,13 +170,13 @@ class ToolsEnv:
             connection = self._connection(settings)
             return connection.call(call.name, call.arguments, self._timeout)
         except Gone as why:
-            servers().drop(self._connections.pop(settings))
+            servers.drop(self._connections.pop(settings))
             again = "connected again" if settings.url else "started again"
             return f"Error: {call.name} failed: {why}. The server is {again}; what it remembered is lost."
 
     def _connection(self, settings: ServerSettings) -> Connection:
         if settings not in self._connections:
-            self._connections[settings] = servers().take(settings)
+            self._connections[settings] = servers.take(settings)
         return self._connections[settings]
 
     def _cut(self, text: str) -> str:
@@ -193,7 +193,7 @@ class ToolsEnv:
     def _give_back(self) -> None:
         """An attempt is over: what its servers have seen does not reach the next one."""
         for connection in self._connections.values():
-            servers().give_back(connection)
+            servers.give_back(connection)
         self._connections = {}
 
     def close(self) -> None:

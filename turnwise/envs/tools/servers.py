@@ -5,7 +5,7 @@ time limit. A server that does not answer is asked for a sign of life and starte
 again; a message that is too long ends it. In each case the model gets a message and the attempt goes on.
 
 One server serves all attempts of a process if it keeps nothing between calls (`ServerSettings.reuse`); otherwise every attempt has its own,
-started at the first call or at `reset`, and a server that was never called is handed on to the next attempt.
+started at the first call.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import asyncio
 import atexit
 import contextlib
 import json
-import os
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import TimeoutError as WaitedTooLong
-from threading import Lock, Thread
+from functools import cache
+from threading import Thread
 from typing import Any, TypeVar
 
 from turnwise.envs.tools.schemas import Tool
@@ -36,33 +36,21 @@ class Gone(TurnwiseError):
     """The server ended, hangs, or sent too much; the text is for the model."""
 
 
-class _Loop:
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
     """The event loop of this process."""
-
-    def __init__(self) -> None:
-        self.pid, self.loop = os.getpid(), asyncio.new_event_loop()
-        Thread(target=self.loop.run_forever, daemon=True, name="mcp").start()
-
-    def run(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        try:
-            return future.result(seconds)
-        except WaitedTooLong:
-            future.cancel()
-            raise
+    loop = asyncio.new_event_loop()
+    Thread(target=loop.run_forever, daemon=True, name="mcp").start()
+    return loop
 
 
-_loop: _Loop | None = None
-_lock = Lock()
-
-
-def _running() -> _Loop:
-    """The loop; a new one in a process that was forked."""
-    global _loop
-    with _lock:
-        if _loop is None or _loop.pid != os.getpid():
-            _loop = _Loop()
-        return _loop
+def _run(work: Coroutine[Any, Any, T], seconds: float) -> T:
+    future = asyncio.run_coroutine_threadsafe(work, _loop())
+    try:
+        return future.result(seconds)
+    except WaitedTooLong:
+        future.cancel()
+        raise
 
 
 class Connection:
@@ -73,14 +61,13 @@ class Connection:
             import mcp  # noqa: F401
         except ImportError:
             raise TurnwiseError("MCP servers need the package mcp: pip install 'turnwise[mcp]'") from None
-        self.settings, self.calls = settings, 0
+        self.settings = settings
         self.tools: list[Tool] = []
         self.stateless = False
         self._pipe: Pipe | None = None
         self._session: Any = None
-        self._loop = _running()
         try:
-            self._loop.run(self._start(start_seconds), start_seconds + GRACE)
+            _run(self._start(start_seconds), start_seconds + GRACE)
         except (Exception, WaitedTooLong) as error:
             self.close()
             why = f"it did not answer within {start_seconds:g} s" if isinstance(error, TimeoutError) else _reason(error)
@@ -164,10 +151,9 @@ class Connection:
 
     def call(self, name: str, arguments: Mapping[str, Any], timeout: float | None) -> str:
         """The result of a tool as text. `Gone` if the server has to be started again."""
-        self.calls += 1
         seconds = 365 * 86400.0 if timeout is None else timeout
         try:
-            return self._loop.run(self._called(name, dict(arguments), seconds), seconds + SIGN_OF_LIFE + GRACE)
+            return _run(self._called(name, dict(arguments), seconds), seconds + SIGN_OF_LIFE + GRACE)
         except WaitedTooLong:
             raise Gone(f"it did not return within {seconds:g} s") from None
 
@@ -197,19 +183,17 @@ class Connection:
         """End the server at once; nothing is waited for."""
         if self._pipe is not None:
             self._pipe.kill()
-        with contextlib.suppress(RuntimeError):
-            self._loop.loop.call_soon_threadsafe(self._ending.set)
+        self.close()
 
     def close(self) -> None:
         """End the session and the server, in the background of whatever comes next."""
-        with contextlib.suppress(RuntimeError, AttributeError):
-            if self._loop.pid == os.getpid():
-                self._loop.loop.call_soon_threadsafe(self._ending.set)
+        with contextlib.suppress(RuntimeError, AttributeError):  # at the end of the process, or before it was begun
+            _loop().call_soon_threadsafe(self._ending.set)
 
     def wait(self, seconds: float) -> None:
         """Wait until it has ended."""
         with contextlib.suppress(Exception, WaitedTooLong):
-            self._loop.run(asyncio.wait_for(asyncio.shield(self._life), seconds), seconds + 1)
+            _run(asyncio.wait_for(asyncio.shield(self._life), seconds), seconds + 1)
 
 
 def _retrieved(work: asyncio.Future[T]) -> asyncio.Future[T]:
@@ -254,38 +238,24 @@ def _shown(result: Any) -> str:
 
 
 class Servers:
-    """The connections of this process that nobody uses now, by their settings."""
+    """The connections that all attempts of this process share, by their settings."""
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
         self.shared: dict[ServerSettings, Connection] = {}
-        self.unused: dict[ServerSettings, list[Connection]] = {}
 
     def take(self, settings: ServerSettings) -> Connection:
-        """A connection for an attempt: the shared one, one that was never called, or a new one."""
+        """A connection for an attempt: the shared one, or a new one."""
         if settings in self.shared:
             return self.shared[settings]
-        if waiting := self.unused.get(settings):
-            return waiting.pop()
         made = Connection(settings)
-        if self.is_shared(made):
+        if settings.reuse == "always" or (settings.reuse == "auto" and made.stateless):
             self.shared[settings] = made
         return made
 
-    @staticmethod
-    def is_shared(connection: Connection) -> bool:
-        """Whether all attempts of a process use this one."""
-        own = connection.settings
-        return own.reuse == "always" or (own.reuse == "auto" and connection.stateless)
-
     def give_back(self, connection: Connection) -> None:
         """An attempt is over."""
-        if self.shared.get(connection.settings) is connection:
-            return
-        if connection.calls:
+        if self.shared.get(connection.settings) is not connection:
             connection.close()
-        else:
-            self.unused.setdefault(connection.settings, []).append(connection)
 
     def drop(self, connection: Connection) -> None:
         """A connection is of no use any more."""
@@ -294,22 +264,13 @@ class Servers:
         connection.kill()
 
     def close(self) -> None:
-        """End all servers that are not in use, and wait for it."""
-        ended = [*self.shared.values(), *(one for some in self.unused.values() for one in some)]
-        self.shared, self.unused = {}, {}
+        """End the shared servers, and wait for it."""
+        ended, self.shared = list(self.shared.values()), {}
         for connection in ended:
             connection.close()
         for connection in ended:
             connection.wait(2.5)
 
 
-_servers: Servers | None = None
-
-
-def servers() -> Servers:
-    """The servers of this process."""
-    global _servers
-    if _servers is None or _servers.pid != os.getpid():
-        _servers = Servers()
-        atexit.register(_servers.close)
-    return _servers
+servers = Servers()
+atexit.register(servers.close)

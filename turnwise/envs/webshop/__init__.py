@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from turnwise.envs.registry import Need, register
+from turnwise.envs.registry import needs_data, register
 
 OFFICIAL = {"train": 6410, "valid": 500}  # goals of the 1,000 official products
-
-
-def _present() -> bool:
-    from turnwise.envs.webshop.files import find_data
-
-    return find_data().is_dir()
 
 
 def _splits() -> Mapping[str, int]:
@@ -31,5 +25,7 @@ register(
     summary="WebShop in-process: search as Lucene ranks, pages, goals and scores, no Java and no server",
     splits=_splits,
     max_turns=15,
-    needs=[Need("WebShop's products", _present, "run setup.sh of WebShop's repository, or set WEBSHOP_DATA: see docs/webshop.md")],
+    needs=[
+        needs_data("WebShop's products", "webshop.files", "run setup.sh of WebShop's repository, or set WEBSHOP_DATA: see docs/webshop.md")
+    ],
 )

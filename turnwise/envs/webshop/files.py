@@ -6,7 +6,6 @@ gives the offset of each entry in the file, so that it can be read again later. 
 
 from __future__ import annotations
 
-import codecs
 import json
 import os
 from collections.abc import Iterator
@@ -96,13 +95,13 @@ def read_at(file: BinaryIO, start: int, length: int) -> Any:
 
 
 class _Walk:
-    """A window of text that moves over the file; its character number `known` is the file's byte number `place`."""
+    """A window that moves over the file; its first character is the file's byte number `place`. The text is read as Latin-1, in which a
+    character is a byte and JSON's own signs are what they are in UTF-8; values are decoded when they are complete."""
 
     def __init__(self, path: Path, file: BinaryIO):
         self.path, self.file = path, file
-        self.text, self.at, self.known, self.place, self.ended = "", 0, 0, 0, False
+        self.text, self.at, self.place = "", 0, 0
         self.decoder = json.JSONDecoder()
-        self.utf8 = codecs.getincrementaldecoder("utf-8")()
 
     def entries(self) -> Iterator[Entry]:
         opening = self._sign()
@@ -116,16 +115,15 @@ class _Walk:
             key = self._key() if opening == "{" else None
             self._sign()
             begin = self.at
-            value = self._value()
-            start = self._bytes(begin)
-            yield Entry(key, value, start, self._bytes(self.at) - start)
+            yield Entry(key, self._value(), self.place + begin, self.at - begin)
             sign = self._sign()
             self.at += 1
             if sign == closing:
                 return
             if sign != ",":
                 raise self._broken(f"',' or '{closing}' was expected")
-            self._drop()
+            if self.at > BLOCK // 2:  # drop what was read, from time to time
+                self.text, self.at, self.place = self.text[self.at :], 0, self.place + self.at
 
     def _key(self) -> str:
         self._sign()
@@ -146,40 +144,26 @@ class _Walk:
                 raise self._broken("the file ends too early")
 
     def _value(self) -> Any:
+        begin = self.at
         while True:
             try:
-                value, end = self.decoder.raw_decode(self.text, self.at)
+                value, end = self.decoder.raw_decode(self.text, begin)
                 if end < len(self.text) or not self._more():  # a number at the window's end may continue
                     self.at = end
-                    return value
+                    raw = self.text[begin:end]
+                    return value if raw.isascii() else json.loads(raw.encode("latin-1").decode())
             except json.JSONDecodeError as error:
-                if len(self.text) - self.at > LARGEST_ENTRY or not self._more():
+                if len(self.text) - begin > LARGEST_ENTRY or not self._more():
                     raise self._broken(error.msg) from None
+            except UnicodeDecodeError as error:
+                raise self._broken(f"not UTF-8: {error.reason}") from None
 
     def _more(self) -> bool:
-        if self.ended:
-            return False
         block = self.file.read(max(BLOCK, len(self.text) - self.at))  # doubling: a long entry is parsed again only a few times
-        self.ended = not block
-        try:
-            self.text += self.utf8.decode(block, final=self.ended)
-        except UnicodeDecodeError as error:
-            raise self._broken(f"not UTF-8: {error.reason}") from None
-        return not self.ended
-
-    def _bytes(self, at: int) -> int:
-        """The byte number of a character; called in order, so that each part of the text is measured once."""
-        self.place += len(self.text[self.known : at].encode())
-        self.known = at
-        return self.place
-
-    def _drop(self) -> None:
-        """Drop what was read, from time to time."""
-        if self.at > BLOCK // 2 or self.at == len(self.text):
-            self._bytes(self.at)
-            self.text, self.at, self.known = self.text[self.at :], 0, 0
+        self.text += block.decode("latin-1")
+        return bool(block)
 
     def _broken(self, what: str) -> TurnwiseError:
         return TurnwiseError(
-            f"{self.path}, near byte {self._bytes(self.at)}: {what}. Download the file again, or check that it is the official one"
+            f"{self.path}, near byte {self.place + self.at}: {what}. Download the file again, or check that it is the official one"
         )

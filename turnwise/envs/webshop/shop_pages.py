@@ -18,7 +18,6 @@ Kind = Literal["search", "results", "item", "detail", "done"]
 PER_PAGE = 10
 BACK, PREVIOUS, NEXT, BUY = "back to search", "< prev", "next >", "buy now"
 DETAILS = ("description", "features", "reviews")
-ATTRIBUTES = "attributes"
 ASK = "search[<your query>]"
 
 
@@ -64,9 +63,8 @@ def parse(action: str) -> tuple[str, str]:
 class Shop:
     """The pages over one catalogue. It holds no visit: every method is a function of the page."""
 
-    def __init__(self, catalogue: Catalogue, show_attributes: bool = False):
+    def __init__(self, catalogue: Catalogue):
         self.catalogue = catalogue
-        self.details = (*DETAILS, ATTRIBUTES) if show_attributes else DETAILS
 
     def follow(self, page: ShopPage, action: str) -> ShopPage:
         """The page that an action leads to; the same page if the action is not possible. A search works from everywhere."""
@@ -117,7 +115,7 @@ class Shop:
             more = page.number * PER_PAGE < len(self.catalogue.search(page.query))
             return (BACK, *((PREVIOUS,) if page.number > 1 else ()), *((NEXT,) if more else ()))
         if page.kind == "item":
-            return (BACK, PREVIOUS, *self.details, BUY)
+            return (BACK, PREVIOUS, *DETAILS, BUY)
         return (BACK, PREVIOUS) if page.kind == "detail" else ()
 
     def actions(self, page: ShopPage) -> tuple[str, ...]:
@@ -169,7 +167,7 @@ def _detail(product: Product, detail: str) -> str:
         return product.description or "none"
     if detail == "features":
         return "\n".join(f"- {feature.strip()}" for feature in product.features if feature.strip()) or "none"
-    return ", ".join(product.attributes) or "none" if detail == ATTRIBUTES else "none"
+    return "none"
 
 
 def _with(page: ShopPage) -> str:

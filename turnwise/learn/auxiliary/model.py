@@ -62,7 +62,7 @@ class KindTraits:
     """The optional members of a kind of model (`turnwise/methods/kinds_of_models.py`), which may be any class: read here and nowhere else.
 
     heads        where each head is read, by name
-    head         makes a head from its name and the hidden size; None: `deep(size, layers, spread)`
+    head         makes a head from its name and the hidden size; None: `layered(size, layers, spread)`
     spread       deviation of the heads' first weights: two heads that learn the same column then differ. 0: they start at zero
     layers       hidden layers with ReLU in each head
     logprobs     whether its loss reads log-probs
@@ -314,7 +314,7 @@ class AuxiliaryModel(Scorer):
             return self._predict(part, wanted, derive(seed, int(part.turn_row[0])))  # both passes over a part draw the same random numbers
 
         with torch.no_grad():
-            first = together(decisions, lambda: passes(self.packed, ranks, batch, tokens, "score", predict, predict))
+            first = together(decisions, lambda: passes(self.packed, ranks, batch, tokens, predict, predict))
         share = {name: torch.cat([outputs[name] for outputs in first]).cpu().numpy() for name in first[0]} if first else {}
         everything = self.restored(batch, share, wanted)
         leaves = {name: torch.as_tensor(column, device=self.packed.device).requires_grad_() for name, column in everything.items()}
@@ -329,7 +329,7 @@ class AuxiliaryModel(Scorer):
             index = {name: (part.columns if per_token[name] else part.turn_columns)[INDEX] for name in gradients}
             _pull(outputs, {name: gradient[index[name]] for name, gradient in gradients.items()})
 
-        together(decisions, lambda: passes(self.packed, ranks, batch, tokens, "score", pull, predict))
+        together(decisions, lambda: passes(self.packed, ranks, batch, tokens, pull, predict))
         if ranks is not None:
             sum_gradients(self.weights, ranks)
         return value, metrics
@@ -457,24 +457,15 @@ def heads_of(kind: Any, size: int, where: str) -> tuple[dict[str, ReadAt], nn.Mo
             raise TurnwiseError(f"{where}: heads are names with one of {', '.join(READ_AT)}, not {name!r}: {place!r}")
 
     def default_head(name: str, size: int) -> nn.Module:
-        return deep(size, traits.layers, traits.spread, derive(0, "head", name))
+        return layered(size, traits.layers, traits.spread, derive(0, "head", name))
 
     make_head = traits.head or default_head
     return dict(traits.heads), nn.ModuleDict({name: make_head(name, size) for name in traits.heads}).float()
 
 
-def linear(size: int, spread: float = 0.0, seed: int = 0) -> nn.Module:
-    """A linear layer that starts at zero: before it has learned, everything is worth 0. Or with normal weights of deviation `spread`."""
-    layer = nn.Linear(size, 1)
-    nn.init.zeros_(layer.weight)
-    if spread > 0:
-        nn.init.normal_(layer.weight, std=spread, generator=torch.Generator().manual_seed(seed))
-    nn.init.zeros_(layer.bias)
-    return layer
-
-
-def deep(size: int, layers: int, spread: float = 0.0, seed: int = 0) -> nn.Module:
-    """A linear layer behind `layers` hidden ones with ReLU."""
+def layered(size: int, layers: int, spread: float = 0.0, seed: int = 0) -> nn.Module:
+    """A linear layer behind `layers` hidden ones with ReLU. It starts at zero: before it has learned, everything is worth 0. Or with normal
+    weights of deviation `spread`."""
     generator = torch.Generator().manual_seed(derive(seed, "hidden layers") % 2**63)
     parts: list[nn.Module] = []
     for _ in range(layers):
@@ -482,7 +473,11 @@ def deep(size: int, layers: int, spread: float = 0.0, seed: int = 0) -> nn.Modul
         nn.init.normal_(hidden.weight, std=(2 / size) ** 0.5, generator=generator)
         nn.init.zeros_(hidden.bias)
         parts += [hidden, nn.ReLU()]
-    last = linear(size, spread, seed)
+    last = nn.Linear(size, 1)
+    nn.init.zeros_(last.weight)
+    if spread > 0:
+        nn.init.normal_(last.weight, std=spread, generator=torch.Generator().manual_seed(seed))
+    nn.init.zeros_(last.bias)
     return nn.Sequential(*parts, last) if parts else last
 
 

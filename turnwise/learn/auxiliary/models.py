@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from turnwise.learn.checkpoint import AUXILIARY
 from turnwise.learn.forward import PackedModel, VisionModel, has_adapters
 from turnwise.learn.learner import POLICY, REFERENCE, Learner
 from turnwise.learn.logprobs import Head
-from turnwise.learn.lora import has_packed
 from turnwise.learn.ranks.export import plain_model
 from turnwise.learn.ranks.group import is_sharded
 from turnwise.learn.saving import write_folder, write_model
@@ -48,27 +46,18 @@ class Headless(PackedModel):
         """There is none."""
 
 
-@dataclass(frozen=True)
-class Beside:
-    """What an auxiliary model is built with: the policy and its tokenizer, the run's seed."""
-
-    learner: Learner
-    tokenizer: Any
-    seed: int
-
-
-def build(name: str, section: AuxiliarySettings, beside: Beside) -> AuxiliaryModel:
-    """The model of `[models.NAME]`."""
+def build(name: str, section: AuxiliarySettings, policy: Learner, tokenizer: Any, seed: int) -> AuxiliaryModel:
+    """The model of `[models.NAME]`, next to the policy with its tokenizer; `seed` is the run's."""
     where = f"models.{name}"
     made = model_kinds[section.kind].make(section.options, model_kinds.kind)
-    seed, policy = derive(beside.seed, where), beside.learner
-    packed, tokenizer = _weights(name, section, made, beside, seed)
+    seed = derive(seed, where)
+    packed, tokenizer = _weights(name, section, made, policy, tokenizer, seed)
     model = AuxiliaryModel(
         name,
         packed,
         tokenizer,
         kind=made,
-        training=training_of(section) if section.trained else None,
+        training=Training(OptimiserSettings(lr=section.lr, clip=section.clip), section.epochs) if section.trained else None,
         dtype=dtype_of(section, packed.device, policy.settings.dtype),
         temperature=policy.settings.temperature,
         tokens_per_batch=policy.settings.tokens_per_batch,
@@ -86,11 +75,6 @@ def build(name: str, section: AuxiliarySettings, beside: Beside) -> AuxiliaryMod
     return model
 
 
-def training_of(section: AuxiliarySettings) -> Training:
-    """The optimiser's settings from the recipe."""
-    return Training(OptimiserSettings(lr=section.lr, clip=section.clip), section.epochs)
-
-
 def dtype_of(section: AuxiliarySettings, device: torch.device, policy: str) -> torch.dtype:
     """The dtype of the computation. A frozen model on a GPU needs no more than half precision."""
     half = not section.trained and device.type == "cuda" and section.reads is None
@@ -98,16 +82,16 @@ def dtype_of(section: AuxiliarySettings, device: torch.device, policy: str) -> t
     return found
 
 
-def _weights(name: str, section: AuxiliarySettings, kind: Any, beside: Beside, seed: int) -> tuple[PackedModel, Any]:
-    """The model, ready to run, on its device, and its tokenizer."""
-    policy, tokenizer = beside.learner.policy, beside.tokenizer
+def _weights(name: str, section: AuxiliarySettings, kind: Any, learner: Learner, tokenizer: Any, seed: int) -> tuple[PackedModel, Any]:
+    """The model, ready to run, on its device, and its tokenizer; `tokenizer` is the policy's."""
+    policy, shared = learner.policy, tokenizer
     if section.reads is not None:
         return policy, tokenizer
     vision = None
     if section.path is not None:
         model, tokenizer = _classifier(section.path) if KindTraits.of(kind).classifier else loading.load_folder(section.path)
         if not section.texts:
-            check_shared(name, tokenizer, beside.tokenizer, model.get_input_embeddings().weight.shape[0])
+            check_shared(name, tokenizer, shared, model.get_input_embeddings().weight.shape[0])
         vision = loading.load_vision(section.path)
     elif section.tiny is not None:
         own, rows = section.tiny, policy.causal.get_input_embeddings().weight.shape[0]
@@ -115,8 +99,8 @@ def _weights(name: str, section: AuxiliarySettings, kind: Any, beside: Beside, s
         size = Tiny(layers=own.layers, hidden=own.hidden, heads=own.heads, max_length=longest)
         model = build_model(rows, size, seed % 2**63, tokenizer)
     else:
-        model = copied(beside.learner)
-    model = model.to(_device(name, section, beside.learner))
+        model = copied(learner)
+    model = model.to(_device(name, section, learner))
     if section.lora is not None:
         from turnwise.learn.lora import add_lora
 
@@ -138,14 +122,12 @@ def _device(name: str, section: AuxiliarySettings, learner: Learner) -> torch.de
 
 def copied(learner: Learner) -> Any:
     """A separate plain model with the policy's weights, float32."""
-    if learner.ranks is not None or has_packed(learner.model):
+    if learner.ranks is not None or has_adapters(learner.model):
         return plain_model(learner.policy, torch.float32).requires_grad_(True)
     model: Any = copy.deepcopy(learner.model)
-    adapted = has_adapters(model)
-    model = model.merge_and_unload() if adapted else model
-    exact = {} if adapted else plain_weights(learner.policy, learner.weights.masters)
+    exact = plain_weights(learner.policy, learner.weights.masters)
     for key, weight in model.named_parameters():
-        weight.data = exact.get(key, weight.data).detach().float().clone()
+        weight.data = exact[key].float().clone()
         weight.requires_grad_(True)
     return model.eval()
 

@@ -25,7 +25,7 @@ from turnwise.learn.device import to_device
 from turnwise.learn.forward import PackedModel, has_adapters
 from turnwise.learn.logprobs import token_logprobs
 from turnwise.learn.memory import Budget
-from turnwise.learn.offload import OffloadedModel, host_copy_of
+from turnwise.learn.offload import OffloadedModel
 from turnwise.learn.packing import Packed, microbatches, pack
 from turnwise.learn.parallel import workers_for
 from turnwise.learn.ranks.export import plain_weights_of
@@ -128,7 +128,7 @@ class Scorer:
                 return [one(packed)]
             workers = workers_for(self.packed, self.ranks)
             if workers == 1:
-                return passes(self.packed, self.ranks, packed, tokens, "score", one, one)
+                return passes(self.packed, self.ranks, packed, tokens, one, one)
             parts = microbatches(packed, np.arange(len(packed)), tokens)
             with ThreadPoolExecutor(workers) as pool:
                 return list(pool.map(torch.no_grad()(lambda part: one(packed.take(part))), parts))
@@ -180,7 +180,7 @@ class Reference:
 
     def __init__(self, policy: PackedModel, model: nn.Module | None = None, dtype: torch.dtype | None = None, host: bool = False):
         """`model` is a custom reference; without it, a copy of the current policy. `dtype` is what it computes in; None: as the policy.
-        `host`: its weights are in host memory, and come to the device layer by layer while it scores."""
+        `host`: its weights are in host memory, and come to the device while it scores."""
         self._adapted = model is None and has_adapters(policy.outer)
         self._offloaded: OffloadedModel | None = None
         self.policy = policy
@@ -188,18 +188,15 @@ class Reference:
             return
         parameter = next(policy.causal.parameters())
         dtype = dtype or parameter.dtype
+        frozen = (model if model is not None else copy.deepcopy(policy.causal)).requires_grad_(False).eval()
         if host:
-            frozen = (model.to("cpu") if model is not None else host_copy_of(policy.causal)).requires_grad_(False).eval()
             self._offloaded = OffloadedModel(frozen, parameter.device, dtype)
-            with self._offloaded.active():
-                self.policy = policy.like(frozen)
-                self._release()
-            return
-        frozen = model if model is not None else copy.deepcopy(policy.causal)
-        frozen = frozen.to(parameter.device).requires_grad_(False).eval()
-        for own in frozen.parameters():
-            own.data = own.data.to(dtype)
-        self.policy = policy.like(frozen)
+        else:
+            frozen = frozen.to(parameter.device)
+            for own in frozen.parameters():
+                own.data = own.data.to(dtype)
+        with self.active():
+            self.policy = policy.like(frozen)
 
     @property
     def shares_model(self) -> bool:
@@ -291,10 +288,7 @@ def placed(values: Column, index: NDArray[np.int64], size: int) -> Column:
 
 def plain_weights(packed: PackedModel, exact: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
     """The weights of a model as those of one without adapters. `exact`: float32 masters by their names in the outer model."""
-    if packed.sharded is not None:
+    if packed.sharded is not None or has_adapters(packed.outer):
         return dict(plain_weights_of(packed, torch.float32))
-    if has_adapters(packed.outer):
-        model: Any = copy.deepcopy(packed.outer).merge_and_unload()
-        return {name: weight.detach() for name, weight in model.named_parameters()}
     masters = exact or {}
     return {name: masters.get(name, weight).detach() for name, weight in packed.causal.named_parameters()}

@@ -139,5 +139,5 @@ class ShardedWeights:
         """Nothing is held."""
         return False
 
-    def copy_again(self, layer: int | None = None) -> None:
+    def copy_again(self) -> None:
         """Nothing is copied."""

@@ -20,13 +20,12 @@ from torch.nn.functional import embedding
 
 from turnwise.engines.native import supports
 from turnwise.engines.native.families import base_of, causal_of
-from turnwise.engines.native.weights import OUTSIDE, Layer, Weights
+from turnwise.engines.native.weights import Layer, Weights
 from turnwise.learn.activations import Kept
 from turnwise.learn.fused.adapters import parameters
 from turnwise.learn.fused.attention import Frame
 from turnwise.learn.fused.layers import AnyLayer, AttentionHalf, Embedding, ExpertsHalf, LastNorm, MlpHalf
 from turnwise.learn.fused.sharded import ShardedWeights
-from turnwise.learn.offload import fetch_of
 from turnwise.learn.weights import buffer_of, reserve
 
 
@@ -142,8 +141,7 @@ class FusedStack:
         """The last hidden states of all tokens of a packed row, or of those at `places` (each at most once)."""
         inner, shape = self.model.model, self.weights.shape
         layers: Sequence[AnyLayer] = self.weights.layers
-        fetch = fetch_of(self.model)
-        self.weights.copy_again(None if fetch is None else OUTSIDE)  # an optimiser step may have been taken since the last look
+        self.weights.copy_again()  # an optimiser step may have been taken since the last look
         cos, sin = zip(*self._rotations(max(lengths)), strict=True)
         sizes = shape.heads, shape.kv_heads, shape.head_dim
         frame = Frame(lengths, offsets, positions, cos, sin, *sizes, shape.eps, scaling=shape.scaling)
@@ -151,9 +149,6 @@ class FusedStack:
         if self.weights.embedding_scale is not None:
             x = x * self.weights.embedding_scale
         for number, (layer, module) in enumerate(zip(layers, inner.layers, strict=True)):
-            if fetch is not None:
-                fetch(number)
-                self.weights.copy_again(number)
             left = len(layers) - number
             own = Pass(layer, frame, shape.activation, self.kept.of(left), places if left == 1 else None)
             x, delta = own(module, x, delta, self._of(number, module, layer)) if self.sharded is None else module(x, delta, own)

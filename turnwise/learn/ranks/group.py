@@ -23,10 +23,7 @@ else in the learner:
 from __future__ import annotations
 
 import math
-import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -72,15 +69,13 @@ class Ranks:
     def gather(self, own: T) -> list[T]:
         """What every process has, in the order of their ranks."""
         found: list[Any] = [None] * self.size
-        with waits.exchange():
-            dist.all_gather_object(found, own, group=self.group)
+        dist.all_gather_object(found, own, group=self.group)
         return found
 
     def sum_(self, tensors: list[torch.Tensor]) -> None:
         """Replace plain tensors by their sums over all processes, which are bitwise the same everywhere."""
         for tensor in tensors:
-            with waits.exchange(tensor):
-                dist.all_reduce(tensor, group=self.group)
+            dist.all_reduce(tensor, group=self.group)
 
     def by_first(self, work: Callable[[], T]) -> T:
         """What the first process answers while the others wait; its error everywhere."""
@@ -99,8 +94,7 @@ class Ranks:
     def reduced(self, number: float, how: Any) -> float:
         """One number from those of all processes."""
         tensor = torch.tensor(float(number), dtype=torch.float64)
-        with waits.exchange():
-            dist.all_reduce(tensor, how, group=self.group)
+        dist.all_reduce(tensor, how, group=self.group)
         return float(tensor.item())
 
 
@@ -122,46 +116,6 @@ def leave() -> None:
     """Leave the process group."""
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-class Waits:
-    """How long this process waits for the other ranks: the time that it spends in exchanges with them.
-
-    Whoever comes first to an exchange waits in it for the others, and the slowest one hardly waits at all. So the rank that is in exchanges
-    for the shortest time is the one that the others wait for. On a CPU an exchange blocks, and a clock measures it. On a GPU it is an
-    operation of a stream, measured by events before and after it; computation that runs beside it is not subtracted.
-    """
-
-    def __init__(self) -> None:
-        self._seconds = 0.0
-        self._events: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()  # of exchanges that were not added yet
-
-    @contextmanager
-    def exchange(self, tensor: Tensor | None = None) -> Iterator[None]:
-        """Inside, this process exchanges something with the others: this tensor, or numbers on the CPU."""
-        if tensor is not None and tensor.is_cuda:
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            yield
-            end.record()
-            self._events.append((begin, end))
-            return
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._seconds += time.perf_counter() - began
-
-    @property
-    def seconds(self) -> float:
-        """So far. Exchanges that a GPU has not finished are added later."""
-        while self._events and self._events[0][1].query():
-            begin, end = self._events.popleft()
-            self._seconds += begin.elapsed_time(end) / 1000
-        return self._seconds
-
-
-waits = Waits()  # of this process
 
 
 @dataclass

@@ -12,11 +12,8 @@ takes a function and calls it with the root's weights in place.
 Our layers (`turnwise.learn.fused`) compute here too, on GPUs in half precision: FSDP2 gathers a layer's weights when its module is called,
 so the module is called and computes with our layer.
 
-A pass through a sharded model is a fixed sequence of collective operations: gather the weights of a layer, of the next one, …, and on the
-way back reduce the gradients. A rank that runs out of memory in the middle cannot make the rest of the pass, and the others would wait for
-it. So every pass notes its operations (`Lockstep`). The failing rank frees its memory, makes the remaining operations of this pass and of
-all passes still to come with zeros, and then reports the failure where all of them decide together what to do. What the others computed
-with those zeros is discarded by that decision.
+A rank that runs out of memory in the middle of a pass cannot make the rest of it, and the others would wait for it: so it ends the run with
+an error that says what to set.
 
 Which rank computes which sequences (`dealt`): sequences, or all sequences of a trajectory if they must stay together, are dealt out longest
 first, each to the rank with the fewest tokens so far. Every rank then cuts its own into micro-batches. All of this is arithmetic on numbers
@@ -41,14 +38,13 @@ from turnwise.data.rollouts import Ints, ragged
 from turnwise.learn.forward import PackedModel, has_adapters, not_taken
 from turnwise.learn.fused import reason_against
 from turnwise.learn.packing import Packed, microbatches
-from turnwise.learn.ranks.group import Decisions, Ranks, waits
+from turnwise.learn.ranks.group import Decisions, Ranks
 from turnwise.learn.weights import HALF
 from turnwise.util.errors import TurnwiseError
 
 T = TypeVar("T")
 P = TypeVar("P")
 Array = NDArray[Any]
-Operation = tuple[str, tuple[int, ...], tuple[int, ...], torch.dtype, Any]  # kind, shapes of output and input, dtype, group
 
 
 class Root(nn.Module):  # type: ignore[misc]
@@ -75,7 +71,7 @@ class Sharded:
         self.root: Any = Root(policy.outer)
         self.ranks = ranks
         self.joins = False  # whether layers also make joined copies of their weights
-        self.lockstep = Lockstep(torch.device(ranks.device), self.reset)
+        self.passes = 0  # made so far, idle ones included
         trained = [weight.dtype for weight in policy.outer.parameters() if weight.requires_grad]
         lower = bool(trained) and not has_adapters(policy.outer) and dtype != torch.float32
         precision = MixedPrecisionPolicy(dtype if lower else None, torch.float32 if lower else None, cast_forward_inputs=False)
@@ -84,10 +80,9 @@ class Sharded:
             fully_shard(layer, mesh=ranks.mesh, mp_policy=precision)
         fully_shard(self.root, mesh=ranks.mesh, mp_policy=precision, reshard_after_forward=False)
         self.parts.append(self.root)
-        gather, reduce = Gather(self.lockstep), Reduce(self.lockstep)
         for part in self.parts:
-            part.set_custom_all_gather(gather)
-            part.set_custom_reduce_scatter(reduce)
+            part.set_custom_all_gather(Gather())
+            part.set_custom_reduce_scatter(Reduce())
             part.set_force_sum_reduction_for_comms(True)  # weights of tokens are global, so shares of a gradient add up
             part.set_gradient_divide_factor(1.0)
         policy.sharded = self
@@ -107,18 +102,6 @@ class Sharded:
         if not torch.is_grad_enabled():
             self.root.reshard()  # otherwise the next pass would find these weights, even if they have changed
         return found
-
-    def reset(self) -> None:
-        """After an error in the middle of a pass: all weights are shares again, and have no gradients."""
-        reset = getattr(self.root, "reset_iter_state", None)
-        if reset is None:
-            raise TurnwiseError(
-                f"out of memory in the middle of a pass; with several ranks, torch {torch.__version__} cannot recover from it (2.13 can). "
-                "Set learner.tokens_per_batch lower or learner.gradient_checkpointing = true"
-            )
-        for weight in self.root.parameters():
-            weight.grad = None  # of whole weights too, which would be added to the gradients of the next pass
-        reset()
 
     @property
     def gathered_bytes(self) -> int:
@@ -149,63 +132,8 @@ def may_fuse(policy: PackedModel, ranks: Ranks, dtype: torch.dtype, wanted: bool
     return reason is None
 
 
-class Lockstep:
-    """The passes of one sharded model. `reset` frees what an aborted pass has left behind."""
-
-    def __init__(self, device: torch.device, reset: Callable[[], None]):
-        self._device, self._reset = device, reset
-        self.passes = 0  # made so far, idle ones included
-        self._made: list[Operation] = []
-        self._known: dict[str, list[Operation]] = {}  # the operations of a pass of each kind
-
-    def each(self, kind: str, parts: Sequence[P | None], work: Callable[[P], T], idle: Callable[[], Any]) -> list[T]:
-        """The results of `work` for all parts that are not None; `idle` makes the pass of a None. All processes have the same number of
-        parts. `kind` names passes with the same operations; the first one of a kind is preceded by an idle one, which notes them."""
-        if kind not in self._known:
-            self._made = []
-            idle()
-            self._known[kind] = self._made
-        done: list[T] = []
-        for number, part in enumerate(parts):
-            self._made, self.passes = [], self.passes + 1
-            failed = ""
-            try:
-                if part is None:
-                    idle()
-                else:
-                    done.append(work(part))
-            except torch.OutOfMemoryError as error:
-                failed = str(error) or "no memory left"
-            if failed:  # outside the handler: the error's frames hold the tensors that filled the memory
-                self._catch_up(kind, len(self._made), len(parts) - number - 1)
-                raise torch.OutOfMemoryError(failed)
-        return done
-
-    def _catch_up(self, kind: str, made: int, passes: int) -> None:
-        self._reset()
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
-        operations = self._known[kind]
-        for operation in operations[made:] + operations * passes:
-            self._empty(*operation)
-
-    def _empty(self, kind: str, out: tuple[int, ...], own: tuple[int, ...], dtype: torch.dtype, group: Any) -> None:
-        given, got = torch.zeros(own, dtype=dtype, device=self._device), torch.empty(out, dtype=dtype, device=self._device)
-        if kind == "gather":
-            _gather(got, given, group=group)
-        else:
-            _reduce(got, given, group=group)
-
-    def note(self, kind: str, out: Tensor, own: Tensor, group: Any) -> None:
-        """One more operation is about to be made."""
-        self._made.append((kind, tuple(out.shape), tuple(own.shape), out.dtype, group))
-
-
 class _Comm:
-    """How FSDP2 exchanges tensors, noted."""
-
-    def __init__(self, lockstep: Lockstep):
-        self._lockstep = lockstep
+    """How FSDP2 exchanges tensors, timed."""
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
@@ -215,9 +143,7 @@ class Gather(_Comm):
     """All-gather of weights."""
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
-        self._lockstep.note("gather", output_tensor, input_tensor, group)
-        with waits.exchange(input_tensor):
-            return _gather(output_tensor, input_tensor, group=group, async_op=async_op)
+        return _gather(output_tensor, input_tensor, group=group, async_op=async_op)
 
 
 class Reduce(_Comm):
@@ -226,9 +152,7 @@ class Reduce(_Comm):
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
         if op != dist.ReduceOp.SUM:
             raise TurnwiseError(f"gradients of several ranks are summed, and torch {torch.__version__} asks for {op}: is it supported?")
-        self._lockstep.note("reduce", output_tensor, input_tensor, group)
-        with waits.exchange(input_tensor):
-            return _reduce(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
+        return _reduce(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
 
 
 _gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the newer names of the same operations
@@ -267,20 +191,31 @@ def passes(
     ranks: Ranks | None,
     packed: Packed,
     tokens: int,
-    kind: str,
     work: Callable[[Packed], T],
     idle: Callable[[Packed], Any],
     whole_trajectories: bool = False,
 ) -> list[T]:
     """`work` on this process's micro-batches, or on all if there is one process; `idle` on a sequence that does not count, where another
-    process has one micro-batch more. `kind` names passes that exchange the same weights."""
+    process has one micro-batch more."""
     if ranks is None:
         return [work(packed.take(part)) for part in microbatches(packed, np.arange(len(packed)), tokens, whole_trajectories)]
     own = shares(packed, tokens, ranks.size, whole_trajectories)[ranks.rank]
     if policy.sharded is None:
         return [work(packed.take(part)) for part in own if len(part)]
-    parts = [packed.take(part) if len(part) else None for part in own]
-    found: list[T] = policy.sharded.lockstep.each(kind, parts, work, lambda: idle(shortest(packed)))
+    found: list[T] = []
+    try:
+        for part in own:
+            policy.sharded.passes += 1
+            if len(part):
+                found.append(work(packed.take(part)))
+            else:
+                idle(shortest(packed))
+    except torch.OutOfMemoryError as error:
+        raise TurnwiseError(
+            f"rank {ranks.rank} ran out of memory in the middle of a pass, and the other ranks wait for the rest of it "
+            f"({str(error)[:200] or 'no memory left'}). Set learner.tokens_per_batch lower or learner.gradient_checkpointing = true, and "
+            "resume the run"
+        ) from error
     return found
 
 

@@ -1,5 +1,4 @@
-"""Trackers send a run's metrics to other services, in addition to metrics.jsonl. One file per tracker; `base.py` defines what a tracker
-is."""
+"""Trackers send a run's metrics to other services, in addition to metrics.jsonl. `base.py` defines what a tracker is."""
 
 from turnwise.runs.trackers.base import Tracker, Trackers, check_names, known, make_trackers, register
 

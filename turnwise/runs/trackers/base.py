@@ -120,13 +120,10 @@ class Trackers:
             self._steps[name] = step
             self.trackers[name].log(step, numbers)
         except Exception as error:
-            self._leave_out(name, error)
-
-    def _leave_out(self, name: str, error: Exception) -> None:
-        tracker = self.trackers.pop(name)
-        self.say(f"warning: tracker {name} failed and is left out from here on ({_line(error)}); metrics.jsonl has everything")
-        with contextlib.suppress(Exception):
-            tracker.close()
+            tracker = self.trackers.pop(name)
+            self.say(f"warning: tracker {name} failed and is left out from here on ({_line(error)}); metrics.jsonl has everything")
+            with contextlib.suppress(Exception):
+                tracker.close()
 
     def _mark(self, name: str) -> Path:
         return self.folder / "trackers" / f"{re.sub(r'[^A-Za-z0-9_-]+', '-', name).strip('-')}.json"

@@ -26,7 +26,7 @@ from turnwise.envs.third_party import Success, plain_values, turn_limit, well_fo
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.secret import redact
 from turnwise.util.seeds import derive
-from turnwise_envs.openenv.wire import Broken, Lost, Refused, Requests, Session, TaskLists, Wire, action_schema, http_url
+from turnwise_envs.openenv.wire import Broken, Lost, Refused, Session, TaskLists, action_schema, http_url
 from turnwise_envs.shared.packages import load
 
 LISTS_OF_ACTIONS = ("legal_actions", "available_actions", "valid_actions")
@@ -35,7 +35,6 @@ ALIASES = {"valid": ("validation", "dev", "val"), "train": ("training",), "test"
 LONGEST_WAIT = 30.0
 MAX_TURNS = 50
 Answer = TypeVar("Answer")
-Mode = Literal["session", "http"]
 OnError = Literal["fault", "answer"]
 Anchor = Literal["observation", "history"]
 
@@ -51,7 +50,6 @@ class OpenEnvClient:
     def __init__(
         self,
         url: str | None = None,
-        mode: Mode = "session",
         action_field: str | None = None,
         show: Sequence[str] | None = None,
         success: str | float = "reward",
@@ -68,25 +66,21 @@ class OpenEnvClient:
         self.url = url or default_url()
         if not self.url:
             raise TurnwiseError("openenv: give the option url, as in http://127.0.0.1:8000, or set OPENENV_URL")
-        if mode not in get_args(Mode) or on_error not in get_args(OnError) or anchor not in get_args(Anchor):
-            raise TurnwiseError(
-                f"openenv: mode is session or http, on_error is fault or answer, anchor is observation or history; "
-                f"got {mode!r}, {on_error!r}, {anchor!r}"
-            )
+        if on_error not in get_args(OnError) or anchor not in get_args(Anchor):
+            raise TurnwiseError(f"openenv: on_error is fault or answer, anchor is observation or history; got {on_error!r}, {anchor!r}")
         if timeout <= 0 or retries < 0 or first_wait < 0:
             raise TurnwiseError(
                 f"openenv: timeout is above 0, retries and first_wait are not negative; got {timeout}, {retries}, {first_wait}"
             )
-        if mode == "session":
-            load("websockets", "the adapter for OpenEnv", "openenv")
-        self.mode, self.on_error, self.anchor, self.max_turns = mode, on_error, anchor, turn_limit(max_turns, "openenv")
+        load("websockets", "the adapter for OpenEnv", "openenv")
+        self.on_error, self.anchor, self.max_turns = on_error, anchor, turn_limit(max_turns, "openenv")
         self.timeout, self.retries, self.first_wait = timeout, retries, first_wait
         self.action_field, self.show, self.tasks_file, self.server_tasks = action_field, show, tasks_file, server_tasks
         http_url(self.url)  # a wrong address raises an error here
         self._key = os.environ.get(key_variable, "").strip()
         self._success = Success(success, f"openenv server {redact(self.url)}")
         self._fields: dict[str, Any] | None = None
-        self._wire: Wire | None = None
+        self._wire: Session | None = None
         self._sleep: Callable[[float], None] = time.sleep
         self._over = "call reset(task) before the first step"
         self._last = Observation("")
@@ -229,10 +223,9 @@ class OpenEnvClient:
             )
         return next(iter(fields))
 
-    def _open(self) -> Wire:
+    def _open(self) -> Session:
         if self._wire is None:
-            make = Session if self.mode == "session" else Requests
-            self._wire = make(self.url, self.timeout, self._key)
+            self._wire = Session(self.url, self.timeout, self._key)
         return self._wire
 
     def _patiently(self, ask: Callable[[], Answer], what: str) -> Answer:

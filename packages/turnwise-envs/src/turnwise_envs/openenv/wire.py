@@ -1,8 +1,7 @@
-"""The two protocols of an OpenEnv server, one exchange at a time.
+"""The protocol of an OpenEnv server, one exchange at a time.
 
 A session over a WebSocket (`/ws`) has a separate environment on the server: messages `{"type": "reset" | "step", "data": …}`, answers
-`{"type": "observation" | "error", "data": …}`. Plain HTTP (`POST /reset`, `POST /step`) is for servers that keep one environment behind
-these paths; OpenEnv's own server makes a new environment for every request there, so a game of more than one turn needs the session.
+`{"type": "observation" | "error", "data": …}`. (With plain HTTP, OpenEnv's own server makes a new environment for every request.)
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from turnwise.util.errors import TurnwiseError
@@ -41,14 +40,6 @@ class Refused(Exception):
 
 class Broken(Exception):
     """The environment on the server raised an error."""
-
-
-class Wire(Protocol):
-    def reset(self, data: Mapping[str, Any]) -> dict[str, Any]: ...
-
-    def step(self, action: Mapping[str, Any]) -> dict[str, Any]: ...
-
-    def close(self) -> None: ...
 
 
 class Session:
@@ -121,32 +112,6 @@ class Session:
             self._line.close()
 
 
-class Requests:
-    """Plain HTTP to a server with one environment behind it."""
-
-    def __init__(self, url: str, timeout: float, key: str):
-        self._transport = Transport(http_url(url), key, timeout)
-
-    def reset(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        return self._post("reset", data)
-
-    def step(self, action: Mapping[str, Any]) -> dict[str, Any]:
-        return self._post("step", {"action": dict(action)})
-
-    def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        try:
-            return self._transport.post(path, body)
-        except Failure as failure:
-            if failure.status == 422:
-                raise Refused(str(failure)) from None
-            if failure.status == 500:
-                raise Broken(str(failure)) from None
-            raise Lost(str(failure), failure.passing) from None
-
-    def close(self) -> None:
-        self._transport.close()
-
-
 def http_url(url: str) -> str:
     """The server's address as http(s)://…, whatever was given: http, https, ws or wss, with or without /ws at the end."""
     parts = urlsplit(url)
@@ -181,9 +146,9 @@ class TaskLists:
     def splits(self) -> dict[str, str]:
         """The names of the splits and their types; empty if the server has no such lists."""
         try:
-            names = self._transport.get_list("list_environments")
+            names = self._transport.get("list_environments", list)
             self._name = quote(str(names[0]), safe="") if names else ""
-            found = self._transport.get_list(f"{self._name}/splits") if self._name else []
+            found = self._transport.get(f"{self._name}/splits", list) if self._name else []
         except Failure as failure:
             refused = failure.status == 501 or (400 <= failure.status < 500 and not failure.passing and failure.status not in (401, 403))
             if refused or "not a JSON list" in str(failure):
