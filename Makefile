@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Compiled files are kept, whatever the environment says: the tests start hundreds of processes, and each would compile everything again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help quickstart test debian browser sandbox bfcl compiled lint check bench test-oracle test-agents test-gpu test-cluster test-resume test-envs bench-envs programs clean
+.PHONY: help quickstart test debian browser sandbox bfcl compiled lint check bench test-oracle test-agents test-gpu test-cluster test-resume test-envs bench-envs programs docs notebooks release clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -157,6 +157,16 @@ test-envs: $(ENVS)/.made $(VENV)/openenv/.made programs  ## every environment on
 bench-envs: $(ENVS)/.made programs  ## the speeds of every environment that `make test-envs` has installed, into benchmarks/ and the tables of docs/
 	$(ENVS_RUN) benchmarks/environments.py panel --only speeds $(ONLY) --write >/dev/null
 	$(ENVS_RUN) benchmarks/bench.py
+
+docs: $(VENV)/.docs  ## build the documentation site into docs/_build
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build
+	@echo "docs/_build/index.html"
+
+notebooks: $(VENV)/.docs  ## run every notebook from its first cell to its last
+	OMP_NUM_THREADS=1 $(BIN)/python notebooks/run.py
+
+release:  ## build wheels and sdists of both packages, and check them in empty environments
+	$(PYTHON) packages/release.py
 
 bench: $(VENV)/.dev  ## run the benchmarks and write their results beside them
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/credit.py speed --write

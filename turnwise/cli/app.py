@@ -22,6 +22,7 @@ from turnwise.cli.evaluate import evaluate
 from turnwise.cli.export import export
 from turnwise.cli.fit import fit
 from turnwise.cli.lab import lab
+from turnwise.cli.methods import methods
 from turnwise.cli.new import new
 from turnwise.cli.play import play
 from turnwise.cli.recipes import recipes
@@ -71,6 +72,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "envs": envs,
     "play": play,
     "algos": algos,
+    "methods": methods,
     "recipes": recipes,
     "new": new,
     "lab": lab,

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+import tempfile
+import time
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from turnwise.util.terminal import say
+
+if TYPE_CHECKING:
+    from turnwise.setup.doctor import Finding
+
+SECONDS = 20.0  # what the self-test may take where nothing has to be compiled
+GAP = 1e-3  # between the engine's and the learner's log-probs, in float32 on one machine
 
 
 def doctor(
@@ -19,7 +28,7 @@ def doctor(
     """Show what this machine has and what is missing for what, and test whether training works here."""
     from rich.text import Text
 
-    from turnwise.setup.doctor import Finding, examine, healthy
+    from turnwise.setup.doctor import examine, healthy
     from turnwise.setup.doctor import report as as_markdown
     from turnwise.util.console import Console
 
@@ -35,7 +44,7 @@ def doctor(
 
     findings = {}
     with console.status("") as status:
-        for part, rows in examine(test, lambda part: status.update(Text(f"looking at: {part}"))):
+        for part, rows in examine(trial if test else None, lambda part: status.update(Text(f"looking at: {part}"))):
             findings[part] = rows
             if not (report or as_json):
                 show(part, rows)
@@ -47,3 +56,55 @@ def doctor(
     if not (report or as_json):
         say("Training works on this machine." if well else "Something that every run needs is wrong: see ✗ above.")
     raise typer.Exit(0 if well else 1)
+
+
+def trial() -> Iterator[Finding]:
+    """Credit against numbers known by hand, then one iteration of a tiny model on every kind of device that is there: environments, engine,
+    credit, learner and checkpoint, as in any run."""
+    import torch
+
+    yield _credit()
+
+    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+        yield from _iteration(device)
+
+
+def _credit() -> Finding:
+    import numpy as np
+
+    from turnwise import credit
+    from turnwise.data.rollouts import Rollouts
+    from turnwise.setup.doctor import Finding
+
+    # Two attempts share the hall: returns 1 and 0 have a mean of ½ and a deviation of √½ there, and as returns of the attempts.
+    columns: dict[str, Any] = {"reward": [0.0, 1.0, 0.0, 0.0], "anchor": ["hall", "kitchen", "hall", "cellar"]}
+    rollouts = Rollouts.from_columns(group=[0] * 4, trajectory=[0, 0, 1, 1], t=[0, 1, 0, 1], **columns)
+    given = credit.compute("gigpo", rollouts, gamma=1.0, omega=1.0)
+    right = np.allclose(given, np.array([2.0, 1.0, -2.0, -1.0]) * 0.5**0.5, atol=1e-4)
+    return Finding("credit", "as computed by hand" if right else f"wrong: {given}", bool(right))
+
+
+def _iteration(device: str) -> Iterator[Finding]:
+    from turnwise import api
+    from turnwise.setup.doctor import Finding
+
+    recipe = {
+        "extends": "numberline-tiny",
+        "device": device,
+        "iterations": 1,
+        "sft": None,
+        "collect.groups": 4,
+        "eval.n": 6,
+        "eval.repeats": 1,
+        "model.tiny.layers": 1,
+        "learner.old_logprobs": "learner",
+        "run.checkpoint_every": 1,
+        "run.keep_rollouts": 0,
+    }
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="turnwise-doctor-") as folder:
+        result = api.train({**recipe, "out": folder}, quiet=True)
+    seconds = time.perf_counter() - started
+    yield Finding(f"an iteration on {device}", f"{seconds:.0f} s", seconds < SECONDS if device == "cpu" else True, "close other programs")
+    gap = result.metrics[-1].get("learner/engine_gap_max", float("nan"))
+    yield Finding(f"engine and learner agree on {device}", f"log-probs differ by {gap:.1g} at most", gap < GAP, "please report this")

@@ -30,18 +30,21 @@ def recipes(
     if as_json:
         say(json.dumps(rows, indent=2))
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("name", "plays", "model"):
-        table.add_column(column, no_wrap=column == "name", overflow="fold")
-    table.add_column("what it is", ratio=1)
-    for row in rows:
-        table.add_row(Text(row["name"], style="bold cyan"), Text(row["environment"]), Text(row["model"]), Text(row["about"]))
     console = Console()
-    console.print(table)
+    for device, title in (("cpu", "On a CPU, from scratch, in minutes"), ("gpu", "On a GPU, with a pretrained model")):
+        table = Table(show_header=False, box=None, padding=(0, 2, 0, 2))
+        table.add_column(no_wrap=True, style="bold cyan")
+        table.add_column(overflow="fold")
+        for row in rows:
+            if row["device"] == device:
+                table.add_row(Text(row["name"]), Text.assemble(row["about"], (f" {row['environment']}, {row['model']}.", "dim")))
+        if table.row_count:
+            console.print(Text(title, style="bold"))
+            console.print(table)
     missing = [name for name in RECIPES if name not in found]
     if missing:
-        console.print(Text(f"\nNot installed: {', '.join(missing)}. For example: {install_command(recipe_environment(missing[0]) or '')}"))
-    console.print(Text(f"\n{command('train', 'NAME')} runs one; {command('train', 'NAME', '--dry-run')} shows it whole."))
+        console.print(Text(f"Not installed: {', '.join(missing)}. For example: {install_command(recipe_environment(missing[0]) or '')}"))
+    console.print(Text(f"{command('train', 'NAME')} runs one; {command('train', 'NAME', '--dry-run')} shows it whole."))
 
 
 def about(name: str, path: Path) -> dict[str, Any]:
@@ -51,10 +54,12 @@ def about(name: str, path: Path) -> dict[str, Any]:
     values = read_recipe(path)
     comment = " ".join(line.lstrip("# ") for line in path.read_text("utf-8").split("\n\n")[0].splitlines() if re.match(r"#(?! {2})", line))
     model = values.get("model", {}).get("path")
+    sentence = re.split(r"(?<=\.)\s", comment.removeprefix("No GPU, nothing to download: "), maxsplit=1)[0].rstrip(":")
     return {
         "name": name,
         "environment": str(values.get("env", {}).get("name", "")),
-        "model": str(model).rpartition("/")[2] if model else "tiny, on a CPU",
-        "about": re.split(r"(?<=[.;])\s", comment, maxsplit=1)[0].rstrip(".;:"),
+        "model": str(model).removeprefix("Qwen/") if model else "a tiny model",
+        "device": "gpu" if model else "cpu",
+        "about": sentence[:1].upper() + sentence[1:],
         "file": str(path),
     }

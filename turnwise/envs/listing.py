@@ -18,21 +18,24 @@ def print_environments(rows: list[dict[str, Any]], console: Console) -> None:
     missing = ((row["name"], need) for row in rows for need in row["needs"] if not need["present"] and need["remedy"])
     remedies = dict.fromkeys((name, need["remedy"]) for name, need in missing)
     if remedies:
-        console.print(Text("\nWhat is missing, and where to get it:"))
+        console.print(Text("\n- something is missing. Where to get it:"))
     for name, remedy in remedies:
         console.print(Text.assemble((f"  {printable(name)}: ", "bold yellow"), printable(remedy)), soft_wrap=True)
 
 
 def environments_table(rows: list[dict[str, Any]]) -> Table:
-    """The environments with their tasks, horizon and needs; what is missing is red."""
+    """The environments with their horizon; one alone also with its tasks and needs. Those that lack something are yellow, with a mark."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("name", "tasks", "turns", "needs"):
+    alone = len(rows) == 1
+    for column in ("name", *(("tasks",) if alone else ()), "turns", *(("needs",) if alone else ())):
         table.add_column(column, no_wrap=column == "name", justify="right" if column == "turns" else "left", overflow="fold")
     table.add_column("what it is", ratio=1)
     for row in rows:
-        name = Text(printable(row["name"]), style="bold green" if row["ready"] else "bold yellow")
+        name = Text.assemble("  " if row["ready"] else "- ", printable(row["name"]), style="green" if row["ready"] else "yellow")
         turns = "–" if row["max_turns"] is None else str(row["max_turns"])
-        table.add_row(name, _splits(row["splits"]), turns, _needs(row), Text(printable(row["summary"])))
+        cells = (name, _splits(row["splits"]), turns, _needs(row)) if alone else (name, turns)
+        about = Text(printable(row["summary"] or row["error"]), style="" if row["summary"] else "red")
+        table.add_row(*cells, about)
     return table
 
 

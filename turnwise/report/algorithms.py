@@ -40,35 +40,34 @@ def describe(name: str | None = None, second: str | None = None) -> list[dict[st
 
 
 def show(console: Console, name: str | None = None, second: str | None = None) -> None:
-    """Print one component in full, one family with its options, or one line for each of all."""
+    """Print one component in full, one family with its options, or the names of all."""
     if name is not None and (second is not None or name not in FAMILIES):
         for family, entry in chosen(name, second):
             console.print(_details(family, entry))
         return
     for family in [name] if name else FAMILIES:
-        console.print(Text.assemble((family.capitalize(), "bold"), f": {FAMILIES[family]}\n"))
-        console.print(Group(*(_paragraphs(family) if name else _lines(family))))
+        console.print(Text.assemble((family.capitalize(), "bold"), f": {FAMILIES[family]}"))
+        names = Text("  ".join(entry.name for entry in entries(family)) or "none yet", style="cyan")
+        console.print(Group("", *_paragraphs(family)) if name else Padding(names, (0, 0, 1, 2)))
     own = "your own file: file.py:name. Formulas and advice: docs/algorithms.md, docs/objectives.md."
     words = ((f"{command('algos')} KIND", "bold"), ", ", (f"{command('algos')} NAME", "bold"))
     console.print(Text.assemble("More: ", *words, f"; a name can also be {own}"))
+
+
+def show_methods(console: Console, listed: list[Entry[Any]]) -> None:
+    """Methods in short: what each one changes, needs and costs."""
+    for entry in listed:
+        needs = ", ".join(dict.fromkeys(need for all_needs in needs_of(entry).values() for need in all_needs)) or "nothing"
+        rows = (("changes", entry.notes.get("changes", "")), ("needs", needs), ("costs", entry.notes.get("costs", "")))
+        console.print(Text.assemble((entry.name, "bold cyan"), f"  {entry.summary}"))
+        console.print(Padding(Text("\n".join(f"{word}: {text}" for word, text in rows if text), style="dim"), (0, 0, 1, 4)))
+    console.print(Text(f"{len(listed)} methods. One in full: {command('algos', 'method', 'NAME')}. Train with it: method.name=NAME."))
 
 
 def _plain(option: Option) -> dict[str, Any]:
     default = None if option.required else option.default
     plain = default if isinstance(default, int | float | str | bool | list | dict | None) else str(default)
     return {"takes": option.kind, "default": plain, "required": option.required, "meaning": option.help.text}
-
-
-def _lines(family: str) -> Iterator[Any]:
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 2))
-    table.add_column(no_wrap=True, style="bold cyan")
-    table.add_column(overflow="fold")
-    listed = entries(family)
-    for entry in listed:
-        changes = f" Changes: {entry.notes['changes']}." if "changes" in entry.notes else ""
-        table.add_row(Text(entry.name), Text(entry.summary + changes))
-    yield table if listed else Text("  none yet", style="dim")
-    yield ""
 
 
 def _paragraphs(family: str) -> Iterator[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,19 @@ def needs_of(entry: Entry[Any]) -> dict[str, list[str]]:
     """What a method needs, and what each of the pieces that it sets needs."""
     of_pieces = {f"{piece.family} {piece.name}": registry(piece.family)[piece.name].needed(piece.options) for piece in pieces_of(entry)}
     return {who: list(needs) for who, needs in {"method": entry.needs, **of_pieces}.items() if needs}
+
+
+def found_methods(words: Sequence[str], without: Sequence[str]) -> list[Entry[Any]]:
+    """The methods that mention all of these words and none of the others, in what they are, change, need and cost."""
+
+    def text(entry: Entry[Any]) -> str:
+        needs = [need for all_needs in needs_of(entry).values() for need in all_needs]
+        return " ".join([entry.name, entry.summary, entry.paper, *needs, *entry.notes.values(), *settings_of(entry)]).lower()
+
+    listed = [(entry, text(entry)) for entry in entries("method")]
+    return [
+        entry for entry, said in listed if all(word.lower() in said for word in words) and not any(word.lower() in said for word in without)
+    ]
 
 
 def page_of(entry: Entry[Any]) -> Path | None:

@@ -1,7 +1,6 @@
-"""What this machine has, what is missing for what, and whether training works here: what `turnwise doctor` shows.
+"""What this machine has, and what is missing for what: what `turnwise doctor` shows.
 
-Every part is a list of findings. A probe that fails is a finding too, and never hides the others. The self-test trains a tiny model for
-one iteration, with the same parts as any run: environments, engine, credit, learner and checkpoint.
+Every part is a list of findings. A probe that fails is a finding too, and never hides the others.
 """
 
 from __future__ import annotations
@@ -12,13 +11,11 @@ import re
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from turnwise.util.files import cache_folder
 from turnwise.util.printable import printable
@@ -43,8 +40,6 @@ EXTRAS = {  # what each extra is for
     "cluster": "several GPUs or machines",
     "images": "models that see images",
 }
-SECONDS = 20.0  # what the self-test may take where nothing has to be compiled
-GAP = 1e-3  # between the engine's and the learner's log-probs, in float32 on one machine
 
 
 @dataclass(frozen=True)
@@ -57,17 +52,19 @@ class Finding:
     remedy: str = ""
 
 
-def examine(self_test: bool = True, tell: Callable[[str], None] = lambda part: None) -> Iterator[tuple[str, list[Finding]]]:
-    """The findings, part after part; `tell` is called with the name of a part before it is looked at."""
-    parts: dict[str, Callable[[], Iterator[Finding]]] = {
+Part = Callable[[], Iterator[Finding]]
+
+
+def examine(trial: Part | None, tell: Callable[[str], None] = lambda part: None) -> Iterator[tuple[str, list[Finding]]]:
+    """The findings, part after part, those of a self-test last; `tell` is called with the name of a part before it is looked at."""
+    parts: dict[str, Part] = {
         "machine": machine,
         "torch": torch_build,
         "extras": extras,
         "programs": programs,
         "environments": environments,
+        **({"self-test": trial} if trial is not None else {}),
     }
-    if self_test:
-        parts["self-test"] = trial
     for name, part in parts.items():
         tell(name)
         yield name, list(_safely(name, part))
@@ -152,12 +149,16 @@ def torch_build() -> Iterator[Finding]:
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else range(0)
     for number in gpus:
         about = torch.cuda.get_device_properties(number)
-        yield Finding(f"GPU {number}", f"{about.name}, {about.total_memory / 1e9:.0f} GB, compute capability {about.major}.{about.minor}", True)
+        yield Finding(
+            f"GPU {number}", f"{about.name}, {about.total_memory / 1e9:.0f} GB, compute capability {about.major}.{about.minor}", True
+        )
     if not gpus:
         visible = shutil.which("nvidia-smi") is not None
-        yield Finding("GPU", "torch sees none", False if visible else None, "this torch is for the CPU: install one for CUDA" if visible else "")
+        yield Finding(
+            "GPU", "torch sees none", False if visible else None, "this torch is for the CPU: install one for CUDA" if visible else ""
+        )
     elif find_spec("triton") is None:
-        yield Finding("triton", "missing: the engine's and the learner's kernels cannot be compiled", False, "pip install triton")
+        yield Finding("triton", "missing: kernels for the engine and the learner cannot be compiled", False, "pip install triton")
 
 
 def extras() -> Iterator[Finding]:
@@ -206,53 +207,3 @@ def environments() -> Iterator[Finding]:
         if not row["ready"]:
             value = row["error"] or f"lacks {', '.join(need['what'] for need in lacking)}"
             yield Finding(row["name"], value, None, "; ".join(need["remedy"] for need in lacking if need["remedy"]))
-
-
-# -- whether it works ---------------------------------------------------------------------------------------------------------------------
-
-
-def trial() -> Iterator[Finding]:
-    """Credit against numbers known by hand, then one iteration of a tiny model on every kind of device that is there."""
-    yield _credit()
-    import torch
-
-    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
-        yield from _iteration(device)
-
-
-def _credit() -> Finding:
-    import numpy as np
-
-    from turnwise import credit
-    from turnwise.data.rollouts import Rollouts
-
-    # Two attempts share the hall: returns 1 and 0 have a mean of ½ and a deviation of √½ there, and as returns of the attempts.
-    columns: dict[str, Any] = {"reward": [0.0, 1.0, 0.0, 0.0], "anchor": ["hall", "kitchen", "hall", "cellar"]}
-    rollouts = Rollouts.from_columns(group=[0] * 4, trajectory=[0, 0, 1, 1], t=[0, 1, 0, 1], **columns)
-    given = credit.compute("gigpo", rollouts, gamma=1.0, omega=1.0)
-    right = np.allclose(given, np.array([2.0, 1.0, -2.0, -1.0]) * 0.5**0.5, atol=1e-4)
-    return Finding("credit", "as computed by hand" if right else f"wrong: {given}", bool(right))
-
-
-def _iteration(device: str) -> Iterator[Finding]:
-    from turnwise import api
-
-    recipe = {
-        "device": device,
-        "iterations": 1,
-        "sft": None,
-        "collect.groups": 4,
-        "eval.n": 6,
-        "eval.repeats": 1,
-        "model.tiny.layers": 1,
-        "learner.old_logprobs": "learner",
-        "run.checkpoint_every": 1,
-        "run.keep_rollouts": 0,
-    }
-    started = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="turnwise-doctor-") as folder:
-        result = api.train("numberline-tiny", quiet=True, out=folder, **recipe)
-    seconds = time.perf_counter() - started
-    yield Finding(f"an iteration on {device}", f"{seconds:.0f} s", seconds < SECONDS if device == "cpu" else True, "close other programs")
-    gap = result.metrics[-1].get("learner/engine_gap_max", float("nan"))
-    yield Finding(f"engine and learner agree on {device}", f"log-probs differ by {gap:.1g} at most", gap < GAP, "please report this")

@@ -58,7 +58,9 @@ def read_questions(path: Path) -> list[Question]:
                 question = question_of(record, f"{stem}-{number}")
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 why = f"{type(error).__name__}: {error}"
-                raise TurnwiseError(f"{path}, record {number + 1}: not a question with its answers ({why}). See docs/search.md") from None
+                raise TurnwiseError(
+                    f"{path}, record {number + 1}: not a question with its answers ({why}). See docs/search-qa.md"
+                ) from None
             if question is not None:
                 found.append(question)
     except (OSError, EOFError, ValueError, csv.Error) as error:
