@@ -59,7 +59,10 @@ def test_a_report_changes_no_token_and_rows_get_what_they_asked_for(make_engine:
     asked = [(), ("entropy",), ("top_logprobs:1",), ("entropy",)]
     engine.submit([Request(n, ids, Sampling(max_tokens=5, report=asked[n]), n, sequence=n) for n, ids in enumerate(prompts)])
     for n, response in drain(engine).items():
-        assert response.token_ids == plain[n].token_ids and response.logprobs == plain[n].logprobs and plain[n].reports == {}
+        assert response.token_ids == plain[n].token_ids and plain[n].reports == {}
+        assert response.logprobs == pytest.approx(
+            plain[n].logprobs, rel=1e-6
+        )  # rows that report are computed together: sums in another order
         assert tuple(response.reports) == report_columns(asked[n])
         assert all(len(values) == 5 for values in response.reports.values())
 

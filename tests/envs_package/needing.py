@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.envs.install import missing
 from turnwise.envs.needs import private_names, use_private
 from turnwise.envs.registry import spec
 
@@ -25,8 +24,8 @@ OPENENV_PYTHON = os.environ.get("OPENENV_PYTHON") or (sys.executable if find_spe
 def ready(name: str) -> None:
     """Skip this test, or the rest of this file, unless the environment can run here."""
     entry = spec(name)
-    if left := [line for line in missing(entry) if not line.startswith("an environment is missing")]:  # verifiers' option: tests give it
-        pytest.skip(f"{name}: {'; '.join(left)}", allow_module_level=True)
+    if left := [need.what for need in entry.needs if not need.met() and need.what != "an environment"]:  # verifiers' option: tests give it
+        pytest.skip(f"{name} lacks {', '.join(left)}", allow_module_level=True)
     use_private(private_names(entry.needs))
 
 

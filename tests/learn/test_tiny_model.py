@@ -93,7 +93,6 @@ def test_a_message_costs_one_token_and_the_answer_two() -> None:
     answer = chat.answer_ids("go to cabinet 12")
     assert len(answer) == size + 1
     assert len(chat.bridge(answer, "go to cabinet 12")) == 1 + size + 1
-    assert chat.rewrites_history == ""
 
 
 def test_the_same_texts_sizes_and_seed_give_the_same_model(made: tuple[Any, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from turnwise.planner.fit import demand_of, shape_for
 from turnwise.planner.memory import totals
@@ -40,19 +41,35 @@ def forecast(config: Config, said: bool = False) -> Iterator[str]:
 
 def model_words(config: Config, said: bool) -> str:
     """The parameters of the model and, if it was not `said` already, what stays in memory of it during an update."""
+    counted = parameter_count(config)
     try:
         shape = shape_for(config)
     except TurnwiseError as error:
-        return f"not known yet ({error})"
+        return f"{counted:,} parameters; its memory is not known" if counted is not None else f"not known yet ({error})"
+    size = f"{counted:,}" if counted is not None else f"about {shape.parameters:,}"
     if said:
-        return f"about {shape.parameters:,} parameters"
+        return f"{size} parameters"
     terms = [term for term in demand_of(config, shape, memory=10**15).terms if term.name in HELD]
     tokens, per_turn = config.learner.tokens_per_batch, config.agent.max_prompt_tokens + config.engine.max_tokens
     at_once = f"{tokens:,} tokens" if tokens else "as many tokens at once as memory allows"
     return (
-        f"about {shape.parameters:,} parameters; about {max(totals(terms).values()) / 1e9:.2f} GB for weights, gradients and optimiser, "
+        f"{size} parameters; about {max(totals(terms).values()) / 1e9:.2f} GB for weights, gradients and optimiser, "
         f"and activations of {at_once} (a turn has at most {per_turn:,})"
     )
+
+
+def parameter_count(config: Config) -> int | None:
+    """The number of parameters of a model in a folder, without loading its weights; None if it is not in one."""
+    import torch
+
+    if config.model.path is None or not (Path(config.model.path).expanduser() / "config.json").is_file():
+        return None
+    from turnwise.learn.models import class_of, config_of
+
+    settings = config_of(config.model.path)
+    with torch.device("meta"):
+        model = class_of(settings).from_config(settings)
+    return int(sum(parameter.numel() for parameter in model.parameters()))
 
 
 def what_is_played(config: Config, known: bool) -> list[str]:

@@ -249,7 +249,7 @@ def fit_as_data(found: Found) -> dict[str, Any]:
 # -- `turnwise cluster plan` ----------------------------------------------------------------------------------------------------------
 
 SIMULATED = "Simulated with service times measured on one H200; nothing was run on these GPUs. Assumptions: docs/cluster-planning.md"
-COLUMNS = ("", "learners", "engines", "GPUs\neach", "trajectories\nper second", "iterations\nper hour", "learners\nidle", "engines\nidle")
+COLUMNS = ("", "learners", "engines", "GPUs\neach", "attempts\nper s", "iterations\nper h", "learners\nidle", "engines\nidle")
 
 
 def plan_as_data(plan: Plan) -> dict[str, Any]:
@@ -285,9 +285,10 @@ def split_table(plan: Plan) -> Table:
         f"turns, {work.context} context",
         title_justify="left",
         box=None,
+        padding=(0, 1, 0, 0),
     )
-    for heading in (*COLUMNS, "seconds: wait +\npack + learn + send"):
-        shown.add_column(heading, justify="right")
+    for heading in (*COLUMNS, "seconds: wait,\npack, learn,\nsend"):
+        shown.add_column(heading, justify="right", no_wrap=True)
     for result in plan.results:
         layout = result.layout
         shown.add_row(
@@ -299,7 +300,7 @@ def split_table(plan: Plan) -> Table:
             f"{result.iterations_per_h:.1f}",
             f"{result.learner_idle:.0%}",
             f"{result.engine_idle:.0%}",
-            " + ".join(f"{seconds:.1f}" for seconds in result.parts.values()),
+            " ".join(f"{seconds:.1f}" for seconds in result.parts.values()),
         )
     return shown
 
