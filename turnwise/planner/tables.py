@@ -249,7 +249,7 @@ def fit_as_data(found: Found) -> dict[str, Any]:
 # -- `turnwise cluster plan` ----------------------------------------------------------------------------------------------------------
 
 SIMULATED = "Simulated with service times measured on one H200; nothing was run on these GPUs. Assumptions: docs/cluster-planning.md"
-COLUMNS = ("", "learners", "engines", "GPUs\neach", "attempts\nper s", "iterations\nper h", "learners\nidle", "engines\nidle")
+COLUMNS = ("", "learners", "engines", "GPUs\neach", "attempts\nper s", "iter.\nper h", "learners\nidle", "engines\nidle")
 
 
 def plan_as_data(plan: Plan) -> dict[str, Any]:
@@ -287,7 +287,7 @@ def split_table(plan: Plan) -> Table:
         box=None,
         padding=(0, 1, 0, 0),
     )
-    for heading in (*COLUMNS, "seconds: wait,\npack, learn,\nsend"):
+    for heading in (*COLUMNS, "seconds: wait,\npack, learn, send"):
         shown.add_column(heading, justify="right", no_wrap=True)
     for result in plan.results:
         layout = result.layout
