@@ -214,7 +214,9 @@ def test_algos_shows_what_a_method_sets_changes_and_costs_and_what_its_authors_t
     assert "Costs: nothing" in shown
     assert "Evidence: code" in shown
     assert "Needs of credit grpo: group.peers" in shown
-    listed = " ".join(CliRunner().invoke(app, ["methods", "pair"]).output.split())
+    found = CliRunner().invoke(app, ["methods", "pair"])
+    listed = " ".join(found.output.split())
+    assert found.exception is None, repr(found.exception)
     assert "pair Two pieces that belong together. changes: credit, objective" in listed and "costs: nothing" in listed
     assert "pair" in CliRunner().invoke(app, ["algos"]).output
     both = CliRunner().invoke(app, ["algos", "grpo"]).output

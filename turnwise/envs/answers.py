@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from turnwise.data.tasks import LARGEST_REWARD
@@ -52,6 +53,8 @@ def read_snapshot(returned: Any, env: Any) -> bytes | None:
 
 def read_transition(returned: Any, env: Any) -> Transition:
     """The return value of `step` as a valid transition."""
+    if type(returned) is Transition and _is_plain(returned):
+        return returned
     try:
         return _transition(returned, f"{type(env).__name__}.step()")
     except BadAnswer as error:
@@ -76,13 +79,36 @@ def _transition(returned: Any, where: str) -> Transition:
             "reset() and step() give an Observation",
             f"{where}: the observation is {_what(observation)}. Give Observation(text), as in: {STEP}",
         )
-    return Transition(
-        _observation(observation, where),
-        _reward(returned.reward, where),
-        _flag("done", returned.done, where),
-        _flag("success", returned.success, where),
-        _info(returned.info, where),
-        _others(returned.others, where),
+    return replace(
+        returned,
+        observation=_observation(observation, where),
+        reward=_reward(returned.reward, where),
+        done=_flag("done", returned.done, where),
+        success=_flag("success", returned.success, where),
+        info=_info(returned.info, where),
+        others=_others(returned.others, where),
+    )
+
+
+def _is_plain(returned: Transition) -> bool:
+    """Whether a return value already has the exact types: the common case, in a microsecond."""
+    seen = returned.observation
+    return (
+        type(returned.reward) is float
+        and -LARGEST_REWARD <= returned.reward <= LARGEST_REWARD
+        and type(returned.done) is bool
+        and type(returned.success) is bool
+        and type(returned.info) is dict
+        and type(seen) is Observation
+        and type(seen.text) is str
+        and type(seen.images) is tuple
+        and not seen.images
+        and (seen.actions is None or (type(seen.actions) is tuple and set(map(type, seen.actions)) <= {str}))
+        and (seen.anchor is None or type(seen.anchor) in PLAIN_ANCHORS)
+        and type(seen.seat) is int
+        and seen.seat >= 0
+        and type(returned.others) is dict
+        and not returned.others
     )
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from turnwise.config.options import Entry, Option
 from turnwise.recipe.writing import toml_value
-from turnwise.setup.catalogue import FAMILIES, authors_of, chosen, entries, needs_of, nothing, page_of, settings_of
+from turnwise.setup.catalogue import FAMILIES, all_needs, authors_of, chosen, entries, needs_of, nothing, page_of, settings_of
 from turnwise.util.console import Console
 from turnwise.util.terminal import command
 
@@ -57,7 +57,7 @@ def show(console: Console, name: str | None = None, second: str | None = None) -
 def show_methods(console: Console, listed: list[Entry[Any]]) -> None:
     """Methods in short: what each one changes, needs and costs."""
     for entry in listed:
-        needs = ", ".join(dict.fromkeys(need for all_needs in needs_of(entry).values() for need in all_needs)) or "nothing"
+        needs = ", ".join(all_needs(entry)) or "nothing"
         rows = (("changes", entry.notes.get("changes", "")), ("needs", needs), ("costs", entry.notes.get("costs", "")))
         console.print(Text.assemble((entry.name, "bold cyan"), f"  {entry.summary}"))
         console.print(Padding(Text("\n".join(f"{word}: {text}" for word, text in rows if text), style="dim"), (0, 0, 1, 4)))

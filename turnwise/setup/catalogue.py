@@ -108,13 +108,20 @@ def found_methods(words: Sequence[str], without: Sequence[str]) -> list[Entry[An
     """The methods that mention all of these words and none of the others, in what they are, change, need and cost."""
 
     def text(entry: Entry[Any]) -> str:
-        needs = [need for all_needs in needs_of(entry).values() for need in all_needs]
-        return " ".join([entry.name, entry.summary, entry.paper, *needs, *entry.notes.values(), *settings_of(entry)]).lower()
+        return " ".join([entry.name, entry.summary, entry.paper, *all_needs(entry), *entry.notes.values(), *settings_of(entry)]).lower()
 
     listed = [(entry, text(entry)) for entry in entries("method")]
     return [
         entry for entry, said in listed if all(word.lower() in said for word in words) and not any(word.lower() in said for word in without)
     ]
+
+
+def all_needs(entry: Entry[Any]) -> list[str]:
+    """What a method and its pieces need; of a method whose pieces cannot be found, what it says itself."""
+    try:
+        return list(dict.fromkeys(need for needs in needs_of(entry).values() for need in needs))
+    except TurnwiseError:
+        return list(entry.needs)
 
 
 def page_of(entry: Entry[Any]) -> Path | None:
