@@ -82,7 +82,7 @@ def summarise(results: dict[str, dict[int, dict[str, Any]]]) -> dict[str, dict[s
 
 
 def quickstart_rows(_: str | None = None) -> list[str]:
-    """The table of docs/quickstart.md: success in percent, mean ± standard error."""
+    """The table of docs/tour/101-train.md: success in percent, mean ± standard error."""
     titles = {"gigpo": "GiGPO", "grpo": "GRPO", "rloo": "RLOO", "ppo": "PPO"}
     found = []
     for name, row in read_results("learning")["quickstart"]["table"].items():
@@ -268,7 +268,7 @@ def measure_intervals(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def coverage_rows(_: str | None = None) -> list[str]:
-    """The first table of docs/reproducibility.md."""
+    """The first table of docs/guides/comparing.md."""
     return [
         f"| {row['tasks']} | {row['panel']} × {row['repeats']} | {row['over_tasks']:.1%} | {row['over_attempts']:.1%} |".replace("%", " %")
         for row in read_results("learning")["intervals"]["coverage"]
@@ -383,7 +383,7 @@ def measure_seeds(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def power_rows(_: str | None = None) -> list[str]:
-    """The table of docs/reproducibility.md: how often a true difference is found, by the number of seeds."""
+    """The table of docs/guides/comparing.md: how often a true difference is found, by the number of seeds."""
     cells: dict[str, list[str]] = {}
     for row in read_results("learning")["seeds"]["power"]:
         if row["difference"]:
@@ -393,7 +393,7 @@ def power_rows(_: str | None = None) -> list[str]:
 
 
 def equal_rows(_: str | None = None) -> list[str]:
-    """The table of docs/reproducibility.md: how often a test over tasks calls equal algorithms different."""
+    """The table of docs/guides/comparing.md: how often a test over tasks calls equal algorithms different."""
     cells: dict[float, list[str]] = {}
     for row in read_results("learning")["seeds"]["tests_over_tasks_of_equal_algorithms"]:
         cells.setdefault(row["spread"], []).append(f"{100 * row['called_different']:.0f} %")

@@ -75,7 +75,7 @@ def train(
     prompts     train on these prompts instead of an environment: a JSONL file, or a list of texts or rows; `reward` scores the responses
     reply       with `prompts`: a function of (task, history) that gives the next message to the agent, None when the dialogue is over
     resume      the folder of a run to continue. It keeps its recipe; `iterations` may grow, and a few settings may change: see
-                docs/recipes.md. What was an object has to be passed again, unless this Python process did so before
+                docs/guides/recipes.md. What was an object has to be passed again, unless this Python process did so before
     quiet       show nothing
     reporter    shows progress in another way: see `turnwise.runs.reporter.Reporter`
     trust       run the code that a run folder from elsewhere names

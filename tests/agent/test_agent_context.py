@@ -169,7 +169,7 @@ def test_an_expert_action_is_written_as_it_will_be_read() -> None:
 # ---- contexts of one's own
 
 
-DOCS = (Path(__file__).parents[2] / "docs" / "agent.md").read_text(encoding="utf-8")
+DOCS = (Path(__file__).parents[2] / "docs" / "guides" / "agent.md").read_text(encoding="utf-8")
 
 
 def example(name: str, folder: Path) -> str:

@@ -90,7 +90,7 @@ def test_tools_that_are_none_are_refused_with_a_reason(tools: Any) -> None:
 
 def test_the_tools_in_the_page_are_those_of_the_counter(tmp_path: Path) -> None:
     [recipe] = re.findall(
-        r"^```toml\n(\[agent\]\nprompt = .tool.*?)^```$", (ROOT / "docs" / "agent.md").read_text(), re.MULTILINE | re.DOTALL
+        r"^```toml\n(\[agent\]\nprompt = .tool.*?)^```$", (ROOT / "docs" / "guides" / "agent.md").read_text(), re.MULTILINE | re.DOTALL
     )
     (tmp_path / "tools.toml").write_text(recipe)
     tools = Config.load(tmp_path / "tools.toml", {"agent.max_prompt_tokens": 500}).agent.tools

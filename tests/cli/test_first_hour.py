@@ -57,7 +57,7 @@ def test_a_recipe_that_names_only_an_environment_trains(name: str, tmp_path: Pat
 
 def test_the_page_about_tools_is_followed_at_the_first_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert saved("tools.md", tmp_path) == ["shop.py", "shop.toml"]
+    assert saved("environments/tools.md", tmp_path) == ["shop.py", "shop.toml"]
     written = subprocess.run([sys.executable, "shop.py"], check=True, capture_output=True, text=True)
     Path("shop.jsonl").write_text(written.stdout)
     assert check("tools", episodes=2, turns=4, file="shop.jsonl", functions="shop.py:price", reward="shop.py:right").ok
@@ -67,7 +67,7 @@ def test_the_page_about_tools_is_followed_at_the_first_try(tmp_path: Path, monke
 
 def test_the_page_about_environments_is_followed_at_the_first_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert saved("environments.md", tmp_path)[:2] == ["guess.py", "guess.toml"]
+    assert saved("guides/environments.md", tmp_path)[:2] == ["guess.py", "guess.toml"]
     assert len([line for line in Path("guess.py").read_text().splitlines() if line.strip()]) <= 32
     assert check("guess.py:Guess").problems == []
     played = CliRunner().invoke(app, ["play", "guess.py:Guess", "--task", "7", "--watch"])

@@ -1,4 +1,4 @@
-"""The numbers of a cluster: ages, ratios, drops, idle time; and every name is explained in docs/metrics.md."""
+"""The numbers of a cluster: ages, ratios, drops, idle time; and every name is explained in docs/reference/metrics.md."""
 
 from __future__ import annotations
 
@@ -97,4 +97,4 @@ def test_every_name_is_in_the_page_of_metrics() -> None:
     assert set(known) == set(CLUSTER)
     assert not [name for name in logged if not any(pattern(one).fullmatch(name) for one in known)]
     assert not [one for one in known if not any(pattern(one).fullmatch(name) for name in logged)]
-    assert "cluster/metrics.py" not in (ROOT / "docs" / "metrics.md").read_text(), "a page for users names no file of the code"
+    assert "cluster/metrics.py" not in (ROOT / "docs" / "reference" / "metrics.md").read_text(), "a page for users names no file of the code"

@@ -98,9 +98,9 @@ def test_where_nothing_would_help_it_is_said_what_does(tmp_path: Path) -> None:
 
 
 def test_the_example_without_an_expert_works_as_the_page_says(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "environments.md").read_text()
+    page = (ROOT / "docs" / "guides" / "environments.md").read_text()
     found = re.search(r"```python\n(\"\"\"Carry a parcel.*?)```", page, re.DOTALL)
-    assert found, "docs/environments.md has lost its example"
+    assert found, "docs/guides/environments.md has lost its example"
     assert len([line for line in found[1].splitlines() if line.strip()]) <= 40
     file = tmp_path / "parcel.py"
     file.write_text(found[1])

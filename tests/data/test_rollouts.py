@@ -47,7 +47,7 @@ def test_ids_and_anchors_become_dense_integers_and_keep_their_labels() -> None:
     ],
 )
 def test_bad_input_names_the_column_and_the_first_bad_row(changes: dict[str, Any], words: list[str]) -> None:
-    """Further kinds, with their messages, are in docs/rollouts.md: see tests/docs/test_docs.py."""
+    """Further kinds, with their messages, are in docs/guides/rollouts.md: see tests/docs/test_docs.py."""
     with pytest.raises(TurnwiseError) as caught:
         Rollouts.from_columns(**columns(**changes))
     for word in words:

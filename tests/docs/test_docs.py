@@ -18,7 +18,9 @@ from turnwise import objectives
 from turnwise.config.options import Entry, Registry
 from turnwise.data.batch import Batch
 
-PAGES = sorted((ROOT / "docs").glob("*.md")) + sorted(METHODS.glob("*.md")) + sorted((ROOT / "experiments").glob("**/*.md"))
+RESULTS = ROOT / "docs" / "results"  # in its folders are pages that `turnwise compare` wrote
+PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts)
+PAGES = [page for page in PAGES if RESULTS not in page.parents or page.parent == RESULTS] + sorted((ROOT / "experiments").glob("**/*.md"))
 PAGES += [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 CREDIT, OBJECTIVES = tw.credit.algorithms, objectives.algorithms

@@ -1,4 +1,4 @@
-"""The engine that docs/engines.md shows works as it stands there."""
+"""The engine that docs/guides/engines.md shows works as it stands there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turnwise.engines import Engine, Finish, Request, Sampling
 
 
 def shown_engine() -> tuple[type, str]:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "engines.md").read_text(encoding="utf-8"), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guides" / "engines.md").read_text(encoding="utf-8"), re.DOTALL)
     [source] = [block for block in blocks if "class TableEngine" in block]
     names: dict[str, type] = {}
     exec(source, names)

@@ -17,7 +17,7 @@ from turnwise import lab
 from turnwise.cli.app import app
 from turnwise.lab.experiment import Settings, run, write
 
-DOCS = Path(__file__).parents[2] / "docs" / "lab.md"
+DOCS = Path(__file__).parents[2] / "docs" / "guides" / "lab.md"
 SMALL: dict[str, Any] = {"group_sizes": (2, 4), "seeds": 3, "iterations": 6, "budget": 16}
 TINY = ["--seeds", "2", "--group-sizes", "2,4"]
 
@@ -90,7 +90,7 @@ def test_the_command_writes_tables_json_and_pictures(tmp_path: Path) -> None:
 
 def test_the_documented_credit_of_ones_own_runs_in_the_lab(tmp_path: Path, here: Cli) -> None:
     example = re.search(r"```python\n(# my_credit.py.*?)```", DOCS.read_text(encoding="utf-8"), re.S)
-    assert example, "docs/lab.md has lost its example"
+    assert example, "docs/guides/lab.md has lost its example"
     (tmp_path / "my_credit.py").write_text(example[1], encoding="utf-8")
     chosen = ["--load", "my_credit.py", "--algos", "others_mean,gigpo,grpo", "--problems", "bifurcation,tree"]
     done = here("lab", *TINY, "--no-train", *chosen)
@@ -106,7 +106,7 @@ def test_the_documented_credit_of_ones_own_runs_in_the_lab(tmp_path: Path, here:
 def test_the_documented_problem_of_ones_own_runs_in_the_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lab.problems, "_entries", dict(lab.problems._ready()))
     example = re.search(r"```python\n(# my_problem.py.*?)```", DOCS.read_text(encoding="utf-8"), re.S)
-    assert example, "docs/lab.md has lost its example"
+    assert example, "docs/guides/lab.md has lost its example"
     exec(compile(example[1], "my_problem.py", "exec"), {"__name__": "my_problem"})
     problem = lab.make("doors", patience=1.0)
     fair = lab.skilled_policy(problem, 0.0)

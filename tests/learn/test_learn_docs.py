@@ -1,4 +1,4 @@
-"""The examples of docs/learner.md run, and do what the page says."""
+"""The examples of docs/guides/learner.md run, and do what the page says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from turnwise.methods.registry import schedules
 
-PAGE = Path(__file__).parents[2] / "docs" / "learner.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "learner.md"
 
 
 def test_the_examples_of_the_page_run_one_after_another() -> None:

@@ -174,7 +174,7 @@ def test_an_objective_of_ones_own_is_one_function(own_names: None) -> None:
 
 
 def test_the_page_names_every_objective_option_aggregation_and_metric() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "objectives.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "objectives.md").read_text()
     names = {name for name, _ in CASES} | {option for name, _ in CASES for option in algorithms[name].options} | set(AGGREGATIONS)
     for importance in objectives.corrections.names():
         names |= {importance} | set(objectives.corrections[importance].options)
@@ -186,7 +186,7 @@ def test_the_page_names_every_objective_option_aggregation_and_metric() -> None:
 
 
 def test_the_examples_of_the_page_run(own_names: None) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "objectives.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "objectives.md").read_text()
     examples = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     shared: dict[str, Any] = {"__name__": "objectives_page"}  # later examples use what earlier ones import
     for number, example in enumerate(examples):

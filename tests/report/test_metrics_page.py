@@ -1,4 +1,4 @@
-"""docs/metrics.md names every metric that a run logs, and none that no run logs."""
+"""docs/reference/metrics.md names every metric that a run logs, and none that no run logs."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_every_logged_metric_is_in_the_page(logged: set[str]) -> None:
     assert len(documented()) == len(set(documented())), "no metric is explained twice"
     known = [pattern(name) for name in documented()]
     missing = sorted(name for name in logged if not any(each.fullmatch(name) for each in known))
-    assert not missing, f"docs/metrics.md does not explain {missing}"
+    assert not missing, f"docs/reference/metrics.md does not explain {missing}"
 
 
 def test_the_page_names_no_metric_that_is_never_logged(logged: set[str]) -> None:

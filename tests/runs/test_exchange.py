@@ -134,7 +134,7 @@ def test_evaluations_are_exported_and_the_columns_are_those_of_the_page(tmp_path
     with pytest.raises(TurnwiseError, match="no tokens"):
         export_trajectories(folder, tmp_path / "y.jsonl", evals=True, tokens=True)
     path, _ = export_trajectories(folder, tmp_path / "y.jsonl", tokens=True)
-    shown = re.findall(r"^\| (`.+?`(?:, `.+?`)*) \|", (ROOT / "docs" / "exchange.md").read_text(), re.MULTILINE)
+    shown = re.findall(r"^\| (`.+?`(?:, `.+?`)*) \|", (ROOT / "docs" / "guides" / "trajectories.md").read_text(), re.MULTILINE)
     names = [name for row in shown for name in re.findall(r"`(.+?)`", row)]
     assert sorted(names) == sorted([*json.loads(path.read_text().splitlines()[0]), "escaped"])
 

@@ -22,7 +22,7 @@ from turnwise.engines.serve import Endpoint, Opened
 from turnwise.setup import serving
 from turnwise.util.errors import TurnwiseError
 
-PAGE = (ROOT / "docs" / "serving.md").read_text()
+PAGE = (ROOT / "docs" / "guides" / "serving.md").read_text()
 
 
 @pytest.fixture(scope="module")

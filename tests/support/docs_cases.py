@@ -14,7 +14,7 @@ METHODS = ROOT / "docs" / "methods"  # one page per method; a credit function or
 
 
 ALGORITHMS, OBJECTIVES_PAGE, ROLLOUTS, DESIGN = (
-    ROOT / "docs" / f"{name}.md" for name in ("algorithms", "objectives", "rollouts", "design")
+    ROOT / "docs" / f"{name}.md" for name in ("guides/credit", "guides/objectives", "guides/rollouts", "design")
 )
 
 

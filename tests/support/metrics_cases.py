@@ -6,7 +6,7 @@ import re
 
 from conftest import ROOT
 
-PAGE = ROOT / "docs" / "metrics.md"
+PAGE = ROOT / "docs" / "reference" / "metrics.md"
 
 
 CLUSTER = (  # on a cluster alone: see test_cluster_metrics.py

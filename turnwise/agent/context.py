@@ -317,5 +317,5 @@ def make_context(name: str, tokenizer: Any, settings: AgentSettings, maker: Prom
     context: Context = entry.function(maker or PromptMaker(tokenizer, settings), **entry.bind(settings.options, contexts.kind))
     for method in ("start", "prompt", "record"):
         if not callable(getattr(context, method, None)):
-            raise TurnwiseError(f"context {name!r}: {type(context).__name__} has no method {method}(). See docs/agent.md")
+            raise TurnwiseError(f"context {name!r}: {type(context).__name__} has no method {method}(). See docs/guides/agent.md")
     return context

@@ -95,7 +95,7 @@ for _name, _command in COMMANDS.items():  # click would truncate a longer help t
 app.add_typer(cluster, name="cluster", short_help=CLUSTER)
 
 GONE = {  # commands and options of earlier versions: what replaces them
-    "rescore": "is gone: `turnwise trajectories RUN --evals` writes the attempts, and docs/exchange.md plays them again",
+    "rescore": "is gone: `turnwise trajectories RUN --evals` writes the attempts, and docs/guides/trajectories.md plays them again",
     "--update": "is gone: a replay compares credit. To see what another credit learns, train with it",
     "--trials": "is gone, as is --agent reflexion: `--agent react --repeats N` makes several attempts at each task",
     "--examples": "is gone: put solved tasks into agent.instructions",

@@ -1,6 +1,6 @@
 """What the source of a cluster logs: the age of groups, how far the policy has moved since, what was dropped, and which parts idled.
 
-Pure functions on arrays. docs/metrics.md explains every name.
+Pure functions on arrays. docs/reference/metrics.md explains every name.
 
     ages = group_ages(version, group, learned_with=iteration - 1)
     log("cluster", age_metrics(ages) | ratio_metrics(old_logprob - sampled_logprob) | drop_metrics(before, scheduler.counts))

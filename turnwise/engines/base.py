@@ -196,7 +196,7 @@ CacheKind = Literal["sized", "grows", "reserved"]
 
 class Engine(Sampler, WeightReceiver):
     """The base of every engine: both protocols with defaults, and what a recipe has to know before an engine is made. An engine of one's
-    own needs `__init__`, `submit`, `poll` and `pending`; see docs/engines.md."""
+    own needs `__init__`, `submit`, `poll` and `pending`; see docs/guides/engines.md."""
 
     trains: bool = True
     """A policy can be trained with it: its weights can be replaced, and its tokens and log-probs are exact."""

@@ -1,4 +1,4 @@
-"""The learner: owns the weights and the optimiser. See docs/learner.md.
+"""The learner: owns the weights and the optimiser. See docs/guides/learner.md.
 
 Names are loaded when they are asked for, so that `import turnwise.learn` costs no torch and no transformers.
 """

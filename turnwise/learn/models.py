@@ -172,7 +172,7 @@ def unfit(config: Any, sampled: bool) -> str | None:
         return lacks_cache(kinds[type(config)]) if sampled else None
     return (
         f"a model of the type {config.model_type} is {problem}. What is trained and played here predicts one token after another: use a "
-        "causal language model, for example of a family in docs/models.md"
+        "causal language model, for example of a family in docs/guides/models.md"
     )
 
 

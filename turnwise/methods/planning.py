@@ -191,7 +191,7 @@ class Plan:
     def gather(self, slots: TaskSlots, groups: int) -> Rounds:
         raise TurnwiseError(
             f"plan {type(self).__name__} has no gather(self, slots, groups): write one that yields attempts, gets them back finished and "
-            "returns Gathered(…); docs/extending.md has examples"
+            "returns Gathered(…); docs/guides/extending.md has examples"
         )
 
     def evaluated(self, start: Start) -> Start:

@@ -37,7 +37,7 @@ class Objective(Named):
     entropy_coef: float = Field(0.0, ge=0)
     """Coefficient of the entropy bonus."""
     importance: str = "none"
-    """Correction for the difference between the engine's and the learner's log-probs: none or a name from docs/objectives.md."""
+    """Correction for the difference between the engine's and the learner's log-probs: none or a name from docs/guides/objectives.md."""
     importance_options: Options = {}
     """Options of the correction."""
 

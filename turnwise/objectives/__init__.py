@@ -1,4 +1,4 @@
-"""Objectives: from log-probabilities and advantages to a loss. Pure torch functions on flat token columns; see docs/objectives.md.
+"""Objectives: from log-probabilities and advantages to a loss. Pure torch functions on flat token columns; see docs/guides/objectives.md.
 
 Registering one needs no torch (`registry.py`); whatever computes is imported when it is first asked for.
 """

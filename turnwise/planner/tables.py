@@ -19,7 +19,7 @@ from turnwise.planner.simulate import Result
 from turnwise.util.console import Console
 
 NEARLY = 1.05  # an estimate may be off by this much: a run is refused only beyond it
-ESTIMATE = "Costs are estimates from operations and bytes at the rates of an H200; see docs/performance.md"
+ESTIMATE = "Costs are estimates from operations and bytes at the rates of an H200; see docs/performance/one-gpu.md"
 PHASES = {"collect": "collecting", "learn": "forward,\nbackward", "step": "optimiser\nstep"}
 LABELS = {
     "prefill": "fewer prompt tokens at once",
@@ -248,7 +248,7 @@ def fit_as_data(found: Found) -> dict[str, Any]:
 
 # -- `turnwise cluster plan` ----------------------------------------------------------------------------------------------------------
 
-SIMULATED = "Simulated with service times measured on one H200; nothing was run on these GPUs. Assumptions: docs/cluster-planning.md"
+SIMULATED = "Simulated with service times measured on one H200; nothing was run on these GPUs. Assumptions: docs/guides/cluster-planning.md"
 COLUMNS = ("", "learners", "engines", "GPUs\neach", "attempts\nper s", "iter.\nper h", "learners\nidle", "engines\nidle")
 
 

@@ -39,7 +39,7 @@ def make_retriever(kind: str | Mapping[str, Any], corpus: str | Path | None = No
         if name == "http":
             retriever = made_by(**options)
         elif corpus is None:
-            raise TurnwiseError(f"the {name} retriever needs a corpus: a file of passages. See docs/search-qa.md")
+            raise TurnwiseError(f"the {name} retriever needs a corpus: a file of passages. See docs/environments/search-qa.md")
         else:
             retriever = made_by(open_corpus(corpus), **options)
         _made[identity] = Cached(retriever, cache)

@@ -62,7 +62,7 @@ class Remote:
             except Failure as failure:
                 if not failure.passing or attempt == self.retries:
                     tried = f" (tried {attempt + 1} times)" if attempt else ""
-                    advice = "Is it running, and is the address right? docs/search-qa.md says how to start one"
+                    advice = "Is it running, and is the address right? docs/environments/search-qa.md says how to start one"
                     raise TurnwiseError(f"retrieval server {redact(self.url)}/{PATH}: {failure}{tried}. {advice}") from None
                 self._sleep(self._wait(attempt, failure))
         raise AssertionError("unreachable: the last try returns or raises")

@@ -5,7 +5,7 @@
     read      `Run.metrics()`, for comparisons (turnwise/runs/records.py), reports, replay and a resumed run; new lines of a
               run that is still going by `news` (turnwise/runs/tail.py), for pages and sweeps
 
-What each metric means is in docs/metrics.md. Warnings are kept in the same way, in warnings.jsonl.
+What each metric means is in docs/reference/metrics.md. Warnings are kept in the same way, in warnings.jsonl.
 """
 
 from __future__ import annotations

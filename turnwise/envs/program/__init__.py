@@ -7,5 +7,5 @@ register(
     "turnwise.envs.program.env:ProgramEnv",
     summary="a program that calls the model itself: a Python function, a command in any language, or a server",
     splits={"train": None, "valid": None, "test": None},
-    needs=[Need("a program", lambda: False, "one of the options function, command and url: see docs/own-agents.md")],
+    needs=[Need("a program", lambda: False, "one of the options function, command and url: see docs/guides/own-agents.md")],
 )

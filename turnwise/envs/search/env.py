@@ -64,7 +64,7 @@ class SearchEnv(EpisodeEnv):
             checked_count(value, 1, math.inf, f"environment 'search': {name} must be an integer from 1")
         check_kind(retriever)
         if corpus is not None and not Path(corpus).expanduser().is_file():
-            raise TurnwiseError(f"environment 'search': there is no corpus file {corpus}. See docs/search-qa.md for its forms")
+            raise TurnwiseError(f"environment 'search': there is no corpus file {corpus}. See docs/environments/search-qa.md for its forms")
         super().__init__()
         self.anchor, self.topk, self.max_turns = anchor, topk, max_turns
         self._data, self._corpus = data, corpus

@@ -165,7 +165,7 @@ def set_name(text: str) -> str:
 EXPECTED = (
     "Expected a folder with question files (in questions/ or anywhere below it: nq_test.jsonl, hotpotqa/dev.jsonl, …) and, unless "
     "passages come from a server, corpus/passages.jsonl. Set TURNWISE_DATA to the folder that holds it as qa/, or pass data=…; "
-    "docs/search-qa.md lists the forms"
+    "docs/environments/search-qa.md lists the forms"
 )
 
 

@@ -59,7 +59,7 @@ def read_questions(path: Path) -> list[Question]:
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 why = f"{type(error).__name__}: {error}"
                 raise TurnwiseError(
-                    f"{path}, record {number + 1}: not a question with its answers ({why}). See docs/search-qa.md"
+                    f"{path}, record {number + 1}: not a question with its answers ({why}). See docs/environments/search-qa.md"
                 ) from None
             if question is not None:
                 found.append(question)

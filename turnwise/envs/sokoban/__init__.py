@@ -27,5 +27,5 @@ register(
     summary="Boxoban's Sokoban rooms, 10 × 10 with four boxes; text or pictures",
     splits=_boxoban_splits,
     max_turns=120,
-    needs=[needs_data("Boxoban's rooms", "sokoban.boxoban", "clone boxoban-levels, or set BOXOBAN_DATA: see docs/sokoban.md")],
+    needs=[needs_data("Boxoban's rooms", "sokoban.boxoban", "clone boxoban-levels, or set BOXOBAN_DATA: see docs/environments/sokoban.md")],
 )

@@ -67,7 +67,7 @@ def make_trackers(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]
             raise TurnwiseError(f"tracker {name!r} cannot be made: {error}") from None
         for method in ("open", "log", "close"):
             if not callable(getattr(tracker, method, None)):
-                raise TurnwiseError(f"tracker {name!r}: {type(tracker).__name__} has no method {method}(). See docs/recipes.md")
+                raise TurnwiseError(f"tracker {name!r}: {type(tracker).__name__} has no method {method}(). See docs/guides/recipes.md")
         trackers[name] = tracker
     return trackers
 

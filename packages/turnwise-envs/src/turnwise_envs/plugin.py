@@ -44,16 +44,16 @@ def register() -> None:
 def _environments() -> dict[str, tuple[str, dict[str, Any]]]:
     """The factory of each environment, and what the registry says about it."""
     nle = needs_package("nle", "minihack")
-    python = Need("a Python with AppWorld", _later("appworld.env", "has_appworld"), "a separate virtual environment: see docs/adapters.md")
-    data = Need("AppWorld's data", _appworld_data, "appworld install && appworld download data: see docs/adapters.md")
+    python = Need("a Python with AppWorld", _later("appworld.env", "has_appworld"), "a separate virtual environment: see docs/environments/adapters.md")
+    data = Need("AppWorld's data", _appworld_data, "appworld install && appworld download data: see docs/environments/adapters.md")
     chromium = "apt-get install chromium, or set TURNWISE_CHROMIUM to the path of a Chrome or Chromium"
     browser = Need("Chromium", lambda: _later("miniwob.browser", "find_chromium")() is not None, chromium)
-    server = "start a server and set OPENENV_URL, or the option url: see docs/adapters.md"
+    server = "start a server and set OPENENV_URL, or the option url: see docs/environments/adapters.md"
     address = Need("OPENENV_URL", lambda: bool(_later("openenv.env", "default_url")()), server)
     bubblewrap = Need("bubblewrap", _later("shell.start", "present"), "apt-get install bubblewrap, or your system's package of it")
-    namespaces = "allow user namespaces, which bubblewrap needs: see docs/shell.md"
+    namespaces = "allow user namespaces, which bubblewrap needs: see docs/environments/shell.md"
     permission = Need("permission for user namespaces", _later("shell.box", "usable"), namespaces)
-    named = Need("an environment", lambda: False, "the option environment: see docs/adapters.md")
+    named = Need("an environment", lambda: False, "the option environment: see docs/environments/adapters.md")
     # BFCL's package pins an older numpy, so it is installed without its dependencies. Of those, its multi-turn part imports mpmath alone.
     bfcl = needs_private("bfcl_eval", "bfcl", "bfcl-eval==2026.3.23", "mpmath>=1.3")
     tau2 = needs_private("inspect_evals", "tau2", "inspect-evals==0.26.0")

@@ -7,7 +7,7 @@ done.
 
 AppWorld pins packages that Turnwise needs newer, allows one world in a process, and runs what the agent wrote. So every environment is a
 process of AppWorld's own Python, with limits on time and memory. This protects the run from a bad program, but it is not a sandbox: see
-docs/adapters.md for what isolates it and what does not.
+docs/environments/adapters.md for what isolates it and what does not.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def default_url() -> str:
 
 
 class OpenEnvClient:
-    """An environment on an OpenEnv server. The options are explained in docs/adapters.md."""
+    """An environment on an OpenEnv server. The options are explained in docs/environments/adapters.md."""
 
     def __init__(
         self,

@@ -79,7 +79,7 @@ def say_if_missing() -> None:
     if not available():
         warnings.warn(
             "shell: no cgroup can be had here, so the kernel does not limit the memory of a sandbox as a whole; it is measured every few "
-            "milliseconds instead. docs/shell.md says which limits hold, and how to allow a cgroup",
+            "milliseconds instead. docs/environments/shell.md says which limits hold, and how to allow a cgroup",
             stacklevel=3,
         )
 

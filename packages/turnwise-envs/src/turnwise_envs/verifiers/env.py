@@ -36,7 +36,7 @@ SPLITS = ("train", "valid")
 
 
 class VerifiersEnv:
-    """An environment of `verifiers`. The options are explained in docs/adapters.md."""
+    """An environment of `verifiers`. The options are explained in docs/environments/adapters.md."""
 
     def __init__(
         self,
