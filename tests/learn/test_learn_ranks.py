@@ -142,7 +142,7 @@ def test_a_model_that_fused_layers_do_not_take_is_named_by_one_process_and_train
     with pytest.warns(UserWarning, match=r"^Qwen2ForCausalLM: .* \(it has adapters\): transformers' own layers train it$"):
         assert not may_fuse(adapted, Ranks(0, 2, device="cuda"), torch.bfloat16)
     assert not may_fuse(adapted, Ranks(1, 2, device="cuda"), torch.bfloat16)
-    assert not recwarn
+    assert not [warning for warning in recwarn if "has adapters" in str(warning.message)]
     with pytest.raises(TurnwiseError, match="adapters"):
         may_fuse(adapted, Ranks(1, 2), torch.float32, True)
 

@@ -154,9 +154,8 @@ def torch_build() -> Iterator[Finding]:
         )
     if not gpus:
         visible = shutil.which("nvidia-smi") is not None
-        yield Finding(
-            "GPU", "torch sees none", False if visible else None, "this torch is for the CPU: install one for CUDA" if visible else ""
-        )
+        way = "see CUDA_VISIBLE_DEVICES and nvidia-smi" if torch.version.cuda else "this torch is for the CPU: install one for CUDA"
+        yield Finding("GPU", "torch sees none", False if visible else None, way if visible else "")
     elif find_spec("triton") is None:
         yield Finding("triton", "missing: kernels for the engine and the learner cannot be compiled", False, "pip install triton")
 
