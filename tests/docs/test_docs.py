@@ -62,10 +62,12 @@ def test_no_section_is_about_an_algorithm_that_does_not_exist(registry: Registry
     assert [name for name in known - set(found) if not (METHODS / f"{name}.md").exists()] == []
 
 
-def test_the_overview_names_every_credit_algorithm_and_links_its_section() -> None:
-    rows = tables(section(ALGORITHMS, "Overview"))[0]
-    sections = [entry.name for entry in built_in(CREDIT) if f"\n### `{entry.name}`" in ALGORITHMS.read_text()]
-    assert sorted(row["name"] for row in rows) == sorted(f"[`{name}`](#{name})" for name in sections)
+def test_the_overview_links_the_section_or_the_page_of_each_credit_algorithm_that_it_names() -> None:
+    rows = [row["name"] for row in tables(section(ALGORITHMS, "Overview"))[0]]
+    sections = {entry.name for entry in built_in(CREDIT) if f"\n### `{entry.name}`" in ALGORITHMS.read_text()}
+    named = [name for row in rows for name in re.findall(r"^\[`(\w+)`\]", row)]
+    assert len(named) == len(set(named)) and sections <= set(named) <= {entry.name for entry in built_in(CREDIT)}
+    assert rows == [f"[`{name}`](#{name})" if name in sections else f"[`{name}`](../methods/{name}.md#the-credit-function)" for name in named]
 
 
 def test_explain_and_diagnose_are_described_in_full() -> None:
