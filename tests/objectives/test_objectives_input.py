@@ -176,7 +176,9 @@ def test_an_objective_of_ones_own_is_one_function(own_names: None) -> None:
 def test_the_pages_name_every_objective_option_aggregation_and_metric() -> None:
     docs = Path(__file__).parents[2] / "docs"
     own = [docs / "methods" / f"{name}.md" for name, _ in CASES]  # what an objective of one method has is on the page of the method
-    page = "\n".join(path.read_text() for path in [docs / "guides" / "objectives.md", docs / "reference" / "metrics.md", *own] if path.exists())
+    page = "\n".join(
+        path.read_text() for path in [docs / "guides" / "objectives.md", docs / "reference" / "metrics.md", *own] if path.exists()
+    )
     names = {name for name, _ in CASES} | {option for name, _ in CASES for option in algorithms[name].options} | set(AGGREGATIONS)
     for importance in objectives.corrections.names():
         names |= {importance} | set(objectives.corrections[importance].options)
