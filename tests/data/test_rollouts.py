@@ -55,7 +55,13 @@ def test_bad_input_names_the_column_and_the_first_bad_row(changes: dict[str, Any
         assert word in str(caught.value)
 
 
-GOOD = {"group": [0, 0, 0], "trajectory": [5, 5, 7], "t": [0, 1, 0], "reward": [0.0, 1.0, 0.0], "anchor": ["hall", "kitchen", "hall"]}
+GOOD: dict[str, Any] = {
+    "group": [0, 0, 0],
+    "trajectory": [5, 5, 7],
+    "t": [0, 1, 0],
+    "reward": [0.0, 1.0, 0.0],
+    "anchor": ["hall", "kitchen", "hall"],
+}
 MESSAGES = [
     ("reward=[0.0, 1.0]", "column 'reward' has 2 entries and column 'group' has 3: row 2 is the first without a partner"),
     ("reward=1.0", "column 'reward': one value per turn is required, got a single float"),
