@@ -153,7 +153,7 @@ def side_by_side(turns: int = 6_400) -> dict[str, Any]:
 
 
 def cost_rows(_: str | None = None) -> list[str]:
-    """The table of docs/guides/credit.md, one line per algorithm."""
+    """The table of docs/measurements/2026-11-credit.md, one line per algorithm."""
     rows = read_results("credit")["speed"]["algorithms"].items()
     return [
         f"| {name if ' ' in name else f'`{name}`'} | {row['ms']['6400']:.2f} | {row['ms']['409600']:.1f} | {row['growth']:.2f} |"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +49,81 @@ def test_ids_and_anchors_become_dense_integers_and_keep_their_labels() -> None:
     ],
 )
 def test_bad_input_names_the_column_and_the_first_bad_row(changes: dict[str, Any], words: list[str]) -> None:
-    """Further kinds, with their messages, are in docs/guides/rollouts.md: see tests/docs/test_docs.py."""
     with pytest.raises(TurnwiseError) as caught:
         Rollouts.from_columns(**columns(**changes))
     for word in words:
         assert word in str(caught.value)
+
+
+GOOD: dict[str, Any] = {
+    "group": [0, 0, 0],
+    "trajectory": [5, 5, 7],
+    "t": [0, 1, 0],
+    "reward": [0.0, 1.0, 0.0],
+    "anchor": ["hall", "kitchen", "hall"],
+}
+MESSAGES = [
+    ("reward=[0.0, 1.0]", "column 'reward' has 2 entries and column 'group' has 3: row 2 is the first without a partner"),
+    ("reward=1.0", "column 'reward': one value per turn is required, got a single float"),
+    ("reward=[[0.0], [1.0], [0.0]]", "column 'reward': one value per turn is required, got an array of shape (3, 1)"),
+    ("group=[], trajectory=[], t=[], reward=[], anchor=[]", "column 'group' is empty: rollouts need at least one turn"),
+    ('reward=[0.0, "lots", 0.0]', "column 'reward', row 1: a number is required, got 'lots'"),
+    ('reward=[0.0, float("nan"), 0.0]', "column 'reward', row 1: a finite number is required, got nan"),
+    ("value=[0.0, None, 0.0]", "column 'value', row 1: a finite number is required, got nan"),
+    ("reward=[0.0, 1e200, 0.0]", "column 'reward', row 1: 1e+200 is beyond ±1e+150; scale the rewards down"),
+    ("t=[0, 0.5, 0]", "column 't', row 1: an integer is required, got 0.5"),
+    ("t=[0, -1, 0]", "column 't', row 1: turns are numbered from 0, got -1"),
+    ("t=[0, 0, 0]", "column 't', row 1: trajectory 5 has t=0 twice (first in row 0)"),
+    ("t=[0, 2, 0]", "column 't', row 1: trajectory 5 has t=2 but no t=1: a gap (turns are numbered from 0)"),
+    ("valid=[1, 2, 1]", "column 'valid', row 1: true or false is required, got 2"),
+    (
+        "success=[True, False, True]",
+        "column 'success', row 1: trajectory 5 has both true and false; success applies to the whole trajectory",
+    ),
+    ("group=[0, 1, 0]", "column 'trajectory', row 1: trajectory 5 is in group 0 and in group 1"),
+    ('trajectory=[5, "5", 7]', "column 'trajectory', row 1: ids must be all integers or all text, got '5' after 5"),
+    ("trajectory=[5.0, 5.0, 7.0]", "column 'trajectory', row 0: ids must be all integers or all text, got 5.0"),
+    ("group=[[0], [0], [0]]", "column 'group', row 0: ids must be all integers or all text, got [0]"),
+    ('anchor=["hall", None, "hall"]', "column 'anchor', row 1: an anchor must be text, bytes, an integer or an image, not NoneType"),
+    ("tokens=[1, -1, 2]", "column 'tokens', row 1: must be at least 0, got -1"),
+    ("token_value=[0.0]", "column 'token_value' has one entry per token, so the column 'tokens' (tokens of each turn) is required too"),
+    ("tokens=[1, 1, 2], token_value=[0.0]", "column 'token_value' has 1 entries; the column 'tokens' adds up to 4"),
+    ('extra={"gain": [1.0]}', "column 'gain': an array of numbers or text with 3 entries (one per turn) is needed, got float64 (1,)"),
+    ('extra={"reward": [0.0, 0.0, 0.0]}', "extra column 'reward' has the name of a built-in column: pass it as reward=…"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), MESSAGES, ids=lambda text: text)
+def test_every_error_of_bad_columns_reads_in_full(given: str, message: str) -> None:
+    with pytest.raises(TurnwiseError) as caught:
+        Rollouts.from_columns(**(GOOD | eval(f"dict({given})", {})))
+    assert str(caught.value) == message
+
+
+def test_later_errors_say_what_is_missing_or_wrong(tmp_path: Path) -> None:
+    r = Rollouts.from_columns(**(GOOD | {"anchor": [1, 2, 1]}))
+    good = r.save(tmp_path / "good.npz")
+    header = np.array(json.dumps({"schema": "turnwise.rollouts", "version": 2}))
+    np.savez(tmp_path / "newer.npz", header=header)
+    np.savez(tmp_path / "foreign.npz", x=np.zeros(1))
+    (tmp_path / "cut.npz").write_bytes(good.read_bytes()[:100])
+    asked: list[tuple[Callable[[], Any], str]] = [
+        (lambda: r.permuted([0, 0, 1]), "'order' must contain each row number from 0 to 2 once"),
+        (lambda: r.token_offsets, "these rollouts have no column 'tokens' (the number of response tokens of each turn)"),
+        (lambda: tw.credit.compute("gae", r), "gae with level=turn needs the column 'value', which these rollouts do not have"),
+        (
+            lambda: tw.credit.compute("gigpo", r, anchors="similar"),
+            "column 'anchor', row 0: anchors=similar compares texts, and this anchor is not text; use anchors=exact",
+        ),
+        (lambda: Rollouts.load(tmp_path / "absent.npz"), "no such rollouts file"),
+        (lambda: Rollouts.load(tmp_path / "foreign.npz"), "not a Turnwise rollouts file (it has no header)"),
+        (lambda: Rollouts.load(tmp_path / "cut.npz"), "damaged, or not a Turnwise rollouts file"),
+        (lambda: Rollouts.load(tmp_path / "newer.npz"), "written with a newer schema (version 2); this Turnwise reads version 1."),
+    ]
+    for ask, message in asked:
+        with pytest.raises(TurnwiseError) as caught:
+            ask()
+        assert message in str(caught.value)
 
 
 def test_the_first_bad_row_is_the_first_in_row_order() -> None:

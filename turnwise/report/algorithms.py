@@ -49,7 +49,7 @@ def show(console: Console, name: str | None = None, second: str | None = None) -
         console.print(Text.assemble((family.capitalize(), "bold"), f": {FAMILIES[family]}"))
         names = Text("  ".join(entry.name for entry in entries(family)) or "none yet", style="cyan")
         console.print(Group("", *_paragraphs(family)) if name else Padding(names, (0, 0, 1, 2)))
-    own = "your own file: file.py:name. Formulas and advice: docs/guides/credit.md, docs/guides/objectives.md."
+    own = "your own file: file.py:name. Formulas and advice: docs/methods, docs/guides/credit.md, docs/guides/objectives.md."
     words = ((f"{command('algos')} KIND", "bold"), ", ", (f"{command('algos')} NAME", "bold"))
     console.print(Text.assemble("More: ", *words, f"; a name can also be {own}"))
 
