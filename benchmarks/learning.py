@@ -268,7 +268,7 @@ def measure_intervals(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def coverage_rows(_: str | None = None) -> list[str]:
-    """The first table of docs/guides/comparing.md."""
+    """The first table of docs/measurements/2026-11-comparing.md."""
     return [
         f"| {row['tasks']} | {row['panel']} × {row['repeats']} | {row['over_tasks']:.1%} | {row['over_attempts']:.1%} |".replace("%", " %")
         for row in read_results("learning")["intervals"]["coverage"]
