@@ -101,12 +101,12 @@ def cli_page() -> Iterator[str]:
 
 
 COMMANDS = {
-    "start": "doctor recipes new envs play",
-    "find a name": "algos methods",
-    "train": "train sft sweep cluster fit",
-    "evaluate, compare": "eval compare lab replay",
-    "look": "view report trajectories",
-    "use a model": "serve export",
+    "start": ("doctor", "recipes", "new", "envs", "play"),
+    "find a name": ("algos", "methods"),
+    "train": ("train", "sft", "sweep", "cluster", "fit"),
+    "evaluate, compare": ("eval", "compare", "lab", "replay"),
+    "look": ("view", "report", "trajectories"),
+    "use a model": ("serve", "export"),
 }
 
 
@@ -122,7 +122,13 @@ def _parameter(one: Any) -> tuple[str, str]:
     option = one.opts[0].startswith("-")
     names = [*one.opts, *one.secondary_opts] if option else [(one.metavar or one.name.upper()).replace(" ", "")]
     value = f" {one.metavar or one.type_descriptor.annotation.__name__.upper()}" if option and not getattr(one, "is_flag", False) else ""
-    default = "" if one.default in (None, False, (), []) or callable(one.default) else f" Default: `{one.default}`."
+    default = (
+        ""
+        if one.default in (None, False, (), []) or callable(one.default)
+        else " Default: on."
+        if one.default is True
+        else f" Default: `{one.default}`."
+    )
     return f"option}} {', '.join(name + value for name in names)}", _line(one.help or "") + default
 
 
@@ -131,9 +137,13 @@ def python_page() -> Iterator[str]:
     yield "# Python\n\nLook up what `import turnwise as tw` gives. [Versions](../versions.md) says what is stable."
     public = {name: getattr(turnwise, name) for name in turnwise.__all__ if not isinstance(getattr(turnwise, name), str)}
     modules = {name: value for name, value in public.items() if inspect.ismodule(value) and name != "train"}
+
+    def place(name: str) -> int:
+        return FIRST.index(name) if name in FIRST else len(FIRST)
+
     for title, rooms in ROOMS.items():
         yield f"\n## {title}"
-        for name, value in sorted(public.items(), key=lambda item: (inspect.isclass(item[1]), ORDER.find(item[0]) % 99)):
+        for name, value in sorted(public.items(), key=lambda item: (inspect.isclass(item[1]), place(item[0]))):
             if name not in modules and _room(value) in rooms:
                 yield from _described(f"tw.{name}", value)
     for name, value in modules.items():
@@ -142,7 +152,7 @@ def python_page() -> Iterator[str]:
             yield from _described(f"tw.{name}.{inner}", getattr(value, inner))
 
 
-ORDER = "train evaluate compare export make tasks Env Observation Transition"  # the rest follows
+FIRST = ("train", "evaluate", "compare", "export", "make", "tasks", "Env", "Observation", "Transition")
 ROOMS = {
     "Train and evaluate": ("api", "train", "recipe", "collect", "report", "runs.folder", "util"),
     "Environments and tasks": ("envs", "data.tasks"),

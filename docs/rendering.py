@@ -21,6 +21,7 @@ OWN_STYLE = re.compile(r"\s*<style>.*?</style>", re.DOTALL)
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_html_math_renderer("mathml", inline_renderers=(inline_formula, None), block_renderers=(block_formula, None))
     app.connect("doctree-resolved", inline_drawings)
+    app.connect("doctree-resolved", without_links_to_folders)
     app.connect("html-page-context", reachable_tables)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -49,6 +50,14 @@ def inline_drawings(app: Sphinx, doctree: nodes.document, docname: str) -> None:
             label = escape(image.get("alt", ""), quote=True)
             svg = svg.replace("<svg ", f'<svg class="drawing" role="img" aria-label="{label}" ', 1)
             image.replace_self(nodes.raw("", svg, format="html"))
+
+
+def without_links_to_folders(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """A folder of the repository is no page of the site: its name stays, without a link."""
+    for link in list(doctree.findall(nodes.reference)):
+        target = link.get("refuri") or "#" + link.get("refid", "")
+        if target.startswith("#") and "/" in target:
+            link.replace_self(list(link.children))
 
 
 def reachable_tables(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
