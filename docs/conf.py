@@ -45,3 +45,4 @@ html_theme_options = {
 toc_object_entries = False  # the page's own table of contents lists sections, not each key
 maximum_signature_line_length = 70
 python_display_short_literal_types = True
+smartquotes = False  # quotes in texts are often TOML

@@ -20,7 +20,9 @@ from turnwise.data.batch import Batch
 
 RESULTS = ROOT / "docs" / "results"  # in its folders are pages that `turnwise compare` wrote
 PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts)
-PAGES = [page for page in PAGES if RESULTS not in page.parents or page.parent == RESULTS] + sorted((ROOT / "experiments").glob("**/*.md"))
+GENERATED = {ROOT / "docs" / "reference" / f"{name}.md" for name in ("cli", "recipe", "python")}  # test_site.py checks them
+PAGES = [page for page in PAGES if page not in GENERATED and (RESULTS not in page.parents or page.parent == RESULTS)]
+PAGES += sorted((ROOT / "experiments").glob("**/*.md"))
 PAGES += [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 CREDIT, OBJECTIVES = tw.credit.algorithms, objectives.algorithms
