@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Compiled files are kept, whatever the environment says: the tests start hundreds of processes, and each would compile everything again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help quickstart test debian browser sandbox bfcl compiled lint check bench test-oracle test-agents test-gpu test-cluster test-resume test-envs bench-envs programs docs notebooks release clean
+.PHONY: help quickstart test debian browser sandbox bfcl compiled lint check bench test-oracle test-agents test-gpu test-cluster test-resume test-envs bench-envs programs docs docs-test notebooks release clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -161,6 +161,9 @@ bench-envs: $(ENVS)/.made programs  ## the speeds of every environment that `mak
 docs: $(VENV)/.docs  ## build the documentation site into docs/_build
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build
 	@echo "docs/_build/index.html"
+
+docs-test: $(VENV)/.dev $(VENV)/.docs  ## build the site and check that it needs no network and that no link is broken
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/docs/test_site.py
 
 notebooks: $(VENV)/.docs  ## run every notebook from its first cell to its last
 	OMP_NUM_THREADS=1 $(BIN)/python notebooks/run.py

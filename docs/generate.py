@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from enum import Enum
 from pathlib import Path
-from typing import Any, get_args
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
@@ -30,61 +32,142 @@ def write_reference(folder: Path) -> None:
 
 
 def recipe_page() -> Iterator[str]:
-    """Every key of a recipe, by section."""
-    yield "# Recipe keys\n\nEvery key that a recipe can set, with its type, its default and its meaning. "
-    yield "`turnwise train --help-config` prints the same.\n"
-    yield "| key | takes | default | meaning |\n|---|---|---|---|"
+    """Every key of a recipe, by section: an entry each, which the search finds by its name."""
+    sections = [(dotted, field, inner) for dotted, field, inner in fields() if inner is not None]
+    yield "# Recipe keys\n\nLook up what a recipe can set: each key with its type, its default and its meaning. On a command line, write "
+    yield "`key=value`. `turnwise train --help-config` prints the same, and [Recipes](../guides/recipes.md) explains how to change one.\n"
+    yield " · ".join(["[top level](#top-level)", *(f"[`{dotted}`](#{_slug(dotted)})" for dotted, _, _ in sections)])
+    yield "\n## Top level\n\nKeys that stand above the first section."
     for dotted, field, inner in fields():
         if inner is not None:
             optional = " This section is optional." if field.default is None or field.default == [] else ""
-            yield f"\n## `[{dotted}]`\n\n{_line(inner.__doc__ or '')}{optional}\n\n| key | takes | default | meaning |\n|---|---|---|---|"
+            yield f"\n## `[{dotted}]`\n\n{_line(inner.__doc__ or '')}{optional}"
             continue
-        default = "required" if field.is_required() else f"`{_cell(toml_value(field.default))}`"
-        yield f"| `{dotted}` | {_cell(_type(field.annotation))} | {default} | {_cell(_line(field.description or ''))} |"
+        default = "required" if field.is_required() else "none" if field.default is None else f"`{toml_value(field.default)}`"
+        yield from _directive(f"confval}} {dotted}", _line(field.description or ""), type=_type(field.annotation), default=default)
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+
+
+WORDS = {"str": "text", "int": "integer", "float": "number", "bool": "true or false", "NoneType": "none", "dict": "table", "list": "list"}
 
 
 def _type(annotation: Any) -> str:
-    text = str(annotation) if get_args(annotation) else getattr(annotation, "__name__", str(annotation))
-    return text.replace("typing.", "").replace("turnwise.", "")
+    """What a key takes, in the words of a recipe: `"auto"`, `"cpu"` or `"cuda"`; integer or none; list of texts."""
+    kind, inner = get_origin(annotation), get_args(annotation)
+    if kind is Annotated:
+        return _type(inner[0])
+    if kind is Literal:
+        return _either([f"`{toml_value(value)}`" for value in inner])
+    if kind in (Union, UnionType):
+        return _either([_type(one) for one in inner])
+    if kind is list:
+        return f"list of {_type(inner[0])}s"
+    if kind is tuple:
+        return f"{len(inner)} {_type(inner[0])}s"
+    name = getattr(kind or annotation, "__name__", str(annotation))
+    return WORDS.get(name, name)
+
+
+def _either(words: Sequence[str]) -> str:
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def _directive(head: str, text: str, **options: str) -> Iterator[str]:
+    """A directive of Sphinx as a fence; a text may hold fences of three."""
+    yield f"\n`````{{{head}"
+    yield from (f":{name}: {value}" for name, value in options.items())
+    yield f"\n{text}\n`````"
 
 
 def cli_page() -> Iterator[str]:
     """Every command with its arguments and options."""
-    yield "# Commands\n\nEvery command with its arguments and options, as `turnwise COMMAND --help` prints them.\n"
-    yield from _command(typer.main.get_command(app), "turnwise")
+    commands = list(_commands(typer.main.get_command(app), "turnwise"))
+    yield "# Commands\n\nLook up a command with its arguments and options. `turnwise COMMAND --help` prints the same.\n"
+    yield "| to … | command |\n|---|---|"
+    for title, names in COMMANDS.items():
+        listed = [path for path, _ in commands if path.split()[1] in names]
+        yield f"| {title} | {', '.join(f'[`{path}`](#{_slug(path)})' for path in listed)} |"
+    left = [path for path, _ in commands if not any(path.split()[1] in names for names in COMMANDS.values())]
+    if left:
+        yield f"| other | {', '.join(f'[`{path}`](#{_slug(path)})' for path in left)} |"
+    for path, command in commands:
+        yield f"\n## `{path}`\n\n{(command.help or '').strip()}\n\n```{{program}} {path}\n```"
+        for one in command.params:
+            if not getattr(one, "hidden", False) and one.name != "help":
+                yield from _directive(*_parameter(one))
 
 
-def _command(command: Any, path: str) -> Iterator[str]:
+COMMANDS = {
+    "start": ("doctor", "recipes", "new", "envs", "play"),
+    "find a name": ("algos", "methods"),
+    "train": ("train", "sft", "sweep", "cluster", "fit"),
+    "evaluate, compare": ("eval", "compare", "lab", "replay"),
+    "look": ("view", "report", "trajectories"),
+    "use a model": ("serve", "export"),
+}
+
+
+def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
     inner = getattr(command, "commands", {})
     if not inner:
-        yield f"\n## `{path}`\n\n{(command.help or '').strip()}\n"
-        rows = [_parameter(one) for one in command.params if not getattr(one, "hidden", False) and one.name != "help"]
-        if rows:
-            yield "| argument or option | default | meaning |\n|---|---|---|"
-            yield from rows
+        yield path, command
     for name, one in inner.items():
-        yield from _command(one, f"{path} {name}")
+        yield from _commands(one, f"{path} {name}")
 
 
-def _parameter(one: Any) -> str:
+def _parameter(one: Any) -> tuple[str, str]:
     option = one.opts[0].startswith("-")
-    name = ", ".join([*one.opts, *one.secondary_opts]) if option else (one.metavar or one.name.upper())
+    names = [*one.opts, *one.secondary_opts] if option else [(one.metavar or one.name.upper()).replace(" ", "")]
     value = f" {one.metavar or one.type_descriptor.annotation.__name__.upper()}" if option and not getattr(one, "is_flag", False) else ""
-    default = "" if one.default in (None, False, (), []) or callable(one.default) else f"`{one.default}`"
-    return f"| `{name}{value}` | {default} | {_cell(_line(one.help or ''))} |"
+    default = (
+        ""
+        if one.default in (None, False, (), []) or callable(one.default)
+        else " Default: on."
+        if one.default is True
+        else f" Default: `{one.default}`."
+    )
+    return f"option}} {', '.join(name + value for name in names)}", _line(one.help or "") + default
 
 
 def python_page() -> Iterator[str]:
-    """The public names of the package, with their signatures and docstrings."""
-    yield "# Python API\n\nWhat `import turnwise as tw` gives. [Versions](../versions.md) says what is stable."
-    for name in turnwise.__all__:
-        value = getattr(turnwise, name)
-        if inspect.ismodule(value) and name != "train":
-            yield f"\n## `tw.{name}`\n\n{_docstring(value)}"
-            yield from (_described(f"tw.{name}.{inner}", getattr(value, inner)) for inner in value.__all__)
-        elif not isinstance(value, str):
-            yield _described(f"tw.{name}", value, level=2)
-            yield from (_described(f"tw.{name}.{inner}", one) for inner, one in _members(value))
+    """The public names of the package, with their signatures and docstrings, by what they are for."""
+    yield "# Python\n\nLook up what `import turnwise as tw` gives. [Versions](../versions.md) says what is stable."
+    public = {name: getattr(turnwise, name) for name in turnwise.__all__ if not isinstance(getattr(turnwise, name), str)}
+    modules = {name: value for name, value in public.items() if inspect.ismodule(value) and name != "train"}
+
+    def place(name: str) -> int:
+        return FIRST.index(name) if name in FIRST else len(FIRST)
+
+    for title, rooms in ROOMS.items():
+        yield f"\n## {title}"
+        for name, value in sorted(public.items(), key=lambda item: (inspect.isclass(item[1]), place(item[0]))):
+            if name not in modules and _room(value) in rooms:
+                yield from _described(f"tw.{name}", value)
+    for name, value in modules.items():
+        yield f"\n## `tw.{name}`\n\n{_docstring(value)}"
+        for inner in value.__all__:
+            yield from _described(f"tw.{name}.{inner}", getattr(value, inner))
+
+
+FIRST = ("train", "evaluate", "compare", "export", "make", "tasks", "Env", "Observation", "Transition")
+ROOMS = {
+    "Train and evaluate": ("api", "train", "recipe", "collect", "report", "runs.folder", "util"),
+    "Environments and tasks": ("envs", "data.tasks"),
+    "Trajectories": ("data.rollouts", "runs.exchange"),
+}
+
+
+def _room(value: Any) -> str:
+    """The first of the rooms above in which a name is defined; a name elsewhere is an error: it would be missing on the page."""
+    module = (value.__name__ if inspect.ismodule(value) else value.__module__).removeprefix("turnwise.")
+    module = "train" if module == "turnwise" else module
+    found = [room for rooms in ROOMS.values() for room in rooms if f"{module}.".startswith(f"{room}.")]
+    if not found:
+        raise LookupError(f"docs/generate.py: ROOMS has no place for turnwise.{module}")
+    return found[0]
 
 
 def _members(value: Any) -> Iterator[tuple[str, Any]]:
@@ -96,23 +179,25 @@ def _members(value: Any) -> Iterator[tuple[str, Any]]:
                 yield name, function
 
 
-def _described(name: str, value: Any, level: int = 3) -> str:
+def _described(name: str, value: Any) -> Iterator[str]:
+    """A class with its methods, a function, or a value, as an entry that the search finds by its name."""
+    kind = "exception" if inspect.isclass(value) and issubclass(value, Exception) else "class" if inspect.isclass(value) else "function"
+    if not callable(value):
+        yield from _directive(f"py:data}} {name}", _docstring(value) if inspect.getdoc(value) != inspect.getdoc(type(value)) else "")
+        return
+    plain = kind == "exception" or (inspect.isclass(value) and issubclass(value, turnwise.Recipe | Enum))
+    yield from _directive(f"py:{kind}}} {name}{'' if plain else _signature(value)}", _docstring(value))
+    for inner, one in _members(value):
+        yield from _directive(f"py:method}} {name}.{inner}{_signature(one)}", _docstring(one))
+
+
+def _signature(value: Any) -> str:
     try:
-        signature = f"\n\n```python\n{name}{_wrapped(str(inspect.signature(value)))}\n```" if callable(value) else ""
+        text = str(inspect.signature(value))
     except ValueError:
-        signature = ""
-    if inspect.isclass(value) and issubclass(value, Exception | turnwise.Recipe):
-        signature = ""
-    return f"\n{'#' * level} `{name}`{signature}\n\n{_docstring(value)}"
-
-
-def _wrapped(signature: str) -> str:
-    """A long signature, one parameter a line."""
-    signature = re.sub(r"(: |-> )'([^']*)'", r"\1\2", re.sub(r"^\((self|cls)(, )?", "(", signature))
-    if len(signature) <= 80:
-        return signature
-    parameters, _, result = signature.rpartition(")")
-    return "(\n    " + re.sub(r", (?=\*|\w+:)", ",\n    ", parameters[1:]) + f"\n){result}"
+        return "()"
+    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", re.sub(r"^\((self|cls)(, )?", "(", text))
+    return re.sub(r"<factory>|<[^<>]* object at 0x[0-9a-f]+>", "...", text).removesuffix(" -> None")
 
 
 def _docstring(value: Any) -> str:
@@ -123,10 +208,6 @@ def _docstring(value: Any) -> str:
 
 def _line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 if __name__ == "__main__":

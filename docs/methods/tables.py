@@ -6,7 +6,10 @@ python docs/methods/tables.py docs/methods/*.md experiments/docs/*.md          #
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,10 @@ from turnwise.util.files import write_text_atomically
 BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
 SETTINGS = "| method | sets | sets also if `method.faithful` is true |\n|---|---|---|\n"
 LONGEST = 60  # characters of a value
-HEAD = "| method | what it changes | needs | costs | evidence |\n|---|---|---|---|---|\n"
+HEAD = "| method | what it changes | needs | costs | paper | evidence | result | file | command |\n|---|---|---|---|---|---|---|---|---|\n"
+ARXIV = re.compile(r"\barXiv (\d{4}\.\d{5})")
+HERE = Path(__file__).resolve().parent
+RESULTS = {"alfworld": "ALFWorld", "lab-credit": "lab"}  # pages of results, and how the table calls them
 NEEDS: Mapping[str, str] = {"group.peers": "two attempts per task", "env.snapshot": "an environment with `snapshot` and `restore`"}
 
 
@@ -65,8 +71,35 @@ def _short(value: Any) -> str:
 
 
 def _row(entry: Entry[Any]) -> list[str]:
-    notes = [entry.notes.get(word, "") for word in ("changes", "costs", "evidence")]
-    return [f"[`{entry.name}`]({entry.name}.md)", notes[0], asked(entry) or "nothing", *notes[1:]]
+    changes, costs, evidence = (entry.notes.get(word, "") for word in ("changes", "costs", "evidence"))
+    file = f"`{Path(inspect.getfile(inspect.unwrap(entry.function))).relative_to(HERE.parent.parent)}`"
+    cells = [changes, asked(entry) or "nothing", costs, _paper(entry), evidence, _results(entry), file, _command(entry)]
+    return [f"[`{entry.name}`]({entry.name}.md)", *cells]
+
+
+def _paper(entry: Entry[Any]) -> str:
+    """The numbers of its papers, as links; what has none is named."""
+    numbers = ARXIV.findall(entry.paper)
+    return ", ".join(f"[{number}](https://arxiv.org/abs/{number})" for number in numbers) or entry.paper
+
+
+def _results(entry: Entry[Any]) -> str:
+    """The pages of results that have a figure of it: a row of a table, or a run whose record is in the page's folder."""
+    found = []
+    for page, title in RESULTS.items():
+        records = [tomllib.loads(path.read_text(encoding="utf-8")) for path in (HERE.parent / "results" / page).glob("*/config.toml")]
+        named = {one.get("method", one.get("credit", {})).get("name") for one in records}
+        rows = (HERE.parent / "results" / f"{page}.md").read_text(encoding="utf-8")
+        if entry.name in named or f"\n| `{entry.name}` |" in rows:
+            found.append(f"[{title}](../results/{page}.md)")
+    return ", ".join(found) or "none yet"
+
+
+def _command(entry: Entry[Any]) -> str:
+    """The first command under "Run it" on its page that names it."""
+    text = (HERE / f"{entry.name}.md").read_text(encoding="utf-8").partition("\n## Run it\n")[2].replace("\\\n", " ")
+    lines = (" ".join(line.partition("#")[0].split()) for line in text.splitlines() if f"method.name={entry.name}" in line)
+    return f"`{next(lines, 'turnwise train RECIPE method.name=' + entry.name)}`"
 
 
 def asked(entry: Entry[Any]) -> str:
