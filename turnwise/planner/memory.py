@@ -3,8 +3,9 @@
     demand = Demand(SHAPES["1.5b"], tokens=8192, cache=4 * 10**9)
     demand.terms, demand.totals, demand.peak        # bytes by term and phase, by phase, and the most
 
-docs/performance/one-gpu.md lists the formulas. What a backward pass keeps is decided by the learner's own functions (`learn/activations.py`);
-`choose.py` chooses settings. Bytes are those that torch allocates, except for the CUDA context, captured graphs and the allocator's gaps.
+docs/measurements/2026-11-memory.md lists the formulas. What a backward pass keeps is decided by the learner's own functions
+(`learn/activations.py`); `choose.py` chooses settings. Bytes are those that torch allocates, except for the CUDA context, captured graphs
+and the allocator's gaps.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from turnwise.planner.simulate import Result
 from turnwise.util.console import Console
 
 NEARLY = 1.05  # an estimate may be off by this much: a run is refused only beyond it
-ESTIMATE = "Costs are estimates from operations and bytes at the rates of an H200; see docs/performance/one-gpu.md"
+ESTIMATE = "Costs are estimates from operations and bytes at the rates of an H200; see docs/performance/small-gpu.md"
 PHASES = {"collect": "collecting", "learn": "forward,\nbackward", "step": "optimiser\nstep"}
 LABELS = {
     "prefill": "fewer prompt tokens at once",

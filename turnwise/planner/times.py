@@ -2,7 +2,7 @@
 
 Every time is a floor (operations at the rate of matrix products, bytes at the rate of copies) plus what the measurements showed beyond it.
 The constants of `Machine` were fitted to measurements of November 2026. What was not measured is marked as an assumption: tensor
-parallelism, sharding over ranks, and the network. docs/guides/cluster-planning.md names the measurements and lists the assumptions.
+parallelism, sharding over ranks, and the network. docs/measurements/2026-11-cluster.md names the measurements and lists the assumptions.
 """
 
 from __future__ import annotations
