@@ -23,6 +23,7 @@ import pytest
 import typer
 from conftest import ROOT
 
+import turnwise as tw
 from turnwise.cli.app import app
 from turnwise.recipe.reading import is_recipe, parse_override, shipped_recipes
 from turnwise.recipe.schema import Config
@@ -99,12 +100,24 @@ class OpenAI:
         self.chat = SimpleNamespace(completions=SimpleNamespace(create=create))
 
 
+class Started:
+    """Stands in for a process that a sweep starts: the training runs in this one, which has imported torch already."""
+
+    def __init__(self, command: list[str], **_: Any):
+        self.pid, self.returncode = 0, 0
+        tw.train(resume=command[command.index("--resume") + 1], quiet=True)
+
+    def poll(self) -> int:
+        return self.returncode
+
+
 @pytest.fixture
 def reader(
     here: Callable[..., SimpleNamespace], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[list[str]], SimpleNamespace]]:
     """Types a command in the folder of a page: `turnwise` in this process, because importing torch takes longer than most of them."""
     monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("turnwise.evaluation.sweep.subprocess", SimpleNamespace(Popen=Started, DEVNULL=subprocess.DEVNULL))
     try:
         import openai  # noqa: F401
     except ImportError:
@@ -164,5 +177,7 @@ def test_every_command_of_the_tour_exists_with_its_options_recipes_and_keys(bloc
             plain = [word for word in words if "=" not in word and not word.startswith("-")]
             recipes = [word for word in plain if word in shipped_recipes() or is_recipe(Path(word))]
             if recipes and not Path(recipes[0]).suffix:
-                values = dict(parse_override(word.split("..")[0].split(",")[0]) for word in words if "=" in word and not word.startswith("-"))
+                values = dict(
+                    parse_override(word.split("..")[0].split(",")[0]) for word in words if "=" in word and not word.startswith("-")
+                )
                 Config.load(shipped_recipes()[recipes[0]], {key: value for key, value in values.items() if not key.startswith("method")})
