@@ -82,7 +82,7 @@ def summarise(results: dict[str, dict[int, dict[str, Any]]]) -> dict[str, dict[s
 
 
 def quickstart_rows(_: str | None = None) -> list[str]:
-    """The table of docs/tour/101-train.md: success in percent, mean ± standard error."""
+    """The table of docs/measurements/2026-11-quickstart.md: success in percent, mean ± standard error."""
     titles = {"gigpo": "GiGPO", "grpo": "GRPO", "rloo": "RLOO", "ppo": "PPO"}
     found = []
     for name, row in read_results("learning")["quickstart"]["table"].items():
