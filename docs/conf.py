@@ -36,7 +36,8 @@ html_copy_source = html_show_search_summary = False  # opened as a file, a page 
 html_static_path = ["static"]
 html_css_files = ["turnwise.css"]
 html_favicon = None
-copybutton_prompt_text = r"\$ "
+copybutton_prompt_text = r"\$ |>>> "
+copybutton_prompt_is_regexp = True
 html_theme_options = {
     "sidebar_hide_name": False,
     "light_css_variables": colours("#0b6e4f"),
