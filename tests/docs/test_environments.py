@@ -1,11 +1,10 @@
-"""The pages of the environments are complete: one row per environment in the list, every option with its default, one form, figures as measured."""
+"""The pages of the environments: a row per environment in the list, one form, every option with its default, figures as measured."""
 
 from __future__ import annotations
 
 import inspect
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,13 @@ from docs_cases import section, tables
 
 from turnwise.envs import registry
 from turnwise.envs.registry import Spec
+from turnwise.recipe.reading import read_recipe, shipped_recipes
 from turnwise.util.errors import TurnwiseError
 
 PAGES = ROOT / "docs" / "environments"
 INDEX = PAGES / "index.md"
-SECTIONS = ["At a glance", "Observation", "Actions", "Reward", "Splits and size", "Speed", "Reference scores", "Train and evaluate", "Options", "Limits"]
+SECTIONS = ["At a glance", "Observation", "Actions", "Reward", "Splits and size", "Speed", "Scores"]
+SECTIONS += ["Commands", "Options", "Limits"]
 registry.discover()
 ROWS = {re.findall(r"`([\w-]+)`", row["name"])[0]: row for row in tables(INDEX.read_text(encoding="utf-8"))[0]}
 OWN = {name: entry for name, entry in registry._specs.items() if str(entry.factory).startswith(("turnwise.envs.", "turnwise_envs."))}
@@ -45,12 +46,10 @@ def test_every_page_is_in_the_list() -> None:
 
 
 def test_recipes_that_train_on_a_cpu_are_named_right() -> None:
-    from turnwise.recipe.loading import load_recipe
-
     for name, row in ROWS.items():
         if row["CPU"] != "–":
-            recipe = load_recipe(row["CPU"].strip("`"))
-            assert recipe.env.name == name and recipe.device == "cpu", row["CPU"]
+            recipe = read_recipe(shipped_recipes()[row["CPU"].strip("`")])
+            assert recipe["env"]["name"] == name and recipe["device"] == "cpu", row["CPU"]
 
 
 @pytest.mark.parametrize("page", sorted({page_of(name) for name in ROWS}), ids=lambda page: page.stem)
@@ -71,12 +70,7 @@ def shown(default: Any) -> str:
     return f"`{default}`" if default != "" else "empty"
 
 
-def parameters() -> Iterator[Any]:
-    for name in sorted(OWN):
-        yield pytest.param(name, id=name)
-
-
-@pytest.mark.parametrize("name", parameters())
+@pytest.mark.parametrize("name", sorted(OWN))
 def test_every_option_is_on_the_page_with_its_default(name: str) -> None:
     try:
         factory = OWN[name].load()
@@ -104,7 +98,7 @@ def test_the_pages_have_the_figures_that_were_measured() -> None:
     for row in panel_rows():
         name, panel, _, *cells = (cell.strip() for cell in row.strip("|").split("|"))
         page = page_of(name.strip("`"))
-        text = " ".join(section(page, "Reference scores").split())
+        text = " ".join(section(page, "Scores").split())
         scores, speed = [cell for cell in cells[:3] if cell != "–"], cells[3]
         assert all(score in text for score in scores), f"{page.name}: {name} scored {scores}"
         assert panel.split()[0] in text and speed in section(page, "Speed"), f"{page.name}: {name} has {panel}, {speed} steps/s"
