@@ -27,7 +27,7 @@ OWN = {name: entry for name, entry in registry._specs.items() if str(entry.facto
 
 
 def page_of(name: str) -> Path:
-    return PAGES / re.findall(r"\]\(([\w-]+\.md)\)", ROWS[name]["name"])[0]
+    return PAGES / str(re.findall(r"\]\(([\w-]+\.md)\)", ROWS[name]["name"])[0])
 
 
 def test_the_list_has_exactly_the_environments_of_the_registry() -> None:
