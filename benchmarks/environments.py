@@ -216,7 +216,7 @@ def children(process: int) -> list[int]:
 
 
 def panel_rows(_: str | None = None) -> list[str]:
-    """The table of docs/guides/environments.md, one line per environment."""
+    """The table of docs/measurements/2026-11-environments.md, one line per environment."""
     found = []
     for name, row in read_results("environments")["panel"]["environments"].items():
         if "agents" in row and "steps_per_second" in row:

@@ -35,7 +35,7 @@ RENDER_MODES = {"ansi": "ansi", "picture": "rgb_array"}
 class GymnasiumEnv:
     """A Gymnasium environment by its id, or a class from your own file. `kwargs` go to it; `action_names` name its actions; `goal` says
     what to do; `describe` is a function that writes an observation as text, `"file.py:function"`; `success` and `show` are explained in
-    docs/environments/adapters.md; `max_turns` replaces its own limit of steps."""
+    docs/environments/gymnasium.md; `max_turns` replaces its own limit of steps."""
 
     def __init__(
         self,
