@@ -160,7 +160,8 @@ def anchors_of(page: Path) -> set[str]:
 
 
 def headings_of(text: str) -> set[str]:
-    headings = re.findall(r"^#{1,6} (.+)$", FENCE.sub("", text), re.MULTILINE)
+    text = re.sub(r"^(`{3,}).*?^\1$", "", text, flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#{1,6} (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
 
 
