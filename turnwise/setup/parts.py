@@ -121,7 +121,10 @@ class Training:
 
 def hooks_of(reporter: Reporter, cancelled: Callable[[], bool] = lambda: False) -> Hooks:
     """How a run tells this reporter what it does."""
-    return Hooks(reporter.note, cancelled, reporter.phase, reporter.expect, on_end=lambda trajectory: reporter.advance())
+    def step(unit: str) -> None:
+        reporter.advance(1, unit)
+
+    return Hooks(reporter.note, cancelled, reporter.phase, step, reporter.expect, on_end=lambda trajectory: reporter.advance())
 
 
 # -- what is known before a model is loaded ---------------------------------------------------------------------------------------
