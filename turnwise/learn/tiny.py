@@ -140,6 +140,7 @@ def build_tiny_for(
     """A tiny model that knows the words of an environment, and those in `extra` (a prompt template, a system message). `more`: what
     `build_tiny` takes.
 
-    The words come from `sample` tasks, always the same ones: the vocabulary does not depend on the seed. `limits` says how it is played; `hooks` are told.
+    The words come from `sample` tasks, always the same ones: the vocabulary does not depend on the seed. `limits` says how it is played;
+    `hooks` are told.
     """
     return build_tiny(chain(environment_texts(env, n=sample, options=options, limits=limits, hooks=hooks), extra), **more)

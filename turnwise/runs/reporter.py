@@ -9,6 +9,7 @@ from typing import Any
 
 ATTEMPTS = "attempts"  # what a phase counts, unless it says otherwise
 
+
 class Reporter:
     """The training loop tells it what happens. This one shows nothing: it is for tests and scripts, and the base of those that show
     something."""

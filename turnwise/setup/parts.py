@@ -121,6 +121,7 @@ class Training:
 
 def hooks_of(reporter: Reporter, cancelled: Callable[[], bool] = lambda: False) -> Hooks:
     """How a run tells this reporter what it does."""
+
     def step(unit: str) -> None:
         reporter.advance(1, unit)
 
