@@ -25,7 +25,7 @@ def read_rows(file: str | Sequence[Any], what: str = "prompts", column: str = "p
         return _checked(
             [_row(row, f"{what[:-1]} {number}", number, what, column) for number, row in enumerate(file, 1)], f"the list of {what}", what
         )
-    paths = [path.resolve() for path in data_files(file, what)]
+    paths = [path.absolute() for path in data_files(file, what)]  # links of a cache lose their endings where they lead
     return _read_files(file, what, column, tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in paths))
 
 
