@@ -1,4 +1,4 @@
-"""The notebooks' code, cell after cell. `make notebooks` runs all of them in a kernel; here the two that take seconds are run as they stand."""
+"""The notebooks, cell after cell. `make notebooks` runs all of them in a kernel; here the two that take seconds run as they stand."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import huggingface_hub
 import pytest
-from huggingface_hub import constants
 from hub_server import TOKEN, Hub, serving
+from huggingface_hub import constants
 from train_cases import start
 from typer.testing import CliRunner
 
@@ -98,7 +98,7 @@ def test_what_stops_a_push_is_told_before_anything_is_made(hub: Hub, tmp_path: P
 def test_a_token_that_may_not_write_is_named_and_not_shown(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_stranger")
     (tmp_path / "model").mkdir()
-    with pytest.raises(TurnwiseError, match="me/mine was not pushed: .*The token must be valid") as caught:
+    with pytest.raises(TurnwiseError, match=r"me/mine was not pushed: .*The token must be valid") as caught:
         ours.push_folder(tmp_path / "model", "me/mine", public=False)
     assert "hf_stranger" not in str(caught.value) and "\n" not in str(caught.value)
 
@@ -141,7 +141,7 @@ def test_a_data_set_is_a_file_a_folder_or_a_name_on_a_hub(hub: Hub, tmp_path: Pa
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)[0] == wanted and len(json.loads(done.stdout)[1]) == 1
-    with pytest.raises(TurnwiseError, match="no file of this data set ends in .*begins with 'valid'"):
+    with pytest.raises(TurnwiseError, match=r"no file of this data set ends in .*begins with 'valid'"):
         read_rows(f"{folder}:valid")
     with pytest.raises(TurnwiseError, match='a row needs a "prompt"'):
         read_rows(f"{folder}:main/test")

@@ -92,6 +92,8 @@ class LineReporter(Reporter):
             words.append(f"held-out {_percent(measured)}")
         words += [f"reward {metrics.get('collect/reward', 0):.2f}", f"turns {metrics.get('collect/turns', 0):.0f}"]
         words += [f"{metrics.get('time/tokens_per_second', 0):.0f} tokens/s", f"{left} left"]
+        while self.console.is_terminal and len(words) > 4 and len("  ".join(words)) > self.console.width:
+            del words[-2]  # the least important first
         self._say("  ".join(words))
 
     def _left(self, number: int) -> str:
