@@ -117,6 +117,15 @@ def test_the_recipe_of_an_export_is_read_again(tmp_path: Path, method: str | Non
     assert "out" not in tomllib.loads((tmp_path / "recipe.toml").read_text())
 
 
+def test_a_recipe_for_others_has_no_folder_of_this_machine_and_keeps_its_texts(tmp_path: Path) -> None:
+    texts = {"agent.system": "/think before you act, see /docs", "agent.instructions": f"cd {Path.home()}/secret/work and begin"}
+    config = Config.load("quickstart", {**texts, "sft.file": str(tmp_path / "examples.jsonl")})
+    describe(tmp_path, config, 1, {}, merged=True, local=True)
+    written = (tmp_path / "recipe.toml").read_text()
+    assert 'file = "examples.jsonl"' in written and "/think before you act, see /docs" in written and "cd ~/secret/work" in written
+    assert "this checkpoint was not measured" in (tmp_path / "README.md").read_text()
+
+
 ROWS = [{"question": f"{number} + 1 =", "answer": str(number + 1)} for number in range(4)]
 
 

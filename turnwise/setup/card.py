@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -82,12 +83,17 @@ def _card(config: Config, iteration: int, line: Mapping[str, Any], base: str | N
 
 
 def _without_folders(value: Any) -> Any:
-    """Of a path that is absolute or begins at the home folder, the last part."""
+    """Of a path on this machine the last part; in other texts `~` for the home folder."""
     if isinstance(value, Mapping):
         return {key: _without_folders(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_without_folders(item) for item in value]
-    return Path(value).name if isinstance(value, str) and Path(value).expanduser().is_absolute() else value
+    if not isinstance(value, str):
+        return value
+    parts = Path(value).expanduser().parts
+    if len(parts) > 2 and Path(value).expanduser().is_absolute() and Path(*parts[:2]).exists():
+        return parts[-1]
+    return re.sub(rf"{re.escape(str(Path.home()))}(?=[/\\])", "~", value)
 
 
 def _licence(folder: Path) -> str | None:
