@@ -87,6 +87,7 @@ def test_what_stops_a_push_is_told_before_anything_is_made(hub: Hub, tmp_path: P
 
     assert "say where to" in problem()
     assert "OWNER/NAME" in problem("--push", "mine")
+    assert "publishes the policy" in problem("--push", "me/mine", "--model", "prm")
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
     assert "no token of the hub. Set HF_TOKEN" in problem("--push", "me/mine")
     ours.why_silent.cache_clear()

@@ -29,6 +29,8 @@ def export(
 
     if out is None and push is None:
         raise TurnwiseError("say where to: turnwise export RUN FOLDER, or turnwise export RUN --push OWNER/NAME")
+    if push is not None and model is not None:
+        raise TurnwiseError("--push publishes the policy: write another model of the run to a folder, without --push")
     Run.open(run)  # before torch is imported
     if push is not None:
         check_push(push)

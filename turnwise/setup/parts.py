@@ -121,11 +121,8 @@ class Training:
 
 def hooks_of(reporter: Reporter, cancelled: Callable[[], bool] = lambda: False) -> Hooks:
     """How a run tells this reporter what it does."""
-
-    def step(unit: str) -> None:
-        reporter.advance(1, unit)
-
-    return Hooks(reporter.note, cancelled, reporter.phase, step, reporter.expect, on_end=lambda trajectory: reporter.advance())
+    advance = reporter.advance
+    return Hooks(reporter.note, cancelled, reporter.phase, lambda unit: advance(1, unit), reporter.expect, on_end=lambda _: advance())
 
 
 # -- what is known before a model is loaded ---------------------------------------------------------------------------------------
