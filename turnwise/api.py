@@ -36,6 +36,7 @@ from turnwise.setup.arguments import (
     changes_of,
     read_config,
 )
+from turnwise.setup.card import describe
 from turnwise.setup.early import check_trainable
 from turnwise.setup.evaluated import measure, write_weights
 from turnwise.setup.parts import Training, hooks_of
@@ -45,6 +46,7 @@ from turnwise.setup.training import build_training
 from turnwise.train import run_iterations
 from turnwise.util.console import Console
 from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise.util.hub import base_of
 from turnwise.util.interrupt import Abandoned, Interrupt
 
 
@@ -223,9 +225,12 @@ def evaluate(
     return measure(source, given, overrides, asked, reporter, trust)
 
 
-def export(run_folder: str | Path, out: str | Path, *, merged: bool = True, best: bool = False, model: str | None = None) -> Path:
-    """Write a run's weights as a new Hugging Face folder: of its last checkpoint, or of the best one by evaluation. `model`: one of its
-    further models instead of the policy."""
+def export(
+    run_folder: str | Path, out: str | Path, *, merged: bool = True, best: bool = False, model: str | None = None, local: bool = True
+) -> Path:
+    """Write a run's weights as a new Hugging Face folder with a model card: of its last checkpoint, or of the best one by evaluation.
+    `model`: one of its further models instead of the policy, without a card. `local=False`: nothing in it names a folder of this machine.
+    """
     run, folder = Run.open(run_folder), Path(out)
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         what = "is a folder that is not empty" if folder.is_dir() else "is a file"
@@ -238,5 +243,11 @@ def export(run_folder: str | Path, out: str | Path, *, merged: bool = True, best
         raise TurnwiseError(
             f"{run.folder} was trained without adapters ({section}.lora), so there are none to export: leave --adapters out"
         )
+    if not merged and model is None and config.model.path is not None and base_of(config.model.path) != config.model.path:
+        raise TurnwiseError(f"{run.folder} started from adapters, merged into the base that its own are for: leave --adapters out")
     with run.locked("export") if folder.resolve().is_relative_to(run.folder.resolve()) else nullcontext():
-        return write_weights(run, config, folder, merged, best, model)
+        folder, iteration = write_weights(run, config, folder, merged, best, model)
+        if model is None:
+            line = next((line for line in run.metrics() if line.get("iteration") == iteration), {})
+            describe(folder, config, iteration, line, merged, local)
+    return folder

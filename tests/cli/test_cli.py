@@ -70,13 +70,13 @@ class Counted(Reporter):
     def note(self, text: str) -> None:
         self.notes.append(text)
 
-    def phase(self, name: str, total: int | None = None) -> None:
+    def phase(self, name: str, total: int | None = None, unit: str = "") -> None:
         self.name, self.done, self.total = name, 0, total or 0
 
     def expect(self, amount: int) -> None:
         self.total += amount
 
-    def advance(self, amount: int = 1) -> None:
+    def advance(self, amount: int = 1, unit: str = "attempts") -> None:
         self.done += amount
         self.seen.append((self.name, self.done, self.total))
 

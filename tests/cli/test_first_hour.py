@@ -14,7 +14,10 @@ from typer.testing import CliRunner
 
 import turnwise as tw
 from turnwise.cli.app import app
+from turnwise.envs import registry
 from turnwise.envs.check import check
+from turnwise.recipe.schema import Config
+from turnwise.runs.reporter import Reporter
 
 # A page's recipe is trained as it stands, only shorter.
 SHORT: dict[str, Any] = {
@@ -28,6 +31,16 @@ SHORT: dict[str, Any] = {
     "eval.every": 0,
     "run.checkpoint_every": 0,
 }
+
+
+class Told(Reporter):
+    """Keeps what a run says."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
 
 def saved(page: str, folder: Path) -> list[str]:
@@ -48,11 +61,34 @@ def trained(recipe: str, tmp_path: Path, **changes: Any) -> Any:
     return result
 
 
-@pytest.mark.parametrize("name", ["household", "sokoban", "points24"])
+COMPLETE = [row["name"] for row in registry.describe(None) if row["ready"] and (not row["needs"] or row["name"] == "gymnasium")]
+
+
+@pytest.mark.parametrize("name", COMPLETE)
 def test_a_recipe_that_names_only_an_environment_trains(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("least.toml").write_text(f'[env]\nname = "{name}"\n')
-    assert trained("least", tmp_path, **{"env.max_turns": 4, "eval.n": 2}).metrics
+    shown = Told()
+    assert trained("least", tmp_path, reporter=shown, **{"env.max_turns": 4, "eval.n": 2}).metrics
+    assert not [text for text in shown.notes if "warning" in text or "does not" in text or "!" in text]
+
+
+def test_the_environments_that_need_no_data_are_found() -> None:
+    assert {"household", "sokoban", "points24", "ezpoints", "numberline", "blackjack"} <= set(COMPLETE)
+
+
+def test_a_recipe_extends_a_shipped_one_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "mine.toml").write_text('extends = "quickstart"\n[env]\nname = "numberline"\noptions = { highest = 9 }\n')
+    config = Config.load("deep/mine.toml")
+    assert config.env.name == "numberline" and config.env.options == {"highest": 9} and config.sft is not None
+
+
+def test_overrides_of_the_tiny_model_leave_the_rest_of_the_least_recipe(tmp_path: Path) -> None:
+    (tmp_path / "least.toml").write_text('[env]\nname = "numberline"\n')
+    plain, larger = (Config.load(tmp_path / "least.toml", changes) for changes in ({}, {"model.tiny.layers": 3}))
+    assert larger.model.tiny.layers == 3 and larger.sft == plain.sft and larger.learner == plain.learner
 
 
 def test_the_page_about_tools_is_followed_at_the_first_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import getpass
 import json
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from turnwise.cli.app import app
 from turnwise.cli.new import FILES
 from turnwise.recipe.reading import shipped_recipes
 from turnwise.setup import doctor
+from turnwise.util import terminal
 
 
 def shown(*words: str, code: int = 0) -> str:
@@ -123,3 +125,19 @@ def test_the_report_for_an_issue_names_no_user_folder_or_secret(monkeypatch: pyt
 def test_every_extra_has_a_purpose() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert extras.keys() - {"all", "dev", "docs", "oracle", "quickstart", "vllm"} == set(doctor.EXTRAS)
+
+
+def test_recipes_have_titles_of_one_line() -> None:
+    listed = shown("recipes").splitlines()
+    for row in json.loads(shown("recipes", "--json")):
+        assert [line for line in listed if line.split()[:1] == [row["name"]] and line.rstrip().endswith(row["about"])], row
+
+
+def test_a_command_that_loads_for_long_says_so_and_one_that_has_spoken_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    for spoken, wanted in ((False, 1), (True, 0)):
+        said: list[str] = []
+        monkeypatch.setattr(terminal, "say", lambda text, said=said, **more: said.append(text))
+        terminal.SHOWN.set() if spoken else terminal.SHOWN.clear()
+        with terminal.still_loading(0.01):
+            time.sleep(0.3)
+        assert len(said) == wanted and all("loading" in text for text in said)

@@ -64,6 +64,28 @@ def test_a_terminal_shows_the_phase_below_the_lines(clock: list[float]) -> None:
         assert words in text
 
 
+def test_the_line_of_an_iteration_fits_a_narrow_terminal(clock: list[float]) -> None:
+    console = Console(file=StringIO(), width=80, force_terminal=True)
+    shown = LineReporter(console)
+    play(shown, clock)
+    shown.end()
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "iteration 2/3  success 50 %  held-out 75 %  reward 1.25  turns 96  10 s left" in text
+
+
+def test_a_phase_says_how_much_is_done_and_left_in_its_own_unit(clock: list[float]) -> None:
+    console = Console(file=StringIO(), width=80)
+    shown = LineReporter(console)
+    shown.phase("warm start: learning", 450, "steps")
+    for _ in range(90):
+        shown.advance(1, "steps")
+    shown.expect(16)  # a measurement in between plays attempts, which are not steps
+    shown.advance()
+    clock[0] += 20
+    shown.beat()
+    assert "  warm start: learning …  90 of 450 steps  20 s, 1:20 min left\n" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 def test_what_takes_long_says_so_every_ten_seconds(clock: list[float], terminal: bool) -> None:
     console = Console(file=StringIO(), width=100, force_terminal=terminal)

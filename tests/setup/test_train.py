@@ -155,8 +155,8 @@ def test_ctrl_c_in_the_warm_start_ends_it_and_the_run_starts_anew(tmp_path: Path
     steps: list[float] = []
 
     class Counting(Impatient):
-        def advance(self, amount: int = 1) -> None:
-            steps.append(amount)
+        def advance(self, amount: int = 1, unit: str = "attempts") -> None:
+            steps.extend([amount] if unit == "attempts" else [])
 
     stopped = start(tmp_path, reporter=Counting("warm start"), **WARM)
     assert stopped.interrupted and sum(steps) < WARM["sft.tasks"] and stopped.metrics == []

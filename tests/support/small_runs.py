@@ -45,12 +45,12 @@ class Fuse(Reporter):
     def __init__(self, at: int | None, blow: Callable[[], None]):
         self.count, self.at, self.blow = 0, at, blow
 
-    def advance(self, amount: int = 1) -> None:
+    def advance(self, amount: int = 1, unit: str = "attempts") -> None:
         self.count += 1
         if self.count == self.at:
             self.blow()
 
-    def phase(self, name: str, total: int | None = None) -> None:
+    def phase(self, name: str, total: int | None = None, unit: str = "") -> None:
         self.advance()
 
     @contextmanager
@@ -74,7 +74,7 @@ class Kills(Reporter):
     def __init__(self, iteration: int):
         self.left = iteration
 
-    def phase(self, name: str, total: int | None = None) -> None:
+    def phase(self, name: str, total: int | None = None, unit: str = "") -> None:
         self.left -= name == "learning"
         if self.left == 0:
             raise Killed

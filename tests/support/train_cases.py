@@ -82,7 +82,7 @@ class Impatient(Reporter):
     def __init__(self, name: str, nth: int = 1, signal: signal.Signals = signal.SIGINT):
         self.name, self.left, self.signal = name, nth, signal
 
-    def phase(self, name: str, total: int | None = None) -> None:
+    def phase(self, name: str, total: int | None = None, unit: str = "") -> None:
         self.left -= name == self.name
         if name == self.name and self.left == 0:
             os.kill(os.getpid(), self.signal)

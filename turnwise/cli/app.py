@@ -38,7 +38,7 @@ from turnwise.cli.view import view
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.printable import printable
 from turnwise.util.secret import redact
-from turnwise.util.terminal import command, guard, say
+from turnwise.util.terminal import command, guard, say, still_loading
 from turnwise.util.version import VERSION
 
 HELP = """Train language-model agents on multi-turn tasks, with credit for every turn.
@@ -113,7 +113,8 @@ def main() -> None:
     """The entry point. A TurnwiseError is printed in red and exits with code 2, without a traceback."""
     guard()
     try:
-        code = _made().main(prog_name="turnwise", standalone_mode=False)
+        with still_loading():
+            code = _made().main(prog_name="turnwise", standalone_mode=False)
     except TurnwiseError as error:
         if os.environ.get("TURNWISE_DEBUG"):
             raise

@@ -42,9 +42,14 @@ def doctor(
             if row.remedy and row.good is not True:
                 console.print(Text(f"      {row.remedy}", style="yellow"), soft_wrap=True)
 
+    def tell(part: str) -> None:
+        status.update(Text(f"looking at: {part}"))
+        if not console.is_terminal:
+            say(f"looking at: {part} …", err=True)
+
     findings = {}
     with console.status("") as status:
-        for part, rows in examine(trial if test else None, lambda part: status.update(Text(f"looking at: {part}"))):
+        for part, rows in examine(trial if test else None, tell):
             findings[part] = rows
             if not (report or as_json):
                 show(part, rows)

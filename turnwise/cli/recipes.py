@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,7 +36,7 @@ def recipes(
         table.add_column(overflow="fold")
         for row in rows:
             if row["device"] == device:
-                table.add_row(Text(row["name"]), Text.assemble(row["about"], (f" {row['environment']}, {row['model']}.", "dim")))
+                table.add_row(Text(row["name"]), Text(row["about"]))
         if table.row_count:
             console.print(Text(title, style="bold"))
             console.print(table)
@@ -48,18 +47,16 @@ def recipes(
 
 
 def about(name: str, path: Path) -> dict[str, Any]:
-    """One row of the list: the first sentence of the file's comment, and what the recipe plays and trains."""
+    """One row of the list: the title in the file's first line, and what the recipe plays and trains."""
     from turnwise.recipe.reading import read_recipe
 
     values = read_recipe(path)
-    comment = " ".join(line.lstrip("# ") for line in path.read_text("utf-8").split("\n\n")[0].splitlines() if re.match(r"#(?! {2})", line))
     model = values.get("model", {}).get("path")
-    sentence = re.split(r"(?<=\.)\s", comment.removeprefix("No GPU, nothing to download: "), maxsplit=1)[0].rstrip(":")
     return {
         "name": name,
         "environment": str(values.get("env", {}).get("name", "")),
         "model": str(model).removeprefix("Qwen/") if model else "a tiny model",
         "device": "gpu" if model else "cpu",
-        "about": sentence[:1].upper() + sentence[1:],
+        "about": path.read_text("utf-8").partition("\n")[0].removeprefix("# ").rstrip("."),
         "file": str(path),
     }

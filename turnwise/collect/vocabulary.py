@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from turnwise.collect.hooks import Hooks
 from turnwise.collect.players import ASK_EXPERT, NO_EXPERT, Advised
 from turnwise.data.tasks import Task
 from turnwise.envs.pool import EnvResult
@@ -22,17 +23,20 @@ def environment_texts(
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
     limits: Limits | None = None,
+    hooks: Hooks | None = None,
 ) -> Iterator[str]:
     """The texts of an environment: the observations and admissible actions of random play, and of the expert if there is one, over `n`
     tasks of a split (all if there are fewer), evenly spread over it. The same on every machine, with any number of workers."""
-    limits, options = limits or Limits(), options or {}
+    limits, options, hooks = limits or Limits(), options or {}, hooks or Hooks()
     all_tasks = tasks(env, split, **options)
     count = min(n, len(all_tasks))
+    hooks.on_phase(f"playing environment {env!r} for the vocabulary of the tiny model", count, "tasks")
     chosen = (all_tasks[number * len(all_tasks) // count] for number in range(count))
     nobody: set[str] = set()  # "expert", once it is known that there is none
     with limits.pool(Advised(portable(env, options), plan_first=True, required=False), count) as pool:
         plays = (_play(task, turns, random.Random(f"texts {seed} {task.id}"), nobody) for task in chosen)
         for texts in play_all(pool, plays, limits.cancelled):
+            hooks.on_step("tasks")
             yield from texts
     if limits.cancelled():
         raise Stopped(

@@ -52,6 +52,18 @@ def add_lora(
     return adapted
 
 
+def merged(model: nn.Module, adapters: str) -> Any:
+    """The model with the adapters of a folder, or of a name on a hub, merged into its weights."""
+    try:
+        from peft import PeftModel
+    except ImportError:
+        raise MissingExtra(f"starting from LoRA adapters ({adapters})", "lora") from None
+    try:
+        return PeftModel.from_pretrained(model, adapters).merge_and_unload()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise TurnwiseError(f"model {adapters}: its adapters do not fit their base: {' '.join(str(error).split())[:300]}") from error
+
+
 EXPERTS = {"gate_up_proj": {"gate_proj", "up_proj"}, "down_proj": {"down_proj"}}  # their matrices, by the names that linear layers have
 
 

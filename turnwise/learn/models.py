@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnwise.learn.shapes import KNOWN
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.hub import find_model
+from turnwise.util.hub import base_of, find_model
 from turnwise.util.threads import request, threads_for
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def tokenizer_of(path: str | Path) -> Any:
     """The tokenizer in a model's folder."""
     from transformers import AutoTokenizer
 
-    where = find_model(path)
+    where = find_model(base_of(path))
     try:
         return AutoTokenizer.from_pretrained(where, trust_remote_code=False)
     except Exception as error:
@@ -75,7 +75,8 @@ def tokenizer_of(path: str | Path) -> Any:
 
 
 def load_folder(path: str | Path) -> tuple[Any, Any]:
-    """A causal language model, with or without vision, and its tokenizer from a folder (or a hub's name, if a hub can be reached)."""
+    """A causal language model, with or without vision, and its tokenizer from a folder (or a hub's name, if a hub can be reached). LoRA
+    adapters in it are merged into the model that they are for."""
     import torch
 
     from turnwise.learn.saving import no_progress_bar
@@ -85,7 +86,7 @@ def load_folder(path: str | Path) -> tuple[Any, Any]:
     try:
         with no_progress_bar():
             model, found = kind.from_pretrained(
-                find_model(path), dtype=torch.float32, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+                find_model(base_of(path)), dtype=torch.float32, use_safetensors=True, trust_remote_code=False, output_loading_info=True
             )
     except Exception as error:
         raise TurnwiseError(f"model {path} cannot be loaded: {_line(error)}") from error
@@ -94,6 +95,10 @@ def load_folder(path: str | Path) -> tuple[Any, Any]:
             f"model {path}: its files have no weights for {len(missing)} of the parameters of {type(model).__name__}, among them "
             f"{missing[0]}. They would be random numbers: give the folder of a complete causal language model"
         )
+    if base_of(path) != str(path):
+        from turnwise.learn.lora import merged
+
+        model = merged(model, find_model(path))
     return model.eval(), tokenizer
 
 
@@ -101,7 +106,7 @@ def config_of(path: str | Path) -> Any:
     """What transformers reads in the config.json of a model's folder; or of such a file, if that is the path."""
     from transformers import AutoConfig
 
-    where = Path(find_model(path))
+    where = Path(find_model(base_of(path)))
     if where.is_dir() and not (where / "config.json").is_file():
         raise TurnwiseError(f"model {path}: this is not a model folder, because it has no config.json")
     try:
@@ -185,7 +190,7 @@ def load_vision(path: str | Path | None) -> Vision | None:
     if path is None or not sees(path):
         return None
     try:
-        processor = AutoProcessor.from_pretrained(find_model(path), trust_remote_code=False)
+        processor = AutoProcessor.from_pretrained(find_model(base_of(path)), trust_remote_code=False)
     except Exception as error:
         raise TurnwiseError(
             f"model {path}: it takes images, and its processor cannot be loaded ({_line(error)}). "

@@ -13,7 +13,7 @@ from typing import Any
 
 PROMPT, RESPONSE = 2048, 512  # tokens, where the model has room for them
 TINY_LENGTH = 1024  # at least; its positions are rotations, so that it also takes more than it was made for
-TINY_RESPONSE = 64  # a model that starts from scratch says what its warm start shows: an action, or a call of a tool
+TINY_RESPONSE = 128  # a model that starts from scratch says what its warm start shows: an action, or a call of a tool
 LONGEST_FILE = 2**20  # bytes of a model's config.json
 
 

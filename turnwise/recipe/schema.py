@@ -182,11 +182,12 @@ class Config(Section):
 
 def config_of(recipe: RecipeLayers, changes: Mapping[str, Any]) -> Config:
     """A recipe's layers with dotted overrides on top, put together and checked; all problems are listed at once. A recipe that says nothing
-    about the model has own-env.toml below it."""
+    about the model has own-env.toml below it; overrides of the tiny model change nothing about that."""
     layers = with_names([*recipe.layers, Layer(changes, typed=True)])
     values = resolved(layers)
     served = isinstance(engine := values.get("engine"), Mapping) and engine.get("name") == "openai"
-    if recipe.layers and not recipe.layers[0].settled and "model" not in values and not served:
+    chosen = "model" in resolved(layers[:-1]) or changes.get("model.path", "none") not in (None, "none")
+    if recipe.layers and not recipe.layers[0].settled and not chosen and not served:
         values = resolved([scratch_layer(), *layers])
     try:
         config = Config.model_validate(values)

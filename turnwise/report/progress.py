@@ -12,7 +12,7 @@ from typing import Any
 from rich.status import Status
 from rich.text import Text
 
-from turnwise.runs.reporter import Reporter
+from turnwise.runs.reporter import ATTEMPTS, Reporter
 from turnwise.util.console import Console
 from turnwise.util.printable import printable
 
@@ -36,7 +36,7 @@ class LineReporter(Reporter):
         self.console = console or Console()
         self._iterations, self._done_before = 0, 0
         self._started: float | None = None  # when the first iteration began: earlier time does not predict later iterations
-        self._phase, self._count = "", 0
+        self._phase, self._count, self._unit = "", 0, ATTEMPTS
         self._total: int | None = None
         self._phase_began = self._told_at = time.monotonic()
         self._status: Status | None = None  # the line that is updated
@@ -48,36 +48,42 @@ class LineReporter(Reporter):
             self._status = self.console.status(Text(title))
             self._status.start()
 
-    def phase(self, name: str, total: int | None = None) -> None:
+    def phase(self, name: str, total: int | None = None, unit: str = ATTEMPTS) -> None:
         if self._started is None and name == "collecting":
             self._started = time.monotonic()
-        self._phase, self._total, self._count, self._phase_began = name, total, 0, time.monotonic()
+        self._phase, self._total, self._unit, self._count, self._phase_began = name, total, unit, 0, time.monotonic()
         if self._status is not None:
             self._status.update(Text(f"{name} …"))
         elif name not in OF_EVERY_ITERATION:
             self._say(f"  {name} …")
 
     def expect(self, amount: int) -> None:
-        self._total = (self._total or 0) + amount
+        if self._unit == ATTEMPTS:
+            self._total = (self._total or 0) + amount
 
-    def advance(self, amount: int = 1) -> None:
-        self._count += amount
+    def advance(self, amount: int = 1, unit: str = ATTEMPTS) -> None:
+        if self._unit == unit:
+            self._count += amount
 
     def beat(self) -> None:
         if not self._phase:
             return
         now = time.monotonic()
-        words = f"{self._phase} …{self._progress()}  {duration(now - self._phase_began)}"
+        words = f"{self._phase} …{self._progress(now - self._phase_began)}"
         if self._status is not None:
             self._status.update(Text(words))
         elif now - self._told_at >= QUIET:
             self._say(f"  {words}")
 
-    def _progress(self) -> str:
-        """One unit everywhere: finished attempts, of those that the phase has announced."""
-        if not self._total:
-            return f"  {self._count} attempts" if self._count else ""
-        return f"  {self._count} of {max(self._total, self._count)} attempts"
+    def _progress(self, passed: float) -> str:
+        """How much of the phase is done, of what it has announced, and the time that has passed and is left."""
+        counted = f"  {self._count} {self._unit}" if self._count else ""
+        left = ""
+        if self._total:
+            total = max(self._total, self._count)
+            counted = f"  {self._count} of {total} {self._unit}"
+            left = f", {duration(passed / self._count * (total - self._count))} left" if self._count else ""
+        return f"{counted}  {duration(passed)}{left}"
 
     def iteration(self, number: int, metrics: Mapping[str, Any]) -> None:
         left = self._left(number)
@@ -86,6 +92,8 @@ class LineReporter(Reporter):
             words.append(f"held-out {_percent(measured)}")
         words += [f"reward {metrics.get('collect/reward', 0):.2f}", f"turns {metrics.get('collect/turns', 0):.0f}"]
         words += [f"{metrics.get('time/tokens_per_second', 0):.0f} tokens/s", f"{left} left"]
+        while self.console.is_terminal and len(words) > 4 and len("  ".join(words)) > self.console.width:
+            del words[-2]  # the least important first
         self._say("  ".join(words))
 
     def _left(self, number: int) -> str:

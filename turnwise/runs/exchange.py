@@ -17,7 +17,7 @@ from turnwise.data.schema import IMAGES, INFO, LABEL, NUMBERS, TEXT, TOKEN_IDS, 
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.util.errors import MissingExtra, TurnwiseError
 from turnwise.util.files import write_atomically, write_text_atomically
-from turnwise.util.unpack import check_parquet
+from turnwise.util.unpack import read_parquet
 
 TYPES = {field.name: field.type for field in (*TRAJECTORY, *TURN)}
 TEXTS = ("anchor", "next_anchor", *(name for name, kind in TYPES.items() if kind in (TEXT, INFO)))
@@ -105,13 +105,7 @@ def _flat(row: Row) -> Row:
 
 
 def _read_parquet(path: Path) -> Iterable[Row]:
-    arrow = _pyarrow()
-    try:
-        check_parquet(path, arrow.parquet.read_metadata(path))
-        rows = arrow.parquet.read_table(path).to_pylist()
-    except (arrow.ArrowException, OSError) as error:
-        raise TurnwiseError(f"{path}: damaged, or not a Parquet file ({error})") from None
-    for row in rows:
+    for row in read_parquet(path):
         try:
             if row.pop("escaped", False):
                 row |= {name: json.loads(row[name]) for name in (*TEXTS, *LABELS) if isinstance(row.get(name), str)}

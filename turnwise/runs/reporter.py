@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+ATTEMPTS = "attempts"  # what a phase counts, unless it says otherwise
+
 
 class Reporter:
     """The training loop tells it what happens. This one shows nothing: it is for tests and scripts, and the base of those that show
@@ -14,11 +16,11 @@ class Reporter:
 
     def begin(self, title: str, iterations: int, done: int) -> None: ...
 
-    def phase(self, name: str, total: int | None = None) -> None: ...
+    def phase(self, name: str, total: int | None = None, unit: str = ATTEMPTS) -> None: ...  # and what it counts
 
     def expect(self, amount: int) -> None: ...  # the phase will make this many more attempts than announced
 
-    def advance(self, amount: int = 1) -> None: ...  # attempts that are over
+    def advance(self, amount: int = 1, unit: str = ATTEMPTS) -> None: ...  # so many are over; other units than the phase's do not count
 
     def iteration(self, number: int, metrics: Mapping[str, Any]) -> None: ...
 

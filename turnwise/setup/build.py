@@ -78,8 +78,6 @@ def load_model(config: Config, folder: Path | None = None, words: Path | None = 
         tokenizer = loading.tokenizer_of(words)
         model = tiny_models.build_model(len(tokenizer), tiny, config.seed, tokenizer)
     else:
-        playing = f"playing environment {config.env.name!r} for the vocabulary of the tiny model (model.tiny.vocabulary_tasks)"
-        hooks.on_phase(playing)
         with patience(config.env, "still playing", hooks.say):
             model, tokenizer = tiny_models.build_tiny_for(
                 config.env.name,
@@ -87,6 +85,7 @@ def load_model(config: Config, folder: Path | None = None, words: Path | None = 
                 extra=[config.agent.system, *([config.agent.instructions] if config.agent.instructions else [])],
                 sample=tiny.vocabulary_tasks,
                 limits=limits_of(config.env, hooks.cancelled),
+                hooks=hooks,
                 layers=tiny.layers,
                 hidden=tiny.hidden,
                 heads=tiny.heads,
@@ -106,7 +105,7 @@ def counting_tokenizer(config: Config, folder: Path | None, hooks: Hooks) -> Any
     if path is not None:
         return loading.tokenizer_of(path)
     limits = limits_of(config.env, hooks.cancelled)
-    words = environment_texts(config.env.name, n=WORDS_FROM, options=config.env.options, limits=limits)
+    words = environment_texts(config.env.name, n=WORDS_FROM, options=config.env.options, limits=limits, hooks=hooks)
     texts = [*words, agent.system, agent.instructions or "", load_template(agent.prompt).source]
     return tiny_models.build_tokenizer(texts, names=config.model.tiny.names)
 

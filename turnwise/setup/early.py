@@ -23,7 +23,7 @@ from turnwise.runs.folder import CONFIG, Result, Run
 from turnwise.runs.trackers import make_trackers
 from turnwise.setup.arguments import Given, RecipeLike, read_config
 from turnwise.util.errors import MissingExtra, TurnwiseError
-from turnwise.util.hub import at_hand, find_model
+from turnwise.util.hub import ADAPTERS, REPOSITORY, at_hand, find_model
 
 
 class Source(NamedTuple):
@@ -51,7 +51,9 @@ def read_source(source: RecipeLike | Result | None, given: Given, overrides: Map
     if (path / CONFIG).is_file():
         run = Run.open(path)
         return Source(read_config(path / CONFIG, given, overrides), run=run)
-    if not (path / "config.json").is_file():
+    if not path.exists() and not path.parent.exists() and REPOSITORY.fullmatch(str(path)):  # a name on a hub
+        return Source(read_config(None, given, overrides, **{"model.path": str(path)}))
+    if not any((path / name).is_file() for name in ("config.json", ADAPTERS)):
         what = "there is no such folder" if not path.exists() else f"it is neither a run (no {CONFIG}) nor a model folder (no config.json)"
         raise TurnwiseError(
             f"{path}: {what}. What can play: a run's folder, a model's folder, a recipe, or `random` and `expert`. "

@@ -57,13 +57,16 @@ def model_of(run: Run, config: Config) -> Path:
     folder.mkdir(exist_ok=True)
     lock = Lock(folder, "eval", patience=PATIENCE)
     try:
-        return write_weights(run, config, folder / "model")
+        return write_weights(run, config, folder / "model")[0]
     finally:
         lock.release()
 
 
-def write_weights(run: Run, config: Config, out: Path, merged: bool = True, best: bool = False, model: str | None = None) -> Path:
-    """A checkpoint's weights as a model folder, which replaces what was there: the policy's, or those of a further model."""
+def write_weights(
+    run: Run, config: Config, out: Path, merged: bool = True, best: bool = False, model: str | None = None
+) -> tuple[Path, int]:
+    """A checkpoint's weights as a model folder, which replaces what was there: the policy's, or those of a further model. Also its
+    iteration."""
     path = checkpoint.best(run.checkpoints) if best else None
     stored = checkpoint.load(path) if path is not None else checkpoint.latest_good(run.checkpoints)
     if stored is None:
@@ -77,10 +80,10 @@ def write_weights(run: Run, config: Config, out: Path, merged: bool = True, best
     policy = build_policy(config, loaded)
     policy.load_state(stored.tensors, stored.state["learner"])
     if model is None:
-        return policy.save_model(out, merged=merged, tokenizer=loaded.preprocessor)
+        return policy.save_model(out, merged=merged, tokenizer=loaded.preprocessor), stored.step
     models = build_models(config, policy, loaded.tokenizer, only=model)
     models.load_state(stored.tensors, stored.state.get("models", {}))
-    return write_further(models[model], out, merged)
+    return write_further(models[model], out, merged), stored.step
 
 
 def _without_environment(run: Run, config: Config) -> LoadedModel:

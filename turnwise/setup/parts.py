@@ -121,7 +121,8 @@ class Training:
 
 def hooks_of(reporter: Reporter, cancelled: Callable[[], bool] = lambda: False) -> Hooks:
     """How a run tells this reporter what it does."""
-    return Hooks(reporter.note, cancelled, reporter.phase, reporter.expect, on_end=lambda trajectory: reporter.advance())
+    advance = reporter.advance
+    return Hooks(reporter.note, cancelled, reporter.phase, lambda unit: advance(1, unit), reporter.expect, on_end=lambda _: advance())
 
 
 # -- what is known before a model is loaded ---------------------------------------------------------------------------------------

@@ -140,7 +140,6 @@ class WarmStart:
         longest, limit = max(len(turn.response_ids) for example in examples for turn in example.turns), config.engine.max_tokens
         if longest > limit:
             say(f"warning: a response of the warm start has {longest} tokens, and engine.max_tokens={limit} cuts it off: raise that")
-        self.hooks.on_phase(f"warm start: learning from {len(examples)} attempts")
         metrics = self._imitate(sft, examples)
         if config.model.lora is not None and config.objective.kl != "off":
             say("KL is measured against the model without its adapters, as it was before the warm start")
@@ -148,10 +147,20 @@ class WarmStart:
         self.engine().refresh()
         return metrics | {"turns": float(sum(len(example.turns) for example in examples))}
 
+    def _learn(
+        self, sft: SftSettings, examples: Sequence[Trajectory], seed: int, measure: Callable[[], float] | None = None
+    ) -> dict[str, float]:
+        def stepped() -> bool:
+            self.hooks.on_step("steps")
+            return self.hooks.cancelled()
+
+        self.hooks.on_phase(f"warm start: learning from {len(examples)} attempts", sft.steps, "steps")
+        return self.learner.imitate(examples, sft, seed, measure, stepped)
+
     def _imitate(self, sft: SftSettings, examples: Sequence[Trajectory]) -> dict[str, float]:
         seed = derive(self.config.seed, "warm start order")
         measure = self._measurement(sft)
-        metrics = self.learner.imitate(examples, sft, seed, measure if sft.until is not None else None, self.hooks.cancelled)
+        metrics = self._learn(sft, examples, seed, measure if sft.until is not None else None)
         if sft.at_least is not None:
             metrics = self._extend(sft, examples, seed, measure, metrics)
         wanted, won = max(sft.until or 0.0, sft.at_least or 0.0), metrics.get("success", 0.0)
@@ -171,6 +180,7 @@ class WarmStart:
         for number in range(MORE_ROUNDS + 1):
             if self.hooks.cancelled():
                 break
+            self.hooks.on_phase("warm start: measuring")
             metrics = metrics | {"success": measure()}
             if metrics["success"] >= (sft.at_least or 0.0) or number == MORE_ROUNDS:
                 break
@@ -178,7 +188,7 @@ class WarmStart:
                 f"the warm start wins {metrics['success']:.0%} of {sft.look_tasks} training tasks, less than "
                 f"sft.at_least={sft.at_least:g}: {half} more steps"
             )
-            more = self.learner.imitate(examples, shorter, derive(seed, number), None, self.hooks.cancelled)
+            more = self._learn(shorter, examples, derive(seed, number))
             metrics = metrics | {"steps": metrics["steps"] + more["steps"], "loss_last": more["loss_last"]}
         return metrics
 

@@ -12,7 +12,7 @@ import rich.console
 from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from turnwise.util.printable import printable
+from turnwise.util.printable import SHOWN, printable
 
 
 class Console(rich.console.Console):
@@ -25,5 +25,6 @@ class Console(rich.console.Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Rich's segments: control segments come from rich itself, and text is sanitised."""
+        SHOWN.set()
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)

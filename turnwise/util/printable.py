@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from threading import Event
 
+SHOWN = Event()  # set once this process has shown anything: see `terminal.still_loading`
 # Whole sequences: colours and cursor, then titles, links and clipboard (only if terminated: an open one would hide what follows it).
 TERMINAL_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[@-Z\\^_])|\x9b[0-?]*[ -/]*[@-~]")
 UNSEEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")  # control, invisible and bidirectional characters, lone surrogates, private-use characters

@@ -11,18 +11,19 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from shlex import quote
 from types import TracebackType
 from typing import TextIO
 
-from turnwise.util.printable import printable
+from turnwise.util.printable import SHOWN, printable
 
 
 def say(text: str, *, err: bool = False, style: str = "", end: str = "\n") -> None:
     """Print sanitised text without colouring or wrapping it. `style` (red, bold …) applies only on a terminal."""
     stream = sys.stderr if err else sys.stdout
+    SHOWN.set()
     if style:
         from turnwise.util.console import Console
 
@@ -114,6 +115,17 @@ class Once:
         if (key or text) not in self._told:
             self._told.add(key or text)
             self._say(text)
+
+
+def still_loading(seconds: float = 1.0) -> AbstractContextManager[None]:
+    """For the command line: if nothing has been shown for so long, a line says what is waited for."""
+
+    def tell(text: str) -> None:
+        if not SHOWN.is_set():
+            packages = [name for name in ("torch", "transformers") if name in sys.modules]
+            say(f"  {text} {' and '.join(packages)}".rstrip() + " …", err=True)
+
+    return told_after(seconds, tell, "loading")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from turnwise.util.errors import TurnwiseError
+from turnwise.util.errors import MissingExtra, TurnwiseError
 
 PACKED: dict[str, Any] = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
 TIMES, AT_LEAST = 200, 512 * 2**20
@@ -105,8 +105,22 @@ def _claimed(file: Any) -> int:
     return count * dtype.itemsize
 
 
-def check_parquet(path: Path, metadata: Any) -> None:
-    """An error for a Parquet file whose tables are far larger than the file: `metadata` is what pyarrow read at its end."""
+def read_parquet(path: Path) -> list[dict[str, Any]]:
+    """The rows of a Parquet file. One whose tables are far larger than the file is an error."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise MissingExtra("a Parquet file", "parquet") from None
+    try:
+        _check_parquet(path, parquet.read_metadata(path))
+        rows: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise TurnwiseError(f"{path}: damaged, or not a Parquet file ({error})") from None
+    return rows
+
+
+def _check_parquet(path: Path, metadata: Any) -> None:
     size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
     if size > limit_of(path) or metadata.num_rows > max(10**6, path.stat().st_size):
         raise too_much(path, limit_of(path))

@@ -29,10 +29,11 @@ REPLY = Kind("reply", takes=("task", "history"), gives=("str", "none", "observat
 
 
 class PromptsEnv(EpisodeEnv):
-    """Your own prompts. `file`: JSONL, each row with a `prompt` and whatever the score needs, such as an `answer`. `score`: the function
-    that scores a response. `valid_file`: held-out prompts; without it every tenth prompt, by its hash, is `valid` and another tenth is
-    `test`. `reply`: makes dialogues, of at most `max_turns` responses. `success_at`: the reward from which an attempt counts as a
-    success, if the score does not say so itself."""
+    """Your own prompts. `file`: a data set (JSONL, Parquet, a folder of these, or OWNER/NAME on a hub), each row with a prompt in the
+    column `prompt_column` and whatever the score needs, such as an `answer`. `score`: the function that scores a response. `valid_file`:
+    held-out prompts; without it every tenth prompt, by its hash, is `valid` and another tenth is `test`. `reply`: makes dialogues, of at
+    most `max_turns` responses. `success_at`: the reward from which an attempt counts as a success, if the score does not say so
+    itself."""
 
     name = "prompts"
     depends_on = ("max_turns",)
@@ -45,9 +46,11 @@ class PromptsEnv(EpisodeEnv):
         reply: str | Callable[..., Any] | None = None,
         max_turns: int | None = None,
         success_at: float = 1.0,
+        prompt_column: str = "prompt",
     ):
         super().__init__()
-        self._rows, self._held_out = read_rows(file), read_rows(valid_file) if valid_file is not None else None
+        self._rows = read_rows(file, column=prompt_column)
+        self._held_out = read_rows(valid_file, column=prompt_column) if valid_file is not None else None
         self._score = load_reference(score, SCORE) if isinstance(score, str) else score
         self._reply = load_reference(reply, REPLY) if isinstance(reply, str) else reply
         if reply is None and max_turns not in (None, 1):

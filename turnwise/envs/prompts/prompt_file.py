@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
@@ -11,33 +11,46 @@ from typing import Any
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise.util.hub import data_files
+from turnwise.util.unpack import read_parquet
 
 SHARES = {"train": range(8), "valid": range(8, 9), "test": range(9, 10)}  # of ten, by the hash of a prompt
 
 
-def read_rows(file: str | Sequence[Any], what: str = "prompts") -> list[dict[str, Any]]:
-    """The rows of a JSONL file, or those that were passed in, each with an `id` and its other fields. Rows that are `what="prompts"` have
-    a `prompt`; `"tasks"` of a program may have anything."""
+def read_rows(file: str | Sequence[Any], what: str = "prompts", column: str = "prompt") -> list[dict[str, Any]]:
+    """The rows of a data set (a JSONL or Parquet file, a folder of such, a name on a hub), or those that were passed in, each with an `id`
+    and its other fields. Rows that are `what="prompts"` have a prompt in `column`; `"tasks"` of a program may have
+    anything."""
     if not isinstance(file, str):
         return _checked(
-            [_row(row, f"{what[:-1]} {number}", number, what) for number, row in enumerate(file, 1)], f"the list of {what}", what
+            [_row(row, f"{what[:-1]} {number}", number, what, column) for number, row in enumerate(file, 1)], f"the list of {what}", what
         )
-    path = Path(file).expanduser()
-    if not path.is_file():
-        raise TurnwiseError(f"there is no file of {what} {file} (looked in {Path.cwd()})")
-    stamp = path.stat()
-    return _read_file(file, what, str(path.resolve()), stamp.st_mtime_ns, stamp.st_size)
+    paths = [path.absolute() for path in data_files(file, what)]  # links of a cache lose their endings where they lead
+    return _read_files(file, what, column, tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in paths))
 
 
 @lru_cache(maxsize=8)
-def _read_file(file: str, what: str, path: str, changed: int, size: int) -> list[dict[str, Any]]:
-    """Every attempt has a separate environment; the file is read once for all of them."""
+def _read_files(file: str, what: str, column: str, stamped: tuple[tuple[Path, int, int], ...]) -> list[dict[str, Any]]:
+    """Every attempt has a separate environment; the files are read once for all of them."""
+    rows: list[dict[str, Any]] = []
+    for path, _, _ in stamped:
+        for number, where, given in _given(path, file if len(stamped) == 1 else path.name):
+            rows.append(_row(given, where, number if len(stamped) == 1 else len(rows) + 1, what, column))
+    return _checked(rows, file, what)
+
+
+def _given(path: Path, name: str) -> Iterator[tuple[int, str, Any]]:
+    """Each row with its number, and with its place in words."""
+    if path.suffix == ".parquet":
+        yield from ((number, f"{name}, row {number}", row) for number, row in enumerate(read_parquet(path), 1))
+        return
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise TurnwiseError(f"{file} cannot be read: {error}") from None
-    places = [(number, f"{file}, line {number}", line) for number, line in enumerate(lines, 1) if line.strip()]
-    return _checked([_row(_parsed(line, where), where, number, what) for number, where, line in places], file, what)
+        raise TurnwiseError(f"{name} cannot be read: {error}") from None
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield number, f"{name}, line {number}", _parsed(line, f"{name}, line {number}")
 
 
 def _checked(rows: list[dict[str, Any]], where: str, what: str) -> list[dict[str, Any]]:
@@ -57,7 +70,7 @@ def _parsed(line: str, where: str) -> Any:
         raise TurnwiseError(f'{where}: not JSON ({error}). Each line is one row, as {{"prompt": "…", "answer": "…"}}') from None
 
 
-def _row(given: Any, where: str, number: int, what: str) -> dict[str, Any]:
+def _row(given: Any, where: str, number: int, what: str, column: str) -> dict[str, Any]:
     if isinstance(given, str) and what == "prompts":
         given = {"prompt": given}
     if not isinstance(given, Mapping):
@@ -65,14 +78,14 @@ def _row(given: Any, where: str, number: int, what: str) -> dict[str, Any]:
         raise TurnwiseError(f"{where}: {wanted}, not {type(given).__name__}")
     row = {str(key): value for key, value in given.items()}
     if what == "prompts":
-        row["prompt"] = _prompt(row, where)
+        row["prompt"] = _prompt(row if column == "prompt" else {"prompt": row.get(column)}, where)
     row["id"] = str(row.get("id", number))
     return row
 
 
 def _prompt(row: Mapping[str, Any], where: str) -> str:
-    """The prompt's text. `messages` may hold it as one message of the user: what comes before it belongs to the recipe."""
-    if "prompt" not in row and isinstance(messages := row.get("messages"), list):
+    """The prompt's text. It, or `messages`, may be one message of the user: what comes before it belongs to the recipe."""
+    if isinstance(messages := row.get("prompt", row.get("messages")), list):
         single = messages[0] if len(messages) == 1 and isinstance(messages[0], Mapping) else {}
         if single.get("role") != "user" or not isinstance(single.get("content"), str):
             raise TurnwiseError(

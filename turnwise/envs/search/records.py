@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from turnwise.retrieval.corpus import PACKED, open_lines
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.unpack import check_parquet
+from turnwise.util.unpack import read_parquet
 
 FORMS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 
@@ -75,7 +75,7 @@ def read_questions(path: Path) -> list[Question]:
 def _records(path: Path) -> Iterator[Mapping[str, Any]]:
     form = form_of(path)
     if form == ".parquet":
-        yield from _parquet(path)
+        yield from read_parquet(path)
         return
     with open_lines(path) as file:
         if form == ".jsonl":
@@ -95,16 +95,6 @@ def _lines(file: Iterable[str | bytes]) -> Iterator[Mapping[str, Any]]:
                 yield json.loads(line)
             except ValueError as error:
                 raise ValueError(f"line {number}: {error}") from None
-
-
-def _parquet(path: Path) -> Iterable[Mapping[str, Any]]:
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        raise TurnwiseError(f"{path}: parquet needs pyarrow: pip install pyarrow, or convert the file to .jsonl") from None
-    check_parquet(path, parquet.read_metadata(path))
-    rows: list[Mapping[str, Any]] = parquet.read_table(path).to_pylist()
-    return rows
 
 
 def question_of(record: Mapping[str, Any], otherwise: str) -> Question | None:
