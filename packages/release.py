@@ -28,7 +28,7 @@ TORCH = "torch==2.13.0"  # the exact version finds a CPU build where one is offe
 WANTED = {  # files of each distribution, in its wheel and its sdist
     "turnwise": (
         *("turnwise/recipes/quickstart.toml", "turnwise/pages/static/index.html", "turnwise/cli/templates/env.py.txt", "turnwise/py.typed"),
-        *("turnwise/kernels/hopper/sample.cu", "LICENSE"),
+        *("turnwise/kernels/hopper/tiles.cu", "LICENSE"),
     ),
     "turnwise-envs": ("turnwise_envs/recipes/shell.toml", "turnwise_envs/miniwob/page.js", "turnwise_envs/py.typed", "LICENSE"),
 }

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
