@@ -27,7 +27,7 @@ SUPPORTED = ("3.11", "3.12", "3.13")
 TORCH = "torch==2.13.0"  # the exact version finds a CPU build where one is offered
 WANTED = {  # files of each distribution, in its wheel and its sdist
     "turnwise": (
-        *("turnwise/recipes/quickstart.toml", "turnwise/pages/static/index.html", "turnwise/cli/templates/env.py.txt", "turnwise/py.typed"),
+        *("turnwise/recipes/quickstart.toml", "turnwise/pages/static/page.html", "turnwise/cli/templates/env.py.txt", "turnwise/py.typed"),
         *("turnwise/kernels/hopper/tiles.cu", "LICENSE"),
     ),
     "turnwise-envs": ("turnwise_envs/recipes/shell.toml", "turnwise_envs/miniwob/page.js", "turnwise_envs/py.typed", "LICENSE"),
@@ -44,6 +44,7 @@ CHECKS = (
     ("eval", "runs/numberline-tiny", "--n", "6"),
     ("report", "runs/numberline-tiny"),
 )
+TOLD = {("envs", "babyai"): "pip install 'minigrid>=3.0'", ("doctor", "--no-test"): "pip install 'ray>=2.56'"}  # where no clone is
 
 
 def main() -> int:
@@ -101,7 +102,8 @@ def look_inside(files: list[Path]) -> None:
     """What wheels and sdists must have, and wheels must not."""
     for file in files:
         wheel = file.suffix == ".whl"
-        names = zipfile.ZipFile(file).namelist() if wheel else tarfile.open(file).getnames()
+        with zipfile.ZipFile(file) if wheel else tarfile.open(file) as opened:
+            names = opened.namelist() if isinstance(opened, zipfile.ZipFile) else opened.getnames()
         wanted = WANTED["turnwise-envs" if file.name.startswith("turnwise_envs") else "turnwise"]
         missing = [name for name in wanted if not any(f"/{found}".endswith(f"/{name}") for found in names)]
         foreign = [name for name in names if wheel and name.split("/")[0] in FOREIGN]
@@ -144,14 +146,18 @@ def check(python: str, number: str, files: list[Path]) -> bool:
             for words in CHECKS:
                 _run(place / "bin" / "turnwise", *words, cwd=work, quiet=True, env=outside)
                 print(f"Python {number}: turnwise {' '.join(words)}", flush=True)
+            for words, text in TOLD.items():
+                if text not in _run(place / "bin" / "turnwise", *words, cwd=work, quiet=True, env=outside):
+                    print(f"Python {number}: turnwise {' '.join(words)} does not say: {text}")
+                    return False
         except subprocess.CalledProcessError as error:
             print(f"Python {number}: {error}\n{error.stdout or ''}{error.stderr or ''}")
             return False
     return True
 
 
-def _run(*words: str | Path, cwd: Path | None = None, quiet: bool = False, env: dict[str, str] | None = None) -> None:
-    subprocess.run(list(map(str, words)), cwd=cwd, check=True, capture_output=quiet, text=True, env=env)
+def _run(*words: str | Path, cwd: Path | None = None, quiet: bool = False, env: dict[str, str] | None = None) -> str:
+    return subprocess.run(list(map(str, words)), cwd=cwd, check=True, capture_output=quiet, text=True, env=env).stdout or ""
 
 
 if __name__ == "__main__":

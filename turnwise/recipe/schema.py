@@ -8,6 +8,7 @@ its registry checks them. `[method]` names settings that belong together (mergin
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -29,38 +30,21 @@ from turnwise.recipe.merging import Layer, resolved, with_names
 from turnwise.recipe.names import needed, problems
 from turnwise.recipe.reading import RecipeLayers, parse_override, recipe_layers, scratch_layer
 from turnwise.runs.settings import RunSection
-from turnwise.util.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError, deprecated
 from turnwise.util.secret import redact, secrets_in
 
-AUXILIARY = "is gone: an auxiliary model has AdamW with a constant learning rate, and computes as the policy does"
+RENAMED: dict[str, str] = {}  # deprecated keys and the new key of each: for one minor version, then they are among those below
 RETIRED: dict[str, tuple[Any, str]] = {  # keys of earlier versions: the value that changes nothing, and what replaces the key
     "agent.images": (True, "is gone: a vision-language model sees the environment's images"),
     "agent.max_invalid": (None, "is gone: an attempt whose responses cannot be parsed goes on to the turn limit"),
     "engine.min_p": (0.0, "is gone: use engine.top_p or engine.top_k"),
-    "credit.linkage": ("complete", "is gone: any two texts of a group of similar anchors are similar"),
     "collect.strategy": ("plain", "is now plan.name"),
     "collect.refills": (10, 'is now an option of the plan: plan.name="dynamic" and plan.refills'),
     "run.keep_tokens": (True, "is gone: the exact tokens are always kept with the rollouts"),
-    "cluster.port": (None, "is gone: any free port is taken"),
-    "model.lora.dropout": (0.0, "is gone: with dropout, the learner's log-probs would not be those of the engine"),
     "learner.moments": ("float32", "is gone: learner.optimiser_place='host' keeps the moments in host memory, without rounding them"),
     "learner.engine_gap": (0.03, "is gone: learner.old_logprobs says whose log-probs are taken"),
     "sft.tries": (32, "is gone: random play makes 32 attempts per task"),
     "sft.look_every": (10, "is gone: sft.until is measured every 10 steps"),
-    "models.*.schedule": ("constant", AUXILIARY),
-    "models.*.warmup": (0, AUXILIARY),
-    "models.*.weight_decay": (0.01, AUXILIARY),
-    "models.*.betas": ([0.9, 0.999], AUXILIARY),
-    "models.*.moments": ("float32", AUXILIARY),
-    "models.*.optimiser_place": ("device", AUXILIARY),
-    "models.*.minibatches": (1, "is gone: a pass over a batch is one optimiser step; set epochs"),
-    "models.*.dtype": (None, AUXILIARY),
-    "models.*.tokens_per_batch": (0, AUXILIARY),
-    "models.*.tiny.max_length": (1024, "is gone: a tiny auxiliary model takes sequences as long as the policy's"),
-    "models.*.lora.alpha": (32.0, "is gone: adapters of auxiliary models are multiplied by 32 / rank"),
-    "models.*.lora.dropout": (0.0, AUXILIARY),
-    "models.*.lora.targets": (None, "is gone: all linear layers of attention and MLP have adapters"),
-    "models.*.lora.base": ("full", "is for the policy (model.lora.base)"),
 }
 
 RECORDED = "method.authors"  # in the record of a run only: no recipe sets it
@@ -76,11 +60,17 @@ def without_retired(values: Any) -> Any:
     if isinstance(collect, dict) and collect.get("strategy") == "dynamic":  # the same plan under its new name
         values["plan"] = values.get("plan") or {"name": "dynamic", "refills": collect.pop("refills", 10)}
         del collect["strategy"]
+    for key, new in RENAMED.items():
+        *sections, last = key.split(".")
+        if last in (table := _table(values, sections)):
+            deprecated(f"{key} in a recipe", new)
+            *sections, name = new.split(".")
+            reduce(lambda inner, section: inner.setdefault(section, {}), sections, values)[name] = table.pop(last)
     for key, (harmless, instead) in RETIRED.items():
         *sections, last = key.split(".")
-        for where, table in _tables(values, sections, ()):
-            if last in table and table.pop(last) not in (harmless, "none" if harmless is None else harmless):
-                raise ValueError(f"{'.'.join((*where, last))} {instead}")
+        table = _table(values, sections)
+        if last in table and table.pop(last) not in (harmless, "none" if harmless is None else harmless):
+            raise ValueError(f"{key} {instead}")
     return values
 
 
@@ -89,15 +79,11 @@ def copied(values: Any) -> Any:
     return {key: copied(value) for key, value in values.items()} if isinstance(values, Mapping) else values
 
 
-def _tables(values: Any, sections: Sequence[str], where: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """The tables at a key, in which `*` stands for any name, each with its own key."""
-    if not isinstance(values, dict):
-        return
-    if not sections:
-        yield where, values
-        return
-    for name in list(values) if sections[0] == "*" else [sections[0]]:
-        yield from _tables(values.get(name), sections[1:], (*where, name))
+def _table(values: Any, sections: Sequence[str]) -> dict[str, Any]:
+    """The table of a section; an empty one if there is none."""
+    for section in sections:
+        values = values.get(section) if isinstance(values, dict) else None
+    return values if isinstance(values, dict) else {}
 
 
 class Config(Section):

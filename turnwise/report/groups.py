@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -121,7 +120,7 @@ def _retired(key: str, value: Any) -> bool:
     """Whether it is a setting of an earlier version with the value that changes nothing."""
     from turnwise.recipe.schema import RETIRED
 
-    harmless, _ = RETIRED.get(re.sub(r"^models\.[^.]+", "models.*", key), (ABSENT, ""))
+    harmless, _ = RETIRED.get(key, (ABSENT, ""))
     return bool(value == ("none" if harmless is None else harmless))
 
 
