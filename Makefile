@@ -1,7 +1,7 @@
 # Two commands do all the set-up on a machine that has only Python 3.11 (or newer) and make:
 #   make quickstart   makes .venv, installs, runs the main job
 #   make test         makes .venv, installs, lints, type-checks, runs the tests
-PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
