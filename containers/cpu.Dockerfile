@@ -2,7 +2,6 @@
 #   docker build -f containers/cpu.Dockerfile -t turnwise:cpu .
 #   mkdir -p runs && chmod a+rwx runs          # the user inside has the id 1000
 #   docker run --rm -it -v "$PWD/runs:/work/runs" turnwise:cpu train quickstart
-# The pages: docker run … -p 127.0.0.1:8000:8000 turnwise:cpu view runs --host 0.0.0.0 --port 8000
 # Read by eye only: the machine on which this file was written has no Docker. Tags are not pinned by digest.
 FROM python:3.11-slim
 # gcc: torch and some environments compile small pieces when they are first used.
