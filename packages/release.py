@@ -150,8 +150,8 @@ def check(python: str, number: str, files: list[Path]) -> bool:
                 if text not in _run(place / "bin" / "turnwise", *words, cwd=work, quiet=True, env=outside):
                     print(f"Python {number}: turnwise {' '.join(words)} does not say: {text}")
                     return False
-        except subprocess.CalledProcessError as error:
-            print(f"Python {number}: {error}\n{error.stdout or ''}{error.stderr or ''}")
+        except (subprocess.CalledProcessError, OSError) as error:
+            print(f"Python {number}: {error}\n{getattr(error, 'stdout', None) or ''}{getattr(error, 'stderr', None) or ''}")
             return False
     return True
 
