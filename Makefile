@@ -1,7 +1,7 @@
 # Two commands do all the set-up on a machine that has only Python 3.11 (or newer) and make:
 #   make quickstart   makes .venv, installs, runs the main job
 #   make test         makes .venv, installs, lints, type-checks, runs the tests
-PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Compiled files are kept, whatever the environment says: the tests start hundreds of processes, and each would compile everything again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help quickstart test debian browser sandbox bfcl compiled lint check bench test-oracle test-agents test-gpu test-cluster test-resume test-envs bench-envs programs docs docs-test notebooks release clean
+.PHONY: help quickstart test debian browser sandbox bfcl compiled lint check bench test-oracle test-agents test-gpu test-cluster test-resume test-envs bench-envs programs docs docs-test notebooks lock release clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -167,6 +167,13 @@ docs-test: $(VENV)/.dev $(VENV)/.docs  ## build the site and check that it needs
 
 notebooks: $(VENV)/.docs  ## run every notebook from its first cell to its last
 	OMP_NUM_THREADS=1 $(BIN)/python notebooks/run.py
+
+# The header says for which Python and system. `+cpu` is left out: the same versions exist for CUDA.
+lock: $(VENV)/.dev  ## renew requirements.lock from what the tests run with
+	@{ echo "# The versions of all packages that the tests ran with: Python $$($(BIN)/python -c 'import platform as p; print(p.python_version(), "on", p.system(), p.machine())')."; \
+	echo "# Made by \`make lock\` (pip freeze after \`make test\`). Use it as a constraint, in a clone:"; \
+	echo "#   pip install -c requirements.lock torch && pip install -c requirements.lock -e '.[quickstart]'"; \
+	$(PIP) freeze --exclude-editable | sed 's/+cpu$$//' | grep -viE '^(bfcl.eval|[^=]+ @)'; } >requirements.new && mv requirements.new requirements.lock
 
 release:  ## build wheels and sdists of both packages, and check them in empty environments
 	$(PYTHON) packages/release.py

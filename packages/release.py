@@ -3,8 +3,8 @@
 python packages/release.py                    build into dist/, check on every Python from 3.11 to 3.13 that this machine has
 python packages/release.py --python python3.12    only this one
 
-A check installs the wheels into a new virtual environment, works in an empty folder, and trains a tiny model for one iteration. Nothing is
-uploaded: the last lines say what a person then does.
+Wheels are built from the sdists. A check installs them into a new virtual environment, works in an empty folder, and trains a tiny model
+for one iteration. Nothing is uploaded: the last lines say what a person then does.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import tomllib
 import zipfile
@@ -24,7 +25,14 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECTS = {"turnwise": ROOT, "turnwise-envs": ROOT / "packages" / "turnwise-envs"}
 SUPPORTED = ("3.11", "3.12", "3.13")
 TORCH = "torch==2.13.0"  # the exact version finds a CPU build where one is offered
-WANTED = ("turnwise/recipes/quickstart.toml", "turnwise/pages/static/index.html", "turnwise/cli/templates/env.py.txt", "turnwise/py.typed")
+WANTED = {  # files of each distribution, in its wheel and its sdist
+    "turnwise": (
+        *("turnwise/recipes/quickstart.toml", "turnwise/pages/static/page.html", "turnwise/cli/templates/env.py.txt", "turnwise/py.typed"),
+        *("turnwise/kernels/hopper/tiles.cu", "LICENSE"),
+    ),
+    "turnwise-envs": ("turnwise_envs/recipes/shell.toml", "turnwise_envs/miniwob/page.js", "turnwise_envs/py.typed", "LICENSE"),
+}
+FOREIGN = ("tests", "docs", "benchmarks", "experiments")  # folders that belong into no wheel
 CHECKS = (
     ("--version",),
     ("envs",),
@@ -36,6 +44,7 @@ CHECKS = (
     ("eval", "runs/numberline-tiny", "--n", "6"),
     ("report", "runs/numberline-tiny"),
 )
+TOLD = {("envs", "babyai"): "pip install 'minigrid>=3.0'", ("doctor", "--no-test"): "pip install 'ray>=2.56'"}  # where no clone is
 
 
 def main() -> int:
@@ -58,9 +67,11 @@ def main() -> int:
 
 
 def versions_agree() -> str:
-    """The version, which both distributions, the package and the citation must share."""
-    found = {name: tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]["version"] for name, folder in PROJECTS.items()}
-    found["turnwise/util/version.py"] = (ROOT / "turnwise" / "util" / "version.py").read_text("utf-8").split('"')[-2]
+    """The version of turnwise/util/version.py, which turnwise-envs and the citation must share."""
+    found = {"turnwise": (ROOT / "turnwise" / "util" / "version.py").read_text("utf-8").split('"')[-2]}
+    project = tomllib.loads((PROJECTS["turnwise-envs"] / "pyproject.toml").read_text("utf-8"))["project"]
+    found["turnwise-envs"] = project["version"]
+    found["what turnwise-envs needs"] = project["dependencies"][0].partition(">=")[2]
     citation = (ROOT / "CITATION.cff").read_text("utf-8").splitlines()
     found["CITATION.cff"] = next(line.split(":")[1].strip() for line in citation if line.startswith("version:"))
     if len(set(found.values())) != 1:
@@ -88,15 +99,17 @@ def build(out: Path) -> list[Path]:
 
 
 def look_inside(files: list[Path]) -> None:
-    """What a wheel must have, and must not."""
-    wheel = next(file for file in files if file.name.startswith("turnwise-") and file.suffix == ".whl")
-    names = set(zipfile.ZipFile(wheel).namelist())
-    missing = [name for name in WANTED if name not in names]
-    foreign = [name for name in names if name.startswith(("tests/", "docs/", "benchmarks/", "experiments/"))]
-    if missing or foreign:
-        sys.exit(f"{wheel.name}: missing {missing}, foreign {foreign[:5]}")
+    """What wheels and sdists must have, and wheels must not."""
     for file in files:
-        print(f"built {file.name}, {file.stat().st_size / 1e6:.1f} MB")
+        wheel = file.suffix == ".whl"
+        with zipfile.ZipFile(file) if wheel else tarfile.open(file) as opened:
+            names = opened.namelist() if isinstance(opened, zipfile.ZipFile) else opened.getnames()
+        wanted = WANTED["turnwise-envs" if file.name.startswith("turnwise_envs") else "turnwise"]
+        missing = [name for name in wanted if not any(f"/{found}".endswith(f"/{name}") for found in names)]
+        foreign = [name for name in names if wheel and name.split("/")[0] in FOREIGN]
+        if missing or foreign:
+            sys.exit(f"{file.name}: missing {missing}, foreign {foreign[:5]}")
+        print(f"built {file.name}, {file.stat().st_size / 1e6:.1f} MB", flush=True)
 
 
 def found_pythons() -> Iterator[tuple[str, str]]:
@@ -133,14 +146,18 @@ def check(python: str, number: str, files: list[Path]) -> bool:
             for words in CHECKS:
                 _run(place / "bin" / "turnwise", *words, cwd=work, quiet=True, env=outside)
                 print(f"Python {number}: turnwise {' '.join(words)}", flush=True)
-        except subprocess.CalledProcessError as error:
-            print(f"Python {number}: {error}\n{error.stdout or ''}{error.stderr or ''}")
+            for words, text in TOLD.items():
+                if text not in _run(place / "bin" / "turnwise", *words, cwd=work, quiet=True, env=outside):
+                    print(f"Python {number}: turnwise {' '.join(words)} does not say: {text}")
+                    return False
+        except (subprocess.CalledProcessError, OSError) as error:
+            print(f"Python {number}: {error}\n{getattr(error, 'stdout', None) or ''}{getattr(error, 'stderr', None) or ''}")
             return False
     return True
 
 
-def _run(*words: str | Path, cwd: Path | None = None, quiet: bool = False, env: dict[str, str] | None = None) -> None:
-    subprocess.run(list(map(str, words)), cwd=cwd, check=True, capture_output=quiet, text=True, env=env)
+def _run(*words: str | Path, cwd: Path | None = None, quiet: bool = False, env: dict[str, str] | None = None) -> str:
+    return subprocess.run(list(map(str, words)), cwd=cwd, check=True, capture_output=quiet, text=True, env=env).stdout or ""
 
 
 if __name__ == "__main__":

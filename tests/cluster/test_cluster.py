@@ -305,7 +305,7 @@ def test_missing_packages_and_other_versions_are_named_with_their_node() -> None
     found = {"a": {**own, "vllm": "0.25.1"}, "b": {**own, "turnwise": "", "torch": "2.0"}, "c": {"error": "no answer"}}
     known = [HERE, THERE, Node("c", "10.0.0.3", 8)]
     assert problems(known, found, ["turnwise", "torch"])[:2] == [
-        "node 10.0.0.2 lacks the package turnwise: pip install 'turnwise' there",
+        "node 10.0.0.2 lacks the package turnwise: install it as on this machine",
         f"node 10.0.0.2 has torch 2.0, and this machine {own['torch']}: install the same version",
     ]
     assert problems(known, found, ["vllm"])[0] == "node 10.0.0.1 has vllm 0.25.1; 0.26 is needed"

@@ -25,7 +25,7 @@ CONTRACT: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("name", "options"), CONTRACT)
 def test_the_contract_is_kept(name: str, options: dict[str, Any]) -> None:
     if name == "gymnasium":
-        pytest.importorskip("gymnasium", reason="needs gymnasium: pip install 'turnwise[gymnasium]'")
+        pytest.importorskip("gymnasium", reason="needs gymnasium: pip install gymnasium")
     report = check(name, **options)
     assert report.ok, report.problems
 

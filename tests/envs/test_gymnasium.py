@@ -15,7 +15,7 @@ from turnwise.envs.gymnasium.spaces import words_of
 from turnwise.envs.gymnasium.words import drawing
 from turnwise.util.errors import TurnwiseError
 
-gymnasium = pytest.importorskip("gymnasium", reason="needs gymnasium: pip install 'turnwise[gymnasium]'")
+gymnasium = pytest.importorskip("gymnasium", reason="needs gymnasium: pip install gymnasium")
 
 OWN = '''
 import gymnasium

@@ -201,7 +201,7 @@ def test_answers_are_remembered_within_a_bound() -> None:
 
 @pytest.fixture
 def model(tmp_path: Path) -> str:
-    pytest.importorskip("sentence_transformers", reason="needs sentence-transformers: pip install 'turnwise[dense]'")
+    pytest.importorskip("sentence_transformers", reason="needs sentence-transformers: pip install sentence-transformers")
     return str(write_encoder(tmp_path / "model"))
 
 

@@ -311,4 +311,4 @@ def test_the_command_tells_what_is_wrong(
 def test_without_the_web_server_the_command_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "turnwise.envs.search.web", None)
     assert main([]) == 2
-    assert "turnwise[serve]" in capsys.readouterr().err
+    assert "[serve]" in capsys.readouterr().err

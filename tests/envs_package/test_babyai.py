@@ -13,7 +13,7 @@ from turnwise.data.tasks import Task
 from turnwise_envs.babyai import levels, words
 from turnwise_envs.babyai.scripted import Wish, wishes
 
-package = pytest.mark.skipif(find_spec("minigrid") is None, reason="needs minigrid: pip install 'turnwise-envs[babyai]'")
+package = pytest.mark.skipif(find_spec("minigrid") is None, reason="needs minigrid: pip install minigrid")
 EMPTY, WALL, DOOR, KEY, BALL = 1, 2, 4, 5, 6
 
 

@@ -16,7 +16,7 @@ from turnwise.envs import registry
 from turnwise.envs.gymnasium import words as gym_words
 from turnwise.recipe.reading import find_recipe, shipped_recipes
 from turnwise.recipe.schema import Config
-from turnwise.util.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError, install_command, pip_arguments
 from turnwise_envs import plugin
 
 PACKAGE = ROOT / "packages" / "turnwise-envs"
@@ -73,7 +73,7 @@ def test_help_and_import_do_not_load_the_plugin() -> None:
 
 @pytest.mark.usefixtures("not_installed")
 def test_without_it_environments_and_recipes_say_what_to_install(here: Cli) -> None:
-    command = 'pip install "turnwise-envs[babyai]"'
+    command = install_command("babyai", addons.DISTRIBUTION)
     for call in (tw.make, tw.tasks, registry.spec):
         with pytest.raises(TurnwiseError, match="babyai") as told:
             call("babyai")
@@ -102,8 +102,8 @@ def test_without_it_the_listing_has_the_commands(here: Cli) -> None:
     for name, summary in addons.ENVIRONMENTS.items():
         assert rows[name] == registry.describe(name)[0]
         assert not rows[name]["ready"] and rows[name]["summary"] == summary
-        assert rows[name]["needs"][0]["remedy"] == f'pip install "turnwise-envs[{name}]"'
-    assert '  shell: pip install "turnwise-envs[shell]"' in here("envs").stdout.splitlines()
+        assert rows[name]["needs"][0]["remedy"] == install_command(name, addons.DISTRIBUTION)
+    assert f"  shell: {install_command('shell', addons.DISTRIBUTION)}" in here("envs").stdout.splitlines()
 
 
 @pytest.mark.usefixtures("not_installed")
@@ -112,4 +112,4 @@ def test_installing_one_brings_the_distribution(here: Cli, monkeypatch: pytest.M
     monkeypatch.setattr("turnwise.envs.install._pip", lambda arguments: calls.append(list(arguments)))
     monkeypatch.setattr(plugins, "_done", False)
     done = here("envs", "--install", "babyai")
-    assert calls[0] == ["turnwise-envs[babyai]"] and "installing turnwise-envs[babyai]" in done.stdout
+    assert calls[0] == pip_arguments("babyai", addons.DISTRIBUTION) and f"installing {calls[0][-1]}" in done.stdout

@@ -15,7 +15,7 @@ from turnwise_envs.minihack import tasks, words
 from turnwise_envs.minihack.explore import Explorer, wander
 
 packages = pytest.mark.skipif(
-    find_spec("nle") is None or find_spec("minihack") is None, reason="needs nle and minihack: pip install 'turnwise-envs[minihack]'"
+    find_spec("nle") is None or find_spec("minihack") is None, reason="needs nle and minihack: pip install minihack nle"
 )
 NAMES = {".": "floor of a room", "|": "wall", "-": "wall", "+": "closed door", ">": "staircase down", "@": "human rogue called Agent"}
 NAMES |= {"#": "corridor", "}": "molten lava", "r": "sewer rat", "^": "arrow trap"}

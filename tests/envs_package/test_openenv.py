@@ -10,7 +10,7 @@ from needing import OPENENV_PYTHON, openenv_server
 import turnwise as tw
 from turnwise.data.tasks import Task
 
-pytest.importorskip("websockets", reason="needs websockets: pip install 'turnwise-envs[openenv]'")
+pytest.importorskip("websockets", reason="needs websockets: pip install websockets")
 if not OPENENV_PYTHON:
     pytest.skip("needs a Python with openenv, named by OPENENV_PYTHON: make test-envs makes one", allow_module_level=True)
 

@@ -15,7 +15,7 @@ from turnwise.data.tasks import Task
 from turnwise.envs import EpisodeOver
 from turnwise.envs.check import check
 from turnwise.envs.registry import describe
-from turnwise.util.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError, install_command
 from turnwise_envs.appworld.env import code_of
 from turnwise_envs.shared import java
 
@@ -57,9 +57,9 @@ def test_the_listing_names_every_adapter_and_what_it_lacks(monkeypatch: pytest.M
     rows = {row["name"]: row for row in describe() if row["name"] in ADAPTERS}
     assert sorted(rows) == sorted(ADAPTERS)
     remedies = {need["what"]: need["remedy"] for row in rows.values() for need in row["needs"]}
-    assert remedies["package gymnasium"] == "pip install 'turnwise[gymnasium]'"
+    assert remedies["package gymnasium"] == install_command("gymnasium")
     for package, extra in {"textworld": "textworld", "scienceworld": "scienceworld", "websockets": "openenv"}.items():
-        assert remedies[f"package {package}"] == f"pip install 'turnwise-envs[{extra}]'"
+        assert remedies[f"package {package}"] == install_command(extra, "turnwise-envs")
     assert any(need["what"] == "Java" and not need["present"] for need in rows["scienceworld"]["needs"])
 
 

@@ -21,7 +21,7 @@ def test_without_a_name_the_option_is_asked_for() -> None:
     assert "\n" not in str(told.value)
 
 
-pytest.importorskip("verifiers", reason="needs verifiers: pip install 'turnwise-envs[verifiers]'")
+pytest.importorskip("verifiers", reason="needs verifiers: pip install verifiers")
 
 
 @pytest.fixture(scope="module")

@@ -71,7 +71,7 @@ def test_without_the_plots_extra_there_is_still_everything_but_pictures(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     files, note = write(result, tmp_path)
     assert [path.name for path in files] == ["lab.json", "credit.md"]
-    assert "turnwise[plots]" in note
+    assert "[plots]" in note
 
 
 def test_the_command_writes_tables_json_and_pictures(tmp_path: Path) -> None:

@@ -308,7 +308,7 @@ def test_lora_targets_are_checked_and_a_missing_package_is_named(monkeypatch: py
     with pytest.raises(TurnwiseError, match="output layer"):
         add_lora(tiny(), targets=["lm_head"])
     monkeypatch.setitem(__import__("sys").modules, "peft", None)
-    with pytest.raises(MissingExtra, match=r"turnwise\[lora\]"):
+    with pytest.raises(MissingExtra, match=r"\[lora\]"):
         add_lora(tiny())
 
 

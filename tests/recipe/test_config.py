@@ -13,9 +13,11 @@ from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
+import turnwise as tw
 from turnwise import TurnwiseError
+from turnwise.config import addons
 from turnwise.recipe.reading import is_override, parse_override
-from turnwise.recipe.schema import RETIRED, Config, fields
+from turnwise.recipe.schema import RENAMED, RETIRED, Config, fields
 from turnwise.recipe.writing import content_hash, help_config, to_toml
 from turnwise.setup.arguments import Given
 from turnwise.setup.early import read_source
@@ -330,6 +332,21 @@ def test_a_retired_key_is_read_with_its_former_default_and_refused_with_what_rep
     assert Config.load({where: "none" if harmless is None else harmless} | rest) == Config.load(rest | optional)
     with pytest.raises(TurnwiseError, match=re.escape(f"{where} {instead}")):
         Config.load({where: "something else"} | rest)
+
+
+def test_a_deprecated_key_or_name_works_and_says_the_new_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RENAMED, "engine.nucleus", "engine.top_p")
+    monkeypatch.setitem(RENAMED, "model.rank", "model.lora.rank")
+    with pytest.warns(FutureWarning, match=r"engine\.nucleus in a recipe is deprecated, .* write engine\.top_p"):
+        assert Config.load({"engine.nucleus": 0.5}).engine.top_p == 0.5
+    with pytest.warns(FutureWarning):
+        lora = Config.load(None, ["model.rank=4"]).model.lora
+    assert lora is not None and lora.rank == 4
+    monkeypatch.setitem(addons.RENAMED, "group_in_group", "gigpo")
+    with pytest.warns(FutureWarning, match="the credit algorithm group_in_group is deprecated, .* write gigpo"):
+        assert tw.credit.algorithms["group_in_group"] is tw.credit.algorithms["gigpo"]
+    with pytest.warns(FutureWarning):
+        Config.load({"credit.name": "group_in_group", "credit.gamma": 0.5})
 
 
 def test_dynamic_sampling_under_its_former_name_is_the_plan() -> None:

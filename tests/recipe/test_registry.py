@@ -223,7 +223,7 @@ def test_the_listing_names_what_is_missing_and_does_not_look_further(
     def look() -> dict[str, int | None]:
         raise AssertionError("must not be asked while the data is absent")
 
-    line = "pip install 'turnwise[an-extra-with-a-rather-long-name-for-tests]'"
+    line = "pip install -e '.[an-extra-with-a-rather-long-name-for-tests]'"
     needs = [Need("levels", lambda: False, line), Need("luck", lambda: 1 / 0 > 0)]
     name = registers("needy-for-tests", "no_such_package:Env", splits=look, needs=needs)
     row = describe(name)[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import re
 import stat
 import tomllib
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from safetensors.torch import save_file
 from turnwise.learn import checkpoint
 from turnwise.learn.saving import write_folder
 from turnwise.retrieval.cache import build_once
+from turnwise.util import errors
 from turnwise.util.files import write_atomically, write_text_atomically
 
 
@@ -60,10 +60,31 @@ def test_an_existing_folder_that_is_replaced_stays_readable(tmp_path: Path) -> N
 
 
 def extras_named_in(code: str) -> set[str]:
-    """The texts in a piece of code, and the extras that they name, as in "turnwise[plots,similar]"."""
+    """The texts in a piece of code: extras are named by themselves."""
     nodes = ast.walk(ast.parse(code))
-    texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    return texts | {name for text in texts for names in re.findall(r"turnwise\[([\w,]+)\]", text) for name in names.split(",")}
+    return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def test_the_command_for_an_extra_works_in_a_clone_and_with_installed_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert errors.install_command("serve") == "pip install -e '.[serve]'"
+    assert errors.install_command("babyai", "turnwise-envs") == "pip install -e './packages/turnwise-envs[babyai]'"
+    monkeypatch.chdir(tmp_path)
+    assert errors.install_command("serve") == f"pip install -e '{ROOT}[serve]'"
+    known = [
+        "numpy>=2",
+        "mcp>=2.0; extra == 'mcp'",
+        "uvloop; sys_platform != 'win32' and extra == 'serve'",
+        "x; python_version<'3' and extra=='serve'",
+    ]
+    known += ["uvicorn>=0.30; extra == 'serve'", "turnwise[serve,mcp]; extra == 'all'"]
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "turnwise" / "util" / "errors.py"))
+    monkeypatch.setattr("importlib.metadata.requires", {"turnwise": known}.__getitem__)
+    monkeypatch.setattr("importlib.metadata.PackageNotFoundError", KeyError)
+    monkeypatch.setattr("sys.platform", "linux")
+    assert errors.install_command("mcp") == "pip install 'mcp>=2.0'"
+    assert errors.pip_arguments("all") == ["mcp>=2.0", "uvloop", "uvicorn>=0.30"]
+    assert errors.pip_arguments("babyai", "turnwise-envs") == [f"./turnwise_envs-{errors.VERSION}-py3-none-any.whl[babyai]"]
 
 
 def test_every_extra_is_named_by_code_that_uses_it() -> None:

@@ -19,7 +19,7 @@ def recipes(
     from rich.table import Table
     from rich.text import Text
 
-    from turnwise.config.addons import RECIPES, install_command, recipe_environment
+    from turnwise.config.addons import RECIPES, comes_with, recipe_environment
     from turnwise.recipe.reading import shipped_recipes
     from turnwise.util.console import Console
 
@@ -42,7 +42,7 @@ def recipes(
             console.print(table)
     missing = [name for name in RECIPES if name not in found]
     if missing:
-        console.print(Text(f"Not installed: {', '.join(missing)}. For example: {install_command(recipe_environment(missing[0]) or '')}"))
+        console.print(Text(f"Not installed: {', '.join(missing)}. {comes_with(missing[0], recipe_environment(missing[0]) or '')}"))
     console.print(Text(f"{command('train', 'NAME')} runs one; {command('train', 'NAME', '--dry-run')} shows it whole."))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from turnwise.cluster.placement import Node
 from turnwise.cluster.start import import_ray, one_line
+from turnwise.util.errors import install_command
 
 PACKAGES = ("turnwise", "torch", "transformers", "ray", "vllm", "peft", "bitsandbytes")
 PATIENCE = 60.0  # seconds for all nodes to answer
@@ -67,9 +68,10 @@ def problems(nodes: Iterable[Node], found: Mapping[str, Mapping[str, str]], need
             lines.append(f"node {node.address} does not answer: {has['error']}")
             continue
         for name in needed:
-            extra = {"peft": "turnwise[lora]", "bitsandbytes": "turnwise[4bit]", "vllm": "vllm"}.get(name, name)
+            extra = {"peft": "lora", "bitsandbytes": "4bit", "vllm": "vllm"}.get(name)
             if not has.get(name):
-                lines.append(f"node {node.address} lacks the package {name}: pip install '{extra}' there")
+                remedy = install_command(extra) if extra else "install it as on this machine"
+                lines.append(f"node {node.address} lacks the package {name}: {remedy}")
             elif name == "vllm" and _number(has[name]) != VLLM:
                 lines.append(f"node {node.address} has vllm {has[name]}; 0.26 is needed")
             elif name in ("turnwise", "torch") and own.get(name) and has[name] != own[name]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from turnwise.util.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError, install_command
 
 DISTRIBUTION, MODULE = "turnwise-envs", "turnwise_envs"
 ENVIRONMENTS: Mapping[str, str] = {  # name → summary; each has an extra of the same name
@@ -36,6 +36,7 @@ UNPROVEN = (  # methods of turnwise-experiments, and those of their stages that 
     *("constant_context", "eapo", "himac", "inspo", "mica", "serl", "strata", "t2po", "t_star", "vspo"),
     *("hindsight", "potential", "staged_reward", "state_block", "workspace"),
 )
+RENAMED: dict[str, str] = {}  # deprecated names and the new name of each: for one minor version, then they are among those below
 FORMER: Mapping[str, str] = {  # names that are gone, and what to do
     "epo_hinge": "use epo",
     "information_curriculum": "gains and outcomes weigh the same in the whole run",
@@ -45,14 +46,9 @@ FORMER: Mapping[str, str] = {  # names that are gone, and what to do
 _recipe_folders: list[Path] = []
 
 
-def install_command(extra: str) -> str:
-    """The command that installs `turnwise-envs` with what one of its environments needs."""
-    return f'pip install "{DISTRIBUTION}[{extra}]"'
-
-
-def comes_with(distribution: str, what: str, command: str) -> TurnwiseError:
-    """The error for something that a distribution has which is not installed."""
-    return TurnwiseError(f"{what} comes with the package {distribution}. Install it with: {command}")
+def comes_with(what: str, environment: str) -> TurnwiseError:
+    """The error for something that `turnwise-envs` has, which is not installed. Each environment has an extra."""
+    return TurnwiseError(f"{what} comes with the package {DISTRIBUTION}. Install it with: {install_command(environment, DISTRIBUTION)}")
 
 
 def unregistered(kind: str, name: str) -> TurnwiseError | None:
@@ -60,8 +56,8 @@ def unregistered(kind: str, name: str) -> TurnwiseError | None:
     if name in FORMER:
         return TurnwiseError(f"there is no {kind} {name!r} any more: {FORMER[name]}")
     if name in UNPROVEN:
-        command = "pip install ./experiments, in a checkout of Turnwise"
-        return comes_with("turnwise-experiments", f"{kind} {name!r} is unproven and", command)
+        where = "comes with the package turnwise-experiments. Install it with: pip install ./experiments, in a clone of Turnwise"
+        return TurnwiseError(f"{kind} {name!r} is unproven and {where}")
     return None
 
 

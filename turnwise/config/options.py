@@ -28,7 +28,7 @@ from turnwise.config import addons, plugins
 from turnwise.config.kinds import Kind
 from turnwise.config.loading import load_reference
 from turnwise.config.references import is_reference
-from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise.util.errors import TurnwiseError, deprecated, unknown_name
 
 F = TypeVar("F", bound=Callable[..., Any])
 WORDS = {float: "number", int: "integer", bool: "true|false", str: "text", list: "list", tuple: "list", dict: "table", object: "value"}
@@ -268,6 +268,8 @@ class Registry(Generic[F]):
         entries = self._ready()
         if name not in entries and name not in self._own and not is_reference(name):
             plugins.load_folders()
+        if name not in entries and addons.RENAMED.get(name) in entries:
+            deprecated(f"the {self.kind} {name}", name := addons.RENAMED[name])
         return entries.get(name) or self._own.get(name)
 
     def _entry(self, name: str, function: F, needs: Sequence[str], gives: Sequence[str]) -> Entry[F]:

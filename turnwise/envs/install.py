@@ -13,7 +13,7 @@ from pathlib import Path
 from turnwise.config import addons
 from turnwise.envs.needs import Install, private_folder
 from turnwise.envs.registry import discover_again, not_installed, spec
-from turnwise.util.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError, pip_arguments
 from turnwise.util.files import folder_beside
 from turnwise.util.terminal import say
 
@@ -26,9 +26,9 @@ Tell = Callable[[str], None]
 def install(name: str, tell: Tell) -> list[str]:
     """Install what pip can bring for an environment. Returns what is still missing, one line each."""
     if not_installed(name):
-        requirement = f"{addons.DISTRIBUTION}[{name}]"
-        tell(f"package {addons.DISTRIBUTION}: installing {requirement}")
-        _run(Install(addons.MODULE, (requirement,)))
+        arguments = tuple(pip_arguments(name, addons.DISTRIBUTION))
+        tell(f"package {addons.DISTRIBUTION}: installing {arguments[-1]}")
+        _run(Install(addons.MODULE, arguments))
         discover_again()
     entry = spec(name)
     for need in entry.needs:

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from turnwise.util.errors import MissingExtra, TurnwiseError
+from turnwise.util.errors import MissingExtra, TurnwiseError, install_command, pip_arguments
 from turnwise.util.files import cache_folder
 
 
@@ -50,9 +50,8 @@ class Need:
 
 def needs_package(module: str, extra: str, distribution: str = "turnwise") -> Need:
     """The requirement of an optional package, installed with an extra of Turnwise or of another distribution."""
-    requirement = f"{distribution}[{extra}]"
-    install = Install(module, (requirement,))
-    return Need(f"package {module}", lambda: find_spec(module) is not None, f"pip install '{requirement}'", install)
+    install = Install(module, tuple(pip_arguments(extra, distribution)))
+    return Need(f"package {module}", lambda: find_spec(module) is not None, install_command(extra, distribution), install)
 
 
 def needs_data(what: str, module: str, remedy: str) -> Need:

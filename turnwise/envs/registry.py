@@ -32,7 +32,7 @@ from turnwise.envs.needs import needs_data as needs_data  # environments import 
 from turnwise.envs.needs import needs_package as needs_package
 from turnwise.envs.needs import needs_private as needs_private
 from turnwise.envs.wrapping import split_options, wrapped
-from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise.util.errors import TurnwiseError, install_command, unknown_name
 
 ENTRY_POINTS = "turnwise.envs"
 NUMBERED_SPLITS: Mapping[str, tuple[int, ...]] = {"train": (0, 1, 2, 3, 4, 5, 6, 7), "valid": (8,), "test": (9,)}
@@ -185,7 +185,7 @@ def spec(name: str) -> Spec:
     if name in _broken:
         raise TurnwiseError(f"environment {name!r} cannot be imported: {_broken[name]}")
     if not_installed(name):
-        raise addons.comes_with(addons.DISTRIBUTION, f"environment {name!r}", addons.install_command(name))
+        raise addons.comes_with(f"environment {name!r}", name)
     raise unknown_name("environment", name, _specs)
 
 
@@ -339,7 +339,7 @@ def describe(name: str | None = None) -> list[dict[str, Any]]:
 
 
 def _describe_missing(name: str) -> dict[str, Any]:
-    need = {"what": f"package {addons.DISTRIBUTION}", "present": False, "remedy": addons.install_command(name)}
+    need = {"what": f"package {addons.DISTRIBUTION}", "present": False, "remedy": install_command(name, addons.DISTRIBUTION)}
     return _row(name, summary=addons.ENVIRONMENTS[name], needs=[need], source=addons.DISTRIBUTION) | {"ready": False}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnwise.learn.shapes import KNOWN
-from turnwise.util.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError, install_command
 from turnwise.util.hub import base_of, find_model
 from turnwise.util.threads import request, threads_for
 
@@ -194,7 +194,7 @@ def load_vision(path: str | Path | None) -> Vision | None:
     except Exception as error:
         raise TurnwiseError(
             f"model {path}: it takes images, and its processor cannot be loaded ({_line(error)}). "
-            "Most processors need: pip install 'turnwise[images]'"
+            f"Most processors need: {install_command('images')}"
         ) from error
     if not hasattr(processor, "image_processor"):
         raise TurnwiseError(f"model {path}: it takes images, but its folder has no image processor (preprocessor_config.json)")

@@ -97,7 +97,7 @@ def find_recipe(path: Path, folder: Path = Path()) -> Path:
         run = f". It is a run: continue it with --resume {place}, or start a new one from {of_run}" if of_run.is_file() else ""
         raise TurnwiseError(f"{place} is a folder, not a recipe{run}")
     if (env := addons.recipe_environment(_short_name(path))) is not None:
-        raise addons.comes_with(addons.DISTRIBUTION, f"the recipe {_short_name(path)}", addons.install_command(env))
+        raise addons.comes_with(f"the recipe {_short_name(path)}", env)
     shipped = shipped_recipes()
     files = {file.name: str(file) for file in place.parent.glob("*.toml")} if place.parent.is_dir() else {}
     near = [files[name] for name in get_close_matches(place.name, files, n=1)] or get_close_matches(place.stem, shipped, n=1, cutoff=0.5)

@@ -8,6 +8,7 @@ its registry checks them. `[method]` names settings that belong together (mergin
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -29,10 +30,11 @@ from turnwise.recipe.merging import Layer, resolved, with_names
 from turnwise.recipe.names import needed, problems
 from turnwise.recipe.reading import RecipeLayers, parse_override, recipe_layers, scratch_layer
 from turnwise.runs.settings import RunSection
-from turnwise.util.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError, deprecated
 from turnwise.util.secret import redact, secrets_in
 
 AUXILIARY = "is gone: an auxiliary model has AdamW with a constant learning rate, and computes as the policy does"
+RENAMED: dict[str, str] = {}  # deprecated keys and the new key of each: for one minor version, then they are among those below
 RETIRED: dict[str, tuple[Any, str]] = {  # keys of earlier versions: the value that changes nothing, and what replaces the key
     "agent.images": (True, "is gone: a vision-language model sees the environment's images"),
     "agent.max_invalid": (None, "is gone: an attempt whose responses cannot be parsed goes on to the turn limit"),
@@ -76,6 +78,13 @@ def without_retired(values: Any) -> Any:
     if isinstance(collect, dict) and collect.get("strategy") == "dynamic":  # the same plan under its new name
         values["plan"] = values.get("plan") or {"name": "dynamic", "refills": collect.pop("refills", 10)}
         del collect["strategy"]
+    for key, new in RENAMED.items():
+        *sections, last = key.split(".")
+        for _, table in list(_tables(values, sections, ())):
+            if last in table:
+                deprecated(f"{key} in a recipe", new)
+                *sections, name = new.split(".")
+                reduce(lambda inner, section: inner.setdefault(section, {}), sections, values)[name] = table.pop(last)
     for key, (harmless, instead) in RETIRED.items():
         *sections, last = key.split(".")
         for where, table in _tables(values, sections, ()):

@@ -17,6 +17,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+from turnwise.util.errors import install_command, requirements
 from turnwise.util.files import cache_folder
 from turnwise.util.printable import printable
 from turnwise.util.secret import redact
@@ -162,16 +163,11 @@ def torch_build() -> Iterator[Finding]:
 
 def extras() -> Iterator[Finding]:
     """The optional packages, by extra."""
-    missing: dict[str, list[str]] = {}
-    for requirement in metadata.requires("turnwise") or []:
-        package, extra = re.match(r"[\w.-]+", requirement), re.search(r"""extra == ["']([\w-]+)["']""", requirement)
-        if package is not None and extra is not None and extra[1] in EXTRAS:
-            missing.setdefault(extra[1], [])
-            if not _installed(package[0]):
-                missing[extra[1]].append(package[0])
-    for extra_name, packages in missing.items():
-        value = f"missing {', '.join(packages)}" if packages else "installed"
-        yield Finding(f"{extra_name} ({EXTRAS[extra_name]})", value, None if packages else True, f"pip install 'turnwise[{extra_name}]'")
+    for extra, purpose in EXTRAS.items():
+        packages = [re.split(r"[^\w.-]", requirement)[0] for requirement in requirements(extra)]
+        missing = [package for package in packages if not _installed(package)]
+        value = f"missing {', '.join(missing)}" if missing else "installed"
+        yield Finding(f"{extra} ({purpose})", value, None if missing else True, install_command(extra))
 
 
 def _installed(package: str) -> bool:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib import metadata
+from pathlib import Path
+
+from turnwise.util.version import VERSION
 
 LONG_LIST = 60  # names: more than that hide the suggestion
 
@@ -20,7 +26,42 @@ class MissingExtra(TurnwiseError, ImportError):
     """A feature needs an optional package that is not installed: an extra of Turnwise or of another distribution."""
 
     def __init__(self, feature: str, extra: str, distribution: str = "turnwise"):
-        super().__init__(f"{feature} needs an optional package. Install it with: pip install '{distribution}[{extra}]'")
+        super().__init__(f"{feature} needs an optional package. Install it with: {install_command(extra, distribution)}")
+
+
+def deprecated(old: str, new: str) -> None:
+    """Say once that a name works for one more minor version, and what replaces it."""
+    warnings.warn(f"{old} is deprecated, and an error from the next minor version on: write {new}", FutureWarning, stacklevel=3)
+
+
+def install_command(extra: str, distribution: str = "turnwise") -> str:
+    """The command that installs what an extra needs."""
+    return f"pip install {shlex.join(pip_arguments(extra, distribution))}"
+
+
+def pip_arguments(extra: str, distribution: str = "turnwise") -> list[str]:
+    """In a clone, the distribution with its extra; elsewhere the extra's requirements, or the wheel of a distribution that is missing."""
+    project = Path(__file__).resolve().parents[2] / "pyproject.toml"
+    if project.is_file():
+        folder = "." if Path("pyproject.toml").is_file() and project.samefile("pyproject.toml") else project.parent
+        return ["-e", f"{folder}{'' if distribution == 'turnwise' else f'/packages/{distribution}'}[{extra}]"]
+    try:
+        return requirements(extra, distribution)
+    except metadata.PackageNotFoundError:
+        return [f"./{distribution.replace('-', '_')}-{VERSION}-py3-none-any.whl[{extra}]"]
+
+
+def requirements(extra: str, distribution: str = "turnwise") -> list[str]:
+    """What an extra of an installed distribution requires on this machine."""
+    from packaging.requirements import Requirement
+
+    found = []
+    for wanted in map(Requirement, metadata.requires(distribution) or ()):
+        if wanted.marker is not None and wanted.marker.evaluate({"extra": extra}):
+            wanted.marker = None
+            inner = wanted.extras if wanted.name == distribution else ()
+            found += [each for name in sorted(inner) for each in requirements(name, distribution)] if inner else [str(wanted)]
+    return found
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> TurnwiseError:

@@ -1,3 +1,3 @@
-"""The version of this package, as pyproject.toml has it."""
+"""The version of this package. pyproject.toml reads it from here."""
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"

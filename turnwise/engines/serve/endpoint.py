@@ -18,7 +18,7 @@ from turnwise.engines.base import Engine, Sampling
 from turnwise.engines.serve.calling import KEPT, Attempt, Caller, Workers, log
 from turnwise.engines.serve.calls import Conversations, Limits, Recorder
 from turnwise.engines.serve.driver import Driver
-from turnwise.util.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError, install_command
 from turnwise.util.terminal import Once
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Endpoint:
             from turnwise.engines.serve.app import Service
         except ImportError as error:
             self._socket.close()
-            raise TurnwiseError(f"the endpoint needs a web server ({error}): pip install 'turnwise[serve]'") from error
+            raise TurnwiseError(f"the endpoint needs a web server ({error}): {install_command('serve')}") from error
         return Service(caller, self.limits, model)
 
     @property

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from importlib import metadata
 from typing import Any
 
-from turnwise.util.errors import MissingExtra, TurnwiseError
+from turnwise.util.errors import MissingExtra, TurnwiseError, install_command
 
 RELEASE = "0.26"
 LOCAL = "turnwise"  # the name under which our own transfer is registered
@@ -52,13 +52,13 @@ def check(tensor_parallel: int = 1) -> None:
     """Everything that can be checked before a model is loaded: the package, its version, the GPUs, what the transfer needs."""
     version, seen = installed(), gpus()
     if version.split(".")[:2] != RELEASE.split("."):
-        raise TurnwiseError(f"engine.name=vllm: vLLM {version} is installed, and {RELEASE} is needed: pip install 'turnwise[vllm]'")
+        raise TurnwiseError(f"engine.name=vllm: vLLM {version} is installed, and {RELEASE} is needed: {install_command('vllm')}")
     if seen == 0:
         raise TurnwiseError("engine.name=vllm needs a GPU, and this process sees none: use engine.name=native or transformers on a CPU")
     if tensor_parallel > seen:
         raise TurnwiseError(f"engine.options.tensor_parallel={tensor_parallel}: this process sees {seen} GPU{'s' * (seen > 1)}")
     if tensor_parallel > 1 and importlib.util.find_spec("ray") is None:
-        raise TurnwiseError("engine.name=vllm: vLLM's ipc transfer imports ray, which is not installed: pip install 'turnwise[cluster]'")
+        raise MissingExtra("engine.name=vllm: vLLM's ipc transfer imports ray and", "cluster")
 
 
 def load(name: str, *attributes: str) -> tuple[Any, ...]:
@@ -71,7 +71,7 @@ def load(name: str, *attributes: str) -> tuple[Any, ...]:
     except (ImportError, OSError, AttributeError) as error:
         raise TurnwiseError(
             f"engine.name=vllm: {name} cannot be used: {error}. vLLM {RELEASE} needs one exact version of torch, so install them together: "
-            "pip install 'turnwise[vllm]'"
+            f"{install_command('vllm')}"
         ) from error
 
 

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from turnwise.config import addons, plugins
 from turnwise.config.kinds import DESCRIBER
 from turnwise.config.loading import load_reference, load_registered
-from turnwise.util.errors import TurnwiseError
 
 HIGHLIGHTED = re.compile(r"\x1b\[(?:\d+;)*4\d(?:;\d+)*m(.*?)\x1b\[0m", re.DOTALL)
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -102,8 +101,7 @@ def prepare(name: str) -> Mapping[str, Any]:
             return defaults
     for prefix, extra in addons.GYMNASIUM_IDS.items():
         if name.startswith(prefix):
-            command = addons.install_command(extra)
-            raise TurnwiseError(f"gymnasium environment {name!r} is described in words by another package. Install it with: {command}")
+            raise addons.comes_with(f"a description in words of the gymnasium environment {name!r}", extra)
     return {}
 
 

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from turnwise.envs.tools.schemas import Tool
 from turnwise.envs.tools.settings import ServerSettings
 from turnwise.envs.tools.transport import LONGEST_MESSAGE, Pipe
-from turnwise.util.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError, install_command
 
 START_SECONDS = 30.0
 SIGN_OF_LIFE = 1.0  # seconds for the answer to a ping
@@ -60,7 +60,7 @@ class Connection:
         try:
             import mcp  # noqa: F401
         except ImportError:
-            raise TurnwiseError("MCP servers need the package mcp: pip install 'turnwise[mcp]'") from None
+            raise TurnwiseError(f"MCP servers need the package mcp: {install_command('mcp')}") from None
         self.settings = settings
         self.tools: list[Tool] = []
         self.stateless = False

@@ -7,7 +7,8 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from turnwise.util.errors import TurnwiseError
+from turnwise.config.addons import DISTRIBUTION
+from turnwise.util.errors import MissingExtra
 
 LEFT_OUT: Mapping[str, str] = {
     "chase-circle": "the mouse has to follow a circle all the time, which turns cannot do",
@@ -24,7 +25,7 @@ def folder() -> Path:
     """The pages of the package, which is not imported: its own code needs Selenium and starts with a game library."""
     found = find_spec("miniwob")
     if found is None or not found.submodule_search_locations:
-        raise TurnwiseError("miniwob needs an optional package. Install it with: pip install 'turnwise-envs[miniwob]'")
+        raise MissingExtra("miniwob", "miniwob", DISTRIBUTION)
     return Path(next(iter(found.submodule_search_locations))) / "html" / "miniwob"
 
 

@@ -10,7 +10,7 @@ from turnwise.envs.needs import Need
 
 
 def needs_package(module: str, extra: str) -> Need:
-    """The requirement of an optional package, installed with `turnwise-envs[extra]`."""
+    """The requirement of an optional package, an extra of `turnwise-envs`."""
     return needs.needs_package(module, extra, DISTRIBUTION)
 
 

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.util.errors import TurnwiseError
+from turnwise.config.addons import DISTRIBUTION
+from turnwise.util.errors import TurnwiseError, install_command
 from turnwise_envs.textarena.dice import Dice
 from turnwise_envs.textarena.moves import MOST, PROBED, at_most, moves_of
 from turnwise_envs.textarena.table import Game
@@ -154,7 +155,7 @@ def _made(game: Game, name: str) -> Any:
     try:
         textarena = import_module("textarena")
     except ImportError as error:
-        raise TurnwiseError(f"environment 'textarena' needs its package: pip install 'turnwise-envs[textarena]' ({error})") from None
+        raise TurnwiseError(f"environment 'textarena' needs its package: {install_command('textarena', DISTRIBUTION)} ({error})") from None
     try:
         env = textarena.make(f"{name}-raw")
     except Exception as error:
