@@ -10,7 +10,7 @@ from turnwise.config.section import Section
 
 
 class Cluster(Section):
-    """Train over several processes, GPUs or nodes with Ray; without this section, everything runs in one process. docs/guides/cluster.md."""
+    """Train over several processes, GPUs or nodes with Ray; without it, everything runs in one process. docs/guides/cluster.md."""
 
     engines: int = Field(1, ge=1)
     """Number of engines. Each is a process with its own copy of the weights, and plays whole groups with its own environments."""

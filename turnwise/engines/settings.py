@@ -37,8 +37,8 @@ class Engine(Section):
     """With name=native on a GPU: release the cache memory while the weights are updated. Decode steps are then captured again in every
     iteration, which takes time; turn it on if the update runs out of memory."""
     options: Options = {}
-    """Further options of the engine: `turnwise algos engine NAME` and docs/guides/engines.md explain them. A server's API key is read from the
-    environment variable that `key_variable` names (default: OPENAI_API_KEY, if it is set) and is never stored."""
+    """Further options of the engine: `turnwise algos engine NAME` and docs/guides/engines.md explain them. A server's API key is read from
+    the environment variable that `key_variable` names (default: OPENAI_API_KEY, if it is set) and is never stored."""
 
     @property
     def declared(self) -> type[EngineClass]:

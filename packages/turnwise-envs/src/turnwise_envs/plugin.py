@@ -44,7 +44,11 @@ def register() -> None:
 def _environments() -> dict[str, tuple[str, dict[str, Any]]]:
     """The factory of each environment, and what the registry says about it."""
     nle = needs_package("nle", "minihack")
-    python = Need("a Python with AppWorld", _later("appworld.env", "has_appworld"), "a separate virtual environment: see docs/environments/adapters.md")
+    python = Need(
+        "a Python with AppWorld",
+        _later("appworld.env", "has_appworld"),
+        "a separate virtual environment: see docs/environments/adapters.md",
+    )
     data = Need("AppWorld's data", _appworld_data, "appworld install && appworld download data: see docs/environments/adapters.md")
     chromium = "apt-get install chromium, or set TURNWISE_CHROMIUM to the path of a Chrome or Chromium"
     browser = Need("Chromium", lambda: _later("miniwob.browser", "find_chromium")() is not None, chromium)
