@@ -1,8 +1,8 @@
 """Trajectories as a table that other tools read, and back: JSON lines, or Parquet (the extra `parquet`).
 
 One row is one turn; docs/guides/trajectories.md explains the columns. Reading gives the trajectories that were written, whatever texts
-they hold. Parquet stores UTF-8 only: if a text of a row is not UTF-8 (half a surrogate pair, which tokenizers can produce), all texts of that row
-are written as JSON literals and its column `escaped` is true. Images are named by their hashes and not written.
+they hold. Parquet stores UTF-8 only: if a text of a row is not UTF-8 (half a surrogate pair, which tokenizers can produce), all texts of
+that row are written as JSON literals and its column `escaped` is true. Images are named by their hashes and not written.
 """
 
 from __future__ import annotations
