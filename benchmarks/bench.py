@@ -174,7 +174,7 @@ def fill_in(template: str) -> str:
         return "\n".join(getattr(importlib.import_module(script), function)(argument))
 
     def value(match: re.Match[str]) -> str:
-        script, *keys = match[1].split(" > ")
+        script, *keys = re.split(" ?> ?", match[1])
         found: Any = read_results(script)
         for key in keys:
             found = found[int(key)] if isinstance(found, list) else found[key]

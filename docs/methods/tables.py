@@ -26,7 +26,7 @@ LONGEST = 60  # characters of a value
 HEAD = "| method | what it changes | needs | costs | paper | evidence | result | file | command |\n|---|---|---|---|---|---|---|---|---|\n"
 ARXIV = re.compile(r"\barXiv (\d{4}\.\d{5})")
 HERE = Path(__file__).resolve().parent
-RESULTS = {"alfworld": "ALFWorld", "lab-credit": "lab"}  # pages of results, and how the table calls them
+RESULTS = {"results/alfworld": "ALFWorld", "measurements/2026-11-lab-credit": "lab"}  # pages of results, and how the table calls them
 NEEDS: Mapping[str, str] = {"group.peers": "two attempts per task", "env.snapshot": "an environment with `snapshot` and `restore`"}
 
 
@@ -87,11 +87,11 @@ def _results(entry: Entry[Any]) -> str:
     """The pages of results that have a figure of it: a row of a table, or a run whose record is in the page's folder."""
     found = []
     for page, title in RESULTS.items():
-        records = [tomllib.loads(path.read_text(encoding="utf-8")) for path in (HERE.parent / "results" / page).glob("*/config.toml")]
+        records = [tomllib.loads(path.read_text(encoding="utf-8")) for path in (HERE.parent / page).glob("*/config.toml")]
         named = {one.get("method", one.get("credit", {})).get("name") for one in records}
-        rows = (HERE.parent / "results" / f"{page}.md").read_text(encoding="utf-8")
+        rows = (HERE.parent / f"{page}.md").read_text(encoding="utf-8")
         if entry.name in named or f"\n| `{entry.name}` |" in rows:
-            found.append(f"[{title}](../results/{page}.md)")
+            found.append(f"[{title}](../{page}.md)")
     return ", ".join(found) or "none yet"
 
 

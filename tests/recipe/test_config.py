@@ -265,6 +265,7 @@ def test_the_hash_is_of_what_matters() -> None:
 
 def test_every_field_is_explained_and_printed() -> None:
     text = help_config()
+    assert "Annotated" not in text and " at 0x" not in text
     for dotted, field, section in fields():
         assert dotted in text
         assert section is not None or field.description, f"{dotted} has no docstring"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from hashlib import blake2b
 from typing import Any, get_args
 
@@ -43,6 +44,7 @@ def help_config() -> str:
             lines += ["", f"# [{dotted}]  {' '.join((inner.__doc__ or '').split())}{optional}"]
             continue
         takes = str(field.annotation).replace("typing.", "") if get_args(field.annotation) else field.annotation.__name__
+        takes = re.sub(r"Annotated\[(.*), \w+\(func=.*\)\]", r"\1", takes)  # how pydantic checks it
         default = "required" if field.is_required() else toml_value(field.default)
         lines.append(f"#   {dotted} = {default}   ({takes})\n#       {' '.join((field.description or '').split())}")
     return "\n".join(lines)
