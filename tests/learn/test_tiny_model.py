@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,27 +51,20 @@ def made() -> tuple[Any, Any]:
     return build_tiny(TEXTS, layers=2, hidden=32, heads=4, max_length=256, seed=3)
 
 
-@given(text=st.text(st.characters(exclude_categories=["Cs"])))
+@cache
+def known() -> Any:
+    return build_tokenizer(TEXTS)
+
+
+ODD_TEXTS = ("go to cabinet 12", "  go  to\n\ncabinet\t1 ", "click[buy now]", "x" * 5000, "é" * 5000, "漢字 😀", "<|user|>", "")
+
+
+@given(text=st.sampled_from(ODD_TEXTS) | st.text(st.characters(exclude_categories=["Cs"])))
 def test_every_text_comes_back_exactly(text: str) -> None:
     tokenizer = known()
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     assert tokenizer.decode(ids) == text
     assert tokenizer.unk_token_id not in ids
-
-
-_known: list[Any] = []
-
-
-def known() -> Any:
-    if not _known:
-        _known.append(build_tokenizer(TEXTS))
-    return _known[0]
-
-
-def test_actions_and_odd_spaces_come_back_exactly() -> None:
-    for text in ("go to cabinet 12", "  go  to\n\ncabinet\t1 ", "click[buy now]", "x" * 5000, "é" * 5000, "漢字 😀", "<|user|>", ""):
-        ids = known()(text, add_special_tokens=False)["input_ids"]
-        assert known().decode(ids) == text
 
 
 def test_words_and_digits_are_one_token_each() -> None:
