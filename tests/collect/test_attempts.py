@@ -12,7 +12,7 @@ from collect_cases import WordEngine, numbered, play
 from conftest import ROOT
 from small_runs import UNTAUGHT
 
-from turnwise import Stop, Task, TurnwiseError
+from turnwise import Observation, Stop, Task, TurnwiseError
 from turnwise.agent import Agent
 from turnwise.data.attempts import ChangingHint
 from turnwise.data.batch import Batch
@@ -79,8 +79,6 @@ def test_a_hint_is_shown_and_a_function_is_asked_on_every_turn(training: Trainin
 
 
 def system_observation(text: str) -> Any:
-    from turnwise import Observation
-
     return Observation(text, actions=("+", "-"))
 
 

@@ -7,12 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ import program_cases
 import pytest
 from conftest import ROOT
 from endpoint_cases import tiny
+from openai_server import serving
 from processes import gone
 from program_cases import starts
 
@@ -389,27 +388,14 @@ def test_a_command_is_ended_at_its_time_limit() -> None:
 
 
 def test_a_server_is_sent_tasks_and_answers_with_the_outcome() -> None:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            client = program_cases.Client(body["base_url"], body["api_key"], body["seed"])
-            reward = program_cases.two_turns(body["task"], client)
-            said = json.dumps({"reward": reward, "success": True}).encode()
-            self.send_response(200 if self.path == "/solve" else 404)
-            self.send_header("Content-Length", str(len(said)))
-            self.end_headers()
-            self.wfile.write(said)
+    def behave(handler: Any, body: dict[str, Any], before: int) -> None:
+        client = program_cases.Client(body["base_url"], body["api_key"], body["seed"])
+        reward = program_cases.two_turns(body["task"], client)
+        handler.answer({"reward": reward, "success": True}, 200 if handler.path == "/v1/solve" else 404)
 
-        def log_message(self, *words: Any) -> None: ...
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        (trajectory,) = played(url=f"http://127.0.0.1:{server.server_port}/solve")
-        (lost,) = played(url=f"http://127.0.0.1:{server.server_port}/sove")
-    finally:
-        server.shutdown()
-        server.server_close()
+    with serving(behave) as server:
+        (trajectory,) = played(url=f"{server.url}/solve")
+        (lost,) = played(url=f"{server.url}/sove")
     assert (trajectory.reward, trajectory.success, len(trajectory.turns)) == (0.75, True, 2)
     assert lost.stop is Stop.ENVIRONMENT_FAULT and "HTTP 404" in lost.stop_detail
 

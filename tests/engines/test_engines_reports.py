@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from native_doubles import paged_engine
-from native_models import ask, drain, make, plain_logprobs, prompt
+from native_models import ask, drain, make, plain_logprobs, prompt, worst
 from test_engines_sampling import byte_tokenizer
 
 from turnwise import TurnwiseError
@@ -135,6 +136,33 @@ def test_stop_strings_and_end_tokens_end_a_response_and_are_part_of_it(make_engi
     assert (ended.finish, ended.token_ids) == (Finish.STOP, whole[: whole.index(whole[7]) + 1])
     with pytest.raises(TurnwiseError, match="need a tokenizer"):
         ender.submit([Request(1, [65], Sampling(stop=("x",)))])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [(list(range(6, 36)), "30 tokens.*may have 30"), ([], "empty"), ([5, 97], "knows 0 to 96"), ([-1], "from -1")],
+)
+def test_a_prompt_that_cannot_be_answered_is_refused_alone(make_engine: Make, wrong: list[int], words: str) -> None:
+    engine = make_engine(make(), max_length=30, stop_token_ids=[])
+    found = ask(engine, [[7] * 29, wrong, [9]], Sampling(max_tokens=3))
+    assert found[1].finish is Finish.REFUSED and re.search(words, found[1].message)
+    assert found[0].finish is found[2].finish is Finish.LENGTH
+    assert (len(found[0].token_ids), len(found[2].token_ids)) == (1, 3)
+
+
+def test_one_rows_fault_says_what_it_is_and_does_not_reach_the_rows_after_it(make_engine: Make) -> None:
+    model = make()
+    engine, embeddings, prompts = make_engine(model, max_batch=1), model.model.embed_tokens.weight, [[*[3] * 50, 7], [2] * 9]
+    row = embeddings[7].detach().clone()
+    with torch.no_grad():
+        embeddings[7] = torch.nan
+    engine.refresh()
+    found = ask(engine, prompts, Sampling(temperature=0.0, max_tokens=6))
+    assert [found[0].finish, found[1].finish] == [Finish.FAULT, Finish.LENGTH] and "not numbers" in found[0].message
+    with torch.no_grad():
+        embeddings[7] = row
+    engine.refresh()
+    assert worst(model, prompts, ask(engine, prompts, Sampling(temperature=0.0, max_tokens=6))) < 1e-4
 
 
 def test_new_weights_are_used_at_once_also_in_the_middle_of_a_response(make_engine: Make) -> None:

@@ -1,4 +1,4 @@
-"""ScienceWorld on the real simulator: the same episode in every process, splits, solutions, killed processes."""
+"""ScienceWorld on the real simulator: splits, solutions, killed processes."""
 
 from __future__ import annotations
 
