@@ -1,4 +1,4 @@
-"""What engines report about the tokens that they sample, and which weights they say sampled them."""
+"""What all engines do alike: reports about tokens, the weights that sampled them, seeds, stops, refusals and faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The native engine on a CPU gives what the model itself gives: tokens, log-probs, stops, seeds."""
+"""The native engine on a CPU gives what the model itself gives: tokens and log-probs. `test_engines_reports.py` has what all engines do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images end to end: an engine and a learner that agree, an iteration of GiGPO on pictures, and a bandit that only eyes can solve."""
+"""Images end to end: an engine and a learner that agree, and an iteration of GiGPO on pictures."""
 
 from __future__ import annotations
 
