@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from bandit_env import Bandit
+
 from turnwise import Observation, Transition
 
 
@@ -14,20 +16,15 @@ def _happens(moment: str) -> None:
         watch.happens(moment, role="environment")
 
 
-class Levers:
-    """Words that start before "n" are left, all others are right; left is better. So even a model that babbles picks one of the two."""
-
-    max_turns = 2
+class Levers(Bandit):
+    """A bandit that comes to moments."""
 
     def reset(self, task: Any, seed: int = 0) -> Observation:
         _happens("reset")
-        self.turn = 0
-        return Observation("pick left or right", actions=("left", "right"))
+        return super().reset(task, seed)
 
     def step(self, action: str) -> Transition:
         _happens("step")
-        self.turn += 1
-        left, done = action[:1].lower() < "n", self.turn == 2
-        seen = Transition(Observation("pick left or right again", actions=("left", "right")), float(left), done, done and left)
-        _happens("last step" if done else "first step")
+        seen = super().step(action)
+        _happens("last step" if seen.done else "first step")
         return seen

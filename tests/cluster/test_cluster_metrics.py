@@ -97,6 +97,4 @@ def test_every_name_is_in_the_page_of_metrics() -> None:
     assert set(known) == set(CLUSTER)
     assert not [name for name in logged if not any(pattern(one).fullmatch(name) for one in known)]
     assert not [one for one in known if not any(pattern(one).fullmatch(name) for name in logged)]
-    assert "cluster/metrics.py" not in (ROOT / "docs" / "reference" / "metrics.md").read_text(), (
-        "a page for users names no file of the code"
-    )
+    assert "cluster/metrics.py" not in (ROOT / "docs" / "reference" / "metrics.md").read_text(), "a page for users names no file of code"

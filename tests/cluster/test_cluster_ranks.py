@@ -66,16 +66,6 @@ class Counter:
         self.total, self.was_restored = int((self.folder / f"step {step} of {self.rank}").read_text()), True
         self.dies("restored")
 
-    def add_and_die(self, number: int, rank: int, times: int) -> int:
-        """Rank `rank` is killed in the middle of the first `times` calls; the others wait for it."""
-        deaths = len(list(self.folder.glob("death *")))
-        if deaths < times:
-            if self.rank == rank:
-                (self.folder / f"death {deaths}").touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-            time.sleep(60)
-        return self.add(number)[1]
-
     def wrong(self) -> None:
         raise TurnwiseError("the batch has no advantages")
 
@@ -130,22 +120,6 @@ def ranks(tmp_path: Path) -> Iterator[Callable[..., LearnerRanks]]:
         own.close()
 
 
-def test_a_killed_rank_ends_all_and_the_calls_since_the_checkpoint_are_made_again(ranks: Callable[..., LearnerRanks]) -> None:
-    said: list[str] = []
-    own = ranks(said)
-    assert own.call("add", 1) == (0, 1)
-    before = own.pids
-    own.save("keep", then=("restored",))
-    assert own.call("add", 10) == (0, 11)
-    assert own.call("add_and_die", 100, 1, 1) == 111
-    assert own.restarts == 1 and len(set(own.pids) | set(before)) == 4
-    assert len(said) == 1 and "rank 1 was lost during add_and_die" in said[0] and "repeat 2 calls" in said[0]
-    os.kill(own.pids[0], signal.SIGKILL)  # between two calls
-    assert own.call("add", 1000) == (0, 1111)
-    assert own.call("torn", pure=True) == 1111
-    assert own.restarts == 3
-
-
 MOMENTS = {  # during a call, and while the ranks start again after that
     "added": "start",
     "look": "restored",
@@ -155,7 +129,8 @@ MOMENTS = {  # during a call, and while the ranks start again after that
 
 
 def test_at_whichever_moment_a_rank_is_killed_each_call_counts_once(ranks: Callable[..., LearnerRanks], tmp_path: Path) -> None:
-    own = ranks()
+    said: list[str] = []
+    own = ranks(said)
     own.call("add", 1)
     own.save("keep", then=("restored",))
     total = 1
@@ -172,12 +147,17 @@ def test_at_whichever_moment_a_rank_is_killed_each_call_counts_once(ranks: Calla
         own.save("keep", number, then=("restored", number))
     assert own.restarts == len(MOMENTS) + len([then for then in MOMENTS.values() if then]) == 7
     assert not list(tmp_path.glob("kill *"))
+    assert len(said) == 7 and "rank 0 was lost during add" in said[0] and "repeat 1 call" in said[0]
+    assert own.call("torn", pure=True) == total and own.restarts == 8
 
 
-def test_ranks_that_are_lost_again_and_again_end_the_run(ranks: Callable[..., LearnerRanks]) -> None:
+def test_ranks_that_are_lost_again_and_again_end_the_run(ranks: Callable[..., LearnerRanks], tmp_path: Path) -> None:
     own = ranks(retries=1)
+    own.call("look")
+    for moment in ("added", "start"):
+        (tmp_path / f"kill {moment} 0").touch()
     with pytest.raises(TurnwiseError, match=r"lost 2 times in a row .*rank 0 was lost.*then resume the run"):
-        own.call("add_and_die", 1, 0, 5)
+        own.call("add", 1)
 
 
 def test_errors_of_the_work_itself_are_not_repeated(ranks: Callable[..., LearnerRanks]) -> None:

@@ -20,10 +20,6 @@ def leases(actions: list[Action]) -> list[Lease]:
     return [action.lease for action in actions if isinstance(action, Dispatch)]
 
 
-def ended(actions: list[Action]) -> dict[int, str]:
-    return {action.group.id: action.how for action in actions if isinstance(action, Ended)}
-
-
 def busy(groups: int = 2, **settings: Any) -> tuple[Scheduler, list[Lease]]:
     """A scheduler with one engine that runs the groups of batch 0."""
     scheduler = Scheduler(**{"staleness": 1, "capacity": 4} | settings)
@@ -31,22 +27,6 @@ def busy(groups: int = 2, **settings: Any) -> tuple[Scheduler, list[Lease]]:
     for id in range(groups):
         actions += scheduler.submit(Group(id, 0))
     return scheduler, leases(actions)
-
-
-def test_groups_go_out_in_order_to_the_least_loaded_engine_up_to_its_capacity() -> None:
-    scheduler = Scheduler(staleness=0, capacity=2)
-    actions = scheduler.engine_up("A", 0) + scheduler.engine_up("B", 0)
-    for id in range(5):
-        actions += scheduler.submit(Group(id, 0))
-    assert [(lease.group, lease.engine) for lease in leases(actions)] == [(0, "A"), (1, "B"), (2, "A"), (3, "B")]
-    assert [(lease.group, lease.engine) for lease in leases(scheduler.finished(leases(actions)[1], 0))] == [(4, "B")]
-
-
-def test_a_group_goes_to_the_engine_that_it_prefers_if_that_has_room() -> None:
-    scheduler = Scheduler(staleness=0, capacity=1)
-    actions = scheduler.engine_up("A", 0) + scheduler.engine_up("B", 0)
-    actions += scheduler.submit(Group(0, 0, prefers="B")) + scheduler.submit(Group(1, 0, prefers="B"))
-    assert [lease.engine for lease in leases(actions)] == ["B", "A"]  # nobody idles for the sake of a cache
 
 
 def test_a_batch_begins_at_most_k_versions_early_and_only_where_the_weights_are() -> None:
@@ -58,23 +38,6 @@ def test_a_batch_begins_at_most_k_versions_early_and_only_where_the_weights_are(
     assert [lease.version for lease in leases(scheduler.engine_published("A", 1))] == [1]
 
 
-def test_a_finished_group_is_accepted_when_its_batch_is_formed_and_only_once() -> None:
-    scheduler, (first, second) = busy()
-    assert scheduler.finished(first, 0) == [] and scheduler.holds(0) and not scheduler.holds(1)
-    assert scheduler.finished(first, 0) == [], "a duplicate"
-    scheduler.finished(second, 0)
-    assert ended(scheduler.formed(0)) == {0: "accepted", 1: "accepted"}
-    assert scheduler.finished(first, 0) == [] and scheduler.counts["accepted"] == 2
-
-
-def test_a_group_whose_tokens_are_older_than_was_thought_is_dropped_whole() -> None:
-    scheduler, (first, second) = busy(staleness=0)
-    scheduler.published(3)
-    scheduler.engine_published("A", 3)
-    scheduler.finished(first, 0), scheduler.finished(second, 3)
-    assert ended(scheduler.formed(3)) == {0: "stale", 1: "accepted"}
-
-
 def test_leases_of_a_lost_engine_go_elsewhere_and_its_late_answers_are_ignored() -> None:
     scheduler, (first, _) = busy()
     scheduler.engine_up("B", 0)
@@ -83,19 +46,6 @@ def test_leases_of_a_lost_engine_go_elsewhere_and_its_late_answers_are_ignored()
     assert scheduler.finished(first, 0) == [] and not scheduler.holds(0)
     scheduler.engine_up("A", 0)
     assert [lease.engine for lease in leases(scheduler.finished(again[0], 0, ok=False))] == ["A"], "not again where it has just failed"
-
-
-def test_a_group_that_fails_too_often_ends_as_failed() -> None:
-    scheduler, (lease,) = busy(groups=1, retries=2)
-    for _ in range(2):
-        (lease,) = leases(scheduler.finished(lease, 0, ok=False))
-    assert ended(scheduler.finished(lease, 0, ok=False)) == {0: "failed"}
-
-
-def test_an_engine_that_comes_back_without_notice_has_lost_its_leases() -> None:
-    scheduler, given = busy()
-    assert [lease.attempt for lease in leases(scheduler.engine_up("A", 0))] == [2, 2]
-    assert all(scheduler.finished(lease, 0) == [] for lease in given)
 
 
 @pytest.mark.parametrize(

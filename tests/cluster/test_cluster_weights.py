@@ -18,8 +18,6 @@ from small_runs import Killed, Kills
 import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.cluster.weights import Ipc, Stored, close_handles, copy_into
-from turnwise.learn import LearnerSettings
-from turnwise.objectives import Loss
 from turnwise.recipe.schema import Config
 from turnwise.setup.cluster import transfer
 from turnwise.setup.correcting import check_old_logprobs, with_8bit_cache, with_staleness
@@ -180,13 +178,6 @@ def test_guided_attempts_are_compared_with_the_policy_that_sampled_them_whatever
 def test_old_log_probs_that_make_a_correction_or_a_plan_void_are_refused(changes: list[str], message: str) -> None:
     with pytest.raises(TurnwiseError, match=message):
         build_training(Config.load(ROOT / "recipes" / "quickstart.toml", changes))
-
-
-def test_automatic_old_log_probs_are_the_learners_where_a_correction_compares_them_with_the_engines() -> None:
-    for given in ("auto", None):
-        plain = LearnerSettings(old_logprobs=given, dtype="bfloat16")  # type: ignore[arg-type]
-        corrected = LearnerSettings(loss=Loss(importance="truncate"), old_logprobs=given, dtype="bfloat16")  # type: ignore[arg-type]
-        assert corrected.old_logprobs_on("cuda") == "learner" and plain.old_logprobs_on("cuda") == "auto"
 
 
 # -- whole runs with the engines in this process ------------------------------------------------------------------------------------------

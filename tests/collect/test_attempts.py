@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from collect_cases import WordEngine, numbered, play
 from conftest import ROOT
+from small_runs import UNTAUGHT
 
-from turnwise import Stop, Task, TurnwiseError
+from turnwise import Observation, Stop, Task, TurnwiseError
 from turnwise.agent import Agent
 from turnwise.data.attempts import ChangingHint
 from turnwise.data.batch import Batch
@@ -22,18 +23,12 @@ from turnwise.setup.needs import check_needs
 from turnwise.setup.parts import Training
 from turnwise.setup.training import build_training
 
-SMALL: dict[str, Any] = {
+SMALL = UNTAUGHT | {
     "env.max_turns": 4,
-    "model.tiny.layers": 1,
-    "model.tiny.hidden": 32,
-    "model.tiny.heads": 2,
     "model.tiny.max_length": 256,
     "agent.max_prompt_tokens": 200,
-    "collect.groups": 2,
     "collect.group_size": 2,
-    "sft": None,
     "eval.n": 2,
-    "eval.repeats": 1,
 }
 
 
@@ -84,8 +79,6 @@ def test_a_hint_is_shown_and_a_function_is_asked_on_every_turn(training: Trainin
 
 
 def system_observation(text: str) -> Any:
-    from turnwise import Observation
-
     return Observation(text, actions=("+", "-"))
 
 

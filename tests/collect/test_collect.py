@@ -6,17 +6,19 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from io import StringIO
 from typing import Any
 
 import pytest
 from collect_cases import WordEngine, attempts, numbered, play, policy
+from rich.console import Console
 from slow_env import Slow
 from toy_env import Corridor
 
 from turnwise import Rollouts, Stop, Task, TaskSet
 from turnwise.collect.collector import Answer, Collector, Start
 from turnwise.collect.hooks import Hooks
-from turnwise.collect.panel import panel_starts
+from turnwise.collect.panel import evaluation_of, panel_starts
 from turnwise.collect.rewards import Rewards, Term
 from turnwise.collect.source import summarise
 from turnwise.data.rollouts import Trajectory, Turn
@@ -24,6 +26,8 @@ from turnwise.engines.base import Response
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.pool import Pool
 from turnwise.methods.planning import Dynamic, TaskSlots, gathered
+from turnwise.report.closing import show_evaluation
+from turnwise.util.statistics import wilson
 
 
 def test_every_attempt_is_played_to_its_end_in_the_order_asked_for_and_nothing_is_generated_in_vain() -> None:
@@ -123,14 +127,6 @@ def test_a_panel_plays_every_task_once_in_order() -> None:
 
 
 def test_an_evaluation_reports_what_the_environment_measures_and_the_mean_of_the_types() -> None:
-    from io import StringIO
-
-    from rich.console import Console
-
-    from turnwise import Trajectory
-    from turnwise.collect.panel import evaluation_of
-    from turnwise.report.closing import show_evaluation
-
     def attempt(task: str, won: bool, measures: object) -> Trajectory:
         return Trajectory(task, task, task, [Turn("a", info={"env": {"measures": measures}})], success=won)
 
@@ -152,11 +148,6 @@ def test_an_evaluation_reports_what_the_environment_measures_and_the_mean_of_the
 
 
 def test_an_evaluation_with_repeats_has_the_interval_of_its_tasks() -> None:
-
-    from turnwise import Trajectory
-    from turnwise.collect.panel import evaluation_of
-    from turnwise.util.statistics import wilson
-
     panel = TaskSet((Task(f"t{i}", data={"task_type": "even" if i % 2 == 0 else "odd"}) for i in range(10)), "panel")
     played = [Trajectory(i, f"{i}-{k}", f"t{i}", success=i < 5) for i in range(10) for k in range(10)]  # ten equal attempts at each
     result = evaluation_of(played, panel, 10)
@@ -168,10 +159,6 @@ def test_an_evaluation_with_repeats_has_the_interval_of_its_tasks() -> None:
 
 
 def test_variants_of_one_scenario_count_together_in_an_evaluation() -> None:
-    from turnwise import Trajectory
-    from turnwise.collect.panel import evaluation_of
-    from turnwise.util.statistics import wilson
-
     variants = TaskSet((Task(f"t{i}", data={"task_type": "x"}, cluster=f"scenario {i // 10}") for i in range(100)), "panel")
     played = [Trajectory(i, str(i), f"t{i}", success=i // 10 < 5) for i in range(100)]  # the variants of a scenario end alike
     result = evaluation_of(played, variants, 1)
@@ -250,8 +237,6 @@ def test_a_policy_that_only_gives_reasons_to_stop_is_heard() -> None:
 
 
 def test_dynamic_sampling_takes_returns_that_differ_by_rounding_for_equal() -> None:
-    from turnwise import Trajectory
-
     def collect(starts: Sequence[Start]) -> list:
         parts = [[0.1, 0.1, 0.1], [0.3], [0.2, 0.1]] if starts[0].group == 0 else [[0.1], [0.3], [0.2]]
         return [Trajectory(start.group, start.number, turns=[Turn("a", r) for r in parts[start.number % 3]]) for start in starts]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from collect_cases import numbered
+from collect_cases import WordEngine, numbered
 from collect_cases import policy as word_policy
 from native_doubles import paged_runner
 from native_models import drain, make, prompt, worst
@@ -18,7 +18,7 @@ from turnwise.agent.base import Parsed, Prompt
 from turnwise.collect.collector import Collector
 from turnwise.collect.model_policy import ModelPolicy, pieces
 from turnwise.data.tasks import Task
-from turnwise.engines.base import Engine, Finish, Request, Response, Sampling
+from turnwise.engines.base import Finish, Request, Response, Sampling
 from turnwise.engines.native import NativeEngine
 from turnwise.engines.native.engine import EARLY_FLIGHTS
 from turnwise.envs.base import Observation
@@ -45,20 +45,16 @@ def test_pieces_are_all_responses_in_order_and_each_is_as_large_as_those_before_
         assert len(sizes) > 1 or first == 0 or count < 2 * first
 
 
-class Lockstep(Engine):
+class Lockstep(WordEngine):
     """Answers everything at once, and keeps a record of what happens in which order."""
 
     def __init__(self, early: int):
+        super().__init__()
         self.early = early
-        self.waiting: list[Request] = []
         self.record: list[Any] = []
 
-    @property
-    def pending(self) -> int:
-        return len(self.waiting)
-
     def submit(self, requests: Sequence[Request]) -> None:
-        self.waiting += requests
+        super().submit(requests)
         self.record += [request.key for request in requests]
 
     def start(self) -> None:
@@ -68,8 +64,6 @@ class Lockstep(Engine):
         self.record.append("poll")
         asked, self.waiting = self.waiting, []
         return [Response(request.key, (1, 3), (-0.5, -0.1)) for request in asked]
-
-    def release(self, sequence: int) -> None: ...
 
 
 def walk(engine: Any, attempts: int, slots: int) -> list[Any]:

@@ -7,12 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,8 @@ import program_cases
 import pytest
 from conftest import ROOT
 from endpoint_cases import tiny
+from openai_server import serving
+from processes import gone
 from program_cases import starts
 
 import turnwise as tw
@@ -112,17 +112,6 @@ def test_an_attempt_that_goes_wrong_ends_with_a_stop_reason(
     assert sum(len(turn.response_ids) for trajectory in found for turn in trajectory.turns) <= options.get("max_tokens", 99)
     if "crash_reward" in options:
         assert found[0].reward == -1.0
-
-
-def test_a_broken_program_does_not_disturb_the_others() -> None:
-    def some(task: dict[str, Any], client: Any) -> float:
-        if client.seed == 1:
-            raise SystemExit("stop")
-        return program_cases.two_turns(task, client)
-
-    work = collector(some)
-    two = [Start(start.task, 0, start.number, start.number, 5) for start in starts(2)]
-    assert [trajectory.stop for trajectory in work.run(two)] == [Stop.DONE, Stop.ENVIRONMENT_FAULT]
 
 
 def test_sub_agents_and_a_summary_are_lines_of_their_own_and_each_token_is_in_one_of_them() -> None:
@@ -288,20 +277,7 @@ def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> Non
     work.hooks = Hooks(cancelled=lambda: mark.exists() and mark.read_text().endswith("."))
     (trajectory,) = work.run(starts(1))
     assert trajectory.stop is Stop.CANCELLED and len(trajectory.turns) == 1
-    status = Path(f"/proc/{mark.read_text()[:-1]}/stat")
-    until = time.monotonic() + 20  # a signal takes effect when the machine gets to it
-    with suppress(OSError):  # the process is gone
-        while status.read_text().rpartition(")")[2].split()[0] != "Z":
-            assert time.monotonic() < until
-            time.sleep(0.01)
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
+    assert gone(int(mark.read_text()[:-1]))
 
 
 # A child in a session of its own whose parent has ended: it writes its number, and stays. So does a child of that.
@@ -330,13 +306,6 @@ while not (os.path.exists(sys.argv[1]) and os.path.exists(sys.argv[1] + "2")):
 """
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="adopted processes are a matter of Linux")
 @pytest.mark.parametrize("end", ["returns", "cancelled", "run killed"])
 def test_a_daemon_that_a_command_starts_ends_with_its_attempt(tmp_path: Path, end: str) -> None:
@@ -349,7 +318,9 @@ def test_a_daemon_that_a_command_starts_ends_with_its_attempt(tmp_path: Path, en
     )
     if end == "run killed":
         run = subprocess.Popen([sys.executable, "-c", script, *words], cwd=ROOT)
-        wait_until(lambda: mark.exists() and Path(f"{mark}2").exists())
+        while not (mark.exists() and Path(f"{mark}2").exists()):
+            assert run.poll() is None
+            time.sleep(0.01)
         run.kill()
         run.wait()
     else:
@@ -358,8 +329,7 @@ def test_a_daemon_that_a_command_starts_ends_with_its_attempt(tmp_path: Path, en
         work.run(starts(1))
     pids = [int(Path(f"{mark}{more}").read_text()) for more in ("", "2")]
     try:
-        wait_until(lambda: all(map(gone, pids)))
-        assert all(map(gone, pids))
+        assert gone(*pids)
     finally:
         for pid in pids:
             with suppress(OSError):
@@ -391,11 +361,14 @@ def test_a_command_that_ends_by_a_signal_says_which() -> None:
         ([1], "finite number"),
         (Outcome("much"), "finite number"),  # type: ignore[arg-type]
         (Outcome(float("nan")), "finite number"),
+        (SystemExit("no luck"), "no luck"),
     ],
 )
 def test_a_result_that_cannot_be_read_ends_the_attempt_and_not_the_run(result: Any, why: str) -> None:
     def solve(task: dict[str, Any], client: Any) -> Any:
         reward = program_cases.two_turns(task, client)
+        if client.seed and isinstance(result, BaseException):
+            raise result
         return reward if client.seed == 0 else result
 
     found = collector(solve).run([Start(start.task, 0, start.number, start.number, 5) for start in starts(2)])
@@ -415,27 +388,14 @@ def test_a_command_is_ended_at_its_time_limit() -> None:
 
 
 def test_a_server_is_sent_tasks_and_answers_with_the_outcome() -> None:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            client = program_cases.Client(body["base_url"], body["api_key"], body["seed"])
-            reward = program_cases.two_turns(body["task"], client)
-            said = json.dumps({"reward": reward, "success": True}).encode()
-            self.send_response(200 if self.path == "/solve" else 404)
-            self.send_header("Content-Length", str(len(said)))
-            self.end_headers()
-            self.wfile.write(said)
+    def behave(handler: Any, body: dict[str, Any], before: int) -> None:
+        client = program_cases.Client(body["base_url"], body["api_key"], body["seed"])
+        reward = program_cases.two_turns(body["task"], client)
+        handler.answer({"reward": reward, "success": True}, 200 if handler.path == "/v1/solve" else 404)
 
-        def log_message(self, *words: Any) -> None: ...
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        (trajectory,) = played(url=f"http://127.0.0.1:{server.server_port}/solve")
-        (lost,) = played(url=f"http://127.0.0.1:{server.server_port}/sove")
-    finally:
-        server.shutdown()
-        server.server_close()
+    with serving(behave) as server:
+        (trajectory,) = played(url=f"{server.url}/solve")
+        (lost,) = played(url=f"{server.url}/sove")
     assert (trajectory.reward, trajectory.success, len(trajectory.turns)) == (0.75, True, 2)
     assert lost.stop is Stop.ENVIRONMENT_FAULT and "HTTP 404" in lost.stop_detail
 

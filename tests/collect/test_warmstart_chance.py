@@ -29,7 +29,7 @@ HERE = f"{Path(__file__)}:"
 class Stairs:
     """Up three times wins; down ends the attempt. A step up pays, so that attempts differ."""
 
-    max_turns = 3
+    max_turns, shows = 3, "terminal"
 
     def reset(self, task: Any, seed: int = 0) -> Observation:
         self.height = 0
@@ -87,8 +87,10 @@ def test_a_model_that_starts_from_nothing_learns_to_say_what_can_be_done(tmp_pat
     more = {"sft.lr": 5e-3, "sft.epochs": 20, "sft.batch_tokens": 256, "engine.max_tokens": 4, "eval.n": 1}
     result = start(tmp_path, "Stairs", **more)
     assert result.metrics[0]["sft/turns"] > 24
-    said = [turn["action"] for row in Run.open(result.folder).trajectories(1) for turn in row["turns"]]
+    run = Run.open(result.folder)
+    said = [turn["action"] for row in run.trajectories(1) for turn in row["turns"]]
     assert sum(action in ("go up", "go down", "wait") for action in said) > 0.8 * len(said)  # random bytes say none of these
+    assert run.environment() == {"name": run.environment()["name"], "shows": "terminal"}, "for the pages"
 
 
 def test_where_nothing_would_help_it_is_said_what_does(tmp_path: Path) -> None:

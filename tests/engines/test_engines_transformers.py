@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
 import torch
 from native_models import plain_logprobs
-from test_engines_sampling import byte_tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from turnwise import TurnwiseError
@@ -171,21 +169,6 @@ def test_a_dialogue_that_goes_on_is_not_read_again_unless_it_was_released_or_the
     assert (max(widths) == 34) == bool(forget)
 
 
-def test_new_weights_are_used_at_once_also_in_the_middle_of_a_response() -> None:
-    model, other = small_model(), small_model(seed=1)
-    engine = TransformersEngine(model, stop_token_ids=[])
-    long = Request(0, [7, 8, 9], Sampling(max_tokens=12), seed=1)
-    engine.submit([long, Request(1, [7, 8], Sampling(max_tokens=4))])
-    assert [response.key for response in engine.poll()] == [1]
-    with torch.no_grad():
-        for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
-            mine.copy_(theirs)
-    engine.refresh()
-    [response] = engine.poll()
-    assert (reference(other, long, response) - torch.tensor(response.logprobs))[4:].abs().max() < 1e-4
-    assert (reference(other, long, response) - torch.tensor(response.logprobs))[:4].abs().max() > 1e-2
-
-
 def test_the_learners_module_is_used_without_dropout_and_left_in_its_mode() -> None:
     model = small_model("gpt2", resid_pdrop=0.5, embd_pdrop=0.5)
     plain = play(TransformersEngine(model), prompts(3), turns=1)
@@ -204,20 +187,6 @@ def test_half_precision_gives_log_probs_near_the_plain_forward() -> None:
     for engine in (TransformersEngine(half, max_batch=4), TransformersEngine(full, max_batch=4, autocast=torch.bfloat16)):
         for request, response in play(engine, prompts(6)).values():
             assert (reference(full, request, response) - torch.tensor(response.logprobs)).abs().max() < 0.5
-
-
-@pytest.mark.parametrize(
-    ("prompt", "words"),
-    [(list(range(6, 36)), "30 tokens.*may have 30"), ([], "empty"), ([5, VOCABULARY], "knows 0 to 96"), ([-1], "from -1")],
-)
-def test_a_prompt_that_cannot_be_answered_is_refused_alone(prompt: list[int], words: str) -> None:
-    engine = TransformersEngine(small_model(), max_length=30, stop_token_ids=[])
-    engine.submit([Request(0, [7] * 29, Sampling(max_tokens=50)), Request(1, prompt, Sampling()), Request(2, [9], Sampling(max_tokens=3))])
-    found = {response.key: response for _ in range(3) for response in engine.poll()}
-    assert found[1].finish is Finish.REFUSED and re.search(words, found[1].message)
-    assert found[0].finish is found[2].finish is Finish.LENGTH
-    assert (len(found[0].token_ids), len(found[2].token_ids)) == (1, 3)
-    assert engine.poll() == [] and engine.pending == 0
 
 
 class Troubled(torch.nn.Module):
@@ -290,35 +259,6 @@ def test_an_interrupt_is_passed_on_and_the_engine_can_go_on_afterwards() -> None
             interrupted += 1
     assert interrupted == 1
     assert {k: r.token_ids for k, r in found.items()} == {k: v[1].token_ids for k, v in expected.items()}
-
-
-def test_weights_that_have_diverged_are_a_fault_that_says_so() -> None:
-    model = small_model()
-    with torch.no_grad():
-        model.model.embed_tokens.weight[50] = torch.nan
-    engine = TransformersEngine(model, stop_token_ids=[])
-    engine.submit([Request(0, [50, 7], Sampling()), Request(1, [8, 9], Sampling(temperature=0, max_tokens=1))])
-    found = {response.key: response for _ in range(2) for response in engine.poll()}
-    assert found[0].finish is Finish.FAULT and "not numbers" in found[0].message
-
-
-def test_stop_strings_and_end_tokens_end_a_response_and_are_part_of_it() -> None:
-    tokenizer = byte_tokenizer()
-    model = small_model(vocab_size=256)
-    engine = TransformersEngine(model, tokenizer, stop_token_ids=[])
-    free = Request(0, [65, 66], Sampling(max_tokens=40), seed=3)
-    engine.submit([free])
-    whole = engine.poll()[0].token_ids
-    text = tokenizer.decode(whole[10:12])
-    cut = next(n for n in range(1, 41) if text in tokenizer.decode(whole[:n]))
-    engine.submit([Request(1, [65, 66], Sampling(max_tokens=40, stop=("never", text)), seed=3)])
-    [stopped] = engine.poll()
-    assert (stopped.finish, stopped.token_ids) == (Finish.STOP, whole[:cut])
-    ender = TransformersEngine(model, stop_token_ids=[whole[7]])
-    ender.submit([free])
-    assert ender.poll()[0].token_ids == whole[: whole.index(whole[7]) + 1]
-    with pytest.raises(TurnwiseError, match="need a tokenizer"):
-        ender.submit([Request(1, [65], Sampling(stop=("x",)))])
 
 
 def test_a_closed_engine_and_a_model_without_a_cache_are_named() -> None:

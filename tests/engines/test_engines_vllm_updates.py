@@ -202,21 +202,20 @@ def test_a_pause_reads_the_step_in_flight_before_anything_is_replaced() -> None:
     assert inner.mixed == inner.stale == 0
 
 
-@pytest.mark.parametrize("call", ["sleep", "wake_up", "step"])
-def test_a_pause_that_fails_ends_the_engine(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def fails(*values: Any, **more: Any) -> Any:
+    raise RuntimeError("the scheduler is gone")
+
+
+GONE = "dead and has to be made again.*the scheduler is gone"
+
+
+@pytest.mark.parametrize(
+    ("call", "instead", "words"),
+    [("sleep", fails, GONE), ("wake_up", fails, GONE), ("step", fails, GONE), ("step", list, "still has a step in flight")],
+)
+def test_a_pause_that_fails_or_never_ends_ends_the_engine(call: str, instead: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made, inner, _ = under_way()
-
-    def fails(*values: Any, **more: Any) -> Any:
-        raise RuntimeError("the scheduler is gone")
-
-    monkeypatch.setattr(inner, call, fails)
-    with pytest.raises(TurnwiseError, match=r"dead and has to be made again.*the scheduler is gone"):
+    monkeypatch.setattr(inner, call, instead)
+    with pytest.raises(TurnwiseError, match=words):
         made.publish(1)
     assert made.dead and made.version == 0
-
-
-def test_a_step_that_is_in_flight_forever_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, inner, _ = under_way()
-    monkeypatch.setattr(inner, "step", list)
-    with pytest.raises(TurnwiseError, match="still has a step in flight"):
-        made.publish(1)

@@ -1,31 +1,20 @@
-"""The native engine on a CPU gives what the model itself gives: tokens, log-probs, stops, seeds."""
+"""The native engine on a CPU gives what the model itself gives: tokens and log-probs. `test_engines_reports.py` has what all engines do."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from native_models import VARIANTS, WORDS, ask, drain, make, mlp_rows, plain_logprobs, prompt, worst
+from native_models import VARIANTS, WORDS, ask, make, mlp_rows, prompt, worst
 
-from turnwise.engines.base import Finish, Request, Sampling
+from turnwise.engines.base import Finish, Sampling
 from turnwise.engines.native import NativeEngine
-from turnwise.util.errors import TurnwiseError
 
 GREEDY = Sampling(temperature=0.0, max_tokens=20)
 LENGTHS = (1, 2, 9, 33, 40, 64, 97, 120)
-
-
-class Letters:
-    """A tokenizer of a kind: token n is the letter number n, so that a stop string spans tokens."""
-
-    eos_token_id = None
-
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool | None = None) -> str:
-        return "".join(chr(0x100 + n) for n in ids)
 
 
 def likeliest(model: Any, ids: list[int], sampled: Sequence[int]) -> list[int]:
@@ -67,35 +56,6 @@ def test_sampled_logprobs_are_at_the_requests_temperature_and_before_truncation(
         assert worst(model, prompts, responses, sampling.temperature) < 1e-4
 
 
-def test_the_same_seed_draws_the_same_tokens_whatever_else_is_in_the_batch() -> None:
-    model, sampling = make(), Sampling(temperature=1.0, top_p=0.95, max_tokens=15)
-    prompts = [prompt(n, n) for n in LENGTHS]
-    together = ask(NativeEngine(model, max_length=160), prompts, sampling, seed=5)
-    for n, ids in enumerate(prompts):
-        engine = NativeEngine(model, max_batch=1, max_length=160, prefill_tokens=7)
-        engine.submit([Request(n, ids, sampling, 5 + n)])
-        alone = drain(engine)[n]
-        assert alone.token_ids == together[n].token_ids
-        assert alone.logprobs == pytest.approx(together[n].logprobs, abs=1e-5)
-    other = ask(NativeEngine(model, max_length=160), prompts, sampling, seed=500)
-    assert sum(other[n].token_ids != together[n].token_ids for n in together) == len(prompts)
-
-
-def test_a_response_ends_with_its_stop_token_or_stop_string() -> None:
-    model = make()
-    ids = prompt(20)
-    free = ask(NativeEngine(model, max_length=160), [ids], GREEDY)[0].token_ids
-    place = next(i for i in range(2, 20) if free[i] not in free[:i])
-    by_token = ask(NativeEngine(model, max_length=160, stop_token_ids=[free[place]]), [ids], GREEDY)[0]
-    assert (by_token.token_ids, by_token.finish) == (free[: place + 1], Finish.STOP)
-    text = "".join(chr(0x100 + n) for n in free[place - 1 : place + 1])
-    engine = NativeEngine(model, Letters(), max_length=160)
-    by_string = ask(engine, [ids], replace(GREEDY, stop=("nowhere", text)))[0]
-    assert (by_string.token_ids, by_string.finish) == (free[: place + 1], Finish.STOP)
-    with pytest.raises(TurnwiseError, match="tokenizer"):
-        NativeEngine(model).submit([Request(0, ids, replace(GREEDY, stop=("x",)))])
-
-
 def test_the_models_own_end_tokens_stop_a_response() -> None:
     free = ask(NativeEngine(make(), max_length=160), [prompt(20)], GREEDY)[0].token_ids
     model = make()
@@ -103,30 +63,6 @@ def test_the_models_own_end_tokens_stop_a_response() -> None:
     engine = NativeEngine(model, max_length=160)
     assert engine.stop_token_ids == {free[3], WORDS - 1}
     assert ask(engine, [prompt(20)], GREEDY)[0].token_ids == free[: free.index(free[3]) + 1]
-
-
-def test_what_cannot_fit_is_refused_alone_and_the_rest_goes_on() -> None:
-    engine = NativeEngine(make(), max_length=64)
-    prompts = [prompt(10), prompt(64), [], [5, WORDS], prompt(63)]
-    responses = ask(engine, prompts, GREEDY)
-    assert [responses[n].finish for n in range(5)] == [Finish.LENGTH, Finish.REFUSED, Finish.REFUSED, Finish.REFUSED, Finish.LENGTH]
-    assert "64 tokens" in responses[1].message and "max_length" in responses[1].message
-    assert "empty" in responses[2].message and str(WORDS) in responses[3].message
-    assert len(responses[0].token_ids) == 20 and len(responses[4].token_ids) == 1
-
-
-def test_rows_in_the_middle_of_a_response_go_on_with_the_new_weights_after_refresh() -> None:
-    model, ids = make(), prompt(30)
-    engine = NativeEngine(model, max_length=160)
-    engine.submit([Request(0, ids, GREEDY, sequence=0), Request(1, prompt(9, 1), replace(GREEDY, max_tokens=3), sequence=1)])
-    assert [r.key for r in engine.poll()] == [1]
-    with torch.no_grad():
-        model.model.layers[1].mlp.down_proj.weight.mul_(-1.0)
-    engine.refresh()
-    response = drain(engine)[0]
-    new = plain_logprobs(model, ids, response.token_ids)[3:]
-    assert new.tolist() == pytest.approx(response.logprobs[3:], abs=1e-4)
-    assert len(response.token_ids) == 20
 
 
 def test_the_model_can_still_be_saved_copied_and_trained(tmp_path: Any) -> None:

@@ -7,22 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from native_models import ask, drain, make, prompt
+from native_models import ask, drain, make, one_thread_each, prompt
 
 from turnwise.engines.base import Response, Sampling
 from turnwise.engines.native import NativeEngine
 from turnwise.kernels import attend_cpu
 
+__all__ = ["one_thread_each"]  # a fixture
+pytestmark = pytest.mark.usefixtures("one_thread_each")
 SAMPLING = Sampling(temperature=1.0, max_tokens=12)
 PROMPTS = [prompt(n, n) for n in (1, 2, 9, 33, 40, 64, 97, 120)]
-
-
-@pytest.fixture(autouse=True)
-def one_thread_each(request: pytest.FixtureRequest) -> None:
-    """With more threads inside an operation, the order of its sums may depend on what else is computed."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    request.addfinalizer(lambda: torch.set_num_threads(before))
 
 
 def engine_with(threads: int, monkeypatch: pytest.MonkeyPatch, model: Any, **options: Any) -> NativeEngine:

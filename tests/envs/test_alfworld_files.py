@@ -16,6 +16,8 @@ from conftest import shared_folder
 
 from turnwise.data.tasks import Task
 from turnwise.envs.household.alfworld import AlfworldEnv
+from turnwise.envs.household.games import TreeLibrary
+from turnwise.envs.household.packed import PackedLibrary
 from turnwise.envs.household.world import World
 from turnwise.util.errors import TurnwiseError
 
@@ -76,9 +78,6 @@ def test_tree_its_parent_and_packed_folder_hold_the_same_tasks(tmp_path: Path, r
 
 
 def test_second_opening_reads_the_cache_and_gives_the_same(tmp_path: Path, records: list[dict[str, Any]], own_cache: Path) -> None:
-    from turnwise.envs.household.games import TreeLibrary
-    from turnwise.envs.household.packed import PackedLibrary
-
     for kind, folder in (
         (PackedLibrary, packed(tmp_path / "packed", [json.dumps(record) for record in records])),
         (TreeLibrary, tree(tmp_path / "tree", records) / "json_2.1.1"),
@@ -91,8 +90,6 @@ def test_second_opening_reads_the_cache_and_gives_the_same(tmp_path: Path, recor
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path, records: list[dict[str, Any]]) -> None:
-    from turnwise.envs.household.games import TreeLibrary
-
     folder = tree(tmp_path / "tree", records[:1]) / "json_2.1.1"
     before = next(iter(TreeLibrary(folder).entries("valid_unseen").values()))
     path = Path(before.place)

@@ -241,6 +241,7 @@ def test_words_are_the_same_for_any_number_of_workers_and_survive_death_and_sile
     options: dict[str, Any] = {"fault": "raise", "at": [2000]}
     alone, together = (list(environment_texts(ADVISED, n=12, options=options, limits=Limits(workers))) for workers in (0, 2))
     assert alone == together
+    assert len(alone) > len(list(environment_texts(FAULTY, n=12, options=options))), "the expert plays, too"
     for fault in ("exit", "hang"):
         options = {"fault": fault, "at": [0]}
         found = list(environment_texts(ADVISED, n=3, turns=3, options=options, limits=Limits(1, timeout=2.0)))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
+from small_runs import TINY
 from typer.testing import CliRunner
 
 import turnwise as tw
@@ -19,15 +20,12 @@ from turnwise.envs.prompts.env import PromptsEnv, worth
 from turnwise.envs.prompts.prompt_file import place_of, read_rows
 
 ROWS = [{"prompt": f"{a} + {b} =", "answer": str(a + b), "hint": a} for a in range(10) for b in range(6)]
-SMALL: dict[str, Any] = {
+SMALL = TINY | {
     "iterations": 1,
     "name": "try",
-    "model.tiny.layers": 1,
-    "model.tiny.hidden": 32,
     "model.tiny.vocabulary_tasks": 4,
     "engine.max_tokens": 3,
     "collect.groups": 2,
-    "collect.group_size": 4,
     "sft.steps": 2,
     "sft.tasks": 8,
 }

@@ -254,11 +254,3 @@ def test_states_that_cannot_be_kept_have_no_snapshot() -> None:
 
 def test_an_environment_with_its_expert_has_no_snapshots_because_the_plan_would_not_follow() -> None:
     assert not isinstance(Advised(partial(tw.make, "household", size="tiny"))(), Restorable)
-
-
-class Bare:
-    def reset(self, task: Task, seed: int = 0) -> Observation:
-        return Observation("here")
-
-    def step(self, action: str) -> Transition:
-        return Transition(Observation("there"))

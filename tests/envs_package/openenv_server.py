@@ -1,4 +1,4 @@
-"""A small server of the real OpenEnv package, for test_openenv.py: guess a number, with task lists and metadata. Prints its port."""
+"""A small server of the real OpenEnv package, for test_environments.py: guess a number, with task lists and metadata. Prints its port."""
 
 from __future__ import annotations
 

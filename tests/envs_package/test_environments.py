@@ -22,7 +22,7 @@ CONTRACT: list[tuple[str, int, int, dict[str, Any]]] = [  # the environment, epi
     ("miniwob", 3, 6, {"kinds": ["click-menu", "enter-text", "use-autocomplete"]}),
     ("nethack", 2, 30, {}),
     ("reasoning", 5, 50, {"generators": ["chain_sum", "ransom_note", "rubiks_cube"], "tries": 3}),
-    ("scienceworld", 2, 4, {"tasks": ["find-non-living-thing", "lifespan-shortest-lived"], "anchor": "state"}),
+    ("scienceworld", 4, 4, {"tasks": ["find-living-thing", "lifespan-shortest-lived", "grow-plant"], "anchor": "state"}),
     ("shell", 2, 10, {"families": ["links", "git_commit"], "levels": 1}),
     ("tau2", 5, 50, {}),
     ("tau2", 5, 50, {"suggest": True, "domain": "telecom"}),
@@ -46,15 +46,8 @@ def test_the_contract_is_kept(name: str, episodes: int, turns: int, options: dic
 def test_a_server_of_openenv_keeps_the_contract() -> None:
     with openenv_server() as url:
         report = check("openenv", url=url, turns=10)
+        assert [len(tw.tasks("openenv", split, url=url)) for split in ("train", "valid")] == [6, 4], "its own lists"
     assert report.ok, report.problems
-
-
-@pytest.mark.parametrize("name", ["babyai", "minihack", "miniwob", "reasoning", "scienceworld", "shell", "textarena", "textworld-express"])
-def test_splits_share_no_task(name: str) -> None:
-    ready(name)
-    train, valid, test = (tw.tasks(name, split, n=100) for split in ("train", "valid", "test"))
-    assert len(train) == len(valid) == len(test) == 100
-    assert not train.overlap(valid) and not train.overlap(test) and not valid.overlap(test)
 
 
 @pytest.mark.parametrize(
@@ -86,12 +79,8 @@ def test_splits_share_no_task(name: str) -> None:
         ("shell", {"seconds": 0}, "seconds must be positive"),
         ("shell", {"sandbox": "docker"}, "sandbox of the shell environment: 'docker'"),
         ("tau2", {"domain": "banking"}, "domain"),
-        ("tau2", {"user": "somebody"}, "user"),
-        ("textarena", {"game": "Nimm"}, "Nim"),
         ("textarena", {"game": []}, "game is empty"),
-        ("textarena", {"game": "GuessWho"}, "does not run"),
         ("textarena", {"game": "Nim", "players": 3}, "2 players, not 3"),
-        ("textarena", {"game": "Poker", "opponent": "expert"}, "Poker has none"),
         ("textarena", {"opponent": "self", "eval_opponent": "self"}, "fixed opponent"),
         ("textarena", {"noise": 2.0}, "noise is from 0 to 1"),
         ("textarena", {"rewards": "points"}, "unit"),

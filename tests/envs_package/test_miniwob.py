@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 from collections.abc import Iterator
@@ -20,7 +19,6 @@ from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.envs.base import Transition
-from turnwise.envs.pool import Pool
 from turnwise.pages.run_list import RunList
 from turnwise.pages.server import Server
 from turnwise_envs.miniwob.browser import BrowserGone
@@ -165,21 +163,6 @@ def test_a_killed_browser_ends_the_attempt_with_a_reason_and_a_new_one_starts(en
         other.step("click 1")
     assert other.reset(task("click-test")).text.startswith("Your task is")
     other.close()
-
-
-def test_the_pool_goes_on_after_the_browser_was_killed() -> None:
-    with Pool("miniwob", 2, workers=1, timeout=60, options={"kinds": "click-test"}) as pool:
-        assert pool.reset(0, task("click-test"), 0).fault is None
-        assert pool.reset(1, task("click-test", 3), 0).fault is None
-        (worker,) = [child for child in children(os.getpid()) if "turnwise.envs.worker" in Path(f"/proc/{child}/cmdline").read_text()]
-        browsers = [child for child in children(worker) if "--remote-debugging-pipe" in Path(f"/proc/{child}/cmdline").read_text()]
-        kill(min(browsers))
-        broken = pool.step(0, "click 1")
-        assert broken.fault is not None and "the browser was killed by signal 9" in broken.stop_reason
-        assert pool.reset(0, task("click-test"), 0).fault is None
-        assert pool.step(0, "click 1").transition.success  # type: ignore[union-attr]
-        started = children(worker)
-    assert gone(*started), "nothing survives the pool"
 
 
 def test_nothing_survives_a_process_that_was_killed() -> None:

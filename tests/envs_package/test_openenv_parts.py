@@ -14,7 +14,6 @@ import pytest
 
 import turnwise as tw
 from turnwise.data.tasks import Task
-from turnwise.envs import EpisodeOver
 from turnwise.envs.check import check
 from turnwise.envs.pool import Fault, Pool
 from turnwise.util.errors import MissingExtra, TurnwiseError
@@ -102,13 +101,12 @@ def test_an_episode_over_a_session(server: tuple[str, OpenEnvServer]) -> None:
     env = client(server[0])
     first = env.reset(Task("1", data={"reset": {"number": 3}}))
     assert (first.text, first.actions) == ("Guess.", ("1", "2", "3", "4"))
-    wrong = env.step("4")
-    assert (wrong.reward, wrong.done, wrong.info["tries"]) == (0.0, False, 1)
+    wrong, again = env.step("4"), env.step("4")
+    assert (wrong.reward, wrong.done, wrong.info["tries"], again.info["tries"]) == (0.0, False, 1, 2)
+    assert wrong.observation.key == again.observation.key, "metadata is no part of the state"
     assert wrong.observation.text == "text: Wrong.\nsolved: False"
     end = env.step('{"message": "3"}')
     assert (end.reward, end.done, end.success) == (1.0, True, True)
-    with pytest.raises(EpisodeOver):
-        env.step("3")
     env.close()
 
 
@@ -131,7 +129,7 @@ class Lists:
         return self.pages[path]
 
 
-def with_lists(env: Any, monkeypatch: pytest.MonkeyPatch, pages: dict[str, Any]) -> Lists:
+def with_lists(monkeypatch: pytest.MonkeyPatch, pages: dict[str, Any]) -> Lists:
     lists = Lists(**pages)
     monkeypatch.setattr("turnwise_envs.openenv.wire.Transport", lambda *known: lists)
     return lists
@@ -143,11 +141,13 @@ SPLITS = [{"name": "train", "type": "train"}, {"name": "held-out", "type": "vali
 def test_the_lists_of_tasks_of_a_server_are_used(server: tuple[str, OpenEnvServer], monkeypatch: pytest.MonkeyPatch) -> None:
     env = client(server[0])
     rows = {"list_environments": ["guess"], "guess/splits": SPLITS, "guess/num_tasks": {"num_tasks": 3}}
-    lists = with_lists(env, monkeypatch, {**rows, "guess/tasks": {"tasks": [{"id": "a", "secret": 1}, "b"]}})
+    lists = with_lists(monkeypatch, {**rows, "guess/tasks": {"tasks": [{"id": "a", "secret": 1}, "b"]}})
     found = env.tasks("valid")
     assert lists.asked == [("guess/num_tasks", "held-out"), ("guess/tasks", "held-out")]
     assert [task.id for task in found] == ["held-out 0 a", "held-out 1", "held-out 2"]
-    assert found[2].split == "valid" and found[2].data == {"reset": {"split": "held-out", "index": 2}}
+    assert (
+        "secret" not in str(found[0].data) and found[2].split == "valid" and found[2].data == {"reset": {"split": "held-out", "index": 2}}
+    )
     monkeypatch.undo()
     env.reset(found[2])
     assert env.step("3").success
@@ -156,7 +156,7 @@ def test_the_lists_of_tasks_of_a_server_are_used(server: tuple[str, OpenEnvServe
 
 def test_a_split_that_the_server_does_not_have_is_named(server: tuple[str, OpenEnvServer], monkeypatch: pytest.MonkeyPatch) -> None:
     env = client(server[0])
-    with_lists(env, monkeypatch, {"list_environments": ["guess"], "guess/splits": SPLITS})
+    with_lists(monkeypatch, {"list_environments": ["guess"], "guess/splits": SPLITS})
     with pytest.raises(TurnwiseError, match=r"unknown split of the OpenEnv server: 'test'.*Known: held-out, train"):
         env.tasks("test")
     assert len(client(server[0], server_tasks=False).tasks("test", n=4)) == 4
@@ -164,7 +164,7 @@ def test_a_split_that_the_server_does_not_have_is_named(server: tuple[str, OpenE
 
 def test_a_server_without_lists_has_numbered_tasks(server: tuple[str, OpenEnvServer], monkeypatch: pytest.MonkeyPatch) -> None:
     env = client(server[0])
-    with_lists(env, monkeypatch, {"list_environments": ["guess"]})
+    with_lists(monkeypatch, {"list_environments": ["guess"]})
     assert [task.id for task in env.tasks("valid", n=2)] == ["8", "18"]
 
 

@@ -1,35 +1,21 @@
-"""ScienceWorld on the real simulator: the same episode in every process, splits, solutions, killed processes."""
+"""ScienceWorld on the real simulator: splits, solutions, killed processes."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conftest import ROOT
 from needing import ready
 from processes import gone, kill, orphans
 
 from turnwise.data.tasks import Task
-from turnwise.envs.check import essence
 from turnwise_envs.scienceworld.env import ScienceWorldEnv
 from turnwise_envs.shared.java import JavaLost
 
 ready("scienceworld")
 
 SHORT = ["find-non-living-thing", "lifespan-shortest-lived"]
-VARIED = [("find-living-thing", 3), ("grow-plant", 1)]  # animals move, plants grow
-EPISODES = """
-import json, sys
-from test_scienceworld import ScienceWorldEnv, episode
-env = ScienceWorldEnv()
-print(json.dumps([[kind, number, list(episode(env, kind, number, 4))] for kind, number in json.loads(sys.argv[1])]))
-env.close()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -41,35 +27,6 @@ def kept() -> Iterator[ScienceWorldEnv]:
 
 def task(kind: str, number: int, split: str = "train") -> Task:
     return Task(f"{kind}/{number}", split, {"kind": kind, "variation": number})
-
-
-def episode(env: ScienceWorldEnv, kind: str, number: int, turns: int) -> Iterator[str]:
-    """Actions that differ from turn to turn, and what came of them."""
-    seen = env.reset(task(kind, number))
-    yield repr(essence(seen))
-    for turn in range(turns):
-        assert seen.actions is not None
-        end = env.step(seen.actions[(977 * turn + 41) % len(seen.actions)])
-        seen = end.observation
-        yield repr(essence(end))
-        if end.done:
-            return
-
-
-def elsewhere(places: list[tuple[str, int]]) -> dict[str, list[str]]:
-    """Episodes in a fresh process with a fresh Java process, in this order."""
-    path = os.pathsep.join(map(str, (ROOT, ROOT / "tests" / "support", ROOT / "tests", ROOT / "tests" / "envs_package")))
-    command = [sys.executable, "-c", EPISODES, json.dumps(places)]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, timeout=250)
-    assert done.returncode == 0, done.stderr
-    return {f"{kind}/{number}": seen for kind, number, seen in json.loads(done.stdout.splitlines()[-1])}
-
-
-def test_two_fresh_processes_with_other_pasts_play_the_same_episodes(kept: ScienceWorldEnv) -> None:
-    one, two = elsewhere(VARIED), elsewhere(VARIED[::-1])
-    assert one == two
-    kind, number = VARIED[0]
-    assert list(episode(kept, kind, number, 4)) == one[f"{kind}/{number}"]
 
 
 def test_the_splits_are_the_package_s_own(kept: ScienceWorldEnv) -> None:

@@ -1,15 +1,13 @@
 """The textarena environment on the real package: matches, opponents, self-play, snapshots and the isolation of chance."""
 
-# ruff: noqa: E402, NPY002
+# ruff: noqa: E402
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 from needing import ready
 from openai_server import serving
@@ -22,7 +20,7 @@ from turnwise.collect.collector import Collector, Start
 from turnwise.collect.players import PlayerPolicy, RandomPlayer
 from turnwise.data.rollouts import Stop
 from turnwise.data.tasks import Task
-from turnwise.envs.base import EpisodeOver, Share
+from turnwise.envs.base import Share
 from turnwise.envs.check import check, essence
 from turnwise.envs.pool import Pool
 from turnwise.util.errors import TurnwiseError
@@ -70,20 +68,8 @@ def test_every_game_keeps_the_contract(name: str) -> None:
     assert report.ok, report
 
 
-def test_games_side_by_side_and_in_threads_are_those_that_are_played_alone() -> None:
-    made = {name: first(name) for name in FEW}
-    alone = {name: list(play(env, task, 7, name)) for name, (env, task) in made.items()}
-    playing = {name: play(*first(name), 7, name) for name in FEW}
-    mixed: dict[str, list[Any]] = {name: [] for name in FEW}
-    while playing:
-        for name in list(playing):
-            random.random(), np.random.random()
-            answer = next(playing[name], None)
-            if answer is None:
-                del playing[name]
-            else:
-                mixed[name].append(answer)
-    assert mixed == alone
+def test_games_in_threads_are_those_that_are_played_alone() -> None:
+    alone = {name: list(play(*first(name), 7, name)) for name in FEW}
     with ThreadPoolExecutor(5) as threads:
         found = threads.map(lambda name: list(play(*first(name), 7, name)), FEW * 2)
     assert list(found) == [alone[name] for name in FEW * 2]
@@ -129,8 +115,6 @@ def test_a_refused_move_is_answered_and_asked_for_again() -> None:
     assert answer.info["refused"] and not answer.done and "invalid" in answer.observation.text and answer.observation.anchor != before
     answer = env.step("[9]")
     assert answer.done and answer.reward == 0 and answer.info["measures"]["refused"] == 2
-    with pytest.raises(EpisodeOver):
-        env.step("[1]")
 
 
 def test_self_play_gives_every_seat_its_trajectory() -> None:

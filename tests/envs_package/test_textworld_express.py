@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 from needing import ready
-from processes import children, gone, kill, orphans, runs
+from processes import gone, kill, orphans, runs
 
-import turnwise as tw
 from turnwise.data.tasks import Task
-from turnwise.envs.pool import Fault, Pool
 from turnwise.util.errors import TurnwiseError
 from turnwise_envs.shared.java import JavaLost
 from turnwise_envs.textworld.express import FOLDS, GAMES, SEEDS, TextWorldExpressEnv
@@ -107,22 +105,6 @@ def test_a_process_that_hangs_is_ended_after_the_time_limit() -> None:
     assert gone(old)
     assert env.reset(task).text
     env.close()
-
-
-def test_a_run_goes_on_after_its_java_process_was_killed() -> None:
-    with Pool("textworld-express", 2, workers=1, options={"games": ["coin"]}) as pool:
-        tasks = tw.tasks("textworld-express", "train", n=2, games=["coin"])
-        for slot in range(2):
-            assert pool.reset(slot, tasks[slot]).fault is None
-        (worker,) = pool.pids
-        (first,) = children(worker)
-        kill(first)
-        lost = pool.step(0, "look around")
-        assert lost.fault is Fault.ERROR and "Java process died" in lost.stop_reason
-        assert pool.step(1, "look around").fault is None
-        assert pool.reset(0, tasks[0]).fault is None and pool.step(0, "look around").fault is None
-        (java,) = children(worker)
-    assert gone(java)
 
 
 def test_no_java_process_outlives_a_killed_python_process() -> None:

@@ -1,4 +1,4 @@
-"""Images end to end: an engine and a learner that agree, an iteration of GiGPO on pictures, and a bandit that only eyes can solve."""
+"""Images end to end: an engine and a learner that agree, and an iteration of GiGPO on pictures."""
 
 from __future__ import annotations
 
@@ -175,20 +175,6 @@ def test_an_iteration_of_gigpo_trains_on_pictures(kind: str) -> None:
     assert np.isfinite(metrics["loss"]) and metrics["grad_norm"] > 0
     moved = [name for name, value in model.named_parameters() if name in eyes and not torch.equal(value, eyes[name])]
     assert moved  # the gradient reaches the vision tower
-
-
-def test_a_bandit_that_only_eyes_can_solve_is_learned() -> None:
-    processor = processor_of("llava")
-    model, vision = model_of("llava", processor), Vision(processor)
-    learner = Learner(model, LearnerSettings(optimiser=OptimiserSettings(lr=1e-2)), vision=vision)
-    before = attempts(model, vision, PictureBandit, members=32, max_tokens=1, seed=999)
-    for iteration in range(45):
-        trajectories = attempts(model, vision, PictureBandit, members=16, max_tokens=1, seed=iteration)
-        Rollouts.from_trajectories(trajectories)
-        learner.update(credited(trajectories), seed=iteration)
-    after = attempts(model, vision, PictureBandit, members=32, max_tokens=1, seed=999)
-    won = [np.mean([trajectory.success for trajectory in played]) for played in (before, after)]
-    assert won[0] < 0.65 and won[1] > 0.8  # without eyes nothing beats one half
 
 
 def test_a_warm_start_learns_prompts_without_learning_pictures_as_words() -> None:

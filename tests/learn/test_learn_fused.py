@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -22,25 +23,8 @@ from turnwise.learn.fused.attention import Frame, attend, attend_backward
 from turnwise.objectives import Loss
 from turnwise.util.errors import TurnwiseError
 
-
-@pytest.mark.parametrize("kind", ["qwen2", "llama"])
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("kept", [Kept(), Kept(2, 1), Kept(1, 0), Kept(0, 0)])
-@pytest.mark.parametrize("narrow", [False, True])
-def test_values_and_gradients_are_those_of_the_models_own_layers(kind: str, tied: bool, kept: Kept, narrow: bool) -> None:
-    packed = pack(trajectories(3, context="full"))
-    places = packed.source if narrow else None
-    own = PackedModel(tiny(kind=kind, tie_word_embeddings=tied), fused=False)
-    fused = PackedModel(tiny(kind=kind, tie_word_embeddings=tied), fused=True)
-    assert own.fused is None and fused.fused is not None
-    fused.fused.kept = kept
-    (wanted, slopes), (found, found_slopes) = run(own, packed, places), run(fused, packed, places)
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
-    assert_same(found_slopes, slopes, 1e-4)
-
-
 WINDOW = 9  # shorter than most sequences of the batch
-OTHERS = [name for name in VARIANTS if name.startswith(("qwen3", "gemma3", "smollm3", "llama3", "llama, seven", "qwen2, short"))]
+TAKEN = [name for name in VARIANTS if name.startswith(("qwen2", "qwen3", "gemma3", "smollm3", "llama")) and name != "llama with biases"]
 
 
 def family(name: str, seed: int = 0) -> Any:
@@ -48,13 +32,13 @@ def family(name: str, seed: int = 0) -> Any:
     return make(name, seed, **({"sliding_window": WINDOW} if "gemma3" in name or "windows" in name else {}))
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", TAKEN)
 def test_every_family_has_the_values_and_gradients_of_its_own_layers(name: str) -> None:
     packed = pack(trajectories(3, context="full"))
     assert packed.lengths.max() > 2 * WINDOW
     own, fused = PackedModel(family(name), fused=False), PackedModel(family(name), fused=True)
-    assert fused.fused is not None and reason_against(fused.causal) is None
-    for kept, places in ((Kept(), None), (Kept(), packed.source), (Kept(0, 0), packed.source)):
+    assert own.fused is None and fused.fused is not None and reason_against(fused.causal) is None
+    for kept, places in product((Kept(), Kept(2, 1), Kept(1, 0), Kept(0, 0)), (None, packed.source)):
         fused.fused.kept = kept
         (wanted, slopes), (found, found_slopes) = run(own, packed, places), run(fused, packed, places)
         # Relative to the size of hidden states, which differs by family: gemma3's (2.0) own float32 layers are 1.9e-5 off float64.

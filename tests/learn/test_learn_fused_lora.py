@@ -9,17 +9,15 @@ import torch
 from fourbit_double import fourbit
 from fused_cases import adapted, run
 from gradient_cases import assert_same
-from learn_cases import credited, gradients, tiny, trajectories, weights_of, with_layers
+from learn_cases import tiny, trajectories
 from native_models import make
 
 from turnwise.engines.native import supports
-from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, add_lora, forward, pack
+from turnwise.learn import pack
 from turnwise.learn.activations import Kept
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.fused import reason_against
 from turnwise.learn.lora import pack_base
-from turnwise.objectives import Loss
-from turnwise.util.errors import TurnwiseError
 
 __all__ = ["fourbit"]  # a fixture
 SIZES = {"hidden_size": 64, "intermediate_size": 128}
@@ -79,29 +77,7 @@ def test_adapters_that_are_off_add_nothing_and_are_back_afterwards() -> None:
     assert torch.equal(seen(), before) and not torch.allclose(before, plain, atol=1e-3)
 
 
-def test_updates_with_a_reference_move_adapters_as_peft_does() -> None:
-    found = credited(trajectories(8, context="full"))
-    settings = LearnerSettings(minibatches=2, optimiser=OptimiserSettings(lr=0.05, eps=1.0), loss=Loss(kl_coef=0.1))
-    moved = []
-    for fused in (False, True):
-        learner = with_layers(Learner(adapted(tiny()), settings), fused)
-        assert learner.reference is not None
-        learner.reference.policy = learner.policy
-        before = weights_of(learner)
-        assert learner.update(found, seed=1)["steps"] == 2
-        assert not any("lora_" not in name for name in gradients(learner.policy.causal))
-        moved.append({key: value - before[key] for key, value in weights_of(learner).items()})
-    assert_same(moved[1], moved[0], 1e-3)
-
-
-def test_adapters_that_are_not_taken_are_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    dropping = add_lora(tiny(), rank=2, dropout=0.1)
-    assert "adapters have dropout" in str(reason_against(dropping))
-    with pytest.raises(TurnwiseError, match="dropout"):
-        PackedModel(dropping, fused=True)
-    monkeypatch.setattr(forward, "_on_gpu_in_half", lambda weight: True)
-    with pytest.warns(UserWarning, match=r"its adapters have dropout\): transformers' own layers train it$"):
-        assert PackedModel(dropping).fused is None
+def test_adapters_are_taken_unless_several_processes_share_the_model() -> None:
     assert PackedModel(adapted(tiny())).fused is not None
     assert "adapters" in str(reason_against(adapted(tiny()), sharded=True)), "several processes leave them to transformers"
 

@@ -105,26 +105,3 @@ def test_credit_a_token_weighs_each_token_by_its_own() -> None:
     repeated[0] += 1
     other = GradientOf(Learner(tiny(), settings))(credited(found, credit.Credit(repeated, "token")))
     assert (other["lm_head.weight"] - same[0]["lm_head.weight"]).abs().max() > 1e-3
-
-
-def test_bfloat16_has_nearly_the_gradient_of_float32() -> None:
-    found = trajectories(11, groups=3, size=4)
-    rollouts = rollouts_of(found)
-    values = credit.compute("gigpo", rollouts)
-    exact = GradientOf(Learner(tiny(), LearnerSettings(optimiser=OptimiserSettings(lr=0.0))))(credited(found, values))
-    learner = Learner(tiny(), LearnerSettings(dtype="bfloat16", tokens_per_batch=30, optimiser=OptimiserSettings(lr=0.0)))
-    found_gradients: dict[str, torch.Tensor] = {}
-    learner.optimiser.step, step = (
-        lambda *_: (
-            found_gradients.update(  # type: ignore[method-assign, assignment]
-                {name: master.grad.clone() for name, master in learner.weights.masters.items()}
-            )
-            or step(0.0)
-        ),
-        learner.optimiser.step,
-    )
-    learner.update(credited(found, values))
-    for name, gradient in exact.items():
-        assert found_gradients[name].dtype == torch.float32
-        cosine = torch.nn.functional.cosine_similarity(found_gradients[name].flatten(), gradient.flatten(), dim=0)
-        assert cosine > 0.98, name

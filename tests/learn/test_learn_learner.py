@@ -31,24 +31,6 @@ def batch(seed: int = 0, **more: Any) -> tuple[list[Trajectory], Rollouts, Any]:
     return found, rollouts, credit.compute("gigpo", rollouts)
 
 
-def test_a_two_action_bandit_converges_to_the_better_action() -> None:
-    learner = Learner(tiny(), LearnerSettings(optimiser=OptimiserSettings(lr=3e-3), minibatches=2))
-    rng, actions = np.random.default_rng(0), (5, 9)
-    probe = pack([Trajectory(0, i, turns=[Turn(anchor="x", prompt_ids=[1, 2], response_ids=[action])]) for i, action in enumerate(actions)])
-    shares = []
-    for step in range(18):
-        chances = np.exp(learner.logprobs(probe).astype(np.float64))
-        shares.append(chances[1] / chances.sum())
-        drawn = rng.random(16) < shares[-1]
-        found = [
-            Trajectory(0, i, turns=[Turn(anchor="x", reward=float(better), prompt_ids=[1, 2], response_ids=[actions[int(better)]])])
-            for i, better in enumerate(drawn)
-        ]
-        rollouts = Rollouts.from_trajectories(found)
-        learner.update(credited(found, credit.compute("grpo", rollouts)), seed=step)
-    assert shares[0] < 0.9 and shares[-1] > 0.95
-
-
 def test_the_same_seed_gives_the_same_weights_bit_by_bit_and_another_seed_does_not() -> None:
     def trained(seed: int) -> dict[str, torch.Tensor]:
         learner = Learner(tiny(), LearnerSettings(optimiser=FAST, epochs=2, minibatches=3, tokens_per_batch=50))

@@ -208,8 +208,9 @@ def test_left_open_the_engines_log_probs_are_considered_on_a_gpu_in_16_bits_only
     half = LearnerSettings(dtype="bfloat16")
     assert (half.old_logprobs_on("cuda"), half.old_logprobs_on("cpu")) == ("auto", "learner")
     assert LearnerSettings().old_logprobs_on("cuda") == "learner"
-    compared = LearnerSettings(dtype="bfloat16", loss=Loss(importance="truncate"))  # a weight of one everywhere would correct nothing
-    assert compared.old_logprobs_on("cuda") == "learner"
+    for given in (None, "auto"):  # a weight of one everywhere would correct nothing
+        compared = LearnerSettings(dtype="bfloat16", loss=Loss(importance="truncate"), old_logprobs=given)  # type: ignore[arg-type]
+        assert compared.old_logprobs_on("cuda") == "learner"
     for chosen in ("learner", "engine", "auto"):
         assert LearnerSettings(dtype="bfloat16", old_logprobs=chosen).old_logprobs_on("cuda") == chosen
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from learn_cases import credited, tiny, trajectories
+from native_models import one_thread_each
 from torch import Tensor
 
 from turnwise import credit
@@ -21,15 +22,9 @@ from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSet
 from turnwise.learn.parallel import add_gradients
 from turnwise.objectives import Loss
 
+__all__ = ["one_thread_each"]  # a fixture
+pytestmark = pytest.mark.usefixtures("one_thread_each")
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(autouse=True)
-def one_thread_each(request: pytest.FixtureRequest) -> None:
-    """With more threads inside an operation, the order of its sums may depend on what else is computed."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    request.addfinalizer(lambda: torch.set_num_threads(before))
 
 
 def learner_of(kind: str) -> Learner:

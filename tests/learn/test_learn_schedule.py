@@ -12,12 +12,10 @@ from gradient_cases import GradientOf, assert_same
 from learn_cases import credited, equal, gradients, tiny, trajectories, weights_of
 
 from turnwise.data.batch import Batch
-from turnwise.data.rollouts import ragged
-from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings, pack
-from turnwise.learn.minibatch import sequences_of
+from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings
 from turnwise.methods.registry import schedules
-from turnwise.methods.steps import ScheduleView, Step, cut
-from turnwise.objectives import Loss, Tokens, token_weights
+from turnwise.methods.steps import ScheduleView, Step
+from turnwise.objectives import Loss
 from turnwise.util.errors import TurnwiseError
 
 FAST = OptimiserSettings(lr=3e-3, weight_decay=0.0)
@@ -37,60 +35,6 @@ def schedule(monkeypatch: pytest.MonkeyPatch) -> Make:
         return name
 
     return register
-
-
-# -- shuffled is the plain loop ---------------------------------------------------------------------------------------------------
-
-
-def plain_update(learner: Learner, batch: Batch, seed: int) -> None:
-    """Epochs and mini-batches as a loop that anybody would write: no masks, no schedule, no skipping."""
-    settings = learner.settings
-    packed = pack(batch.trajectories, batch.rollouts)
-    packed = packed.with_columns(advantage=batch.column("turn.advantage")[packed.turn])
-    size, steps = settings.minibatch_size, settings.minibatches
-    parts = [p for e in range(settings.epochs) for p in cut(sequences_of(packed), settings.minibatch_unit, (seed, e), size, steps)]
-    packed = packed.with_columns(old_logprob=learner.logprobs(packed))
-    reference = learner.reference_logprobs(packed) if settings.loss.kl_coef else None
-    with learner.training(seed):
-        for part in parts:
-            mini = packed.take(part)
-            weight = token_weights(mini.turn, mini.trajectory, settings.aggregation)
-            logprob, entropy, _ = learner.forward(mini)
-            places = ragged(packed.token_offsets, part)
-            tokens = Tokens(
-                logprob=logprob,
-                old_logprob=torch.as_tensor(mini.columns["old_logprob"]),
-                advantage=torch.as_tensor(mini.columns["advantage"]),
-                turn=torch.as_tensor(mini.turn),
-                trajectory=torch.as_tensor(mini.trajectory),
-                weight=weight,
-                ref_logprob=None if reference is None else torch.as_tensor(reference[places]),
-                entropy=entropy,
-                batch_tokens=len(mini.source),
-                turns=len(batch),
-                trajectories=len(batch.rollouts.trajectory_labels),
-            )
-            loss, _ = settings.loss(tokens)
-            loss.backward()
-            learner.optimiser.step(loss.item())
-
-
-@pytest.mark.parametrize("context", ["window", "full"])
-@pytest.mark.parametrize(
-    "settings",
-    [
-        LearnerSettings(optimiser=FAST, epochs=2, minibatches=3),
-        LearnerSettings(optimiser=FAST, minibatch_unit="turn", minibatch_size=3, aggregation="trajectory"),
-        LearnerSettings(optimiser=FAST, minibatches=2, loss=Loss("gspo", {"level": "trajectory"}, kl_coef=0.1, entropy_coef=0.01)),
-    ],
-    ids=["epochs", "turns", "kl"],
-)
-def test_shuffled_mini_batches_give_the_weights_of_the_plain_loop_bit_by_bit(context: str, settings: LearnerSettings) -> None:
-    batch = credited(trajectories(5, groups=3, context=context))
-    one, other = Learner(tiny(), settings), Learner(tiny(), settings)
-    one.update(batch, 7)
-    plain_update(other, batch, 7)
-    assert equal(weights_of(one), weights_of(other))
 
 
 def test_a_list_of_steps_and_a_generator_of_the_same_steps_train_alike(schedule: Make) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from learn_cases import credited, equal, trajectories, weights_of
+from learn_cases import credited, equal, trajectories, weights_of, with_layers
 from native_models import make
 
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings
-from turnwise.learn.forward import PackedModel
 from turnwise.planner import small_gpu
 from turnwise.recipe.schema import Config
 
@@ -73,17 +70,11 @@ def test_on_a_cpu_nothing_is_told(changes: list[str]) -> None:
 # -- places for gradients -----------------------------------------------------------------------------------------------------------
 
 
-def fused(model: Any, **optimiser: Any) -> Learner:
-    settings = LearnerSettings(dtype="bfloat16", optimiser=OptimiserSettings(lr=0.05, eps=1.0, **optimiser), minibatches=2)
-    learner = Learner(model, settings)
-    learner.policy = learner.memory.policy = PackedModel(learner.model, fused=True)
-    return learner
-
-
 def test_places_do_not_change_what_is_learned_and_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     batch, found = credited(trajectories(5, context="full")), []
+    settings = LearnerSettings(dtype="bfloat16", optimiser=OptimiserSettings(lr=0.05, eps=1.0), minibatches=2)
     for reserves in (True, False):
-        learner = fused(make("qwen2"))
+        learner = with_layers(Learner(make("qwen2"), settings), fused=True)
         if not reserves:
             monkeypatch.setattr(learner, "reserve", lambda: None)
         learner.update(batch, 0)

@@ -76,11 +76,6 @@ def test_what_follows_starts_with_a_fresh_optimiser_and_the_learnt_masters() -> 
     assert np.allclose(learner.reference_logprobs(pack(found)), learner.logprobs(pack(found)), atol=1e-5)
 
 
-def test_pairs_become_trajectories_of_one_turn() -> None:
-    (only,) = as_trajectories([([1, 2], [3])])
-    assert only.turns[0].prompt_ids == (1, 2) and only.turns[0].response_ids == (3,)
-
-
 def test_nothing_to_imitate_is_refused() -> None:
     with pytest.raises(TurnwiseError, match="no response token"):
         warm_start(Learner(tiny()), [Trajectory(0, 0, turns=[Turn(anchor="x", prompt_ids=[1])])])

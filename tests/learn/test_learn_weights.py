@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from learn_cases import tiny, trajectories
+from learn_cases import tiny, trajectories, with_layers
 
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, pack
-from turnwise.learn.forward import PackedModel
 from turnwise.learn.weights import GradientBuffer, add_product, buffer_of, joined
 
 SETTINGS = LearnerSettings(dtype="bfloat16", optimiser=OptimiserSettings(lr=0.05, eps=1.0), minibatches=2, tokens_per_batch=100)
-
-
-def fused(model: Any, settings: LearnerSettings = SETTINGS) -> Learner:
-    learner = Learner(model, settings)
-    learner.policy = learner.memory.policy = PackedModel(learner.model, fused=True)
-    return learner
 
 
 def summed(learner: Learner) -> dict[str, torch.Tensor]:
@@ -36,7 +27,7 @@ def test_sums_of_micro_batches_are_those_of_autograd(tied: bool, host: bool) -> 
     found = []
     for direct in (True, False):
         settings = LearnerSettings(dtype="bfloat16", optimiser=OptimiserSettings(optimiser_place="host" if host else "device"))
-        learner = fused(tiny(tie_word_embeddings=tied), settings)
+        learner = with_layers(Learner(tiny(tie_word_embeddings=tied), settings), fused=True)
         for parameter in learner.model.parameters():
             assert buffer_of(parameter) is not None
             if not direct:

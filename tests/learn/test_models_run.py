@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from small_runs import Killed, Kills
 from train_cases import TINY, start, without_times
 
 import turnwise as tw
@@ -20,7 +21,6 @@ from turnwise.learn.sections import Tiny
 from turnwise.learn.tiny import build_model, build_tokenizer
 from turnwise.recipe.schema import Config
 from turnwise.recipe.writing import to_toml
-from turnwise.runs.reporter import Reporter
 from turnwise.setup.needs import columns_read
 
 OWN_KIND = '''
@@ -67,17 +67,6 @@ def recipe(tmp_path: Path) -> dict[str, Any]:
     }
 
 
-class Ending(Reporter):
-    """Ends everything after an iteration, as suddenly as a kill."""
-
-    def __init__(self, at: int):
-        self.at = at
-
-    def iteration(self, iteration: int, metrics: Any) -> None:
-        if iteration == self.at:
-            raise KeyboardInterrupt
-
-
 def auxiliary_tensors(folder: Path) -> dict[str, torch.Tensor]:
     found = checkpoint.latest_good(folder / "checkpoints")
     assert found is not None
@@ -94,8 +83,8 @@ def test_a_run_with_models_that_was_killed_and_resumed_gives_the_same_weights(tm
     assert state["prm"]["updates"] == 3 and state["prm"]["kind"]["seen"] > 0 and not state["teacher"]["moved"]
 
     config = Config.load(whole.folder / "config.toml", {"out": str(tmp_path / "cut")})
-    with pytest.raises(KeyboardInterrupt):
-        tw.train(config, reporter=Ending(2))
+    with pytest.raises(Killed):
+        tw.train(config, reporter=Kills(3))
     resumed = tw.train(resume=tmp_path / "cut" / "try")
     assert without_times(resumed.metrics) == without_times(whole.metrics)
     again = auxiliary_tensors(resumed.folder)

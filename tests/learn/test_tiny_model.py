@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,34 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.agent import Chat
-from turnwise.collect.vocabulary import environment_texts
-from turnwise.data.tasks import Task
-from turnwise.envs.base import Observation, Transition
-from turnwise.envs.registry import register, unregister
-from turnwise.learn.tiny import build_tiny, build_tiny_for, build_tokenizer
+from turnwise.learn.tiny import build_tiny, build_tokenizer
 from turnwise.util.errors import TurnwiseError
 
 TEXTS = ["go to cabinet 1", "You are in the middle of a room. You see a desk 2, and a mug.", "Your task is to: put a mug in desk."]
-
-
-class Corridor:
-    """Doors in a row; the expert goes east, where a chandelier hangs that chance seldom sees."""
-
-    max_turns = 5
-
-    def reset(self, task: Task, seed: int = 0) -> Observation:
-        self.place = 0
-        return self._see()
-
-    def step(self, action: str) -> Transition:
-        self.place += 1 if action == "go east" else -1
-        return Transition(self._see(), done=self.place == 4)
-
-    def expert_action(self) -> str:
-        return "go east"
-
-    def _see(self) -> Observation:
-        return Observation("A chandelier!" if self.place == 4 else f"Door number {self.place}.", actions=("go east", "go west"))
 
 
 @pytest.fixture(scope="module")
@@ -50,27 +27,20 @@ def made() -> tuple[Any, Any]:
     return build_tiny(TEXTS, layers=2, hidden=32, heads=4, max_length=256, seed=3)
 
 
-@given(text=st.text(st.characters(exclude_categories=["Cs"])))
+@cache
+def known() -> Any:
+    return build_tokenizer(TEXTS)
+
+
+ODD_TEXTS = ("go to cabinet 12", "  go  to\n\ncabinet\t1 ", "click[buy now]", "x" * 5000, "é" * 5000, "漢字 😀", "<|user|>", "")
+
+
+@given(text=st.sampled_from(ODD_TEXTS) | st.text(st.characters(exclude_categories=["Cs"])))
 def test_every_text_comes_back_exactly(text: str) -> None:
     tokenizer = known()
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     assert tokenizer.decode(ids) == text
     assert tokenizer.unk_token_id not in ids
-
-
-_known: list[Any] = []
-
-
-def known() -> Any:
-    if not _known:
-        _known.append(build_tokenizer(TEXTS))
-    return _known[0]
-
-
-def test_actions_and_odd_spaces_come_back_exactly() -> None:
-    for text in ("go to cabinet 12", "  go  to\n\ncabinet\t1 ", "click[buy now]", "x" * 5000, "é" * 5000, "漢字 😀", "<|user|>", ""):
-        ids = known()(text, add_special_tokens=False)["input_ids"]
-        assert known().decode(ids) == text
 
 
 def test_words_and_digits_are_one_token_each() -> None:
@@ -135,19 +105,6 @@ def test_a_saved_folder_loads_like_any_other_without_a_network(made: tuple[Any, 
 def test_impossible_sizes_are_clear_errors(sizes: dict[str, Any]) -> None:
     with pytest.raises(TurnwiseError, match=r"^Tiny: "):
         build_tiny(TEXTS, **sizes)
-
-
-def test_the_words_of_any_environment_are_collected_by_play_and_by_the_expert() -> None:
-    register("corridor", Corridor)
-    try:
-        texts = list(environment_texts("corridor", n=3, turns=5))
-        assert {"A chandelier!", "Door number 0.", "go west"} <= set(texts)
-        assert texts == list(environment_texts("corridor", n=3, turns=5))
-        _, tokenizer = build_tiny_for("corridor", extra=["Goal"], sample=3, layers=1, hidden=16, heads=2, max_length=64)
-    finally:
-        unregister("corridor")
-    for word in ("chandelier", " chandelier", "Door", " Goal", " east"):
-        assert len(tokenizer(word)["input_ids"]) == 1
 
 
 def test_the_words_of_a_text_without_end_are_taken_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:

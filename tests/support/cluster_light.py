@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from collect_cases import WORDS, WordContext, WordEngine, numbered
 from toy_env import Corridor
 
-from turnwise.agent.base import Parsed, Prompt
+from turnwise.agent.base import Parsed
 from turnwise.cluster.work import Spec
 from turnwise.collect.collector import Collector
 from turnwise.collect.hooks import Hooks
@@ -20,44 +21,21 @@ from turnwise.collect.model_policy import ModelPolicy
 from turnwise.collect.source import LocalSource
 from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory, Turn
-from turnwise.data.tasks import Task, TaskSet
-from turnwise.engines.base import Engine, Request, Response, Sampling, WeightReceiver
+from turnwise.data.tasks import Task
+from turnwise.engines.base import Response, Sampling, WeightReceiver
 from turnwise.envs.base import Observation
 from turnwise.envs.pool import Pool
 from turnwise.methods.planning import Plain, TaskSlots
 from turnwise.util.seeds import derive
 
-WORDS = ["left", "right", "wait", "<eos>"]
 GROUPS, SIZE = 4, 2
 STRIKES = 120.0  # seconds for the test to kill a node, which ends the wait
 
 
-class WordContext:
-    """A prompt is what was seen and said, by length."""
-
-    def start(self, task: Task, observation: Observation) -> None:
-        self.ids = [len(observation.text)]
-
-    def prompt(self) -> Prompt:
-        return Prompt(tuple(self.ids))
-
-    def record(self, response_ids: Sequence[int], parsed: Parsed, observation: Observation) -> None:
-        self.ids = [*self.ids, *response_ids, len(observation.text)]
-
-
-class WordEngine(Engine):
+class WeightedEngine(WordEngine):
     """Answers with a word drawn from the request's seed and the weights."""
 
-    def __init__(self) -> None:
-        self.waiting: list[Request] = []
-        self.version, self.weight = 0, 0
-
-    @property
-    def pending(self) -> int:
-        return len(self.waiting)
-
-    def submit(self, requests: Sequence[Request]) -> None:
-        self.waiting += requests
+    version, weight = 0, 0
 
     def poll(self, wait: bool = True) -> list[Response]:
         request = self.waiting.pop(0)
@@ -78,7 +56,7 @@ class LightParts:
     workers: int = 0
     strikes: Any = None
     env: Any = Corridor
-    engine: WordEngine = field(default_factory=WordEngine)
+    engine: WeightedEngine = field(default_factory=WeightedEngine)
     turns: int = 0
     group: int | str = -1
 
@@ -124,8 +102,7 @@ class LightParts:
 
 
 def task_slots() -> TaskSlots:
-    tasks = TaskSet((Task(str(i), data={"number": i}) for i in range(7)), "numbers")
-    return TaskSlots(tasks, seed=3, group_size=SIZE)
+    return TaskSlots(numbered(7), seed=3, group_size=SIZE)
 
 
 class Learner:

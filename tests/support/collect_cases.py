@@ -11,7 +11,7 @@ from turnwise import Task, TaskSet
 from turnwise.agent.base import Parsed, Prompt
 from turnwise.collect.collector import Collector, Start
 from turnwise.collect.model_policy import ModelPolicy
-from turnwise.data.rollouts import Turn
+from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.engines.base import Engine, Finish, Request, Response, Sampling
 from turnwise.envs.base import Observation
 from turnwise.envs.pool import Pool
@@ -89,8 +89,6 @@ def play(engine: WordEngine, starts: Sequence[Start], size: int = 4, **settings:
 
 def attempts(rewards: dict[int, list[float]]) -> object:
     def collect(starts: Sequence[Start]) -> list:
-        from turnwise import Trajectory
-
         found = []
         for start in starts:
             reward = rewards.get(start.group, [0.0, 1.0])[start.number % 2]

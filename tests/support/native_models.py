@@ -138,3 +138,11 @@ def mlp_rows(engine: NativeEngine, monkeypatch: pytest.MonkeyPatch) -> list[list
 
     monkeypatch.setattr(Linear, "__call__", counted)
     return found
+
+
+@pytest.fixture
+def one_thread_each(request: pytest.FixtureRequest) -> None:
+    """With more threads inside an operation, the order of its sums may depend on what else is computed."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    request.addfinalizer(lambda: torch.set_num_threads(before))

@@ -66,8 +66,9 @@ def run_randomly(engine: NativeEngine, count: int, seed: int) -> dict[int, tuple
     return found
 
 
-def random_requests_are_right(engine: NativeEngine, model: Any, requests: int, tolerance: float = 1e-4) -> None:
-    """Plays random requests in eight slots: nothing is left behind, and log-probs are those of the model's own forward pass."""
+def random_requests_are_right(engine: NativeEngine, model: Any, requests: int, tolerance: float = 1e-4) -> set[Finish]:
+    """Plays random requests in eight slots: nothing is left behind, and log-probs are those of the model's own forward pass. Gives how they
+    ended."""
     found = run_randomly(engine, requests, 7)
     assert engine.pending == 0 and engine._pages.held == 0 and len(engine._free_slots) == 8 and not engine._chains.copies
     for ids, request, response in found.values():
@@ -75,3 +76,4 @@ def random_requests_are_right(engine: NativeEngine, model: Any, requests: int, t
         if response.token_ids:
             expected = plain_logprobs(model, ids, response.token_ids, request.sampling.temperature or 1.0)
             assert expected.tolist() == pytest.approx(response.logprobs, abs=tolerance)
+    return {response.finish for _, _, response in found.values()}
