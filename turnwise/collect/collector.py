@@ -175,7 +175,7 @@ class Collector:
     def _hear(self, active: dict[int, Attempt]) -> None:
         for result in self._answers.next(bool(self.policy.pending), len(active)):
             first = active[result.slot]
-            if first.game is None and (result.transition is None or not _shared(result.transition)):
+            if first.game is None and (result.transition is None or not (result.transition.observation.seat or result.transition.others)):
                 self._observed(first, result)
                 continue
             for attempt, result_of_player in self._dealt(first, result):
@@ -341,8 +341,3 @@ class Collector:
                 with suppress(BadReward):
                     self._record(other, Transition(game.table.seen, game.table.owed.pop(player, 0.0), info=game.table.said.pop(player, {})))
             self._stop(other, stop, detail)
-
-
-def _shared(transition: Transition) -> bool:
-    """Whether an answer is that of an environment with several players."""
-    return transition.observation.seat != 0 or bool(transition.others)

@@ -189,7 +189,13 @@ def to_rows(
             row = shared | _turn_row(t, turn, after, tokens)
             if reports:
                 row |= TURN_STATE.encode(turn) | {"pictures": _new_pictures(turn.images, seen)}
-            rows.append(row | {name: _scalar(values[number]) for name, values in (columns or {}).items()})
+            rows.append(
+                row
+                | {
+                    name: value.item() if isinstance(value := values[number], np.generic) else value
+                    for name, values in (columns or {}).items()
+                }
+            )
             number += 1
         if not trajectory.turns:
             rows.append(shared | _turn_row(NO_TURN, Turn(None), trajectory.final_anchor, tokens) | dict.fromkeys(columns or {}))
@@ -267,7 +273,3 @@ def _pixels_in(text: str) -> Picture:
     height, width, packed = text.split(" ")
     size = int(height) * int(width) * 3
     return picture(np.frombuffer(decompressobj().decompress(b64decode(packed), size + 1), np.uint8).reshape(int(height), int(width), 3))
-
-
-def _scalar(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value

@@ -150,7 +150,8 @@ class PackedModel:
     def _fuse(self, wanted: bool | None) -> None:
         """Use our layers if they are wanted, known, and give what the model's own layers give."""
         weight = self.causal.get_input_embeddings().weight
-        faster, name = _on_gpu_in_half(weight) or self._on_cpu_in_full(), type(self.causal).__name__
+        on_cpu_in_full = all(own.dtype == torch.float32 and own.device.type == "cpu" for own in self.causal.parameters())
+        faster, name = _on_gpu_in_half(weight) or on_cpu_in_full, type(self.causal).__name__
         if not (wanted or (wanted is None and faster and self.packs)):
             return
         if reason := reason_against(self.outer):
@@ -162,10 +163,6 @@ class PackedModel:
         gap = self._try_fused(stack)
         if not gap <= (0.1 if weight.dtype in HALF else 1e-3):
             self.refuse_fused(gap)
-
-    def _on_cpu_in_full(self) -> bool:
-        """Whether all weights are numbers in float32, on a CPU."""
-        return all(weight.dtype == torch.float32 and weight.device.type == "cpu" for weight in self.causal.parameters())
 
     def _try_fused(self, stack: FusedStack) -> float:
         """From now on use our layers. Returns how much they differ from the model's own."""
@@ -329,7 +326,9 @@ class PackedModel:
     def _far_places(self) -> tuple[Any, Any] | None:
         """Positions of two sequences: the first goes far beyond every length that the model names, and the second stays within. A few
         tokens are enough: rotary embeddings depend on positions only. None if positions are not angles but rows of a table."""
-        named = [int(length) for config in _configs(self.causal) for length in _named_lengths(config)]
+        own = self.causal.config
+        configs = [own, own.get_text_config()] if hasattr(own, "get_text_config") else [own]
+        named = [int(length) for config in configs for length in _named_lengths(config)]
         tables = [m for m in self.backbone.modules() if isinstance(m, nn.Embedding) and m is not self.causal.get_input_embeddings()]
         turns = any(name.endswith("inv_freq") for name, _ in self.backbone.named_buffers())
         if not named or tables or not turns:
@@ -377,12 +376,6 @@ def state_of(found: Any, layer: int) -> Tensor:
     """A hidden state of what a model returned."""
     state: Tensor = found.last_hidden_state if layer == -1 else found.hidden_states[layer]
     return state
-
-
-def _configs(model: Any) -> list[Any]:
-    """The model's configuration, and that of its text part if it has several."""
-    config = model.config
-    return [config, config.get_text_config()] if hasattr(config, "get_text_config") else [config]
 
 
 def _named_lengths(config: Any) -> Iterator[int]:

@@ -68,14 +68,9 @@ class Optimiser:
         )
 
     @property
-    def has_moments(self) -> bool:
-        """Whether AdamW's moments have been allocated: they are at the first step."""
-        return bool(self._adam.state)
-
-    @property
     def bytes_to_come(self) -> int:
         """The bytes that moments will still take on the device."""
-        if self.has_moments or self.weights.host:
+        if self._adam.state or self.weights.host:  # AdamW allocates them at the first step
             return 0
         return sum(8 * held(master) for master in self.weights.masters.values())
 

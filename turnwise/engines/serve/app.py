@@ -167,7 +167,8 @@ class Service:
             raise Refused(503, "too many calls are waiting", "overloaded", "server_error")
         self.running += 1
         live = Live(self.caller, attempt, asked, self._ended)
-        await live.start(_anchor_of(request), partial(_disconnected, request))
+        anchor = request.headers.get(ANCHOR, "")[:LONGEST_ANCHOR] or None
+        await live.start(anchor, partial(_disconnected, request))
         return live
 
     def _ended(self) -> None:
@@ -223,11 +224,6 @@ def answer(body: dict[str, Any], status: int = 200) -> Response:
     """A body as JSON. The rest of a body that is too large is read and dropped, or its client would see a broken connection instead."""
     headers = {"connection": "close"} if status == 408 else None
     return Response(written(body), status, headers, "application/json")
-
-
-def _anchor_of(request: Request) -> str | None:
-    anchor = request.headers.get(ANCHOR)
-    return anchor[:LONGEST_ANCHOR] if anchor else None
 
 
 async def _disconnected(request: Request) -> None:

@@ -61,7 +61,7 @@ class PromptsEnv(EpisodeEnv):
         self._history: list[dict[str, str]] = []
         self._seen = Observation("")
         if all(_answers(row) for row in self._rows):
-            self.expert = self._answers_of  # the rows contain good responses: examples for a warm start
+            self.expert = lambda task: _answers(task.data)  # the rows contain good responses: examples for a warm start
 
     def tasks(self, split: str = "train") -> TaskSet:
         """The prompts of a split."""
@@ -109,9 +109,6 @@ class PromptsEnv(EpisodeEnv):
         self._history = [{"role": str(message["role"]), "content": str(message["content"])} for message in kept["history"]]
         actions = None if kept["actions"] is None else tuple(map(str, kept["actions"]))
         self._seen = Observation(self._history[-1]["content"], actions=actions, anchor=kept["anchor"])
-
-    def _answers_of(self, task: Task) -> list[str]:
-        return _answers(task.data)
 
 
 def worth(said: Any, task: str, success_at: float = 1.0) -> tuple[float, bool, dict[str, float]]:

@@ -91,7 +91,9 @@ class ToolsEnv:
         self._state: dict[str, Any] = {}
         self._turn = 0
         if all(isinstance(row.get("expert"), list) for row in self._rows):
-            self.expert = lambda task: [_action(call) for call in task.data["expert"]]
+            self.expert = lambda task: [
+                call if isinstance(call, str) else json.dumps(call, ensure_ascii=False) for call in task.data["expert"]
+            ]
 
     @classmethod
     def offered_tools(cls, **options: Any) -> list[dict[str, Any]]:
@@ -199,11 +201,6 @@ class ToolsEnv:
     def close(self) -> None:
         self._give_back()
         self._task = None
-
-
-def _action(call: Any) -> str:
-    """An expert's action as it stands in a row: text, or a call."""
-    return call if isinstance(call, str) else json.dumps(call, ensure_ascii=False)
 
 
 class Command:
