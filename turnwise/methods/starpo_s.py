@@ -147,18 +147,13 @@ def snr_weighted_credit(
     known = algorithms[base].options
     own = {"norm": norm, "invalid_penalty": invalid_penalty}
     result = assign(base, r, **({name: value for name, value in own.items() if name in known} | (options or {})))
-    weight = group_weights(r)
+    spread = deviation(episode_returns(r), trajectory_groups(r), len(r.group_labels))
+    largest = spread.max(initial=0.0)
+    weight = spread / largest if largest > 0 else spread
     of_turns = weight[r.group]
     values = result.values * (of_turns if result.level == "turn" else np.repeat(of_turns, np.diff(r.token_offsets)))
     columns = {**result.columns, f"{result.level}.advantage": values, "group.snr": weight}
     return columns if result.targets is None else columns | {f"{result.level}.target": result.targets}
-
-
-def group_weights(r: Rollouts) -> Floats:
-    """σ_g / max σ, by group; 0 for all where no group has a spread."""
-    spread = deviation(episode_returns(r), trajectory_groups(r), len(r.group_labels))
-    largest = spread.max(initial=0.0)
-    return spread / largest if largest > 0 else spread
 
 
 def credit_needs(options: Mapping[str, Any]) -> tuple[str, ...]:

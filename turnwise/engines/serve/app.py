@@ -93,22 +93,18 @@ class Service:
     async def _body(self, request: Request) -> bytes:
         """The body within its limits of size and time."""
         most = self.limits.body_bytes
-
-        async def read() -> bytes:
-            parts, size = [], 0
-            async for part in request.stream():
-                size += len(part)
-                if size > most:
-                    raise Refused(413, f"the body has more than {most} bytes", "body_too_large")
-                parts.append(part)
-            return b"".join(parts)
-
+        parts, size = list[bytes](), 0
         length = request.headers.get("content-length", "")
         if length.isdigit() and int(length[:20]) > most:
             raise Refused(413, f"the body has more than {most} bytes", "body_too_large")
         try:
             async with asyncio.timeout(self.limits.read_seconds):
-                return await read()
+                async for part in request.stream():
+                    size += len(part)
+                    if size > most:
+                        raise Refused(413, f"the body has more than {most} bytes", "body_too_large")
+                    parts.append(part)
+                return b"".join(parts)
         except TimeoutError:
             raise Refused(408, "the body did not arrive in time", "timeout") from None
 

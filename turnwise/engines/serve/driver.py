@@ -72,7 +72,9 @@ class Driver:
             if self.fault is not None or self._stopped:
                 raise TurnwiseError(f"the engine has stopped: {self.fault or 'the endpoint is shut down'}")
             self._waiting.append(ticket)
-            self._start()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="turnwise-engine", daemon=True)
+                self._thread.start()
             self._changed.notify_all()
 
     def release(self, sequences: list[int]) -> None:
@@ -107,11 +109,6 @@ class Driver:
         released, self._released = self._released, []
         for sequence in released if self.fault is None else ():
             self.engine.release(sequence)
-
-    def _start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="turnwise-engine", daemon=True)
-            self._thread.start()
 
     def _run(self) -> None:
         while True:

@@ -177,14 +177,10 @@ class Core:
     def drain(self) -> Iterator[Any]:
         """The outputs of the steps that are in flight. Nothing new is launched if vLLM is paused, or has no requests."""
         for _ in range(IN_FLIGHT):
-            if not self._in_flight:
+            if not getattr(getattr(self._engine.engine_core, "engine_core", None), "batch_queue", None):
                 return
             yield from self.step()
         raise TurnwiseError(f"vLLM still has a step in flight after {IN_FLIGHT} more, although it is paused")
-
-    @property
-    def _in_flight(self) -> bool:
-        return bool(getattr(getattr(self._engine.engine_core, "engine_core", None), "batch_queue", None))
 
     def forget(self) -> None:
         """Drop all keys and values; running requests compute theirs again."""

@@ -133,7 +133,8 @@ class House:
     def world(self) -> World:
         """The house, checked and compiled. It can be played any number of times."""
         _check(self)
-        ordered: list[Receptacle | Item] = sorted([*self.receptacles, *self.objects], key=lambda thing: (thing.kind, -_number(thing.name), thing.name))
+        ordered: list[Receptacle | Item] = [*self.receptacles, *self.objects]
+        ordered.sort(key=lambda thing: (thing.kind, -_number(thing.name), thing.name))
         ids = {thing.name: f"{thing.kind}_bar_{number:04d} {thing.name}" for number, thing in enumerate(ordered)}
         names = {thing: name for name, thing in ids.items()}
         sentence = self.sentence or self.goal.sentence()
