@@ -150,7 +150,10 @@ class Collector:
             for answer in self._decided():
                 self._answered(active[answer.slot], answer)
             if self.hooks.cancelled():
-                self._cancel(active.values())
+                self._answers.drop()
+                for attempt in active.values():
+                    if not attempt.over:
+                        self._stop(attempt, Stop.CANCELLED)
                 cancelled = True
             for slot in [key for key, attempt in active.items() if attempt.over and key == attempt.slot]:
                 attempt = active.pop(slot)
@@ -208,12 +211,6 @@ class Collector:
             self._answers.receive()
             answers = self.policy.answers(wait=False)
         return answers
-
-    def _cancel(self, attempts: Iterable[Attempt]) -> None:
-        self._answers.drop()
-        for attempt in attempts:
-            if not attempt.over:
-                self._stop(attempt, Stop.CANCELLED)
 
     def _launch(self, start: Start, slot: int) -> Attempt:
         attempt = Attempt(start, slot, begun(start), key=slot)

@@ -188,7 +188,9 @@ def to_rows(
         for t, (turn, after) in enumerate(zip(trajectory.turns, anchors, strict=False)):
             row = shared | _turn_row(t, turn, after, tokens)
             if reports:
-                row |= TURN_STATE.encode(turn) | {"pictures": _new_pictures(turn.images, seen)}
+                new = {image.name: _pixels_out(image.pixels) for image in turn.images if image.name not in seen}
+                seen.update(new)
+                row |= TURN_STATE.encode(turn) | {"pictures": new}
             rows.append(
                 row
                 | {
@@ -255,13 +257,6 @@ def _anchor_in(text: str | None, key: str | None) -> Any:
         return text
     kind, _, value = key.partition(":")
     return int(value) if kind == "int" else bytes.fromhex(value)
-
-
-def _new_pictures(images: Sequence[Picture], seen: set[str]) -> dict[str, str]:
-    """The pixels of pictures that no row has shown yet."""
-    new = {image.name: _pixels_out(image.pixels) for image in images if image.name not in seen}
-    seen.update(new)
-    return new
 
 
 def _pixels_out(pixels: NDArray[np.uint8]) -> str:

@@ -129,7 +129,10 @@ def discover() -> None:
     _discovered = True
     for module in iter_modules([str(Path(__file__).parent)]):
         if module.ispkg:
-            _import_folder(f"turnwise.envs.{module.name}")
+            try:
+                import_module(f"turnwise.envs.{module.name}")
+            except Exception as error:  # any failure of one folder: the others must stay usable
+                _broken[module.name] = f"{type(error).__name__}: {error}"
     plugins.load()
     from importlib.metadata import entry_points  # slow to import
 
@@ -151,13 +154,6 @@ def discover_again() -> None:
 def not_installed(name: str) -> bool:
     """Whether an environment is one of `turnwise-envs`, which is not installed."""
     return name in addons.ENVIRONMENTS and name not in names()
-
-
-def _import_folder(folder: str) -> None:
-    try:
-        import_module(folder)
-    except Exception as error:  # any failure of one folder: the others must stay usable
-        _broken[folder.rpartition(".")[2]] = f"{type(error).__name__}: {error}"
 
 
 def names() -> list[str]:

@@ -163,7 +163,14 @@ class Demand:
     @cached_property
     def terms(self) -> list[Term]:
         """All parts of the GPU's memory; those that are empty are left out."""
-        return _terms(self)
+        found = [*_weights(self), *_optimiser(self), *_engine(self), *_activations(self)]
+        for model in self.auxiliary:
+            found += [_always(f"model {model.name}", model.parameters * model.width)]
+            found += [_always(f"optimiser of {model.name}", 16 * model.parameters)] if model.trained else []
+        varying = {phase: sum(term.bytes.get(phase, 0) for term in found if term.name in VARYING) for phase in PHASES}
+        gaps = {phase: PAGES + int((1 / USABLE - 1) * size) for phase, size in varying.items()}
+        found += [Term("allocator's gaps", gaps), _always("CUDA context", CONTEXT)]
+        return [term for term in found if any(term.bytes.values())]
 
     @property
     def totals(self) -> dict[str, int]:
@@ -173,17 +180,6 @@ class Demand:
     @property
     def peak(self) -> int:
         return max(self.totals.values())
-
-
-def _terms(demand: Demand) -> list[Term]:
-    found = [*_weights(demand), *_optimiser(demand), *_engine(demand), *_activations(demand)]
-    for model in demand.auxiliary:
-        found += [_always(f"model {model.name}", model.parameters * model.width)]
-        found += [_always(f"optimiser of {model.name}", 16 * model.parameters)] if model.trained else []
-    varying = {phase: sum(term.bytes.get(phase, 0) for term in found if term.name in VARYING) for phase in PHASES}
-    gaps = {phase: PAGES + int((1 / USABLE - 1) * size) for phase, size in varying.items()}
-    found += [Term("allocator's gaps", gaps), _always("CUDA context", CONTEXT)]
-    return [term for term in found if any(term.bytes.values())]
 
 
 def totals(found: Sequence[Term]) -> dict[str, int]:

@@ -129,18 +129,15 @@ class Run:
         self._blocks += 1
         try:
             if self._blocks == 1:
-                self._sweep()
+                sweep_files(self.folder, [CONFIG, METRICS, WARNINGS, SUMMARY, ENVIRONMENT])
+                for part in ("rollouts", "evals", "trackers"):
+                    sweep_files(self.folder / part)
             yield
         finally:
             self._blocks -= 1
             if not self._blocks:
                 lock.release()
                 self._lock = None
-
-    def _sweep(self) -> None:
-        sweep_files(self.folder, [CONFIG, METRICS, WARNINGS, SUMMARY, ENVIRONMENT])
-        for part in ("rollouts", "evals", "trackers"):
-            sweep_files(self.folder / part)
 
     @contextmanager
     def writing(self) -> Iterator[None]:

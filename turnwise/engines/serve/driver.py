@@ -139,21 +139,18 @@ class Driver:
             if ticket.abandoned:
                 ticket.done(Response(-1, finish=Finish.FAULT, message="the caller has gone"))
             else:
-                self._submit(ticket)
+                key = next(self._keys)
+                streamed, rules = ticket.token is not None, self.engine.stop_rules
+                watched = ticket.sampling.rule is None and (rules == "cheap" or (rules == "costly" and streamed))
+                sampling = replace(ticket.sampling, rule=ticket) if watched else ticket.sampling
+                request = Request(key, ticket.prompt_ids, sampling, ticket.seed, ticket.sequence)
+                self.engine.submit([request])
+                self._flying[key] = ticket
         if not self._flying:
             return
         for response in self.engine.poll(wait=False):
             if (answered := self._flying.pop(response.key, None)) is not None:
                 answered.done(response)
-
-    def _submit(self, ticket: Ticket) -> None:
-        key = next(self._keys)
-        streamed, rules = ticket.token is not None, self.engine.stop_rules
-        watched = ticket.sampling.rule is None and (rules == "cheap" or (rules == "costly" and streamed))
-        sampling = replace(ticket.sampling, rule=ticket) if watched else ticket.sampling
-        request = Request(key, ticket.prompt_ids, sampling, ticket.seed, ticket.sequence)
-        self.engine.submit([request])
-        self._flying[key] = ticket
 
     def _fail(self, message: str) -> None:
         with self._changed:

@@ -133,7 +133,9 @@ class Core:
         (self._kinds,) = load("vllm.sampling_params", "RequestOutputKind")
         (self._tokens,) = load("vllm.inputs", "tokens_input")
         if arguments["weight_transfer_config"].backend == LOCAL:
-            register_local()
+            (factory,) = load("vllm.distributed.weight_transfer.factory", "WeightTransferEngineFactory")
+            if LOCAL not in factory._registry:
+                factory.register_engine(LOCAL, local_transfer())
         for name in CHATTY:
             logging.getLogger(name).setLevel(logging.ERROR)
         try:
@@ -196,13 +198,6 @@ class Core:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.engine_core.shutdown()
-
-
-def register_local() -> None:
-    """Register our transfer with vLLM's factory, once per process."""
-    (factory,) = load("vllm.distributed.weight_transfer.factory", "WeightTransferEngineFactory")
-    if LOCAL not in factory._registry:
-        factory.register_engine(LOCAL, local_transfer())
 
 
 def local_transfer() -> type:

@@ -20,7 +20,9 @@ register(
     summary="ALFWorld's text games in our own simulator, word for word as TextWorld answers",
     splits=_alfworld_splits,
     max_turns=50,
-    needs=[needs_data("ALFWorld's games", "household.alfworld", "alfworld-download, or set ALFWORLD_DATA: see docs/environments/alfworld.md")],
+    needs=[
+        needs_data("ALFWorld's games", "household.alfworld", "alfworld-download, or set ALFWORLD_DATA: see docs/environments/alfworld.md")
+    ],
 )
 
 register(

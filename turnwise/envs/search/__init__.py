@@ -24,7 +24,9 @@ register(
     splits=_splits,
     max_turns=4,
     needs=[
-        needs_data("question sets", "search.questions", "set TURNWISE_DATA to the folder that has them as qa/: see docs/environments/search-qa.md"),
+        needs_data(
+            "question sets", "search.questions", "set TURNWISE_DATA to the folder that has them as qa/: see docs/environments/search-qa.md"
+        ),
         needs_package("bm25s", "search"),
     ],
 )

@@ -138,7 +138,12 @@ class ToolsEnv:
         self._turn += 1
         wanted = read_call(action, self._plain)
         if isinstance(wanted, Final):
-            return self._scored(self._task, wanted.text)
+            state = (self._state,) if self._takes_state else ()
+            reward, success, measures = worth(
+                self._score({"id": self._task.id, **self._task.data}, wanted.text, *state), self._task.id, self._success_at
+            )
+            self._task = None
+            return Transition(Observation("over"), reward, True, success, {"measures": measures} if measures else {})
         text = self._cut(self._result(wanted)) if isinstance(wanted, Call) else wanted.text
         self._state["calls"].append({"action": action[: self._longest], "result": text})
         observation = self._observation(text)
@@ -146,12 +151,6 @@ class ToolsEnv:
             return Transition(observation)
         self._task = None
         return Transition(observation, done=True)
-
-    def _scored(self, task: Task, answer: str) -> Transition:
-        state = (self._state,) if self._takes_state else ()
-        reward, success, measures = worth(self._score({"id": task.id, **task.data}, answer, *state), task.id, self._success_at)
-        self._task = None
-        return Transition(Observation("over"), reward, True, success, {"measures": measures} if measures else {})
 
     def _result(self, call: Call) -> str:
         """What comes of a call: the tool's result, or what went wrong."""

@@ -26,6 +26,10 @@ register(
     splits=_splits,
     max_turns=15,
     needs=[
-        needs_data("WebShop's products", "webshop.files", "run setup.sh of WebShop's repository, or set WEBSHOP_DATA: see docs/environments/webshop.md")
+        needs_data(
+            "WebShop's products",
+            "webshop.files",
+            "run setup.sh of WebShop's repository, or set WEBSHOP_DATA: see docs/environments/webshop.md",
+        )
     ],
 )

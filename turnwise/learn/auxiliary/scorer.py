@@ -256,14 +256,8 @@ def places_of(part: Packed, at: ReadAt) -> NDArray[np.int64]:
         return part.source
     if at == "turn":
         return part.turn_source
-    return part.turn_source + tokens_of_turns(part)
-
-
-def tokens_of_turns(part: Packed) -> NDArray[np.int64]:
-    """How many response tokens each turn of `part` has, in its order of turns."""
-    rows = part.turn_row
-    size = int(rows.max()) + 1 if len(rows) else 0
-    return np.bincount(part.turn, minlength=size)[rows]
+    size = int(part.turn_row.max(initial=-1)) + 1
+    return part.turn_source + np.bincount(part.turn, minlength=size)[part.turn_row]  # and the response tokens of each turn
 
 
 def order_of(packed: Packed, at: ReadAt) -> NDArray[np.int64]:
