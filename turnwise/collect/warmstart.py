@@ -149,16 +149,7 @@ def demonstrated(
             "Examples must come from the recipe's environment, split and number of tasks (env.split, env.tasks)"
         )
     plays = [
-        _play(
-            known[example.task],
-            number,
-            agent,
-            len(example.turns),
-            ScriptedPlayer([turn.action for turn in example.turns]),
-            0,
-            on_fault,
-            example=example,
-        )
+        _play(known[example.task], number, agent, len(example.turns), _script_of(example), 0, on_fault, example=example)
         for number, example in enumerate(examples)
     ]
     return _all(portable(name, options), plays, limits or Limits())
@@ -174,6 +165,10 @@ def _all(
             trajectories.append(trajectory)
             on_task()
     return trajectories
+
+
+def _script_of(example: Trajectory) -> ScriptedPlayer:
+    return ScriptedPlayer([turn.action for turn in example.turns])
 
 
 def _ended(trajectory: Trajectory, result: EnvResult, on_fault: OnFault) -> Trajectory:

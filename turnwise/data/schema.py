@@ -191,13 +191,8 @@ def to_rows(
                 new = {image.name: _pixels_out(image.pixels) for image in turn.images if image.name not in seen}
                 seen.update(new)
                 row |= TURN_STATE.encode(turn) | {"pictures": new}
-            rows.append(
-                row
-                | {
-                    name: value.item() if isinstance(value := values[number], np.generic) else value
-                    for name, values in (columns or {}).items()
-                }
-            )
+            further = {name: values[number] for name, values in (columns or {}).items()}
+            rows.append(row | {name: value.item() if isinstance(value, np.generic) else value for name, value in further.items()})
             number += 1
         if not trajectory.turns:
             rows.append(shared | _turn_row(NO_TURN, Turn(None), trajectory.final_anchor, tokens) | dict.fromkeys(columns or {}))

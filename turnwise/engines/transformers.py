@@ -90,9 +90,7 @@ class TransformersEngine(Transformers):
         self._closed = False
         self.version, self.reports = 0, tuple(COLUMNS)
 
-    @staticmethod
-    def check_model(model: Any) -> None:
-        check_batches(model)
+    check_model = staticmethod(check_batches)
 
     @property
     def pending(self) -> int:
@@ -113,7 +111,8 @@ class TransformersEngine(Transformers):
 
     def poll(self, wait: bool = True) -> list[Response]:
         if not self._done and (self._queue or self._rows):
-            with evaluating(self.model), torch.no_grad(), self._precision():
+            precision = torch.autocast(self._batch.device.type, self._autocast) if self._autocast is not None else nullcontext()
+            with evaluating(self.model), torch.no_grad(), precision:
                 self._step()
                 while wait and not self._done:
                     self._step()
@@ -141,9 +140,6 @@ class TransformersEngine(Transformers):
         self._done.clear()
         self._kept.clear()
         self._stop_running()
-
-    def _precision(self) -> Any:
-        return torch.autocast(self._batch.device.type, self._autocast) if self._autocast is not None else nullcontext()
 
     def _step(self) -> None:
         """New rows read their prompts and draw their first token; then every running row draws one more."""

@@ -302,7 +302,9 @@ class PackedModel:
             except (AttributeError, LookupError, RuntimeError, ValueError) as error:  # of layers that do not know our attention
                 reason = f"its layers fail with our attention: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
         if reason is not None:
-            self._explain(reason)
+            name = type(self.causal).__name__
+            slower = "they run one at a time, which is slower"
+            warnings.warn(f"{name} cannot take several sequences in one row ({reason}); {slower}", stacklevel=1)
         return reason is None
 
     def _leak(self, first: Any, second: Any) -> str | None:
@@ -334,12 +336,6 @@ class PackedModel:
         if not named or tables or not turns:
             return None
         return np.asarray([0, 1, 2, 3, 4, 4 * max(named)]), np.linspace(0, min(named) - 1, 4).astype(np.int64)
-
-    def _explain(self, reason: str) -> None:
-        warnings.warn(
-            f"{type(self.causal).__name__} cannot take several sequences in one row ({reason}); they run one at a time, which is slower",
-            stacklevel=2,
-        )
 
     def _check_head(self) -> None:
         """Our log-probs against the model's own logits."""

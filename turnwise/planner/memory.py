@@ -107,8 +107,22 @@ class Demand:
 
     @property
     def trained(self) -> int:
-        """Trained parameters."""
-        return adapter_parameters(self.shape, self.rank, self.targets) if self.rank else self.shape.parameters
+        """Trained parameters; of low-rank adapters: rank × (inputs + outputs) of every linear layer that has one. Mixtures have them on
+        attention."""
+        shape = self.shape
+        if not self.rank:
+            return shape.parameters
+        keys, queries, gate = shape.hidden + shape.keys, shape.hidden + shape.queries, 0 if shape.experts else shape.hidden + shape.mlp
+        sizes = {
+            "q_proj": queries,
+            "k_proj": keys,
+            "v_proj": keys,
+            "o_proj": queries,
+            "gate_proj": gate,
+            "up_proj": gate,
+            "down_proj": gate,
+        }
+        return shape.layers * self.rank * sum(sizes.get(name, 0) for name in self.targets)
 
     @property
     def separate_head_gradient(self) -> bool:
@@ -196,13 +210,6 @@ def _during(name: str, size: float, *phases: str) -> Term:
 
 
 # -- weights ----------------------------------------------------------------------------------------------------------------------
-
-
-def adapter_parameters(shape: ModelShape, rank: int, targets: Sequence[str] = TARGETS) -> int:
-    """Parameters of low-rank adapters: rank × (inputs + outputs) of every linear layer that has one. Mixtures have them on attention."""
-    keys, queries, gate = shape.hidden + shape.keys, shape.hidden + shape.queries, 0 if shape.experts else shape.hidden + shape.mlp
-    sizes = {"q_proj": queries, "k_proj": keys, "v_proj": keys, "o_proj": queries, "gate_proj": gate, "up_proj": gate, "down_proj": gate}
-    return shape.layers * rank * sum(sizes.get(name, 0) for name in targets)
 
 
 def _weights(demand: Demand) -> list[Term]:

@@ -284,7 +284,11 @@ class WorkerParts:
 
     def __init__(self, spec: ActorSpec, hooks: Hooks):
         config, loaded = spec.config, spec.load()
-        self._model = sampled_model(config, loaded.model)
+        self._model = with_adapters(config, loaded.model).to(torch.device(choose_device(config.device))).eval()
+        dtype, adapters = getattr(torch, config.model.dtype), config.model.lora is not None
+        for parameter in self._model.parameters():  # the precision of the learner
+            if parameter.is_floating_point():  # otherwise codes of a base in 4 bits
+                parameter.data = parameter.data.to(torch.float32 if adapters and parameter.requires_grad else dtype)
         agent = build_agent(config, loaded)
         self._engine = build_engine(config, self._model, loaded.tokenizer, agent.stop_ids, hooks.say, loaded.vision)
         self._pool = build_pool(config)
@@ -324,17 +328,6 @@ class WorkerParts:
         close_handles()
         self._pool.close()
         self._engine.close()
-
-
-def sampled_model(config: Config, model: Any) -> Any:
-    """The model as the learner has it, without an optimiser: the same precision, the same adapters."""
-    model = with_adapters(config, model)
-    dtype, adapters = getattr(torch, config.model.dtype), config.model.lora is not None
-    model = model.to(torch.device(choose_device(config.device))).eval()
-    for parameter in model.parameters():
-        if parameter.is_floating_point():  # otherwise codes of a base in 4 bits
-            parameter.data = parameter.data.to(torch.float32 if adapters and parameter.requires_grad else dtype)
-    return model
 
 
 @dataclass(frozen=True)

@@ -99,9 +99,7 @@ class NativeEngine(Native):
         self.version, self.reports = 0, tuple(COLUMNS)
         self.early = EARLY if self._runner.ahead and not self._runner.mixed else 0
 
-    @staticmethod
-    def unsupported(model: Any) -> str | None:
-        return supports(model)
+    unsupported = staticmethod(supports)
 
     @property
     def pending(self) -> int:

@@ -85,7 +85,10 @@ class PromptsEnv(EpisodeEnv):
         if self._reply is not None and len(self._history) < 2 * self.max_turns:
             said = self._reply(row, [dict(message) for message in self._history])
         if said is not None:
-            self._seen = said if isinstance(said, Observation) else Observation(_text(said, task))
+            if not isinstance(said, str | Observation):
+                wanted = "the next message as text is needed, or None when it is over"
+                raise TypeError(f"reply gave {type(said).__name__} for task {task.id}: {wanted}")
+            self._seen = Observation(said) if isinstance(said, str) else said
             self._history.append({"role": "user", "content": self._seen.text})
             return Transition(self._seen)
         history = ([dict(message) for message in self._history],) if self._takes_history else ()
@@ -155,12 +158,6 @@ def takes_third(function: Callable[..., Any], parameters: tuple[str, str, str], 
             signature.bind(*given)
             return len(given) == 3
     raise TurnwiseError(f"{what} function takes ({', '.join(parameters[:2])}) or ({', '.join(parameters)}), not {signature}")
-
-
-def _text(said: Any, task: Task) -> str:
-    if not isinstance(said, str):
-        raise TypeError(f"reply gave {type(said).__name__} for task {task.id}: the next message as text is needed, or None when it is over")
-    return said
 
 
 def _answers(row: Mapping[str, Any]) -> list[str]:
