@@ -113,15 +113,8 @@ class Demand:
         if not self.rank:
             return shape.parameters
         keys, queries, gate = shape.hidden + shape.keys, shape.hidden + shape.queries, 0 if shape.experts else shape.hidden + shape.mlp
-        sizes = {
-            "q_proj": queries,
-            "k_proj": keys,
-            "v_proj": keys,
-            "o_proj": queries,
-            "gate_proj": gate,
-            "up_proj": gate,
-            "down_proj": gate,
-        }
+        sizes = {"q_proj": queries, "k_proj": keys, "v_proj": keys, "o_proj": queries}
+        sizes |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), gate)
         return shape.layers * self.rank * sum(sizes.get(name, 0) for name in self.targets)
 
     @property

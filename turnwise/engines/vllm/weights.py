@@ -138,7 +138,7 @@ class Ipc:
     def send(self, core: Core, pairs: Pairs) -> None:
         core.rpc("start_weight_update")
         for chunk in chunks(pairs, CHUNK):
-            copies = [[tensor.to(f"cuda:{gpu}").contiguous() for gpu in self._gpus] for _, tensor in chunk]
+            copies = [[_copy(tensor, gpu) for gpu in self._gpus] for _, tensor in chunk]
             info = {
                 "names": [name for name, _ in chunk],
                 "dtype_names": [str(tensor.dtype).removeprefix("torch.") for _, tensor in chunk],
@@ -172,3 +172,8 @@ def _handle(tensor: Tensor) -> tuple[str, tuple[Any, ...]]:
 
     _, arguments = reduce_tensor(tensor)
     return str(torch.cuda.get_device_properties(tensor.device).uuid), arguments
+
+
+def _copy(tensor: Tensor, gpu: int) -> Tensor:
+    """A tensor on one of the GPUs; the same tensor if it is there already."""
+    return tensor.to(f"cuda:{gpu}").contiguous()

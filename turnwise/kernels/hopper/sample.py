@@ -53,9 +53,13 @@ def draw_truncated(hidden: Tensor, head: Tensor, to: Drawing, tile: Tile | None 
     tiles, some = -(-size // wide), min(size, SAMPLED)
     sample = head[: size // some * some : size // some]
     found = room_for(rows, tiles, hidden.device)
-    pick_levels(torch.mm(hidden, sample.t(), out_dtype=torch.float32), CHUNK, to, found.levels, overlap)
+    pick_levels(_logits(hidden, sample), CHUNK, to, found.levels, overlap)
     logits = torch.empty(rows, size, dtype=torch.float32, device=hidden.device)
     kernel = kernel_of(tile._replace(group=0), 2, False, overlap, hidden.device)
     places = [found.levels, found.above, to.slots, to.floats, to.integers, found.tops, found.totals, found.wheres]
     launch(kernel, hidden, head, tile, tiles, tile.memory(2), overlap, places, size, logits)
     settle(logits, to, found, wide, WARPS, overlap)
+
+
+def _logits(hidden: Tensor, head: Tensor) -> Tensor:
+    return torch.mm(hidden, head.t(), out_dtype=torch.float32)
