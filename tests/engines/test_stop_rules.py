@@ -42,7 +42,10 @@ def test_a_rule_ends_responses_and_changes_no_token_before(engine: Any) -> None:
         made = engine(model, None, 4, 64, stop_token_ids=())
         sampling = Sampling(max_tokens=12, report=("entropy",), rule=rule)
         made.submit([Request(key, [1 + key, 2, 3], sampling, seed=key, sequence=key) for key in range(6)])
-        return {response.key: response for response in _all(made)}
+        found = []
+        while made.pending:
+            found += made.poll()
+        return {response.key: response for response in found}
 
     free = drawn(None)
     known = np.sort([value for response in free.values() for value in response.reports["entropy"]])[10:-40]
@@ -57,13 +60,6 @@ def test_a_rule_ends_responses_and_changes_no_token_before(engine: Any) -> None:
         assert stopped[key].finish is (Finish.RULE if length < 12 else Finish.LENGTH)
         finishes.append(stopped[key].finish)
     assert Finish.RULE in finishes
-
-
-def _all(engine: Any) -> list[Any]:
-    found = []
-    while engine.pending:
-        found += engine.poll()
-    return found
 
 
 def test_a_rule_is_refused_where_its_reports_are_missing_and_by_a_server() -> None:
