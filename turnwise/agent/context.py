@@ -202,14 +202,11 @@ class Window:
     def prompt(self) -> Prompt:
         history = list(self.past())
         for dropped in range(len(history) + 1):
-            prompt = self._prompt(history[dropped:], dropped)
+            text = self.maker.write(self.observation, goal=self.goal, turn=len(self.turns) + 1, history=history[dropped:])
+            prompt = self.maker.prompt(text, dropped)
             if prompt.fits:
                 break
         return prompt
-
-    def _prompt(self, history: Sequence[Past], dropped: int) -> Prompt:
-        turn = len(self.turns) + 1
-        return self.maker.prompt(self.maker.write(self.observation, goal=self.goal, turn=turn, history=history), dropped)
 
 
 @dataclass(slots=True)

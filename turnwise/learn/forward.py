@@ -72,7 +72,8 @@ def packed_attention(
     if borders is None or wanted:
         raise NotPackable(f"attention with {', '.join(wanted)}" if wanted else "the boundaries do not reach the attention layers")
     borders.used = True
-    if dropout == 0 and _kernel_takes(query, key, value):
+    fits = query.is_cuda and query.dtype in HALF and query.shape[-1] == value.shape[-1] <= MAX_KERNEL_HEAD
+    if dropout == 0 and fits and _varlen_attention() is not None:
         return _kernel(query, key, value, scaling, sliding_window, borders)[None], None
     parts = zip(*(x.split(borders.lengths, dim=2) for x in (query, key, value)), strict=True)
     outputs = [_one(q, k, v, dropout, scaling, sliding_window) for q, k, v in parts]
@@ -91,11 +92,6 @@ def _one(query: Tensor, key: Tensor, value: Tensor, dropout: float, scaling: flo
     return nn.functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling, is_causal=mask is None, enable_gqa=shared
     )
-
-
-def _kernel_takes(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    half = query.dtype in HALF
-    return query.is_cuda and half and query.shape[-1] == value.shape[-1] <= MAX_KERNEL_HEAD and _varlen_attention() is not None
 
 
 def _kernel(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None, borders: Borders) -> Tensor:

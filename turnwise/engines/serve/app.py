@@ -74,7 +74,7 @@ class Service:
         token, rest = (parts[2], parts[3:]) if len(parts) > 3 and parts[1] == "a" else (None, parts[1:])
         route = self._handlers.get("/".join(rest[1:3])) if rest[0] == "v1" and len(rest) in (2, 3) else None
         if route is None and rest[:2] == ["v1", "models"]:
-            route = ("GET", self.one_model)
+            route = ("GET", self.models)
         if route is None:
             raise Refused(404, "there is no such path here", "not_found")
         if route[0] != method:
@@ -171,16 +171,11 @@ class Service:
         self.running -= 1
 
     async def models(self, attempt: Attempt, request: Request) -> Response:
-        return answer({"object": "list", "data": [self._model(self.model)]})
-
-    async def one_model(self, attempt: Attempt, request: Request) -> Response:
-        name = request.url.path.partition("/v1/models/")[2]
-        if name != self.model:
+        _, one, name = request.url.path.partition("/v1/models/")
+        model = {"id": self.model, "object": "model", "created": 0, "owned_by": "turnwise"}
+        if one and name != self.model:
             raise Refused(404, "there is no such model: see /models", "model_not_found")
-        return answer(self._model(name))
-
-    def _model(self, name: str) -> dict[str, Any]:
-        return {"id": name, "object": "model", "created": 0, "owned_by": "turnwise"}
+        return answer(model if one else {"object": "list", "data": [model]})
 
     async def reward(self, attempt: Attempt, request: Request) -> Response:
         """The side channel of a program: a reward for the last call, or for the one with a given id."""

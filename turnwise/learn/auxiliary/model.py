@@ -456,10 +456,7 @@ def heads_of(kind: Any, size: int, where: str) -> tuple[dict[str, ReadAt], nn.Mo
         if place not in READ_AT or not name.isidentifier():
             raise TurnwiseError(f"{where}: heads are names with one of {', '.join(READ_AT)}, not {name!r}: {place!r}")
 
-    def default_head(name: str, size: int) -> nn.Module:
-        return layered(size, traits.layers, traits.spread, derive(0, "head", name))
-
-    make_head = traits.head or default_head
+    make_head = traits.head or (lambda name, size: layered(size, traits.layers, traits.spread, derive(0, "head", name)))
     return dict(traits.heads), nn.ModuleDict({name: make_head(name, size) for name in traits.heads}).float()
 
 
