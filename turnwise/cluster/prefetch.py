@@ -211,7 +211,12 @@ class Prefetcher:
                 ref = self.workers.employ(member, member.handle.group.remote(gather.batch, self.spec, starts))
                 self._leases[ref] = action.lease, member
             elif isinstance(action, Ended):
-                self._ended(action)
+                gather, starts = self._starts.pop(action.group.id)
+                if action.how == "failed":
+                    gather.waiting.discard(action.group.id)
+                    gather.found |= {start.number: lost(start) for start in starts}
+                if action.how == "accepted":
+                    gather.groups.pop(action.group.id)
 
     def _returned(self, ref: Any) -> None:
         """An engine has answered."""
@@ -233,15 +238,6 @@ class Prefetcher:
             gather.lost = gather.lost or outcome.lost
             for trajectory, result in outcome.faults:
                 self.hooks.on_fault(trajectory, result)
-
-    def _ended(self, end: Ended) -> None:
-        """A group has ended: at the formation of its batch, or because it failed."""
-        gather, starts = self._starts.pop(end.group.id)
-        if end.how == "failed":
-            gather.waiting.discard(end.group.id)
-            gather.found |= {start.number: lost(start) for start in starts}
-        if end.how == "accepted":
-            gather.groups.pop(end.group.id)
 
     # -- batches ----------------------------------------------------------------------------------------------------------------------
 

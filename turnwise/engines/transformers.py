@@ -299,17 +299,14 @@ class TransformersEngine(Transformers):
         if self._reuse and cache.plain:
             for index, row in enumerate(rows):
                 if row.finished and not row.request.images and len(row.ids) > cache.lengths[index]:  # not a row whose logits were NaN
-                    self._keep(row, cache.prefix(index, row.ids))
+                    # until its trajectory continues or ends; if there are too many, the newest
+                    self._kept.pop(row.request.sequence, None)
+                    self._kept[row.request.sequence] = cache.prefix(index, row.ids)
+                    if len(self._kept) > 4 * self.max_batch:
+                        del self._kept[next(iter(self._kept))]
         staying = [index for index, row in enumerate(rows) if not row.finished and self._goes_on(row)]
         return staying, [row for row in rows if not row.finished and not self._goes_on(row)]
 
     def _hand_out(self, row: RunningRequest, finish: Finish, message: str = "") -> None:
         row.finished = True
         self._done.append(row.response(finish, message))
-
-    def _keep(self, row: RunningRequest, prefix: Prefix) -> None:
-        """Keep what a row computed until its trajectory continues or ends; if there are too many, the newest."""
-        self._kept.pop(row.request.sequence, None)
-        self._kept[row.request.sequence] = prefix
-        if len(self._kept) > 4 * self.max_batch:
-            del self._kept[next(iter(self._kept))]

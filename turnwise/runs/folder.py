@@ -98,7 +98,11 @@ class Run:
             try:
                 yield run
             except TurnwiseError:
-                run.remove_unused()
+                # a mistake in a recipe leaves no folder behind
+                parts = [run.folder / name for name in ("rollouts", "evals", "checkpoints", "model")]
+                if not any(part.exists() for part in parts) and not run.metrics():
+                    shutil.rmtree(run.folder, ignore_errors=True)
+                    forget(run.folder)
                 raise
 
     @classmethod
@@ -113,13 +117,6 @@ class Run:
             if part.is_symlink():
                 inside(path, part)
         return cls(path)
-
-    def remove_unused(self) -> None:
-        """Remove the folder of a run that never began, so that a mistake in a recipe leaves nothing behind."""
-        parts = [self.folder / name for name in ("rollouts", "evals", "checkpoints", "model")]
-        if not any(part.exists() for part in parts) and not self.metrics():
-            shutil.rmtree(self.folder, ignore_errors=True)
-            forget(self.folder)
 
     @contextmanager
     def locked(self, doing: str, say: Callable[[str], None] = lambda text: None) -> Iterator[None]:

@@ -234,7 +234,13 @@ class ActorSpec:
             config = config.model_copy(update={"engine": config.engine.model_copy(update={"options": options})})
         config._folder = None  # its code was trusted here
         passed = objects_in(config.model_dump(mode="json"))
-        _by_value()
+        # code from files that a recipe names is sent as code: other processes cannot import it by name
+        import_ray()
+        from ray import cloudpickle
+
+        for name, module in list(sys.modules.items()):
+            if name.startswith("turnwise_file_"):
+                cloudpickle.register_pickle_by_value(module)
         vocabulary = _files(tokenizer) if config.model.path is None else {}
         overlapping = cluster is not None and cluster.staleness > 0
         return cls(config, str(Path.cwd()), tuple(sys.path), passed, vocabulary, overlapping)
@@ -261,16 +267,6 @@ class ActorSpec:
             for name, content in self.vocabulary.items():
                 (Path(folder) / name).write_bytes(content)
             return load_model(self.config, words=Path(folder))
-
-
-def _by_value() -> None:
-    """Code from files that a recipe names is sent as code: other processes cannot import it by name."""
-    import_ray()
-    from ray import cloudpickle
-
-    for name, module in list(sys.modules.items()):
-        if name.startswith("turnwise_file_"):
-            cloudpickle.register_pickle_by_value(module)
 
 
 def _files(tokenizer: Any) -> dict[str, bytes]:

@@ -80,18 +80,9 @@ class KindTraits:
 
     @classmethod
     def of(cls, kind: Any) -> KindTraits:
-        def member(name: str, default: Any) -> Any:
-            return getattr(kind, name, default)
-
-        return cls(
-            heads=dict(member("heads", dict)()),
-            head=member("head", None),
-            spread=float(member("spread", 0.0)),
-            layers=int(member("layers", 0)),
-            logprobs=bool(member("logprobs", True)),
-            needs=tuple(member("needs", ())),
-            classifier=bool(member("classifier", False)),
-        )
+        usual = {"heads": dict, "head": None, "spread": 0.0, "layers": 0, "logprobs": True, "needs": (), "classifier": False}
+        found: dict[str, Any] = {name: getattr(kind, name, value) for name, value in usual.items()}
+        return cls(**(found | {"heads": dict(found["heads"]()), "needs": tuple(found["needs"])}))
 
 
 @dataclass(frozen=True)
