@@ -26,7 +26,7 @@ from turnwise.collect.rewards import BadReward, Rewards
 from turnwise.data.attempts import Branch, Start
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.envs.base import Observation, Transition
-from turnwise.envs.pool import EnvResult, Fault, Pool, Snapshot
+from turnwise.envs.pool import EnvResult, Fault, Pool, Reset, Snapshot
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.garbage import rare_searches
 
@@ -222,7 +222,7 @@ class Collector:
             attempt.arriving = Arriving(start, start.branch, self.trails)
             self._answers.submit(slot, attempt.arriving.request)
         else:
-            self._answers.reset(slot, start.task, start.env_seed)
+            self._answers.submit(slot, Reset(start.task, start.env_seed))
         return attempt
 
     def _observed(self, attempt: Attempt, result: EnvResult) -> None:
@@ -315,7 +315,7 @@ class Collector:
         if attempt.observation is not None:
             turn.anchor, turn.observation = attempt.observation.key, attempt.observation.text
         attempt.turn = turn
-        return self._answers.step(attempt.slot, turn.action)
+        return self._answers.submit(attempt.slot, turn.action)
 
     def _fault(self, attempt: Attempt, result: EnvResult) -> None:
         self._stop(attempt, Stop.ENVIRONMENT_TIMEOUT if result.fault is Fault.TIMEOUT else Stop.ENVIRONMENT_FAULT, result.message)
