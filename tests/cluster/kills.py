@@ -146,7 +146,12 @@ class Harness:
                 return os.waitstatus_to_exitcode(status)
             for mark in set(self.folder.glob("struck-*")) - seen:
                 seen.add(mark)
-                self._replace_node(int(mark.name.partition("-")[2]))
+                number = int(mark.name.partition("-")[2])
+                strikes = json.loads((self.folder / "strikes.json").read_text())
+                if strikes[number]["kind"] == "node":
+                    assert self.nodes.stdin is not None
+                    self.nodes.stdin.write("add\n")
+                    self.nodes.stdin.flush()
             if time.monotonic() - begun > LIMIT:
                 os.kill(child, signal.SIGKILL)
             time.sleep(PAUSE)
@@ -175,13 +180,6 @@ class Harness:
             print(f"{type(error).__name__}: {error}", flush=True)
             os._exit(1)
         os._exit(0)
-
-    def _replace_node(self, number: int) -> None:
-        strikes = json.loads((self.folder / "strikes.json").read_text())
-        if strikes[number]["kind"] == "node":
-            assert self.nodes.stdin is not None
-            self.nodes.stdin.write("add\n")
-            self.nodes.stdin.flush()
 
     def judged(self, name: str) -> dict[str, Any]:
         """What became of the groups, and whether the weights are those of the undisturbed run."""

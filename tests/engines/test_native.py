@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,13 +16,6 @@ GREEDY = Sampling(temperature=0.0, max_tokens=20)
 LENGTHS = (1, 2, 9, 33, 40, 64, 97, 120)
 
 
-def likeliest(model: Any, ids: list[int], sampled: Sequence[int]) -> list[int]:
-    """The most likely token at each place of a response, by the model's own forward."""
-    with torch.no_grad():
-        found: list[int] = model(torch.tensor([[*ids, *sampled]])).logits[0, len(ids) - 1 : -1].argmax(-1).tolist()
-    return found
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_greedy_tokens_are_those_of_generate_and_logprobs_those_of_the_forward(variant: str) -> None:
     model = make(variant)
@@ -34,7 +26,10 @@ def test_greedy_tokens_are_those_of_generate_and_logprobs_those_of_the_forward(v
         expected = model.generate(row, attention_mask=torch.ones_like(row), max_new_tokens=20, do_sample=False)[0, len(row[0]) :]
         assert list(responses[n].token_ids) == expected.tolist()
     for n, ids in enumerate(prompts):
-        assert list(responses[n].token_ids) == likeliest(model, ids, responses[n].token_ids)
+        # the most likely token at each place of the response, by the model's own forward
+        with torch.no_grad():
+            found: list[int] = model(torch.tensor([[*ids, *responses[n].token_ids]])).logits[0, len(ids) - 1 : -1].argmax(-1).tolist()
+        assert list(responses[n].token_ids) == found
         assert responses[n].finish is Finish.LENGTH
     assert worst(model, prompts, responses) < 1e-4
 

@@ -158,17 +158,13 @@ def test_parameters_and_classes_that_nothing_reads_are_a_reason_against_a_model(
     assert "dtypes" in str(supports(model))
 
 
-def folder_of(name: str) -> Path | None:
-    """Where the model is on this machine; None where it is not."""
+@cache
+def loaded(name: str) -> tuple[Any, Any]:
+    # where the model is on this machine; None where it is not
     given = os.environ.get("TURNWISE_MODELS")
     beside = Path(__file__).parents[3] / "shared" / "models"
     places = [Path(given)] if given else [beside, Path.home() / ".cache" / "turnwise" / "models"]
-    return next((place / name for place in places if (place / name / "config.json").is_file()), None)
-
-
-@cache
-def loaded(name: str) -> tuple[Any, Any]:
-    folder = folder_of(name)
+    folder = next((place / name for place in places if (place / name / "config.json").is_file()), None)
     if folder is None:
         pytest.skip(f"the model {name} is not here: put its folder under $TURNWISE_MODELS or ~/.cache/turnwise/models")
     transformers = pytest.importorskip("transformers")
@@ -176,20 +172,16 @@ def loaded(name: str) -> tuple[Any, Any]:
     return model, transformers.AutoTokenizer.from_pretrained(folder)
 
 
-def chats(tokenizer: Any) -> list[list[int]]:
-    """Chat prompts of several lengths; the last one is a dialogue of two turns."""
-    prompts = [[{"role": "user", "content": question}] for question in QUESTIONS]
-    prompts.append(
-        [*prompts[0], {"role": "assistant", "content": "A knife, a pan and a kettle."}, {"role": "user", "content": "And two more?"}]
-    )
-    return [tokenizer.apply_chat_template(p, add_generation_prompt=True, tokenize=True, return_dict=True)["input_ids"] for p in prompts]
-
-
 @cache
 def answered(name: str) -> tuple[list[list[int]], dict[int, Response]]:
     """The engine's greedy answers, all prompts in one batch with fewer slots than rows and prompts cut into pieces."""
     model, tokenizer = loaded(name)
-    prompts = chats(tokenizer)
+    # chat prompts of several lengths; the last one is a dialogue of two turns
+    prompts = [[{"role": "user", "content": question}] for question in QUESTIONS]
+    prompts.append(
+        [*prompts[0], {"role": "assistant", "content": "A knife, a pan and a kettle."}, {"role": "user", "content": "And two more?"}]
+    )
+    prompts = [tokenizer.apply_chat_template(p, add_generation_prompt=True, tokenize=True, return_dict=True)["input_ids"] for p in prompts]
     engine = NativeEngine(model, tokenizer, max_batch=5, max_length=512, prefill_tokens=64)
     return prompts, ask(engine, prompts, Sampling(temperature=0.0, max_tokens=TOKENS))
 

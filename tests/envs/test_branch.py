@@ -59,11 +59,11 @@ def test_a_pool_keeps_a_state_and_starts_another_attempt_from_it(workers: int) -
 def test_snapshots_keep_their_place_in_the_order_of_answers() -> None:
     with Pool(WALKER, 3) as pool:
         answers = Answers(pool, ordered=True)
-        answers.reset(2, TASK, 1)
+        answers.submit(2, Reset(TASK, 1))
         answers.submit(0, Reset(TASK, 1))
         answers.next(False, 3)
         answers.submit(2, Snapshot())
-        answers.step(0, "walk")
+        answers.submit(0, "walk")
         first, second = answers.next(False, 3)
         assert (first.slot, second.slot) == (2, 0) and first.state
         answers.submit(1, Restore(TASK, 1, first.state))

@@ -103,13 +103,6 @@ def test_a_failed_installation_leaves_no_folder(monkeypatch: pytest.MonkeyPatch)
     assert list(private_folder("clashing").parent.iterdir()) == []
 
 
-def fake_pip(text: str, code: int):
-    """What runs instead of pip: it prints this and ends so."""
-    real = subprocess.Popen
-    program = f"import sys; sys.stderr.write({text!r}); sys.exit({code})"
-    return lambda command, **known: real([sys.executable, "-c", program], **known)
-
-
 @pytest.mark.parametrize(
     ("printed", "message"),
     [
@@ -123,7 +116,10 @@ def fake_pip(text: str, code: int):
 def test_a_failure_of_pip_is_told_in_one_line(
     printed: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(installing.subprocess, "Popen", fake_pip(printed, 2))
+    # what runs instead of pip: it prints this and ends so
+    real = subprocess.Popen
+    program = f"import sys; sys.stderr.write({printed!r}); sys.exit(2)"
+    monkeypatch.setattr(installing.subprocess, "Popen", lambda command, **known: real([sys.executable, "-c", program], **known))
     with pytest.raises(TurnwiseError, match=message) as told:
         installing._pip(["minigrid"])
     assert "\n" not in str(told.value)

@@ -114,12 +114,6 @@ def test_out_of_memory_at_half_the_batch_as_well_is_an_error_that_says_what_to_d
     assert all(parameter.grad is None for parameter in learner.model.parameters())
 
 
-def with_zeros(values: Any, rollouts: Any, share: str) -> Any:
-    """Credit that is 0 for some turns, for whole trajectories, or for all."""
-    chosen = {"turns": np.arange(len(values)) % 3 > 0, "trajectories": rollouts.trajectory % 2 > 0, "all": np.ones(len(values), bool)}
-    return np.where(chosen[share], 0.0, values)
-
-
 LOSSES = {
     "clip": Loss(),
     "gspo a turn": Loss("gspo", {"level": "turn"}),
@@ -134,7 +128,9 @@ LOSSES = {
 def test_skipping_what_has_no_credit_leaves_the_gradient_as_it_is(name: str, context: str, share: str) -> None:
     found = trajectories(8, groups=3, context=context)
     rollouts = rollouts_of(found)
-    values = with_zeros(credit.compute("gigpo", rollouts), rollouts, share)
+    values = credit.compute("gigpo", rollouts)
+    chosen = {"turns": np.arange(len(values)) % 3 > 0, "trajectories": rollouts.trajectory % 2 > 0, "all": np.ones(len(values), bool)}
+    values = np.where(chosen[share], 0.0, values)
     settings = LearnerSettings(
         loss=LOSSES[name],
         aggregation="token" if context == "full" else "turn",
@@ -177,20 +173,16 @@ def test_an_objective_that_does_not_vanish_without_credit_is_found_out() -> None
     assert all(vanishes(Loss(name)) for name in ("clip", "gspo", "gmpo", "cispo", "reinforce", "sapo"))
 
 
-def engine_off_by(learner: Learner, found: Any, gap: float) -> None:
-    """Let the engine report what the learner would, and a constant more."""
-    scores = iter(learner.logprobs(pack(found)).tolist())
-    for trajectory in found:
-        for turn in trajectory.turns:
-            turn.logprobs = [next(scores) + gap for _ in turn.response_ids]
-
-
 @pytest.mark.parametrize(("gap", "trusted"), [(0.01, True), (0.2, False)])
 def test_the_engines_logprobs_are_trusted_where_they_are_near(gap: float, trusted: bool, recwarn: pytest.WarningsRecorder) -> None:
     found = trajectories(2)
     settings = LearnerSettings(optimiser=STILL, minibatches=2, old_logprobs="auto")
     learner = Learner(tiny(), settings)
-    engine_off_by(learner, found, gap)
+    # the engine reports what the learner would, and a constant more
+    scores = iter(learner.logprobs(pack(found)).tolist())
+    for trajectory in found:
+        for turn in trajectory.turns:
+            turn.logprobs = [next(scores) + gap for _ in turn.response_ids]
     rollouts = rollouts_of(found)
     batch = credited(found, credit.compute("gigpo", rollouts))
     metrics = learner.update(batch)

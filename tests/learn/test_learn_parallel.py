@@ -27,19 +27,15 @@ pytestmark = pytest.mark.usefixtures("one_thread_each")
 ROOT = Path(__file__).parents[2]
 
 
-def learner_of(kind: str) -> Learner:
+def updated(monkeypatch: pytest.MonkeyPatch, kind: str, used: set[int]) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """The weights after two updates, and their metrics; `used` gets the threads that computed."""
     model = add_lora(tiny(), rank=4) if kind == "lora" else tiny()
     value = ValueSettings(level="turn") if kind == "critic" else None
     loss = Loss(kl_coef=0.1, entropy_coef=0.01)
     settings = LearnerSettings(
         optimiser=OptimiserSettings(lr=3e-3), minibatches=2, tokens_per_batch=24, loss=loss, value=value, aggregation="trajectory"
     )
-    return Learner(model, settings)
-
-
-def updated(monkeypatch: pytest.MonkeyPatch, kind: str, used: set[int]) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """The weights after two updates, and their metrics; `used` gets the threads that computed."""
-    learner = learner_of(kind)
+    learner = Learner(model, settings)
     forward, metrics = learner._forward, []
 
     def noted(*given: Any) -> Any:

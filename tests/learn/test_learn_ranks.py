@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,17 +30,6 @@ from turnwise.util.errors import TurnwiseError
 RUN = "import sys; from pathlib import Path; import ranks_cases as r; r.everyone(3, Path(sys.argv[1]))"
 
 
-def all_cases(folder: Path) -> None:
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
-    settings = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    started = subprocess.Popen([sys.executable, "-c", RUN, str(folder)], env=settings, start_new_session=True)
-    try:
-        started.wait(timeout=900)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(started.pid, signal.SIGKILL)
-
-
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of three processes has found in all cases."""
@@ -50,7 +38,14 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     with FileLock(f"{folder}.lock"):  # other workers of this run that need it wait and read the same
         if not folder.exists():
             folder.mkdir()
-            all_cases(folder)
+            paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+            settings = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+            started = subprocess.Popen([sys.executable, "-c", RUN, str(folder)], env=settings, start_new_session=True)
+            try:
+                started.wait(timeout=900)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(started.pid, signal.SIGKILL)
     errors = [file.read_text() for file in sorted(folder.glob("error *"))]
     assert not errors, "\n".join(errors)
     return [torch.load(folder / f"found {rank}", weights_only=False) | {"folder": folder} for rank in range(3)]

@@ -19,7 +19,7 @@ import turnwise as tw
 from turnwise import Turn
 from turnwise.methods.planning import TaskSlots
 from turnwise.methods.ui_s1 import score
-from turnwise.objectives import Tokens, algorithms, corrections
+from turnwise.objectives import algorithms, corrections
 from turnwise.recipe.schema import Config
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch
@@ -37,14 +37,11 @@ def test_the_credit_of_a_turn_is_the_return_discounted_to_it(gamma: float) -> No
             assert shifted[own] == pytest.approx(forms.discounted([*rewards[:-1], rewards[-1] - 0.5], gamma), abs=1e-6)
 
 
-def with_returns(tokens: Tokens, seed: int) -> Tokens:
-    won = torch.from_numpy(np.random.default_rng(seed).integers(-1, 2, int(tokens.trajectory.max()) + 1).astype(np.float64))
-    return replace(tokens, extra={"return": won[tokens.trajectory]})
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_successes_have_weight_one_failures_their_bounded_ratio_and_mismatched_turns_none(seed: int) -> None:
-    tokens, most = with_returns(random_tokens(seed), seed), 1.05
+    tokens = random_tokens(seed)
+    won = torch.from_numpy(np.random.default_rng(seed).integers(-1, 2, int(tokens.trajectory.max()) + 1).astype(np.float64))
+    tokens, most = replace(tokens, extra={"return": won[tokens.trajectory]}), 1.05
     reject = corrections["reject"].make({"over": "turn", "ratio_high": most}, "importance correction")
     masked = replace(tokens, extra={**tokens.extra, **prepared(tokens, reject).extra})
     loss = algorithms["ipa"].make({}, "objective")(masked.prepared()).loss * reject(masked.prepared()).factor

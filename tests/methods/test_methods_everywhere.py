@@ -52,16 +52,12 @@ def test_the_page_of_a_method_lists_its_options_and_defaults(entry: Entry[Any]) 
     rows = [row for row in rows if re.fullmatch(r"`?\w+`?", row["option"])]  # "`words` (plan)" is an option of a piece alone
     shown = {row["option"].strip("`"): row["default"].strip("`") for row in reversed(rows)}  # the method's own table comes first
     assert set(entry.options) <= set(shown)
-    assert set(shown) - set(entry.options) <= options_of_pieces(entry), "an option that nobody has"
-    wrong = [option.name for option in entry.options.values() if not same_default(shown[option.name], option)]
-    assert wrong == []
-
-
-def options_of_pieces(entry: Entry[Any]) -> set[str]:
-    """The options of the pieces that a method sets, and of those that have its name."""
+    # the options of the pieces that a method sets, and of those that have its name
     pieces = [registry(piece.family)[piece.name] for piece in pieces_of(entry)]
     pieces += [other for family in STAGES for other in registry(family) if other.name == entry.name]
-    return {option for piece in pieces for option in piece.options}
+    assert set(shown) - set(entry.options) <= {option for piece in pieces for option in piece.options}, "an option that nobody has"
+    wrong = [option.name for option in entry.options.values() if not same_default(shown[option.name], option)]
+    assert wrong == []
 
 
 @every

@@ -105,16 +105,11 @@ def test_on_policy_every_objective_has_the_gradient_of_reinforce_and_clips_nothi
     assert all(float(metrics[key]) == 0 for key in ("clip_low", "clip_high", "clip_dual", "kl_old_k1", "kl_old_k3") if key in metrics)
 
 
-def single_turn(log_ratio: list[float], advantage: list[float]) -> Tokens:
-    """One turn of a few tokens, each with weight 1, so that gradients are those of the token losses."""
+def outcome(name: str, log_ratio: list[float], advantage: list[float], **options: Any) -> tuple[float, list[float], dict[str, float]]:
     size = len(log_ratio)
     logprob, zeros = leaf([-1.0] * size), torch.zeros(size, dtype=torch.int64)
     old = logprob.detach() - torch.tensor(log_ratio, dtype=torch.float64)
-    return Tokens(logprob, old, torch.tensor(advantage, dtype=torch.float64), zeros, zeros, torch.ones(size, dtype=torch.float64))
-
-
-def outcome(name: str, log_ratio: list[float], advantage: list[float], **options: Any) -> tuple[float, list[float], dict[str, float]]:
-    tokens = single_turn(log_ratio, advantage)
+    tokens = Tokens(logprob, old, torch.tensor(advantage, dtype=torch.float64), zeros, zeros, torch.ones(size, dtype=torch.float64))
     loss, metrics = objectives.compute(name, tokens, **options)
     return float(loss), gradient(loss, tokens).tolist(), {key: float(value) for key, value in metrics.items()}
 

@@ -186,8 +186,7 @@ def test_the_report_works_from_a_file(page: Any, runs: Path, tmp_path: Path) -> 
 ESCAPES = "\x1b[1;31mred\x1b[0m plain \x1b]0;title\x07\x1b[2J\x1b[38;5;9mstill\x1b[m\n10 %\r99 %\x07"
 
 
-def shell_run(runs: Path) -> Run:
-    """A run whose environment is a terminal: four turns with hostile output, an error, and the end."""
+def test_a_shell_attempt_looks_like_a_terminal_and_hostile_output_is_text(page: Any, runs: Path, url: str) -> None:
     run = make_run(runs, "shell")
     seen = ["Your task is: go.\n/work$", f"{ESCAPES}\n{ATTACK}\n/work$", "[exit code 1]\n/work/d$"]
     said = [f"echo {ATTACK}", "cd d; false", "submit"]
@@ -197,11 +196,6 @@ def shell_run(runs: Path) -> Run:
         attempt.turns.append(turn(text, command, observation=text, thought="", info={"env": info}))
     run.save_batch(3, Batch.of([attempt]), keep=None)
     run.write_facts("environment.json", {"name": "shell", "shows": "terminal"})
-    return run
-
-
-def test_a_shell_attempt_looks_like_a_terminal_and_hostile_output_is_text(page: Any, runs: Path, url: str) -> None:
-    shell_run(runs)
     open_page(page, f"{url}#/attempts?run=shell&part=rollouts&iteration=3&id=0")
     page.wait_for_selector(".turn.current")
     assert page.locator(".terminal").count() == 3 and page.locator(".told").inner_text() == "Your task is: go."

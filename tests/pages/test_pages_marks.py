@@ -23,15 +23,12 @@ def words(page: Any, selector: str) -> str:
     return " ".join(page.locator(selector).first.inner_text().split())
 
 
-def with_goals(runs: Path, goal: str) -> None:
+def test_goals_stand_in_words_and_attempts_by_number(page: Any, runs: Path, url: str) -> None:
+    goal = f"put {ATTACK} away"
     batch = group(0, "hash-0123") + group(1, "hash-4567")
     for attempt in batch[:3]:
         attempt.goal = goal
     Run(runs / "good").save_batch(3, Batch.of(batch), keep=None)
-
-
-def test_goals_stand_in_words_and_attempts_by_number(page: Any, runs: Path, url: str) -> None:
-    with_goals(runs, f"put {ATTACK} away")
     open_page(page, url + ATTEMPTS)
     page.wait_for_selector(".turn.current")
     assert texts(page, ".group-head .goal") == [f"Put {ATTACK} away", "…4567"]

@@ -97,7 +97,15 @@ def test_a_run_that_was_killed_and_resumed_sends_no_step_twice(tmp_path: Path, n
     result = tw.train(resume=tmp_path / "try")
     steps = [line["step"] for line in lines_of(result.folder / "notes.jsonl") if "step" in line]
     assert steps == [step for step in range(9) if step not in lost], "only a kill in the middle of sending loses that one step"
-    assert sorted(step for name, step, _ in event_scalars(result.folder) if name == "iteration") == list(range(9))
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+    from tensorboard.util.tensor_util import make_ndarray
+
+    found = []
+    for path in sorted((result.folder / "tensorboard").glob("events.*")):
+        for event in EventFileLoader(str(path)).Load():
+            found += [(value.tag, event.step, float(make_ndarray(value.tensor))) for value in event.summary.value]
+    assert sorted(step for name, step, _ in found if name == "iteration") == list(range(9))
 
 
 @pytest.mark.parametrize("name", known.names())
@@ -119,19 +127,6 @@ def test_wrong_trackers_and_options_are_named(tmp_path: Path, notebook: str) -> 
         start(tmp_path, **{"run.trackers": [notebook], "run.tracker_options": {notebook: {"titel": "x"}}})
     with pytest.raises(TurnwiseError, match=r"is not a valid tracker: it is the class pathlib\.Path"):
         make_trackers([notebook.replace("Notebook", "Path")])
-
-
-def event_scalars(folder: Path) -> list[tuple[str, int, float]]:
-    """Every scalar of every event file, as it was written."""
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-    from tensorboard.util.tensor_util import make_ndarray
-
-    found = []
-    for path in sorted((folder / "tensorboard").glob("events.*")):
-        for event in EventFileLoader(str(path)).Load():
-            found += [(value.tag, event.step, float(make_ndarray(value.tensor))) for value in event.summary.value]
-    return found
 
 
 SERVICES = {"wandb": ("WANDB_MODE", "offline"), "trackio": ("TRACKIO_DIR", "trackio-files")}

@@ -89,15 +89,18 @@ class Chat:
         self.is_plain = not template
         self._tools: list[dict[str, Any]] | None = None
         if self.is_plain:
-            self._kwargs.update(chat_template=PLAIN_TEMPLATE, begin=_adds_begin(tokenizer))
+            begin = tokenizer.bos_token_id  # some tokenizers add it to plain text themselves
+            self._kwargs.update(chat_template=PLAIN_TEMPLATE, begin=begin is not None and list(tokenizer("a")["input_ids"])[:1] == [begin])
             log.info("the tokenizer has no chat template: messages are written as 'User: …' and 'Agent: …'")
         elif unused := [name for name in self._kwargs if name != "chat_template" and name not in str(template)]:
             log.warning("the chat template does not use %s: setting it has no effect", ", ".join(unused))
         self.control = Control(tokenizer)
         # the attempts of a group tokenise the same observations repeatedly, and a tokenizer call takes as long as an environment step
-        self._known_ids = lru_cache(maxsize=KEPT_TEXTS)(self._ids_of)
+        self._known_ids = lru_cache(maxsize=KEPT_TEXTS)(lambda text: tuple(self.control.encode(text)))
         self._known_openings = lru_cache(maxsize=KEPT_OPENINGS, typed=True)(self._opening_ids)  # a marked text is another one
-        self._known_texts = lru_cache(maxsize=KEPT_TEXTS)(self._text_of)
+        self._known_texts = lru_cache(maxsize=KEPT_TEXTS)(
+            lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        )
         if tools and not self.is_plain:
             bare = self.render([_user(ASKED)])
             self._tools = [self.control.mark_deep(tool) for tool in tools]
@@ -266,9 +269,6 @@ class Chat:
         """Token ids of a text in which control tokens count as such, unless they are marked; nothing is added."""
         return list(self._known_ids(text))
 
-    def _ids_of(self, text: str) -> tuple[int, ...]:
-        return tuple(self.control.encode(text))  # overlong text is handled here
-
     def beginning(self, text: str, limit: int) -> str:
         """The text; or, if it certainly has more than `limit` tokens, a prefix of it that also has more. Text from outside may have any
         length, and tokenising all of it would take minutes. Marks are kept."""
@@ -287,22 +287,12 @@ class Chat:
             end -= 1
         return self._known_texts(tuple(response_ids[:end]))
 
-    def _text_of(self, ids: tuple[int, ...]) -> str:
-        return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
     def answer_ids(self, text: str) -> list[int]:
         """A written response as if it had been sampled: its tokens and the end token, for examples to learn from. Only tags in a marked
         text become the tokens that a model would sample."""
         lead = " " if self.is_plain else ""  # after "Agent:" a word starts with its space
         marked = text if isinstance(text, Marked) else self.control.mark(well_formed(text))
         return [*self.encode(lead + marked), *self.stop_ids[:1]]
-
-
-def _adds_begin(tokenizer: Any) -> bool:
-    """Whether this tokenizer adds a begin-of-text token to plain text itself."""
-    if tokenizer.bos_token_id is None:
-        return False
-    return bool(list(tokenizer("a")["input_ids"])[:1] == [tokenizer.bos_token_id])
 
 
 def _user(content: str) -> Message:

@@ -70,7 +70,7 @@ class PromptMaker:
             text = self._compose(self.settings.instructions or "", seen, goal, turn, opening, actions, history)
         else:
             text = self._known_messages(self.settings.instructions or "", seen, goal, turn, opening, actions)
-        hint = self.hint_for(observation, opening)
+        hint = well_formed((self.hint(observation.text) if callable(self.hint) else self.hint if opening else "").strip())
         return Marked(f"{self.chat.control.mark(hint)}\n\n{text}") if hint else text
 
     def _compose(
@@ -96,11 +96,6 @@ class PromptMaker:
         other = copy.copy(self)
         other.hint = hint
         return other
-
-    def hint_for(self, observation: Observation, opening: bool) -> str:
-        """The hint before a message: a text where a sequence opens, what a function says before every one."""
-        shown = self.hint(observation.text) if callable(self.hint) else self.hint if opening else ""
-        return well_formed(shown.strip())
 
     def render(self, template: PromptTemplate, view: View) -> Marked:
         """A template filled with texts from outside; if that is far too long for any prompt, its beginning."""
@@ -207,14 +202,11 @@ class Window:
     def prompt(self) -> Prompt:
         history = list(self.past())
         for dropped in range(len(history) + 1):
-            prompt = self._prompt(history[dropped:], dropped)
+            text = self.maker.write(self.observation, goal=self.goal, turn=len(self.turns) + 1, history=history[dropped:])
+            prompt = self.maker.prompt(text, dropped)
             if prompt.fits:
                 break
         return prompt
-
-    def _prompt(self, history: Sequence[Past], dropped: int) -> Prompt:
-        turn = len(self.turns) + 1
-        return self.maker.prompt(self.maker.write(self.observation, goal=self.goal, turn=turn, history=history), dropped)
 
 
 @dataclass(slots=True)
@@ -279,11 +271,11 @@ class Full:
     def prompt(self) -> Prompt:
         if len(self.ids) > self.maker.limit:
             self._cut()
-        images = tuple(image for message in self.messages for image in self._shown(message)) if self.maker.vision is not None else ()
+        pictured = (
+            [message["content"] for message in self.messages if message["role"] != "assistant"] if self.maker.vision is not None else []
+        )
+        images = tuple(image for content in pictured for image in self.maker.chat.shown(content))
         return Prompt(Prefix(self.ids), self.first, len(self.ids) <= self.maker.limit, self._plain, images)
-
-    def _shown(self, message: Message) -> tuple[Picture, ...]:
-        return () if message["role"] == "assistant" else self.maker.chat.shown(message["content"])
 
     def _cut(self) -> None:
         """Start a new sequence at the earliest later turn that leaves some space; otherwise at the earliest that fits."""
@@ -291,7 +283,7 @@ class Full:
         best = None
         for first in range(self.first + 1, len(self.turns) + 1):
             later -= _length(self.turns[first - 1])
-            length = len(self._opening_ids(first)) + later
+            length = len(self.maker.chat.opening_ids(self._opening_text(first))) + later
             if length <= self.maker.limit * (1 - FREE_AFTER_CUT):
                 best = first
                 break
@@ -302,9 +294,6 @@ class Full:
     def _opening_text(self, first: int) -> str:
         observation = self.turns[first].observation if first < len(self.turns) else self.observation
         return self.maker.write(observation, goal=self.goal, turn=first + 1)
-
-    def _opening_ids(self, first: int) -> list[int]:
-        return self.maker.chat.opening_ids(self._opening_text(first))
 
 
 def make_context(name: str, tokenizer: Any, settings: AgentSettings, maker: PromptMaker | None = None) -> Context:

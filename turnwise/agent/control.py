@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import groupby
 from typing import Any
@@ -46,7 +46,9 @@ class Control:
         self._single = re.compile(f"[{re.escape(''.join(singles))}]") if (singles := [text for text in texts if len(text) == 1]) else None
         # the attempts of a group read the same texts repeatedly
         self._known_marked = lru_cache(maxsize=KEPT_TEXTS)(self._mark)
-        self._known_own = lru_cache(maxsize=KEPT_TEXTS)(self._strings_of)
+        self._known_own = lru_cache(maxsize=KEPT_TEXTS)(
+            lambda text: frozenset(self._any.findall(text)) if self._any is not None else frozenset()
+        )
         normaliser = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
         self._direct = _direct(tokenizer)
         self._soft = ""
@@ -87,9 +89,6 @@ class Control:
         two texts meet."""
         return Marked(cut(text, self._any, CUT, self._known_own(written_by_us)) if self._any is not None else text)
 
-    def _strings_of(self, text: str) -> frozenset[str]:
-        return frozenset(self._any.findall(text)) if self._any is not None else frozenset()
-
     def encode(self, text: str, **options: Any) -> list[int]:
         """Token ids of a text, split at its marks. Nothing is added."""
         pieces = text.replace(SOFT, self._soft).split(CUT)
@@ -99,11 +98,9 @@ class Control:
             else:
                 ids_of_pieces = [direct.encode(piece, add_special_tokens=False).ids for piece in pieces]
         else:
-            ids_of_pieces = self._encode_each(pieces, options)
+            calls = (self.tokenizer(piece, add_special_tokens=False, verbose=False, **options) for piece in pieces)
+            ids_of_pieces = [call["input_ids"] for call in calls]
         return ids_of_pieces[0] if len(ids_of_pieces) == 1 else [token for piece in ids_of_pieces for token in piece]
-
-    def _encode_each(self, pieces: Sequence[str], options: Mapping[str, Any]) -> list[list[int]]:
-        return [self.tokenizer(piece, add_special_tokens=False, verbose=False, **options)["input_ids"] for piece in pieces]
 
     def encode_response(self, text: str) -> list[int]:
         """Token ids of a response that arrived as text: no special tokens, because a server's text contains none that was meant as one. The
@@ -116,7 +113,8 @@ class Control:
         options = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
         whole = str(self.tokenizer.decode(list(ids), **options))
         real = [str(self.tokenizer.convert_ids_to_tokens(int(token))) for token in ids if token in self.ids]
-        if real == ([] if self._any is None else self._any.findall(whole)) and not _strangers(whole, real):
+        only_real = all(border[0] in real for border in BORDER.finditer(whole))  # no other text looks like a role marker
+        if real == ([] if self._any is None else self._any.findall(whole)) and only_real:
             return whole
         runs = groupby(map(int, ids), self.ids.__contains__)
         parts = [(known, str(self.tokenizer.decode(list(run), **options))) for known, run in runs]
@@ -146,8 +144,3 @@ def _pattern(texts: Iterable[str]) -> re.Pattern[str] | None:
     for text in sorted((text for text in texts if len(text) > 1), key=lambda text: (-len(text), text)):
         by_first[text[0]].append(re.escape(text[1:]))
     return re.compile("|".join(f"{re.escape(first)}(?:{'|'.join(rest)})" for first, rest in by_first.items())) if by_first else None
-
-
-def _strangers(whole: str, real: Sequence[str]) -> bool:
-    """Whether the text contains role markers that are not among these control tokens."""
-    return any(border[0] not in real for border in BORDER.finditer(whole))

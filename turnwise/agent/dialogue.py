@@ -130,7 +130,7 @@ class Dialogue:
             return {"role": "user", "content": Marked(f"<tool_response>\n{content}\n</tool_response>")}
         message: dict[str, Any] = {"role": said.role, "content": content}
         if said.calls and not self.shows_calls:
-            written = "\n".join(_marked_call(call, mark) for call in said.calls)
+            written = "\n".join(written_call(ToolCall(mark(call.name), mark(call.arguments))) for call in said.calls)
             message["content"] = Marked(f"{content}\n{written}" if content else written)
         elif said.calls:
             message["tool_calls"] = [self._call(call) for call in said.calls]
@@ -158,7 +158,3 @@ class Dialogue:
 def _described(tools: Sequence[Mapping[str, Any]]) -> str:
     lines = "\n".join(json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in tools)
     return OWN_DESCRIPTION.format(tools=lines, opening=OPENING, closing=OPENING.replace("<", "</"))
-
-
-def _marked_call(call: ToolCall, mark: Any) -> str:
-    return written_call(ToolCall(mark(call.name), mark(call.arguments)))

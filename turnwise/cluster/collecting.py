@@ -46,7 +46,13 @@ class RemoteCollector:
     def run(self, starts: Iterable[Start]) -> list[Trajectory]:
         planned = list(starts)
         self.hooks.on_start(len(planned))
-        shares = self._cut(planned)
+        # new groups go to the shares in turn, and attempts of a known group to the share that has its others
+        shares: dict[int, list[Start]] = {}
+        for start in planned:
+            home = start.group if start.branch is None else start.branch.trajectory.group
+            share = self._share.setdefault(home, len(self._share) % self._workers.size)
+            self._share.setdefault(start.group, share)
+            shares.setdefault(share, []).append(start)
         trajectories: dict[int | str, Trajectory] = {}
         for k, outcome in self._do({k: Call("run", (share,)) for k, share in shares.items()}).items():
             if outcome is None and not self._workers.hooks.cancelled():
@@ -63,16 +69,6 @@ class RemoteCollector:
         if outcome is None:
             raise TurnwiseError("the engine was lost too often while it answered the plan: look at its memory")
         return list(outcome.value)
-
-    def _cut(self, starts: Sequence[Start]) -> dict[int, list[Start]]:
-        """The starts of each share: new groups in turn, and attempts of a known group in the share that has its others."""
-        shares: dict[int, list[Start]] = {}
-        for start in starts:
-            home = start.group if start.branch is None else start.branch.trajectory.group
-            share = self._share.setdefault(home, len(self._share) % self._workers.size)
-            self._share.setdefault(start.group, share)
-            shares.setdefault(share, []).append(start)
-        return shares
 
     def _do(self, calls: dict[int, Call]) -> dict[int, Outcome | None]:
         for k, call in calls.items():

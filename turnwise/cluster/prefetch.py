@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from turnwise.cluster.metrics import drop_metrics
 from turnwise.cluster.scheduler import Action, Dispatch, Ended, Group, Lease, Scheduler
-from turnwise.cluster.work import Outcome, Spec, lost
+from turnwise.cluster.work import Spec, lost
 from turnwise.cluster.workers import RolloutWorkers, Worker
 from turnwise.collect.games import in_order, planned_group
 from turnwise.collect.hooks import Hooks
@@ -126,7 +126,8 @@ class Prefetcher:
                 for ref in done:
                     self._returned(ref)
                 for gather in list(self._gathers):
-                    self._advance(gather)
+                    if gather.brought is None and not gather.waiting:
+                        self._send(gather, self.source.check(in_order(gather.starts, gather.found)))
                 self._form()
         except BaseException as error:
             self.formed.put(error)
@@ -210,7 +211,12 @@ class Prefetcher:
                 ref = self.workers.employ(member, member.handle.group.remote(gather.batch, self.spec, starts))
                 self._leases[ref] = action.lease, member
             elif isinstance(action, Ended):
-                self._ended(action)
+                gather, starts = self._starts.pop(action.group.id)
+                if action.how == "failed":
+                    gather.waiting.discard(action.group.id)
+                    gather.found |= {start.number: lost(start) for start in starts}
+                if action.how == "accepted":
+                    gather.groups.pop(action.group.id)
 
     def _returned(self, ref: Any) -> None:
         """An engine has answered."""
@@ -225,31 +231,15 @@ class Prefetcher:
         oldest = min((turn.version for one in outcome.value for turn in one.turns if turn.version >= 0), default=lease.version)
         self._act(self.scheduler.finished(lease, oldest, not outcome.faulted))
         if self.scheduler.holds(lease.group):
-            self._keep(gather, lease, starts, outcome)
-
-    def _keep(self, gather: Gather, lease: Lease, starts: Sequence[Start], outcome: Outcome) -> None:
-        gather.waiting.discard(lease.group)
-        gather.found |= {trajectory.id: trajectory for trajectory in outcome.value}
-        gather.homes |= {start.group: lease.engine for start in starts}
-        gather.counts.update(outcome.counts)
-        gather.lost = gather.lost or outcome.lost
-        for trajectory, result in outcome.faults:
-            self.hooks.on_fault(trajectory, result)
-
-    def _ended(self, end: Ended) -> None:
-        """A group has ended: at the formation of its batch, or because it failed."""
-        gather, starts = self._starts.pop(end.group.id)
-        if end.how == "failed":
-            gather.waiting.discard(end.group.id)
-            gather.found |= {start.number: lost(start) for start in starts}
-        if end.how == "accepted":
-            gather.groups.pop(end.group.id)
+            gather.waiting.discard(lease.group)
+            gather.found |= {trajectory.id: trajectory for trajectory in outcome.value}
+            gather.homes |= {start.group: lease.engine for start in starts}
+            gather.counts.update(outcome.counts)
+            gather.lost = gather.lost or outcome.lost
+            for trajectory, result in outcome.faults:
+                self.hooks.on_fault(trajectory, result)
 
     # -- batches ----------------------------------------------------------------------------------------------------------------------
-
-    def _advance(self, gather: Gather) -> None:
-        if gather.brought is None and not gather.waiting:
-            self._send(gather, self.source.check(in_order(gather.starts, gather.found)))
 
     def _form(self) -> None:
         """Pass on the batches that are complete, in order."""

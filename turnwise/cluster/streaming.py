@@ -98,12 +98,8 @@ class Stream:
         if trajectories:
             job.found[planned.number] = trajectories
         if job.left == 0 and not job.done.done():
-            job.done.set_result(self._outcome(job))
-
-    def _outcome(self, job: GroupJob) -> Outcome:
-        """The group's trajectories in order, and what was counted since the last group."""
-        new = Counter({name: value - self._told[name] for name, value in self.collector.counts.items()})
-        self._told = Counter(self.collector.counts)
-        faulted = any(died(result) for _, result in job.faults)
-        trajectories = [trajectory for start in job.starts for trajectory in job.found.get(start.number, ())]
-        return Outcome(trajectories, new, self.collector.lost, job.faults, faulted, self.parts.environments)
+            new = Counter({name: value - self._told[name] for name, value in self.collector.counts.items()})
+            self._told = Counter(self.collector.counts)
+            faulted = any(died(result) for _, result in job.faults)
+            trajectories = [trajectory for start in job.starts for trajectory in job.found.get(start.number, ())]
+            job.done.set_result(Outcome(trajectories, new, self.collector.lost, job.faults, faulted, self.parts.environments))

@@ -26,7 +26,7 @@ from turnwise.collect.rewards import BadReward, Rewards
 from turnwise.data.attempts import Branch, Start
 from turnwise.data.rollouts import Stop, Trajectory, Turn
 from turnwise.envs.base import Observation, Transition
-from turnwise.envs.pool import EnvResult, Fault, Pool, Snapshot
+from turnwise.envs.pool import EnvResult, Fault, Pool, Reset, Snapshot
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.garbage import rare_searches
 
@@ -150,7 +150,10 @@ class Collector:
             for answer in self._decided():
                 self._answered(active[answer.slot], answer)
             if self.hooks.cancelled():
-                self._cancel(active.values())
+                self._answers.drop()
+                for attempt in active.values():
+                    if not attempt.over:
+                        self._stop(attempt, Stop.CANCELLED)
                 cancelled = True
             for slot in [key for key, attempt in active.items() if attempt.over and key == attempt.slot]:
                 attempt = active.pop(slot)
@@ -175,7 +178,7 @@ class Collector:
     def _hear(self, active: dict[int, Attempt]) -> None:
         for result in self._answers.next(bool(self.policy.pending), len(active)):
             first = active[result.slot]
-            if first.game is None and (result.transition is None or not _shared(result.transition)):
+            if first.game is None and (result.transition is None or not (result.transition.observation.seat or result.transition.others)):
                 self._observed(first, result)
                 continue
             for attempt, result_of_player in self._dealt(first, result):
@@ -209,12 +212,6 @@ class Collector:
             answers = self.policy.answers(wait=False)
         return answers
 
-    def _cancel(self, attempts: Iterable[Attempt]) -> None:
-        self._answers.drop()
-        for attempt in attempts:
-            if not attempt.over:
-                self._stop(attempt, Stop.CANCELLED)
-
     def _launch(self, start: Start, slot: int) -> Attempt:
         attempt = Attempt(start, slot, begun(start), key=slot)
         if start.branch is not None:
@@ -225,7 +222,7 @@ class Collector:
             attempt.arriving = Arriving(start, start.branch, self.trails)
             self._answers.submit(slot, attempt.arriving.request)
         else:
-            self._answers.reset(slot, start.task, start.env_seed)
+            self._answers.submit(slot, Reset(start.task, start.env_seed))
         return attempt
 
     def _observed(self, attempt: Attempt, result: EnvResult) -> None:
@@ -318,7 +315,7 @@ class Collector:
         if attempt.observation is not None:
             turn.anchor, turn.observation = attempt.observation.key, attempt.observation.text
         attempt.turn = turn
-        return self._answers.step(attempt.slot, turn.action)
+        return self._answers.submit(attempt.slot, turn.action)
 
     def _fault(self, attempt: Attempt, result: EnvResult) -> None:
         self._stop(attempt, Stop.ENVIRONMENT_TIMEOUT if result.fault is Fault.TIMEOUT else Stop.ENVIRONMENT_FAULT, result.message)
@@ -341,8 +338,3 @@ class Collector:
                 with suppress(BadReward):
                     self._record(other, Transition(game.table.seen, game.table.owed.pop(player, 0.0), info=game.table.said.pop(player, {})))
             self._stop(other, stop, detail)
-
-
-def _shared(transition: Transition) -> bool:
-    """Whether an answer is that of an environment with several players."""
-    return transition.observation.seat != 0 or bool(transition.others)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import deque
 
-from turnwise.data.tasks import Task
 from turnwise.envs.pool import Ask, EnvResult, Pool
 
 AWAY = 3  # one in this many attempts may wait for its environment while the model generates
@@ -27,16 +26,7 @@ class Answers:
         self._asked: deque[int] = deque()  # slots whose result was not passed on yet, the oldest request first
         self._here: dict[int, EnvResult] = {}
 
-    def reset(self, slot: int, task: Task, seed: int) -> None:
-        self._pool.submit_reset(slot, task, seed)
-        self._asked.append(slot)
-
-    def step(self, slot: int, action: str) -> None:
-        self._pool.submit_step(slot, action)
-        self._asked.append(slot)
-
     def submit(self, slot: int, request: Ask) -> None:
-        """Any request: to keep a state, or to start from one."""
         self._pool.submit(slot, request)
         self._asked.append(slot)
 

@@ -30,10 +30,6 @@ ENOUGH_BETTER = 0.1  # of the tasks: fewer examples would be memorised
 OnFault = Callable[[Trajectory, EnvResult], None]
 
 
-def ignored(trajectory: Trajectory, result: EnvResult) -> None:
-    """Faults are not reported."""
-
-
 def expert_trajectories(
     name: str,
     options: dict[str, Any],
@@ -46,7 +42,7 @@ def expert_trajectories(
     seed: int = 0,
     on_task: Callable[[], None] = lambda: None,
     limits: Limits | None = None,
-    on_fault: OnFault = ignored,
+    on_fault: OnFault = lambda trajectory, result: None,
 ) -> list[Trajectory]:
     """The expert's attempts at the tasks as trajectories of prompts and responses. In a share `noise` of the turns a random action is
     taken instead: that turn is part of what the model sees but not of what it learns, so it learns how to continue from there. If a later
@@ -70,7 +66,7 @@ def random_trajectories(
     seed: int = 0,
     on_task: Callable[[], None] = lambda: None,
     limits: Limits | None = None,
-    on_fault: OnFault = ignored,
+    on_fault: OnFault = lambda trajectory, result: None,
 ) -> list[Trajectory]:
     """Attempts that take any of the listed actions, all equally likely. They show the form of an action and, since the best of `tries`
     attempts at each task is kept, also a little of what to do. If enough tasks have an attempt that is better than the average of all,
@@ -137,7 +133,7 @@ def demonstrated(
     agent: Agent,
     *,
     limits: Limits | None = None,
-    on_fault: OnFault = ignored,
+    on_fault: OnFault = lambda trajectory, result: None,
 ) -> list[Trajectory]:
     """Recorded trajectories as examples for this agent: their actions are played again, so that every prompt is as the agent will see it.
     Whether each succeeds again is in its `success`; the tasks are looked up among `tasks` by their ids."""

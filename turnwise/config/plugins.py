@@ -21,7 +21,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    pass
 
 GROUP = "turnwise.plugins"
 _done = False
@@ -59,15 +59,12 @@ def load() -> None:
             if point.attr:
                 loaded()
         except (Exception, SystemExit) as error:  # any failure of one package: the others must stay usable
-            warnings.warn(f"the plugin {_named(point)} cannot be used: {type(error).__name__}: {error}", stacklevel=2)
+            of = f" of the package {point.dist.name}" if point.dist is not None else ""
+            named = f"the plugin {point.name!r} ({point.value}){of}"
+            warnings.warn(f"{named} cannot be used: {type(error).__name__}: {error}", stacklevel=2)
 
 
 def again() -> None:
     """Look for plugins again, after the installed packages have changed."""
     global _done
     _done = False
-
-
-def _named(point: EntryPoint) -> str:
-    package = f" of the package {point.dist.name}" if point.dist is not None else ""
-    return f"{point.name!r} ({point.value}){package}"

@@ -28,18 +28,12 @@ def anchor_groups(r: Rollouts, anchors: str = "exact", threshold: float = 0.95) 
         return code, size
     first_row = np.zeros(size, np.int64)
     first_row[code[::-1]] = np.arange(len(code))[::-1]
-    merged = _merge_similar(r, first_row, threshold)
-    return pair(r.group, merged[code])
-
-
-def _merge_similar(r: Rollouts, first_row: Ints, threshold: float) -> Ints:
-    """For each distinct (group, anchor), the index of the first one in its group."""
     root, group, anchor = np.arange(len(first_row)), r.group[first_row], r.anchor[first_row]
     order = np.argsort(group, kind="stable")
     for members in np.split(order, np.cumsum(np.bincount(group))[:-1]):
         texts = [_text(r, code) for code in anchor[members].tolist()]
-        root[members] = members[similar_groups(texts, threshold)]
-    return root
+        root[members] = members[similar_groups(texts, threshold)]  # the first similar one
+    return pair(r.group, root[code])
 
 
 def _text(r: Rollouts, code: int) -> str:

@@ -61,6 +61,10 @@ def diagnose(rollouts: Rollouts, **options: Any) -> dict[str, Any]:
     why = explain(r, **options)
     segment = why["anchor_group"]
     counts = segment_count(segment, int(segment.max()) + 1)
+    visit, visits = pair(r.trajectory, segment)
+    group_of_visit = np.empty(visits, np.int64)
+    group_of_visit[visit] = segment
+    visitors = segment_count(group_of_visit, len(counts))  # the different trajectories in each anchor group
     step, episode = np.abs(why["step"]), np.abs(why["episode"])
     constant = is_constant(episode_returns(r), trajectory_groups(r), len(r.group_labels))
     return {
@@ -70,7 +74,7 @@ def diagnose(rollouts: Rollouts, **options: Any) -> dict[str, Any]:
         "anchor_size_histogram": _histogram(counts[segment]),
         "singleton_share": float((counts[segment] == 1).mean()),
         "singleton_group_share": float((counts == 1).mean()),
-        "one_trajectory_share": float(((_visitors(r, segment, len(counts)) == 1) & (counts > 1))[segment].mean()),
+        "one_trajectory_share": float(((visitors == 1) & (counts > 1))[segment].mean()),
         "step_credit_share": float((step != 0).mean()),
         "step_to_episode": float(step.mean() / episode.mean()) if episode.any() else 0.0,
         "constant_group_share": float(constant.mean()),
@@ -114,14 +118,6 @@ def sizes(credit: Any) -> dict[str, float]:
         "zero_share": float((values == 0).sum() / count),
         "positive_share": float((values > 0).sum() / count),
     }
-
-
-def _visitors(r: Rollouts, segment: Ints, size: int) -> Ints:
-    """The number of different trajectories in each anchor group."""
-    visit, visits = pair(r.trajectory, segment)
-    group_of_visit = np.empty(visits, np.int64)
-    group_of_visit[visit] = segment
-    return segment_count(group_of_visit, size)
 
 
 def _histogram(size_of_turn: Ints) -> dict[str, float]:

@@ -61,7 +61,11 @@ def gae_advantages(r: Rollouts, *, level: str, gamma: float, lam: float, invalid
         return scan_advantages(reward, r.need("value", "gae with level=turn"), r.trajectory, gamma, lam)
     value = r.need("token_value", "gae with level=token")
     owner = token_rows(r)
-    return scan_advantages(reward_on_tokens(r, reward, owner), value, r.trajectory[owner], gamma, lam)
+    # each turn's reward on its last token; for a turn without tokens, on the nearest token of the trajectory
+    last = r.token_offsets[1:] - 1
+    if (r.need("tokens", "gae with level=token") == 0).any():
+        last = _nearest_token(r, last, owner)
+    return scan_advantages(segment_sum(reward, last, len(owner)), value, r.trajectory[owner], gamma, lam)
 
 
 def scan_advantages(reward: Floats, value: Floats, segment: Ints, gamma: float, lam: float) -> Floats:
@@ -77,14 +81,6 @@ def scan_advantages(reward: Floats, value: Floats, segment: Ints, gamma: float, 
 def token_rows(r: Rollouts) -> Ints:
     """The row of each token."""
     return np.repeat(np.arange(len(r)), np.diff(r.token_offsets))
-
-
-def reward_on_tokens(r: Rollouts, reward: Floats, owner: Ints) -> Floats:
-    """Each turn's reward on its last token; for a turn without tokens, on the nearest token of the trajectory."""
-    last = r.token_offsets[1:] - 1
-    if (r.need("tokens", "gae with level=token") == 0).any():
-        last = _nearest_token(r, last, owner)
-    return segment_sum(reward, last, len(owner))
 
 
 def _nearest_token(r: Rollouts, last: Ints, owner: Ints) -> Ints:

@@ -25,7 +25,7 @@ from turnwise.credit.grpo import episode_credit
 from turnwise.credit.registry import register
 from turnwise.credit.segments import Norm, Penalty, Weighting, dense, episode_returns, segment_first, segment_sum
 from turnwise.data.anchors import UNKNOWN, Ints
-from turnwise.data.rollouts import NOISE, Bools, Floats, Rollouts, ragged
+from turnwise.data.rollouts import NOISE, Floats, Rollouts, ragged
 
 
 @register(
@@ -74,7 +74,10 @@ def distances(r: Rollouts, node: Ints, size: int) -> tuple[Floats, Floats]:
 def _targets(r: Rollouts, node: Ints, size: int) -> tuple[Ints, Ints, int]:
     """The node that each turn leads to, the success node of each group, and the number of nodes."""
     trajectories, groups = len(r.trajectory_labels), len(r.group_labels)
-    won = _above_zero(r) if r.success is None else segment_first(r.success, r.trajectory, trajectories).astype(np.bool_)
+    if r.success is None:  # a return above 0 by more than rounding (0.1 + 0.2 − 0.3 is not)
+        won = episode_returns(r) > NOISE * segment_sum(np.abs(r.reward), r.trajectory, trajectories)
+    else:
+        won = segment_first(r.success, r.trajectory, trajectories).astype(np.bool_)
     last = np.concatenate([r.trajectory[:-1] != r.trajectory[1:], [True]])
     after = np.concatenate([node[1:], [0]])
     dead_end = size + r.trajectory
@@ -82,11 +85,6 @@ def _targets(r: Rollouts, node: Ints, size: int) -> tuple[Ints, Ints, int]:
     success = size + trajectories + np.arange(groups)
     target = np.where(last & won[r.trajectory], success[r.group], target)
     return target, success, size + trajectories + groups
-
-
-def _above_zero(r: Rollouts) -> Bools:
-    """Which trajectories have a return above 0 by more than rounding (0.1 + 0.2 − 0.3 is not)."""
-    return np.asarray(episode_returns(r) > NOISE * segment_sum(np.abs(r.reward), r.trajectory, len(r.trajectory_labels)))
 
 
 def _final_nodes(r: Rollouts, node: Ints, dead_end: Ints) -> Ints:

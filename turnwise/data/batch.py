@@ -12,7 +12,7 @@ Rows are turns. Those of the k-th trajectory are `batch.rows(k)`, one after anot
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnwise.data.anchors import Ints
-from turnwise.data.rollouts import Rollouts, Trajectory
+from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.util.errors import TurnwiseError
 
@@ -50,7 +50,16 @@ class Batch:
         wanted = {trajectory.task for trajectory in played}
         rollouts = Rollouts.from_trajectories(played)
         batch = cls(played, rollouts, {id: task for id, task in task_of.items() if id in wanted})
-        return batch.with_columns(_versions(played) | _learned(played) | _branches(batch) | _reports(batch) | _notes(played))
+        turns = [turn for trajectory in played for turn in trajectory.turns]
+        columns: dict[str, Any] = {}
+        if any(turn.version >= 0 for turn in turns):
+            columns["turn.version"] = [turn.version for turn in turns]
+        if not all(turn.learned for turn in turns):  # some were given and not sampled
+            columns["turn.mask"] = [turn.learned for turn in turns]
+        columns |= _branches(batch) | _reports(turns)
+        for name in dict.fromkeys(name for turn in turns if turn.notes for name in turn.notes):  # NaN for turns without it
+            columns[f"turn.{name}"] = np.array([turn.notes.get(name, np.nan) for turn in turns])
+        return batch.with_columns(columns)
 
     def __len__(self) -> int:
         """The number of turns."""
@@ -115,24 +124,6 @@ class Batch:
         return small.with_columns(moved)
 
 
-def _versions(trajectories: tuple[Trajectory, ...]) -> dict[str, Any]:
-    versions = [turn.version for trajectory in trajectories for turn in trajectory.turns]
-    return {"turn.version": versions} if any(version >= 0 for version in versions) else {}
-
-
-def _learned(trajectories: tuple[Trajectory, ...]) -> dict[str, Any]:
-    """`turn.mask`, where some turns were given and not sampled."""
-    learned = [turn.learned for trajectory in trajectories for turn in trajectory.turns]
-    return {} if all(learned) else {"turn.mask": learned}
-
-
-def _notes(trajectories: tuple[Trajectory, ...]) -> dict[str, Any]:
-    """One column per turn for every name that a plan noted on any turn; NaN for turns without it."""
-    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
-    names = dict.fromkeys(name for turn in turns if turn.notes for name in turn.notes)
-    return {f"turn.{name}": np.array([turn.notes.get(name, np.nan) for turn in turns]) for name in names}
-
-
 def _branches(batch: Batch) -> dict[str, Any]:
     """`trajectory.parent` (the parent's number; -1 for none, and for one outside the batch) and `trajectory.branch_t`."""
     if all(trajectory.parent is None for trajectory in batch.trajectories):
@@ -145,9 +136,9 @@ def _branches(batch: Batch) -> dict[str, Any]:
     return {"trajectory.parent": parent, "trajectory.branch_t": branch_t}
 
 
-def _reports(batch: Batch) -> dict[str, Any]:
+def _reports(played: Sequence[Turn]) -> dict[str, Any]:
     """One column per token for everything that was reported about every turn that has tokens."""
-    turns = [turn for trajectory in batch.trajectories for turn in trajectory.turns if len(turn.response_ids)]
+    turns = [turn for turn in played if len(turn.response_ids)]
     if not turns or not turns[0].reports:
         return {}
     columns = {}

@@ -40,7 +40,9 @@ def read_columns(cls: type[Rollouts], inputs: dict[str, Any]) -> Rollouts:
     inputs = inputs | {name: _as_array(inputs[name]) for name in (*BY_TURN, *BY_TOKEN)}
     rows = _check_lengths({name: inputs[name] for name in BY_TURN if inputs[name] is not None})
     columns: dict[str, Any] = {"reward": _numbers("reward", inputs["reward"]), "t": _whole("t", inputs["t"])}
-    _check_size(columns["reward"])
+    if (wrong := np.abs(columns["reward"]) > LARGEST_REWARD).any():
+        row = wrong.argmax()
+        raise bad("reward", row, f"{columns['reward'][row]:g} is beyond ±{LARGEST_REWARD:g}; scale the rewards down")
     columns["valid"] = np.ones(rows, np.bool_) if inputs["valid"] is None else _flags("valid", inputs["valid"])
     columns["group"], columns["group_labels"] = _ids("group", inputs["group"])
     columns["trajectory"], columns["trajectory_labels"] = _ids("trajectory", inputs["trajectory"])
@@ -98,13 +100,6 @@ def _numbers(name: str, values: Any) -> NDArray[np.float64]:
         row = wrong.argmax()
         raise bad(name, row, f"a finite number is required, got {array[row]}")
     return array.copy() if array is values else array
-
-
-def _check_size(reward: NDArray[np.float64]) -> None:
-    wrong = np.abs(reward) > LARGEST_REWARD
-    if wrong.any():
-        row = wrong.argmax()
-        raise bad("reward", row, f"{reward[row]:g} is beyond ±{LARGEST_REWARD:g}; scale the rewards down")
 
 
 def _whole(name: str, values: Any, low: int | None = None) -> Ints:

@@ -234,18 +234,11 @@ class Rollouts:
         return self._reordered(order)
 
     def _reordered(self, order: Ints) -> Rollouts:
-        def rows(column: Any) -> Any:
-            return None if column is None else column[order]
-
         flat = ragged(self.token_offsets, order) if self.tokens is not None else None
-
-        def flat_tokens(column: Any) -> Any:
-            return None if column is None else column[flat]
-
-        changes: dict[str, Any] = {name: rows(getattr(self, name)) for name in columns.BY_TURN}
-        changes |= {name: flat_tokens(getattr(self, name)) for name in columns.BY_TOKEN}
-        changes["extra"] = {name: rows(column) for name, column in self.extra.items()}
-        changes["token_extra"] = {name: flat_tokens(column) for name, column in self.token_extra.items()}
+        changes: dict[str, Any] = {}
+        for names, further, places in ((columns.BY_TURN, "extra", order), (columns.BY_TOKEN, "token_extra", flat)):
+            changes |= {name: None if (own := getattr(self, name)) is None else own[places] for name in names}
+            changes[further] = {name: column[places] for name, column in getattr(self, further).items()}
         return replace(self, **changes)
 
     def size(self, level: Level) -> int:

@@ -188,8 +188,11 @@ def to_rows(
         for t, (turn, after) in enumerate(zip(trajectory.turns, anchors, strict=False)):
             row = shared | _turn_row(t, turn, after, tokens)
             if reports:
-                row |= TURN_STATE.encode(turn) | {"pictures": _new_pictures(turn.images, seen)}
-            rows.append(row | {name: _scalar(values[number]) for name, values in (columns or {}).items()})
+                new = {image.name: _pixels_out(image.pixels) for image in turn.images if image.name not in seen}
+                seen.update(new)
+                row |= TURN_STATE.encode(turn) | {"pictures": new}
+            further = {name: values[number] for name, values in (columns or {}).items()}
+            rows.append(row | {name: value.item() if isinstance(value, np.generic) else value for name, value in further.items()})
             number += 1
         if not trajectory.turns:
             rows.append(shared | _turn_row(NO_TURN, Turn(None), trajectory.final_anchor, tokens) | dict.fromkeys(columns or {}))
@@ -251,13 +254,6 @@ def _anchor_in(text: str | None, key: str | None) -> Any:
     return int(value) if kind == "int" else bytes.fromhex(value)
 
 
-def _new_pictures(images: Sequence[Picture], seen: set[str]) -> dict[str, str]:
-    """The pixels of pictures that no row has shown yet."""
-    new = {image.name: _pixels_out(image.pixels) for image in images if image.name not in seen}
-    seen.update(new)
-    return new
-
-
 def _pixels_out(pixels: NDArray[np.uint8]) -> str:
     """Pixels as a text: height, width, and the compressed bytes."""
     return f"{pixels.shape[0]} {pixels.shape[1]} {b64encode(compress(pixels.tobytes())).decode('ascii')}"
@@ -267,7 +263,3 @@ def _pixels_in(text: str) -> Picture:
     height, width, packed = text.split(" ")
     size = int(height) * int(width) * 3
     return picture(np.frombuffer(decompressobj().decompress(b64decode(packed), size + 1), np.uint8).reshape(int(height), int(width), 3))
-
-
-def _scalar(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value

@@ -90,9 +90,7 @@ class TransformersEngine(Transformers):
         self._closed = False
         self.version, self.reports = 0, tuple(COLUMNS)
 
-    @staticmethod
-    def check_model(model: Any) -> None:
-        check_batches(model)
+    check_model = staticmethod(check_batches)
 
     @property
     def pending(self) -> int:
@@ -113,7 +111,8 @@ class TransformersEngine(Transformers):
 
     def poll(self, wait: bool = True) -> list[Response]:
         if not self._done and (self._queue or self._rows):
-            with evaluating(self.model), torch.no_grad(), self._precision():
+            precision = torch.autocast(self._batch.device.type, self._autocast) if self._autocast is not None else nullcontext()
+            with evaluating(self.model), torch.no_grad(), precision:
                 self._step()
                 while wait and not self._done:
                     self._step()
@@ -141,9 +140,6 @@ class TransformersEngine(Transformers):
         self._done.clear()
         self._kept.clear()
         self._stop_running()
-
-    def _precision(self) -> Any:
-        return torch.autocast(self._batch.device.type, self._autocast) if self._autocast is not None else nullcontext()
 
     def _step(self) -> None:
         """New rows read their prompts and draw their first token; then every running row draws one more."""
@@ -303,17 +299,14 @@ class TransformersEngine(Transformers):
         if self._reuse and cache.plain:
             for index, row in enumerate(rows):
                 if row.finished and not row.request.images and len(row.ids) > cache.lengths[index]:  # not a row whose logits were NaN
-                    self._keep(row, cache.prefix(index, row.ids))
+                    # until its trajectory continues or ends; if there are too many, the newest
+                    self._kept.pop(row.request.sequence, None)
+                    self._kept[row.request.sequence] = cache.prefix(index, row.ids)
+                    if len(self._kept) > 4 * self.max_batch:
+                        del self._kept[next(iter(self._kept))]
         staying = [index for index, row in enumerate(rows) if not row.finished and self._goes_on(row)]
         return staying, [row for row in rows if not row.finished and not self._goes_on(row)]
 
     def _hand_out(self, row: RunningRequest, finish: Finish, message: str = "") -> None:
         row.finished = True
         self._done.append(row.response(finish, message))
-
-    def _keep(self, row: RunningRequest, prefix: Prefix) -> None:
-        """Keep what a row computed until its trajectory continues or ends; if there are too many, the newest."""
-        self._kept.pop(row.request.sequence, None)
-        self._kept[row.request.sequence] = prefix
-        if len(self._kept) > 4 * self.max_batch:
-            del self._kept[next(iter(self._kept))]

@@ -33,8 +33,12 @@ class BadAnswer(TurnwiseError):
 
 def read_observation(returned: Any, env: Any, method: str = "reset") -> Observation:
     """The return value of `reset` (or `restore`) as a valid observation."""
+    where = f"{type(env).__name__}.{method}()"
     try:
-        return _first(returned, f"{type(env).__name__}.{method}()")
+        if isinstance(returned, Observation):
+            return _observation(returned, where)
+        hint = ", as Gymnasium's environments do (observation, info)" if isinstance(returned, tuple) and len(returned) == 2 else ""
+        raise BadAnswer("reset() and step() give an Observation", f"{where} returned {_what(returned)}{hint}. It should: {RESET}")
     except BadAnswer as error:
         error.lines = place_of(getattr(env, method))
         raise
@@ -55,39 +59,29 @@ def read_transition(returned: Any, env: Any) -> Transition:
     """The return value of `step` as a valid transition."""
     if type(returned) is Transition and _is_plain(returned):
         return returned
+    where = f"{type(env).__name__}.step()"
     try:
-        return _transition(returned, f"{type(env).__name__}.step()")
+        if not isinstance(returned, Transition):
+            hint = ", as Gymnasium's environments do" if isinstance(returned, tuple) and len(returned) in (4, 5) else ""
+            raise BadAnswer("step() returns a Transition", f"{where} returned {_what(returned)}{hint}. It should: {STEP}")
+        observation: Any = returned.observation
+        if not isinstance(observation, Observation):
+            raise BadAnswer(
+                "reset() and step() give an Observation",
+                f"{where}: the observation is {_what(observation)}. Give Observation(text), as in: {STEP}",
+            )
+        return replace(
+            returned,
+            observation=_observation(observation, where),
+            reward=_reward(returned.reward, where),
+            done=_flag("done", returned.done, where),
+            success=_flag("success", returned.success, where),
+            info=_info(returned.info, where),
+            others=_others(returned.others, where),
+        )
     except BadAnswer as error:
         error.lines = place_of(env.step)
         raise
-
-
-def _first(returned: Any, where: str) -> Observation:
-    if isinstance(returned, Observation):
-        return _observation(returned, where)
-    hint = ", as Gymnasium's environments do (observation, info)" if isinstance(returned, tuple) and len(returned) == 2 else ""
-    raise BadAnswer("reset() and step() give an Observation", f"{where} returned {_what(returned)}{hint}. It should: {RESET}")
-
-
-def _transition(returned: Any, where: str) -> Transition:
-    if not isinstance(returned, Transition):
-        hint = ", as Gymnasium's environments do" if isinstance(returned, tuple) and len(returned) in (4, 5) else ""
-        raise BadAnswer("step() returns a Transition", f"{where} returned {_what(returned)}{hint}. It should: {STEP}")
-    observation: Any = returned.observation
-    if not isinstance(observation, Observation):
-        raise BadAnswer(
-            "reset() and step() give an Observation",
-            f"{where}: the observation is {_what(observation)}. Give Observation(text), as in: {STEP}",
-        )
-    return replace(
-        returned,
-        observation=_observation(observation, where),
-        reward=_reward(returned.reward, where),
-        done=_flag("done", returned.done, where),
-        success=_flag("success", returned.success, where),
-        info=_info(returned.info, where),
-        others=_others(returned.others, where),
-    )
 
 
 def _is_plain(returned: Transition) -> bool:

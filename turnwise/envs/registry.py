@@ -91,7 +91,7 @@ def register(
     decorator of a class. `splits` says how many tasks each split has (None: endless), as a mapping or as a function that looks;
     `options` are defaults for the factory's arguments."""
 
-    def add(made_by: Callable[..., Any] | str) -> None:
+    def add(made_by: Any) -> Any:
         existing = _specs.get(name)
         if existing is not None and _identity(existing.factory) != _identity(made_by):
             raise TurnwiseError(f"two environments are called {name!r}: {_identity(existing.factory)} and {_identity(made_by)}. Rename one")
@@ -100,14 +100,11 @@ def register(
         if isinstance(made_by, str) and not is_reference(made_by):
             raise TurnwiseError(f"environment {name!r}: a factory given as text is written 'package.module:Class', got {made_by!r}")
         _specs[name] = Spec(name, made_by, summary, splits, max_turns, tuple(needs), source, dict(options or {}))
-
-    def decorate(made_by: Factory) -> Factory:
-        add(made_by)
         return made_by
 
     if factory is not None:
         add(factory)
-    return decorate
+    return add
 
 
 def unregister(name: str) -> None:
@@ -129,7 +126,10 @@ def discover() -> None:
     _discovered = True
     for module in iter_modules([str(Path(__file__).parent)]):
         if module.ispkg:
-            _import_folder(f"turnwise.envs.{module.name}")
+            try:
+                import_module(f"turnwise.envs.{module.name}")
+            except Exception as error:  # any failure of one folder: the others must stay usable
+                _broken[module.name] = f"{type(error).__name__}: {error}"
     plugins.load()
     from importlib.metadata import entry_points  # slow to import
 
@@ -151,13 +151,6 @@ def discover_again() -> None:
 def not_installed(name: str) -> bool:
     """Whether an environment is one of `turnwise-envs`, which is not installed."""
     return name in addons.ENVIRONMENTS and name not in names()
-
-
-def _import_folder(folder: str) -> None:
-    try:
-        import_module(folder)
-    except Exception as error:  # any failure of one folder: the others must stay usable
-        _broken[folder.rpartition(".")[2]] = f"{type(error).__name__}: {error}"
 
 
 def names() -> list[str]:

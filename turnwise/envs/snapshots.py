@@ -51,7 +51,12 @@ def unpack(snapshot: Any, environment: str, options: Mapping[str, Any] | None = 
         raise TurnwiseError(f"{where}: the snapshot is damaged ({len(data):,} bytes, the checksum differs). Take it again")
     with restoring(environment):
         content = json.loads(body)
-        _same_options(where, content["options"], json.loads(json.dumps(dict(options or {}))))
+        kept = content["options"]
+        own = json.loads(json.dumps(dict(options or {})))
+        for name in sorted({*kept, *own}):
+            if name not in kept or name not in own or kept[name] != own[name]:
+                theirs, ours = (f"{name}={options.get(name)!r}" for options in (kept, own))
+                raise TurnwiseError(f"{where}: the snapshot was taken with {theirs}, this environment has {ours}. Use the same options")
         return dict(content["state"])
 
 
@@ -65,13 +70,6 @@ def restoring(environment: str) -> Iterator[None]:
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise TurnwiseError(f"environment {environment!r}: the snapshot is not of the expected form ({reason}). Take it again") from error
-
-
-def _same_options(where: str, kept: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    for name in sorted({*kept, *own}):
-        if name not in kept or name not in own or kept[name] != own[name]:
-            theirs, ours = (f"{name}={options.get(name)!r}" for options in (kept, own))
-            raise TurnwiseError(f"{where}: the snapshot was taken with {theirs}, this environment has {ours}. Use the same options")
 
 
 def _checksum(environment: str, body: bytes) -> str:

@@ -177,7 +177,10 @@ class WorkerSlots:
             patience = None if soonest == math.inf else max(0.0, soonest - now)
             for connection in wait(list(waiting), patience):
                 self._receive(waiting[connection])  # type: ignore[index]
-            self._enforce_limits()
+            now = time.monotonic()
+            for index, worker in enumerate(self._workers):
+                if worker.deadline <= now and not worker.connection.poll():
+                    self._lose(index, Failure("", f"no answer within {self._limit:g} seconds"), timed_out=True)
             if time.monotonic() >= until:
                 break
         answers, self._answers = self._answers, []
@@ -216,12 +219,6 @@ class WorkerSlots:
             if isinstance(request.ask, str):
                 episode.actions.append(request.ask)
         self._answers.append((request.slot, answer, False))
-
-    def _enforce_limits(self) -> None:
-        now = time.monotonic()
-        for index, worker in enumerate(self._workers):
-            if worker.deadline <= now and not worker.connection.poll():
-                self._lose(index, Failure("", f"no answer within {self._limit:g} seconds"), timed_out=True)
 
     def _lose(self, index: int, answer: Failure, timed_out: bool) -> None:
         """Replace a worker. What it was playing gets the fault; the slots it shared with others play on in the new one."""

@@ -216,7 +216,10 @@ class Sweep:
         elif interrupted:
             job.state, job.message = "stopped", "saved; start the sweep again to continue"
         else:
-            job.state, job.message = "failed", last_words(job.folder / LOG) or f"exit code {job.exit_code}"
+            log = job.folder / LOG
+            text = log.read_bytes()[-(1 << 14) :].decode("utf-8", "replace") if log.exists() else ""
+            lines = [line.strip() for line in text.splitlines() if line.strip()]  # the last one names the error
+            job.state, job.message = "failed", lines[-1][:400] if lines else f"exit code {job.exit_code}"
         self._changed(job)
 
     def _changed(self, job: Job) -> None:
@@ -240,10 +243,3 @@ class Sweep:
         """0: all finished; 1: some failed; 130: interrupted."""
         states = {job.state for job in self.jobs}
         return 130 if states & {"stopped", "waiting"} else 1 if "failed" in states else 0
-
-
-def last_words(path: Path) -> str:
-    """The last message of a process: the line that names its error, without the progress before it."""
-    text = path.read_bytes()[-(1 << 14) :].decode("utf-8", "replace") if path.exists() else ""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:400] if lines else ""

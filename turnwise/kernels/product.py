@@ -73,9 +73,10 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None, blocks: Blocks, over
     parts = blocks.split > 1
     out = torch.empty((blocks.split, rows, size) if parts else (rows, size), dtype=torch.float32 if parts else x.dtype, device=x.device)
     grid = (triton.cdiv(size, blocks.columns), triton.cdiv(rows, blocks.rows), blocks.split)
+    ahead = min(blocks.ahead, width // blocks.part // blocks.split)  # parts that are asked for before the last kernel has ended
     _product[grid](
         _tiled(x, blocks.rows, blocks), _tiled(weight, blocks.columns, blocks), weight, x if bias is None else bias, out, rows, size,
-        width, _ahead(blocks, width), ROWS=blocks.rows, COLUMNS=blocks.columns, PART=blocks.part, BIAS=bias is not None, BULK=blocks.bulk,
+        width, ahead, ROWS=blocks.rows, COLUMNS=blocks.columns, PART=blocks.part, BIAS=bias is not None, BULK=blocks.bulk,
         PRECISION=precision(x), OVERLAP=overlap,
         num_warps=blocks.warps, num_stages=blocks.stages, **launching(overlap),
     )  # fmt: skip
@@ -90,11 +91,6 @@ def fits(x: Tensor, weight: Any, blocks: Blocks) -> bool:
 
 def precision(x: Tensor) -> str:
     return "ieee" if x.dtype == torch.float32 else "tf32"
-
-
-def _ahead(blocks: Blocks, width: int) -> int:
-    """How many parts are asked for before the last kernel has ended, if they overlap."""
-    return min(blocks.ahead, width // blocks.part // blocks.split)
 
 
 def _tiled(matrix: Tensor, height: int, blocks: Blocks) -> Any:

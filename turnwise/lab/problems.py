@@ -17,7 +17,6 @@ without the key, cells side by side.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -27,6 +26,7 @@ import numpy as np
 from turnwise.config.options import Help, Registry
 from turnwise.data.anchors import Ints
 from turnwise.data.rollouts import Bools, Floats
+from turnwise.recipe.reading import parse_override
 from turnwise.util.errors import TurnwiseError
 
 Horizon = Annotated[int | None, Help("turns after which a trajectory is cut off", low=1)]
@@ -272,15 +272,7 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
             raise TurnwiseError(f"{text!r}: write a name, then :option=value for each option, as in gigpo:omega=2:once=true")
         if key.strip() in options:
             raise TurnwiseError(f"{text!r}: option {key.strip()!r} is given twice")
-        options[key.strip()] = read_value(value.strip())
+        options[key.strip()] = parse_override(f"{key.strip()}={value.strip()}")[1]
     if not name:
         raise TurnwiseError("an empty name: write names separated by commas, as in gigpo,grpo")
     return name, options
-
-
-def read_value(text: str) -> Any:
-    """A value as an override has it: TOML, or the text itself."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text

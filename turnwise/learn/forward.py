@@ -72,7 +72,8 @@ def packed_attention(
     if borders is None or wanted:
         raise NotPackable(f"attention with {', '.join(wanted)}" if wanted else "the boundaries do not reach the attention layers")
     borders.used = True
-    if dropout == 0 and _kernel_takes(query, key, value):
+    fits = query.is_cuda and query.dtype in HALF and query.shape[-1] == value.shape[-1] <= MAX_KERNEL_HEAD
+    if dropout == 0 and fits and _varlen_attention() is not None:
         return _kernel(query, key, value, scaling, sliding_window, borders)[None], None
     parts = zip(*(x.split(borders.lengths, dim=2) for x in (query, key, value)), strict=True)
     outputs = [_one(q, k, v, dropout, scaling, sliding_window) for q, k, v in parts]
@@ -91,11 +92,6 @@ def _one(query: Tensor, key: Tensor, value: Tensor, dropout: float, scaling: flo
     return nn.functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling, is_causal=mask is None, enable_gqa=shared
     )
-
-
-def _kernel_takes(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    half = query.dtype in HALF
-    return query.is_cuda and half and query.shape[-1] == value.shape[-1] <= MAX_KERNEL_HEAD and _varlen_attention() is not None
 
 
 def _kernel(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None, borders: Borders) -> Tensor:
@@ -150,7 +146,8 @@ class PackedModel:
     def _fuse(self, wanted: bool | None) -> None:
         """Use our layers if they are wanted, known, and give what the model's own layers give."""
         weight = self.causal.get_input_embeddings().weight
-        faster, name = _on_gpu_in_half(weight) or self._on_cpu_in_full(), type(self.causal).__name__
+        on_cpu_in_full = all(own.dtype == torch.float32 and own.device.type == "cpu" for own in self.causal.parameters())
+        faster, name = _on_gpu_in_half(weight) or on_cpu_in_full, type(self.causal).__name__
         if not (wanted or (wanted is None and faster and self.packs)):
             return
         if reason := reason_against(self.outer):
@@ -162,10 +159,6 @@ class PackedModel:
         gap = self._try_fused(stack)
         if not gap <= (0.1 if weight.dtype in HALF else 1e-3):
             self.refuse_fused(gap)
-
-    def _on_cpu_in_full(self) -> bool:
-        """Whether all weights are numbers in float32, on a CPU."""
-        return all(weight.dtype == torch.float32 and weight.device.type == "cpu" for weight in self.causal.parameters())
 
     def _try_fused(self, stack: FusedStack) -> float:
         """From now on use our layers. Returns how much they differ from the model's own."""
@@ -305,7 +298,9 @@ class PackedModel:
             except (AttributeError, LookupError, RuntimeError, ValueError) as error:  # of layers that do not know our attention
                 reason = f"its layers fail with our attention: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
         if reason is not None:
-            self._explain(reason)
+            name = type(self.causal).__name__
+            slower = "they run one at a time, which is slower"
+            warnings.warn(f"{name} cannot take several sequences in one row ({reason}); {slower}", stacklevel=1)
         return reason is None
 
     def _leak(self, first: Any, second: Any) -> str | None:
@@ -329,18 +324,14 @@ class PackedModel:
     def _far_places(self) -> tuple[Any, Any] | None:
         """Positions of two sequences: the first goes far beyond every length that the model names, and the second stays within. A few
         tokens are enough: rotary embeddings depend on positions only. None if positions are not angles but rows of a table."""
-        named = [int(length) for config in _configs(self.causal) for length in _named_lengths(config)]
+        own = self.causal.config
+        configs = [own, own.get_text_config()] if hasattr(own, "get_text_config") else [own]
+        named = [int(length) for config in configs for length in _named_lengths(config)]
         tables = [m for m in self.backbone.modules() if isinstance(m, nn.Embedding) and m is not self.causal.get_input_embeddings()]
         turns = any(name.endswith("inv_freq") for name, _ in self.backbone.named_buffers())
         if not named or tables or not turns:
             return None
         return np.asarray([0, 1, 2, 3, 4, 4 * max(named)]), np.linspace(0, min(named) - 1, 4).astype(np.int64)
-
-    def _explain(self, reason: str) -> None:
-        warnings.warn(
-            f"{type(self.causal).__name__} cannot take several sequences in one row ({reason}); they run one at a time, which is slower",
-            stacklevel=2,
-        )
 
     def _check_head(self) -> None:
         """Our log-probs against the model's own logits."""
@@ -377,12 +368,6 @@ def state_of(found: Any, layer: int) -> Tensor:
     """A hidden state of what a model returned."""
     state: Tensor = found.last_hidden_state if layer == -1 else found.hidden_states[layer]
     return state
-
-
-def _configs(model: Any) -> list[Any]:
-    """The model's configuration, and that of its text part if it has several."""
-    config = model.config
-    return [config, config.get_text_config()] if hasattr(config, "get_text_config") else [config]
 
 
 def _named_lengths(config: Any) -> Iterator[int]:

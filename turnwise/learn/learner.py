@@ -592,7 +592,11 @@ class Learner:
         the learner's own shares, which change with the next update. The critic's are named as those of any auxiliary model."""
         moments, numbers = self.optimiser.state()
         groups = {"weights": self.weights.tensors(), "optimiser": moments, "reference": self.reference.tensors() if self.reference else {}}
-        tensors = {f"{group}/{name}": self._saved(tensor) for group, members in groups.items() for name, tensor in members.items()}
+        tensors = {
+            f"{group}/{name}": tensor.to("cpu", copy=True) if self.ranks is None else tensor.detach()
+            for group, members in groups.items()
+            for name, tensor in members.items()
+        }
         state = {"optimiser": numbers, "frozen": self._fingerprint(), "pieces": states_of(self._user_objects)}
         if self.critic is not None:
             critic, state[CRITIC] = self.critic.state()
@@ -611,9 +615,6 @@ class Learner:
 
     def _fingerprint(self) -> str:
         return fingerprint(self.model) if self._frozen is None else self._frozen
-
-    def _saved(self, tensor: Tensor) -> Tensor:
-        return tensor.to("cpu", copy=True) if self.ranks is None else tensor.detach()
 
     def load_state(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
         """Continue where `state` was taken. The learner must have been made with the same model and settings. Tensors of other auxiliary

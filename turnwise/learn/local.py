@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor
 
@@ -20,32 +20,11 @@ from turnwise.learn.sft import warm_start
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.metrics import numbers
 
+if TYPE_CHECKING:
+    from turnwise.cluster.ranked_learner import RankedLearner
+
+Learning: TypeAlias = "LocalLearner | RankedLearner"  # whoever has the weights: what the loop asks of it
 Signal = Callable[[Batch, Models], Mapping[str, Any]]
-
-
-class Learning(Protocol):
-    """What the loop asks of whoever has the weights; `LocalLearner` says what each of these does."""
-
-    def signal(self, batch: Batch, progress: float = 0.0) -> Batch: ...
-
-    def update(self, batch: Batch, seed: int, progress: float) -> dict[str, float]: ...
-
-    def imitate(
-        self,
-        examples: Sequence[Trajectory],
-        settings: SftSettings,
-        seed: int,
-        measure: Callable[[], float] | None = None,
-        cancelled: Callable[[], bool] = ...,
-    ) -> dict[str, float]: ...
-
-    def follow_policy(self) -> None: ...
-
-    def save(self, folder: Path, step: int, state: Mapping[str, Any], score: float | None, keep: int) -> None: ...
-
-    def restore(self, path: Path) -> dict[str, Any]: ...
-
-    def save_model(self, folder: Path, merged: bool = True) -> Path: ...
 
 
 @dataclass(frozen=True)

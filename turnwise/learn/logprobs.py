@@ -67,16 +67,10 @@ def token_logprobs(
     if not temperature > 0:
         raise TurnwiseError(f"temperature is a number > 0, not {temperature!r}; tokens of a greedy sampler have log-probs at 1.0")
     size = chunk or max(1, CHUNK_ELEMENTS.get(hidden.device.type, 2**24) // head.weight.shape[0])
-    keep = keep and _learns(hidden, head)
-    logprob, spread = _TokenLogprobs.apply(
-        hidden, head.weight, head.bias, target, head.scale / temperature, _cap(head, temperature), entropy, size, keep
-    )
+    keep = keep and torch.is_grad_enabled() and bool(hidden.requires_grad or head.weight.requires_grad)
+    cap = None if head.softcap is None else head.softcap / temperature  # bound(z)/T is a bound at cap/T of z/T
+    logprob, spread = _TokenLogprobs.apply(hidden, head.weight, head.bias, target, head.scale / temperature, cap, entropy, size, keep)
     return logprob, spread if entropy else None
-
-
-def _cap(head: Head, temperature: float) -> float | None:
-    """The bound on the logits after the temperature: bound(z)/T is a bound at cap/T of z/T."""
-    return None if head.softcap is None else head.softcap / temperature
 
 
 class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
@@ -166,11 +160,6 @@ class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
             None if bias_grad is None or bias is None else bias_grad.to(bias.dtype),
             *[None] * 6,
         )
-
-
-def _learns(hidden: Tensor, head: Head) -> bool:
-    """Whether a backward pass will follow."""
-    return bool(torch.is_grad_enabled() and (hidden.requires_grad or head.weight.requires_grad))
 
 
 def _from_cached(

@@ -29,11 +29,6 @@ def host_empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -
     return torch.empty(tuple(shape), dtype=dtype, device="cpu", pin_memory=device.type == "cuda")
 
 
-def bytes_of(tensors: Sequence[Tensor]) -> int:
-    """The bytes of a buffer for these tensors."""
-    return sum(_aligned(tensor.numel() * tensor.element_size()) for tensor in tensors)
-
-
 def views(buffer: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
     """Parts of a buffer of bytes with the shapes and types of these tensors."""
     parts, start = [], 0
@@ -54,7 +49,7 @@ class ChunkStream:
 
     def each(self, sets: Sequence[Sequence[Tensor]], compute: Callable[[int, list[Tensor]], None]) -> None:
         """Call `compute` with the number of each set and with its tensors on the device. What it writes into them is stored."""
-        size = max((bytes_of(tensors) for tensors in sets), default=0)
+        size = max((sum(_aligned(one.numel() * one.element_size()) for one in tensors) for tensors in sets), default=0)
         buffers = [torch.empty(size, dtype=torch.uint8, device=self.device) for _ in range(BUFFERS)]
         if self.device.type == "cuda":
             self._overlapped(sets, buffers, compute)

@@ -68,14 +68,9 @@ class Optimiser:
         )
 
     @property
-    def has_moments(self) -> bool:
-        """Whether AdamW's moments have been allocated: they are at the first step."""
-        return bool(self._adam.state)
-
-    @property
     def bytes_to_come(self) -> int:
         """The bytes that moments will still take on the device."""
-        if self.has_moments or self.weights.host:
+        if self._adam.state or self.weights.host:  # AdamW allocates them at the first step
             return 0
         return sum(8 * held(master) for master in self.weights.masters.values())
 
@@ -150,16 +145,13 @@ class Optimiser:
         if isinstance(self._adam, ChunkedAdam):
             self._adam.load(by_weight)
         else:
-            self._load(by_weight)
+            self._adam.state.clear()
+            for name, kind, value in ((name, kind, value) for name, own in by_weight.items() for kind, value in own.items()):
+                master = self.weights.masters[name]
+                device = master.device if kind != "step" or self._adam.defaults.get("fused") else torch.device("cpu")
+                own = placed_like(value.detach(), master) if kind != "step" else value.detach()
+                self._adam.state[master][kind] = own.to(device).clone()
         self.steps_taken, self.bad_in_a_row = int(numbers["steps_taken"]), int(numbers["bad_in_a_row"])
-
-    def _load(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
-        self._adam.state.clear()
-        for name, kind, value in ((name, kind, value) for name, own in tensors.items() for kind, value in own.items()):
-            master = self.weights.masters[name]
-            device = master.device if kind != "step" or self._adam.defaults.get("fused") else torch.device("cpu")
-            own = placed_like(value.detach(), master) if kind != "step" else value.detach()
-            self._adam.state[master][kind] = own.to(device).clone()
 
 
 class StepLog:

@@ -186,7 +186,12 @@ class _Builder:
         self.turns.append(entry)
         self.size += len(response)
         self._remember(given if isinstance(given, Prefix) else prompt, response, held > 0, where)
-        self._add_logprobs(turn.logprobs, len(response), where)
+        given_logprobs, tokens = len(turn.logprobs), len(response)
+        if given_logprobs not in (0, tokens):
+            raise TurnwiseError(f"{where}: {given_logprobs} log-probs for {tokens} response tokens; give one per token, or none")
+        self.complete = self.complete and given_logprobs == tokens
+        if self.complete:
+            self.logprobs += turn.logprobs
 
     def _held(self, prompt: list[int] | Prefix | Ints) -> int:
         """How many tokens the turn before held, if the prompt begins with all of them; otherwise 0. Lists, as a dialogue gives them, are
@@ -213,13 +218,6 @@ class _Builder:
             self.past += response
         else:
             self.past = [*prompt, *response]
-
-    def _add_logprobs(self, logprobs: Sequence[float], tokens: int, where: str) -> None:
-        if len(logprobs) not in (0, tokens):
-            raise TurnwiseError(f"{where}: {len(logprobs)} log-probs for {tokens} response tokens; give one per token, or none")
-        self.complete = self.complete and len(logprobs) == tokens
-        if self.complete:
-            self.logprobs += logprobs
 
     def packed(self) -> Packed:
         ids = np.concatenate([np.zeros(0, np.int64), *self.pieces])

@@ -66,14 +66,10 @@ def add_gradients(
         while begun:  # one more than there are workers, so that none of them waits; further ones would only take memory
             gradients, more = begun.popleft().result()
             begun.extend(pool.submit(one, number) for number in islice(numbers, 1))
-            _add(weights, gradients)
+            # add them to those of the weights as a backward pass does
+            known = [(weight, gradient) for weight, gradient in zip(weights, gradients, strict=True) if gradient is not None]
+            if known:
+                torch.autograd.backward([weight for weight, _ in known], [gradient for _, gradient in known])
             results.append(more)
     del kept
     return results
-
-
-def _add(weights: Sequence[Tensor], gradients: Gradients) -> None:
-    """Add gradients to those of the weights as a backward pass does."""
-    known = [(weight, gradient) for weight, gradient in zip(weights, gradients, strict=True) if gradient is not None]
-    if known:
-        torch.autograd.backward([weight for weight, _ in known], [gradient for _, gradient in known])

@@ -58,12 +58,6 @@ class GradientBuffer:
             total.add_(gradient)
 
 
-def attach_buffer(weight: Any, buffer: GradientBuffer) -> None:
-    """From now on, the weight's gradients are added up in this buffer."""
-    weight.gradient_buffer = buffer
-    weight.register_post_accumulate_grad_hook(buffer.collect)
-
-
 def buffer_of(weight: Any) -> GradientBuffer | None:
     """The buffer of a weight, if it has one: parameters of torch carry it as an attribute."""
     return getattr(weight, "gradient_buffer", None)
@@ -174,7 +168,9 @@ class Weights:
                 continue
             master = host_copy(full, full.device) if host else full.clone()
             self.masters[name] = master
-            attach_buffer(parameter, GradientBuffer(master, self._host_sums if host else None, name))
+            buffer = GradientBuffer(master, self._host_sums if host else None, name)
+            parameter.gradient_buffer = buffer  # the gradients are added up there
+            parameter.register_post_accumulate_grad_hook(buffer.collect)
 
     def gradients(self) -> dict[str, Tensor]:
         """The gradients by name, on the model's device; without those of weights that have none."""

@@ -63,7 +63,9 @@ def pruned(
 ) -> list[Step]:
     """Shuffled mini-batches of the trajectories with the largest absolute advantage; the others are not learned from."""
     kept = largest(view.batch.rollouts, prune, within)
-    left = _of(view.sequences, np.flatnonzero(kept[view.sequences.trajectory]))
+    which = np.flatnonzero(kept[view.sequences.trajectory])
+    sizes = np.diff(view.sequences.offsets)[which]
+    left = Sequences(view.sequences.trajectory[which], view.sequences.rows_of(which), np.concatenate([[0], np.cumsum(sizes)]))
     return [
         Step(rows=left.rows_of(part))
         for epoch in range(epochs)
@@ -87,9 +89,3 @@ def largest(rollouts: Rollouts, prune: float, within: str = "group") -> Bools:
     kept = np.zeros(size, np.bool_)
     kept[order] = np.arange(size) - first[group[order]] < room[group[order]]
     return kept
-
-
-def _of(sequences: Sequences, which: Ints) -> Sequences:
-    """Some of the sequences."""
-    sizes = np.diff(sequences.offsets)[which]
-    return Sequences(sequences.trajectory[which], sequences.rows_of(which), np.concatenate([[0], np.cumsum(sizes)]))

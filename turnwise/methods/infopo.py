@@ -86,7 +86,9 @@ def infopo_credit(
     own[informed] = standardise(share[informed], r.group[informed], len(r.group_labels), "std", tokens[informed])
     target, size = max(_deviation(outcome, tokens), 1.0), _deviation(own, tokens)
     scale = min(1.0, target / size) if size > 0 else 1.0
-    return outcome + beta * scale * _gate(r, temperature) * own
+    spread = deviation(episode_returns(r), trajectory_groups(r), len(r.group_labels))
+    gate = 0.5 * (1.0 - np.tanh(spread / (2 * temperature)))  # the logistic of −spread / T, which cannot overflow: 1/2 for equal returns
+    return outcome + beta * scale * gate[r.group] * own
 
 
 def _deviation(values: Floats, tokens: Floats) -> float:
@@ -94,13 +96,6 @@ def _deviation(values: Floats, tokens: Floats) -> float:
     count = tokens.sum()
     mean = float((tokens * values).sum() / max(count, 1.0))
     return float(np.sqrt((tokens * (values - mean) ** 2).sum() / max(count - 1.0, 1.0)))
-
-
-def _gate(r: Rollouts, temperature: float) -> Floats:
-    """Between 1/2, where all returns of a turn's group are equal, and 0."""
-    spread = deviation(episode_returns(r), trajectory_groups(r), len(r.group_labels))
-    gate: Floats = 0.5 * (1.0 - np.tanh(spread / (2 * temperature)))  # the logistic of −spread / T, which cannot overflow
-    return gate[r.group]
 
 
 @method(

@@ -245,15 +245,14 @@ class Dynamic(Plan):
         while kept_groups < groups and counts["refills"] < self.refills:
             wanted = groups - kept_groups
             attempts = yield slots.groups(wanted)
-            differing = {group for group, members in by_group(attempts).items() if not alike([self._measured(one) for one in members])}
+            measured = "reward" if self.metric == "return" else "success"
+            groups_of = by_group(attempts)
+            differing = {group for group, members in groups_of.items() if not alike([float(getattr(one, measured)) for one in members])}
             kept += [trajectory for trajectory in attempts if trajectory.group in differing]
             kept_groups += len(differing)
             counts["refills"] += 1
             counts["dropped_groups"] += wanted - len(differing)
         return Gathered(kept, counts)
-
-    def _measured(self, trajectory: Trajectory) -> float:
-        return trajectory.reward if self.metric == "return" else float(trajectory.success)
 
 
 def by_group(members: Sequence[Member]) -> dict[int | str, list[Member]]:

@@ -68,7 +68,9 @@ class Belief:
         keys: list[str] = []
         rewards: list[float] = []
         for trajectory in batch.trajectories:
-            known = self._facts(trajectory)
+            known = [{}] * len(trajectory.turns) if self.tracker is None else self.tracker(trajectory)
+            if len(known) != len(trajectory.turns):
+                raise TurnwiseError(f"belief tracker: {len(known)} entries for {len(trajectory.turns)} turns; give one for each turn")
             after = [*(turn.observation for turn in trajectory.turns[1:]), ""]
             for turn, facts, seen in zip(trajectory.turns, known, after, strict=True):
                 belief = belief_in(turn.response)
@@ -81,12 +83,6 @@ class Belief:
             )
         code = np.unique(np.array(["", *keys]), return_inverse=True)[1][1:] - 1  # the empty key is the first of all
         return {BELIEF: code.astype(np.int64), CONSISTENCY: np.array(rewards)}
-
-    def _facts(self, trajectory: Trajectory) -> Sequence[Facts]:
-        result = [{}] * len(trajectory.turns) if self.tracker is None else self.tracker(trajectory)
-        if len(result) != len(trajectory.turns):
-            raise TurnwiseError(f"belief tracker: {len(result)} entries for {len(trajectory.turns)} turns; give one for each turn")
-        return result
 
 
 def belief_in(response: str) -> Facts | None:

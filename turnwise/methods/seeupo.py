@@ -24,7 +24,6 @@ from collections.abc import Generator
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from turnwise.config.options import Help
 from turnwise.credit import registry as credit
@@ -49,15 +48,10 @@ def seeupo_order(view: ScheduleView, *, low: Low = 0.8, high: High = 1.2) -> Gen
         yield Step(rows=turns, columns={"turn.advantage": advantage * weight[r.trajectory]}, refresh=("old_logprob",))
         if number > 0:
             now = view.score()
-            ratio = turn_ratios(now - before, r, low, high)
+            # of each turn the geometric mean of its tokens' ratios; 1 for a turn without tokens
+            ratio = np.clip(np.exp(token_sums(now - before, r) / np.maximum(np.diff(r.token_offsets), 1)), low, high)
             weight[r.trajectory[turns]] = np.clip(weight[r.trajectory[turns]] * ratio[turns], low, high)
             before = now
-
-
-def turn_ratios(change: NDArray[Any], r: Rollouts, low: float, high: float) -> Floats:
-    """For each turn the geometric mean of its tokens' ratios, bounded; 1 for a turn without tokens. `change` has a log-ratio per token."""
-    ratio: Floats = np.clip(np.exp(token_sums(change, r) / np.maximum(np.diff(r.token_offsets), 1)), low, high)
-    return ratio
 
 
 @credit.register("seeupo", paper="SeeUPO, arXiv 2602.06554", needs=("group.peers",))

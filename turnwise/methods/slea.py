@@ -110,16 +110,14 @@ def lessons(trajectory: Trajectory) -> list[Lesson]:
         first = Lesson("method", f"{trajectory.goal} {way}".strip(), score, turns[0].observation)
         return [first, *(Lesson("example", f"{_line(t.observation)}: {t.action}", 0.8 * score, t.observation) for t in turns)]
     items = [Lesson("mistake", f"This led nowhere: {' -> '.join(actions[-3:])}", abs(score), turns[-1].observation)]
-    repeated = next((turn for turn, two, three in zip(turns, turns[1:], turns[2:], strict=False) if _same(turn, two, three)), None)
+    repeated = next(
+        (turn for turn, two, three in zip(turns, turns[1:], turns[2:], strict=False) if turn.action == two.action == three.action), None
+    )
     if repeated is not None:
         items.append(Lesson("pattern", f"Do not repeat {repeated.action}", 0.5, repeated.observation))
     if trajectory.stop is Stop.STEP_LIMIT:
         items.append(Lesson("diagnostic", "An attempt ran out of turns: take a shorter way", 0.3))
     return items
-
-
-def _same(*turns: Any) -> bool:
-    return len({turn.action for turn in turns}) == 1
 
 
 def _line(text: str) -> str:

@@ -30,7 +30,7 @@ from turnwise.credit import registry as credit
 from turnwise.credit.registry import algorithms, assign
 from turnwise.credit.segments import Norm, Penalty, deviation, episode_returns, trajectory_groups
 from turnwise.data.attempts import Start
-from turnwise.data.rollouts import Floats, Ints, Rollouts, alike
+from turnwise.data.rollouts import Ints, Rollouts, alike
 from turnwise.methods.planning import Gathered, Plan, Rounds, TaskSlots, by_group
 from turnwise.methods.registry import RAGEN, Brings, method, plan, plans, section
 from turnwise.util.errors import TurnwiseError
@@ -122,16 +122,12 @@ def select(
         share = np.exp(values[ordered] - values[ordered].max())
         count = int(np.searchsorted(np.cumsum(share / share.sum()), keep)) + 1
     else:
-        count = _prefix(values[ordered], keep * values[left].sum() - slack)
+        # as many as add up to the threshold; scores of 0 and below never help, and none is kept if it is out of reach
+        positive = np.cumprod(values[ordered] > 0).sum()
+        sums = np.concatenate([np.zeros(1), np.cumsum(values[ordered][:positive])])
+        reached = np.flatnonzero(sums >= keep * values[left].sum() - slack)
+        count = int(reached[0]) if len(reached) else 0
     return np.sort(ordered[:count])
-
-
-def _prefix(ordered: Floats, threshold: float) -> int:
-    """How many of the scores, from the front, add up to the threshold. Scores of 0 and below never help; 0 if it is out of reach."""
-    positive = np.cumprod(ordered > 0).sum()
-    sums = np.concatenate([np.zeros(1), np.cumsum(ordered[:positive])])
-    reached = np.flatnonzero(sums >= threshold)
-    return int(reached[0]) if len(reached) else 0
 
 
 @credit.register("snr_weighted", paper="Wang et al. 2025, RAGEN, arXiv 2504.20073", needs=("group.peers",))
@@ -147,18 +143,13 @@ def snr_weighted_credit(
     known = algorithms[base].options
     own = {"norm": norm, "invalid_penalty": invalid_penalty}
     result = assign(base, r, **({name: value for name, value in own.items() if name in known} | (options or {})))
-    weight = group_weights(r)
+    spread = deviation(episode_returns(r), trajectory_groups(r), len(r.group_labels))
+    largest = spread.max(initial=0.0)
+    weight = spread / largest if largest > 0 else spread
     of_turns = weight[r.group]
     values = result.values * (of_turns if result.level == "turn" else np.repeat(of_turns, np.diff(r.token_offsets)))
     columns = {**result.columns, f"{result.level}.advantage": values, "group.snr": weight}
     return columns if result.targets is None else columns | {f"{result.level}.target": result.targets}
-
-
-def group_weights(r: Rollouts) -> Floats:
-    """σ_g / max σ, by group; 0 for all where no group has a spread."""
-    spread = deviation(episode_returns(r), trajectory_groups(r), len(r.group_labels))
-    largest = spread.max(initial=0.0)
-    return spread / largest if largest > 0 else spread
 
 
 def credit_needs(options: Mapping[str, Any]) -> tuple[str, ...]:

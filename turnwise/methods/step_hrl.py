@@ -28,7 +28,7 @@ iteration. Turns that are in the batch for the critics alone (`turn.critic_only`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Literal
 
@@ -200,7 +200,8 @@ class Steps(Buffer):
         old = self.drawn(slots, derive(slots.seed, "step_hrl", self.batches))
         learned = [noted(one, 0.0, self.warming) for one in attempts] + [noted(one, 1.0, self.warming) for one in old]
         self.keep(attempts)
-        return Gathered(learned, counted(attempts, old, len(self.kept)) | {"subtasks": subtasks_of(attempts)})
+        subtasks = sum(step_of(turn)["role"] == "subtask" for one in attempts for turn in one.turns) / max(len(attempts), 1)
+        return Gathered(learned, counted(attempts, old, len(self.kept)) | {"subtasks": subtasks})
 
 
 @signal(
@@ -267,12 +268,6 @@ def in_roles(trajectory: Trajectory, rewarded: str) -> tuple[list[int], list[flo
         reward[t] += acted if role else 0.0
     last = {role: t for t, role in enumerate(roles)}
     return roles, reward, [t == last[role] or bool(role and step["ends"]) for t, (role, step) in enumerate(zip(roles, steps, strict=True))]
-
-
-def subtasks_of(trajectories: Sequence[Trajectory]) -> float:
-    """How many subtasks were named per attempt."""
-    named = [turn for one in trajectories for turn in one.turns if step_of(turn)["role"] == "subtask"]
-    return len(named) / max(len(trajectories), 1)
 
 
 @credit.register("step_hrl", paper="STEP-HRL, arXiv 2604.05808", needs=(ROLE, Q, V))

@@ -27,9 +27,8 @@ import numpy as np
 from turnwise.config.options import Help
 from turnwise.credit import registry as credit
 from turnwise.credit.segments import Norm, TurnDiscount, deviation, pair, reverse_scan, segment_count, standardise, unmasked
-from turnwise.data.anchors import Ints
 from turnwise.data.attempts import Start
-from turnwise.data.rollouts import Bools, Floats, Rollouts, Stop, Trajectory, Turn
+from turnwise.data.rollouts import Rollouts, Stop, Trajectory, Turn
 from turnwise.methods.planning import Gathered, Plan, Rounds, TaskSlots
 from turnwise.methods.registry import Brings, RecipeDiscount, kl_loss, method, plan
 
@@ -150,15 +149,10 @@ def ui_s1_credit(
     advantage = np.zeros(len(r))
     advantage[turns] = episode_weight * standardise(score[turns], r.group[turns], groups, norm)
     advantage[turns] += step_weight * standardise(later[turns], step, steps, norm)
-    kept = unmasked(r, counts & contrasted(r, np.flatnonzero(counts & (r.t == 0)), later, least)[r.group])
-    return {"turn.advantage": np.where(kept, advantage, 0.0), "turn.mask": kept, "turn.later_score": later}
-
-
-def contrasted(r: Rollouts, first: Ints, later: Floats, least: float) -> Bools:
-    """For each group whether it is learned from: its attempts' G at their first turns differ enough, or it has one attempt alone."""
-    groups = len(r.group_labels)
+    first = np.flatnonzero(counts & (r.t == 0))  # a group is learned from if its attempts differ enough at their first turns
     spread, attempts = deviation(later[first], r.group[first], groups, ddof=0), segment_count(r.group[first], groups)
-    return np.asarray((spread > least) | (attempts == 1) | (least == 0))
+    kept = unmasked(r, counts & ((spread > least) | (attempts == 1) | (least == 0))[r.group])
+    return {"turn.advantage": np.where(kept, advantage, 0.0), "turn.mask": kept, "turn.later_score": later}
 
 
 @method(

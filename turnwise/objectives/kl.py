@@ -24,10 +24,6 @@ from turnwise.objectives.tokens import MAX_LOG_RATIO
 from turnwise.util.errors import TurnwiseError, unknown_name
 
 
-def _k1(d: Tensor) -> Tensor:
-    return -d
-
-
 def _k2(d: Tensor) -> Tensor:
     return d.square() / 2
 
@@ -38,7 +34,7 @@ def _k3(d: Tensor) -> Tensor:
     return d.expm1() - d
 
 
-ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {"k1": _k1, "k2": _k2, "k3": _k3}
+ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {"k1": torch.neg, "k2": _k2, "k3": _k3}
 KINDS = (*ESTIMATORS, "k3+")
 CAP = 10.0  # the largest k3 of a token
 

@@ -65,26 +65,13 @@ def engine_groups(question: Question, shape: ModelShape, gpus: int, taken: float
     return min(sequences // work.group_size, work.groups)
 
 
-def fewest_learners(question: Question, shape: ModelShape) -> int | None:
-    """The fewest ranks over which the learner fits; None if no number of them is enough."""
-    room = question.machine.memory * question.machine.memory_used
-    return next((n for n in range(1, MOST_GPUS + 1) if learner_bytes(shape, n, question.work.longest) <= room), None)
-
-
-def engine_sizes(question: Question, shape: ModelShape) -> list[int]:
-    """The numbers of GPUs per engine that are tried."""
-    tried = (1, 2, 4, 8) if question.tensor_parallel is None else (question.tensor_parallel,)
-    sizes = [size for size in tried if engine_groups(question, shape, size) > 0 and size in possible_sizes(question, shape)]
-    return sizes[:3]
-
-
 def possible_sizes(question: Question, shape: ModelShape) -> list[int]:
     """Numbers of GPUs over which an engine can be split: divisors of the key heads, inside a node."""
     return [size for size in range(1, question.machine.node_gpus + 1) if not shape.key_heads % size]
 
 
 def check(question: Question, shape: ModelShape) -> tuple[int, list[int]]:
-    """The fewest learners and the sizes of engines. An error says what does not fit."""
+    """The fewest ranks over which the learner fits, and the sizes of engines that are tried. An error says what does not fit."""
     machine, work, size = question.machine, question.work, question.tensor_parallel
     if (number := work.groups * work.group_size * question.iterations) > MOST_TRAJECTORIES:
         raise TurnwiseError(
@@ -97,7 +84,10 @@ def check(question: Question, shape: ModelShape) -> tuple[int, list[int]]:
             f"plan: an engine on {_gpus(size)}: {shape.name} has {shape.key_heads} key heads, and a node {_gpus(machine.node_gpus)}; "
             f"give {', '.join(map(str, possible))}"
         )
-    learners, sizes = fewest_learners(question, shape), engine_sizes(question, shape)
+    room = machine.memory * machine.memory_used
+    learners = next((n for n in range(1, MOST_GPUS + 1) if learner_bytes(shape, n, work.longest) <= room), None)
+    tried = (1, 2, 4, 8) if size is None else (size,)
+    sizes = [gpus for gpus in tried if engine_groups(question, shape, gpus) > 0 and gpus in possible_sizes(question, shape)][:3]
     if learners is None:
         raise TurnwiseError(f"plan: {shape.name} with sequences of {work.longest:,} tokens does not fit learners of {memory}, however many")
     if not sizes:

@@ -13,7 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from turnwise.engines.base import CacheKind
 from turnwise.engines.prefill import ON_A_SMALL_GPU, default_prefill
 from turnwise.engines.registry import declared
 from turnwise.engines.settings import Engine
@@ -142,6 +141,8 @@ def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
     cache_kind = declared(engine_for(engine, shape)).cache_kind
     width = 2 if config.model.dtype == "bfloat16" else 4
     longest = config.agent.max_prompt_tokens + engine.max_tokens
+    # the native engine decides by what torch can have of the GPU
+    usual_prefill = default_prefill(memory - CONTEXT) if cache_kind == "sized" else ON_A_SMALL_GPU
     demand = Demand(
         shape,
         width=width,
@@ -152,7 +153,7 @@ def demand_of(config: Config, shape: ModelShape, memory: int) -> Demand:
         place=learner.optimiser_place,
         slots=engine.max_batch,
         longest=longest,
-        prefill=_prefill(engine.option("prefill_tokens"), cache_kind, memory),
+        prefill=int(engine.option("prefill_tokens") or usual_prefill),
         graphs=bool(engine.options.get("graphs", True)) and cache_kind == "sized",
         sleeps=engine.sleep,
         tokens=learner.tokens_per_batch or Demand.tokens,
@@ -185,11 +186,6 @@ def with_growing_cache(demand: Demand, memory: int) -> Demand:
     row = demand.longest * 2 * demand.width * demand.shape.layers * demand.shape.keys
     left = int((1 - MARGIN) * memory) - demand.totals[COLLECT]
     return replace(demand, cache=max(row, min(demand.slots * row, left)))
-
-
-def _prefill(given: int | None, cache_kind: CacheKind, memory: int) -> int:
-    """Prompt tokens per forward pass. The native engine decides by what torch can have of the GPU."""
-    return int(given or (default_prefill(memory - CONTEXT) if cache_kind == "sized" else ON_A_SMALL_GPU))
 
 
 def sampled_share(config: Config) -> float:

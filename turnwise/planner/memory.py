@@ -108,8 +108,15 @@ class Demand:
 
     @property
     def trained(self) -> int:
-        """Trained parameters."""
-        return adapter_parameters(self.shape, self.rank, self.targets) if self.rank else self.shape.parameters
+        """Trained parameters; of low-rank adapters: rank × (inputs + outputs) of every linear layer that has one. Mixtures have them on
+        attention."""
+        shape = self.shape
+        if not self.rank:
+            return shape.parameters
+        keys, queries, gate = shape.hidden + shape.keys, shape.hidden + shape.queries, 0 if shape.experts else shape.hidden + shape.mlp
+        sizes = {"q_proj": queries, "k_proj": keys, "v_proj": keys, "o_proj": queries}
+        sizes |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), gate)
+        return shape.layers * self.rank * sum(sizes.get(name, 0) for name in self.targets)
 
     @property
     def separate_head_gradient(self) -> bool:
@@ -164,7 +171,14 @@ class Demand:
     @cached_property
     def terms(self) -> list[Term]:
         """All parts of the GPU's memory; those that are empty are left out."""
-        return _terms(self)
+        found = [*_weights(self), *_optimiser(self), *_engine(self), *_activations(self)]
+        for model in self.auxiliary:
+            found += [_always(f"model {model.name}", model.parameters * model.width)]
+            found += [_always(f"optimiser of {model.name}", 16 * model.parameters)] if model.trained else []
+        varying = {phase: sum(term.bytes.get(phase, 0) for term in found if term.name in VARYING) for phase in PHASES}
+        gaps = {phase: PAGES + int((1 / USABLE - 1) * size) for phase, size in varying.items()}
+        found += [Term("allocator's gaps", gaps), _always("CUDA context", CONTEXT)]
+        return [term for term in found if any(term.bytes.values())]
 
     @property
     def totals(self) -> dict[str, int]:
@@ -174,17 +188,6 @@ class Demand:
     @property
     def peak(self) -> int:
         return max(self.totals.values())
-
-
-def _terms(demand: Demand) -> list[Term]:
-    found = [*_weights(demand), *_optimiser(demand), *_engine(demand), *_activations(demand)]
-    for model in demand.auxiliary:
-        found += [_always(f"model {model.name}", model.parameters * model.width)]
-        found += [_always(f"optimiser of {model.name}", 16 * model.parameters)] if model.trained else []
-    varying = {phase: sum(term.bytes.get(phase, 0) for term in found if term.name in VARYING) for phase in PHASES}
-    gaps = {phase: PAGES + int((1 / USABLE - 1) * size) for phase, size in varying.items()}
-    found += [Term("allocator's gaps", gaps), _always("CUDA context", CONTEXT)]
-    return [term for term in found if any(term.bytes.values())]
 
 
 def totals(found: Sequence[Term]) -> dict[str, int]:
@@ -201,13 +204,6 @@ def _during(name: str, size: float, *phases: str) -> Term:
 
 
 # -- weights ----------------------------------------------------------------------------------------------------------------------
-
-
-def adapter_parameters(shape: ModelShape, rank: int, targets: Sequence[str] = TARGETS) -> int:
-    """Parameters of low-rank adapters: rank × (inputs + outputs) of every linear layer that has one. Mixtures have them on attention."""
-    keys, queries, gate = shape.hidden + shape.keys, shape.hidden + shape.queries, 0 if shape.experts else shape.hidden + shape.mlp
-    sizes = {"q_proj": queries, "k_proj": keys, "v_proj": keys, "o_proj": queries, "gate_proj": gate, "up_proj": gate, "down_proj": gate}
-    return shape.layers * rank * sum(sizes.get(name, 0) for name in targets)
 
 
 def _weights(demand: Demand) -> list[Term]:

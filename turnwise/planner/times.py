@@ -104,7 +104,8 @@ class LearnerTimes:
             return 0.0
         reference = self._pass(batch.tokens, batch.sampled, update=False)
         parts = [slice(first, None, steps) for first in range(min(steps, len(batch.tokens)))]
-        update = sum(self._pass(batch.tokens[part], batch.sampled[part], update=True) + self.optimise() for part in parts)
+        step = self.machine.optimiser_bytes * self.model.parameters / self.ranks / self.machine.copy_bytes_per_s
+        update = sum(self._pass(batch.tokens[part], batch.sampled[part], update=True) + step for part in parts)
         return self.old_logprobs(batch, old) + reference + update
 
     def old_logprobs(self, batch: Sequences, old: OldPass) -> float:
@@ -120,9 +121,6 @@ class LearnerTimes:
         """Seconds for credit and packing, on the host."""
         machine, tokens, sampled = self.machine, float(batch.tokens.sum()), float(batch.sampled.sum())
         return machine.pack_prompt_token * batch.prompts + machine.pack_token * tokens + machine.pack_sampled_token * sampled
-
-    def optimise(self) -> float:
-        return self.machine.optimiser_bytes * self.model.parameters / self.ranks / self.machine.copy_bytes_per_s
 
     def seconds(self, tokens: np.ndarray, sampled: np.ndarray, update: bool) -> np.ndarray:
         """Seconds of each sequence on one GPU."""

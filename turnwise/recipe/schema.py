@@ -213,12 +213,8 @@ def _problem(item: Any) -> str:
     place = [part for part in item["loc"] if not (isinstance(part, str) and part.startswith("function-"))]
     section = section_at(place[:-1])
     unknown = item["type"] == "extra_forbidden"
-    return problem(item, list(section.model_fields) if section else [], _elsewhere(str(place[-1])) if unknown else [])
-
-
-def _elsewhere(key: str) -> list[str]:
-    """A key of that name in another section."""
-    return [dotted for dotted, _, _ in fields() if dotted.rsplit(".", 1)[-1] == key][:1]
+    elsewhere = [dotted for dotted, _, _ in fields() if unknown and dotted.rsplit(".", 1)[-1] == str(place[-1])][:1]
+    return problem(item, list(section.model_fields) if section else [], elsewhere)
 
 
 def section_at(place: Sequence[Any]) -> type[BaseModel] | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.cluster.placement import Bundle, Node, crowded
+from turnwise.cluster.placement import Node, crowded
 from turnwise.cluster.probe import PACKAGES
 from turnwise.recipe.schema import Config
 from turnwise.setup.placement import Checked, check_cluster
@@ -20,7 +20,11 @@ def check_command(config: Config) -> int:
     console = Console()
     console.print(node_table(checked.nodes, checked.versions))
     if checked.bundles:
-        console.print(bundle_table(checked.bundles))
+        table = Table("part", "node", "cores", "GPUs", title="Placement", title_justify="left")
+        for bundle in checked.bundles:
+            cores = f"{bundle.cpus:g}" if bundle.cpus else "this process"
+            table.add_row(bundle.part, bundle.node.address, cores, f"{bundle.gpus:g}" if bundle.gpus else "–")
+        console.print(table)
     for note in filter(None, (crowded(checked.bundles), on_cpus(checked, config.device))):
         console.print(Text(note), soft_wrap=True)
     for line in checked.problems:
@@ -50,13 +54,4 @@ def node_table(nodes: Sequence[Node], versions: Mapping[str, Mapping[str, str]])
         words = has.get("error") or "\n".join([", ".join(there), *([f"missing: {', '.join(missing)}"] if missing else [])])
         name = f"{node.address}\n(this machine)" if node.here else node.address
         table.add_row(name, str(node.cpus), str(node.gpus), f"{node.memory / 2**30:.1f} GiB", words)
-    return table
-
-
-def bundle_table(bundles: Sequence[Bundle]) -> Table:
-    """What goes where."""
-    table = Table("part", "node", "cores", "GPUs", title="Placement", title_justify="left")
-    for bundle in bundles:
-        cores = f"{bundle.cpus:g}" if bundle.cpus else "this process"
-        table.add_row(bundle.part, bundle.node.address, cores, f"{bundle.gpus:g}" if bundle.gpus else "–")
     return table

@@ -41,7 +41,9 @@ def tables_of(comparison: Comparison) -> list[TextTable]:
     if any(pair.over_tasks for pair in comparison.pairs):
         tables.append(_over_tasks(comparison.pairs))
     if comparison.types:
-        tables.append(_types(comparison))
+        rows = [[one.name, str(one.tasks), *map(percent, one.success)] for one in comparison.types]
+        headings = ["type", "tasks", *(group.label for group in comparison.groups)]
+        tables.append(TextTable("Success % by type of task, mean over seeds", headings, rows))
     if comparison.target is not None:
         tables.append(_costs(comparison))
     if comparison.tracks:
@@ -113,11 +115,6 @@ def _costs(comparison: Comparison) -> TextTable:
             rows.append([group.label, f"{group.cost.reached} of {group.cost.runs}", *(_cost(group.cost, name) for name in MEASURES)])
     title = f"Until {percent(comparison.target)} % was first measured: median over seeds (least to most)"
     return TextTable(title, [_heading(comparison), "reached by", "iterations", "turns", "tokens", "training time"], rows)
-
-
-def _types(comparison: Comparison) -> TextTable:
-    rows = [[one.name, str(one.tasks), *map(percent, one.success)] for one in comparison.types]
-    return TextTable("Success % by type of task, mean over seeds", ["type", "tasks", *(group.label for group in comparison.groups)], rows)
 
 
 def _tracks(comparison: Comparison) -> TextTable:

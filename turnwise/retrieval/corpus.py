@@ -14,14 +14,13 @@ import os
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
 from turnwise.retrieval.base import Passage, passage_of_contents
 from turnwise.retrieval.cache import build_once, cache_folder, file_key
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.unpack import PACKED, open_packed, packed_lines
+from turnwise.util.unpack import PACKED, packed_lines
 
 FORMS = (".jsonl", ".tsv")
 OFFSETS, LINES = "offsets.npy", "lines"
@@ -88,8 +87,3 @@ def form_of(path: Path) -> str:
     if plain.suffix not in FORMS:
         raise TurnwiseError(f"{path}: a corpus is a .jsonl or .tsv file, optionally compressed ({', '.join(PACKED)})")
     return plain.suffix
-
-
-def open_lines(path: Path) -> BinaryIO:
-    """The file's bytes, unpacked."""
-    return open_packed(path)

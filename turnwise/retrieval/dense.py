@@ -79,17 +79,13 @@ class Dense:
             for start in range(0, len(shard), BLOCK):
                 block = vectors @ shard[start : start + BLOCK].T
                 here = np.broadcast_to(np.arange(block.shape[1]) + number * SHARD + start, block.shape)
-                scores, places = _merge(np.hstack([scores, block]), np.hstack([places, here]), topk)
+                scores, places = np.hstack([scores, block]), np.hstack([places, here])
+                kept = np.array([best(row, topk) for row in scores])  # in the order of positions, which decides equal scores
+                scores, places = np.take_along_axis(scores, kept, 1), np.take_along_axis(places, kept, 1)
         return scores, places
 
     def close(self) -> None:
         """The vectors are shared with other environments: nothing to do."""
-
-
-def _merge(scores: Floats, places: Any, topk: int) -> tuple[Floats, Any]:
-    """The best hits so far. Columns are in the order of the positions within each part, which decides equal scores."""
-    kept = np.array([best(row, topk) for row in scores])
-    return np.take_along_axis(scores, kept, 1), np.take_along_axis(places, kept, 1)
 
 
 class Encoder:

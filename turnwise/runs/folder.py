@@ -98,7 +98,11 @@ class Run:
             try:
                 yield run
             except TurnwiseError:
-                run.remove_unused()
+                # a mistake in a recipe leaves no folder behind
+                parts = [run.folder / name for name in ("rollouts", "evals", "checkpoints", "model")]
+                if not any(part.exists() for part in parts) and not run.metrics():
+                    shutil.rmtree(run.folder, ignore_errors=True)
+                    forget(run.folder)
                 raise
 
     @classmethod
@@ -114,13 +118,6 @@ class Run:
                 inside(path, part)
         return cls(path)
 
-    def remove_unused(self) -> None:
-        """Remove the folder of a run that never began, so that a mistake in a recipe leaves nothing behind."""
-        parts = [self.folder / name for name in ("rollouts", "evals", "checkpoints", "model")]
-        if not any(part.exists() for part in parts) and not self.metrics():
-            shutil.rmtree(self.folder, ignore_errors=True)
-            forget(self.folder)
-
     @contextmanager
     def locked(self, doing: str, say: Callable[[str], None] = lambda text: None) -> Iterator[None]:
         """Inside, this process is the only one that writes in the run's folder. If another process does, an error names it. Partial files
@@ -129,18 +126,15 @@ class Run:
         self._blocks += 1
         try:
             if self._blocks == 1:
-                self._sweep()
+                sweep_files(self.folder, [CONFIG, METRICS, WARNINGS, SUMMARY, ENVIRONMENT])
+                for part in ("rollouts", "evals", "trackers"):
+                    sweep_files(self.folder / part)
             yield
         finally:
             self._blocks -= 1
             if not self._blocks:
                 lock.release()
                 self._lock = None
-
-    def _sweep(self) -> None:
-        sweep_files(self.folder, [CONFIG, METRICS, WARNINGS, SUMMARY, ENVIRONMENT])
-        for part in ("rollouts", "evals", "trackers"):
-            sweep_files(self.folder / part)
 
     @contextmanager
     def writing(self) -> Iterator[None]:

@@ -87,7 +87,9 @@ def _layers_and_changes(recipe: RecipeLike | None, given: Given, overrides: Mapp
     if given.reply is not None:
         changes["env.options.reply"] = _reference(given.reply, handed)
     if given.reward is not None and changes.get("env.name", layers.environment) == PROMPTS:
-        changes["env.options.score"] = _score(given.reward, handed)
+        if isinstance(given.reward, Mapping) or (isinstance(given.reward, Sequence) and not isinstance(given.reward, str)):
+            raise TurnwiseError("prompts are scored by one function: give reward=score, or reward='reward.py:score'")
+        changes["env.options.score"] = _reference(given.reward, handed)
     elif given.reward is not None:
         changes["reward"] = _terms(given.reward, handed)
     return layers, changes
@@ -123,12 +125,6 @@ def _reference(value: Any, handed: Handed) -> str:
     if not callable(value):
         raise TurnwiseError(f"a function is needed, or its name as path/to/file.py:function; got {type(value).__name__}")
     return handed.name(value)
-
-
-def _score(reward: Any, handed: Handed) -> str:
-    if isinstance(reward, Mapping) or (isinstance(reward, Sequence) and not isinstance(reward, str)):
-        raise TurnwiseError("prompts are scored by one function: give reward=score, or reward='reward.py:score'")
-    return _reference(reward, handed)
 
 
 def _prompts(prompts: Any, handed: Handed) -> str:

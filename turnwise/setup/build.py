@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from turnwise.agent import Agent, AgentSettings
+from turnwise.agent import Agent
 from turnwise.agent.prompts import load_template
 from turnwise.agent.vision import Vision
 from turnwise.collect.hooks import Hooks
@@ -123,15 +123,12 @@ def load_tokenizer(config: Config, hooks: Hooks) -> LoadedModel:
 
 def build_agent(config: Config, loaded: LoadedModel, say: Callable[[str], None] = lambda text: None) -> Agent:
     """The agent: how prompts are made and responses are read."""
-    return Agent(loaded.tokenizer, agent_settings(config, registry.spec(config.env.name).load()), loaded.vision, say)
-
-
-def agent_settings(config: Config, environment: Any) -> AgentSettings:
-    """The agent's settings from the recipe; `environment` is the class that may bring its own instructions and tools."""
-    section = config.agent
+    environment = registry.spec(config.env.name).load()
+    section = config.agent  # the environment may bring instructions and tools of its own
     instructions = Capabilities(environment).instructions if section.instructions is None else section.instructions
     tools = _environment_tools(config, environment) if section.tools is None else section.tools
-    return section.model_copy(update={"instructions": str(instructions), "tools": read_tools(tools)})
+    settings = section.model_copy(update={"instructions": str(instructions), "tools": read_tools(tools)})
+    return Agent(loaded.tokenizer, settings, loaded.vision, say)
 
 
 def _environment_tools(config: Config, environment: Any) -> Any:

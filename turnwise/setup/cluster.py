@@ -234,7 +234,13 @@ class ActorSpec:
             config = config.model_copy(update={"engine": config.engine.model_copy(update={"options": options})})
         config._folder = None  # its code was trusted here
         passed = objects_in(config.model_dump(mode="json"))
-        _by_value()
+        # code from files that a recipe names is sent as code: other processes cannot import it by name
+        import_ray()
+        from ray import cloudpickle
+
+        for name, module in list(sys.modules.items()):
+            if name.startswith("turnwise_file_"):
+                cloudpickle.register_pickle_by_value(module)
         vocabulary = _files(tokenizer) if config.model.path is None else {}
         overlapping = cluster is not None and cluster.staleness > 0
         return cls(config, str(Path.cwd()), tuple(sys.path), passed, vocabulary, overlapping)
@@ -263,16 +269,6 @@ class ActorSpec:
             return load_model(self.config, words=Path(folder))
 
 
-def _by_value() -> None:
-    """Code from files that a recipe names is sent as code: other processes cannot import it by name."""
-    import_ray()
-    from ray import cloudpickle
-
-    for name, module in list(sys.modules.items()):
-        if name.startswith("turnwise_file_"):
-            cloudpickle.register_pickle_by_value(module)
-
-
 def _files(tokenizer: Any) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
@@ -284,7 +280,11 @@ class WorkerParts:
 
     def __init__(self, spec: ActorSpec, hooks: Hooks):
         config, loaded = spec.config, spec.load()
-        self._model = sampled_model(config, loaded.model)
+        self._model = with_adapters(config, loaded.model).to(torch.device(choose_device(config.device))).eval()
+        dtype, adapters = getattr(torch, config.model.dtype), config.model.lora is not None
+        for parameter in self._model.parameters():  # the precision of the learner
+            if parameter.is_floating_point():  # otherwise codes of a base in 4 bits
+                parameter.data = parameter.data.to(torch.float32 if adapters and parameter.requires_grad else dtype)
         agent = build_agent(config, loaded)
         self._engine = build_engine(config, self._model, loaded.tokenizer, agent.stop_ids, hooks.say, loaded.vision)
         self._pool = build_pool(config)
@@ -324,17 +324,6 @@ class WorkerParts:
         close_handles()
         self._pool.close()
         self._engine.close()
-
-
-def sampled_model(config: Config, model: Any) -> Any:
-    """The model as the learner has it, without an optimiser: the same precision, the same adapters."""
-    model = with_adapters(config, model)
-    dtype, adapters = getattr(torch, config.model.dtype), config.model.lora is not None
-    model = model.to(torch.device(choose_device(config.device))).eval()
-    for parameter in model.parameters():
-        if parameter.is_floating_point():  # otherwise codes of a base in 4 bits
-            parameter.data = parameter.data.to(torch.float32 if adapters and parameter.requires_grad else dtype)
-    return model
 
 
 @dataclass(frozen=True)

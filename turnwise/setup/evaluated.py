@@ -124,7 +124,9 @@ def measure(
     with heartbeat(reporter), ExitStack() as stack:
         stack.callback(reporter.end)
         check_engine(config, folder)
-        chosen = choose_panel(config, says_how(source, given, overrides), asked, overrides)
+        # a run, or a recipe on its own environment, defines itself how it is measured; for a model, the environment was given
+        says_how = source is not None and given.env is None and given.prompts is None and "env.name" not in overrides
+        chosen = choose_panel(config, says_how, asked, overrides)
         hooks = replace(hooks_of(reporter), on_fault=faults.on_fault)
         player = build_player(config, folder, chosen.panel, hooks, stack)
         temperature = config.eval.temperature if asked.temperature is None else asked.temperature
@@ -136,12 +138,6 @@ def measure(
         report_faults(result, reporter.note, faults)
         result.settings = settings_of(config, chosen.split, chosen.seed, player.max_turns) | {"temperature": temperature}
         return result
-
-
-def says_how(source: Any, given: Given, overrides: Mapping[str, Any]) -> bool:
-    """Whether a source itself defines how it is measured: a run or a recipe on its own environment. For a model, the environment was
-    given."""
-    return source is not None and given.env is None and given.prompts is None and "env.name" not in overrides
 
 
 def choose_panel(config: Config, measured: bool, asked: Asked, changed: Mapping[str, Any]) -> Chosen:

@@ -20,7 +20,9 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], Any]) -> Path
     If anything fails, the previous file at `path` is unchanged."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = file_beside(path, PART)
+    # as any other file, with the permissions of the umask: Python's own temporary files are readable only by their owner
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+    handle, temporary = _unused(path, PART, lambda new: os.open(new, flags, 0o666))
     try:
         with os.fdopen(handle, "wb") as file:
             write(file)
@@ -56,12 +58,6 @@ def inside(folder: str | Path, path: str | Path) -> Path:
     if away:
         raise TurnwiseError(f"{path} is a link to a file outside {folder}. Replace the link with the file itself")
     return path
-
-
-def file_beside(path: Path, suffix: str) -> tuple[int, Path]:
-    """A new hidden file next to `path`, open for writing: its handle and its name. The umask decides its permissions, as for any other
-    file; Python's own temporary files are readable only by their owner."""
-    return _unused(path, suffix, lambda new: os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666))
 
 
 def folder_beside(path: Path, suffix: str) -> Path:

@@ -79,7 +79,10 @@ class Interrupt:
                 if tried:
                     self._end()
                 self._abandoned, since, tried = call, time.monotonic(), True
-                _signal(main)
+                if hasattr(signal, "pthread_kill"):
+                    signal.pthread_kill(main, signal.SIGTERM)
+                else:  # signals go to the process as a whole (Windows): it gets there with the next line of Python
+                    interrupt_main(signal.SIGTERM)
 
     def _end(self) -> None:
         self._say("Stopping: a call of the environment does not return and cannot be interrupted. Saving, and ending the process.")
@@ -98,14 +101,6 @@ class Interrupt:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._over.set()
         self._restore()
-
-
-def _signal(main: int) -> None:
-    """SIGTERM for the main thread. Where signals go to a process as a whole (Windows), it gets there with the next line of Python."""
-    if hasattr(signal, "pthread_kill"):
-        signal.pthread_kill(main, signal.SIGTERM)
-    else:
-        interrupt_main(signal.SIGTERM)
 
 
 def _in_child() -> None:

@@ -78,7 +78,11 @@ class CpuRunner:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def run(self, step: Step) -> Ready:
-        self._note_settings(step.admitted)
+        for row in step.admitted:
+            s = row.request.sampling
+            self._floats[row.slot] = torch.tensor([s.temperature or 1.0, s.top_p, s.min_p], dtype=torch.float64)
+            self._integers[row.slot] = torch.tensor([s.temperature == 0, s.top_k or NO_LIMIT, signed(row.request.seed)])
+            self._truncates[row.slot] = s.temperature > 0 and bool(s.top_k or s.top_p < 1 or s.min_p)
         for copy in step.copies:
             copy_beginning(self.cache, *copy)
         drawing = step.drawing
@@ -89,13 +93,6 @@ class CpuRunner:
             return Ready()
         logits = linear(self._norm(hidden, self.weights.norm), self.weights.head, self.weights.head_bias)
         return self._sample([step.rows[i] for i in drawing], self.weights.bounded(logits))
-
-    def _note_settings(self, rows: list[RunningRequest]) -> None:
-        for row in rows:
-            s = row.request.sampling
-            self._floats[row.slot] = torch.tensor([s.temperature or 1.0, s.top_p, s.min_p], dtype=torch.float64)
-            self._integers[row.slot] = torch.tensor([s.temperature == 0, s.top_k or NO_LIMIT, signed(row.request.seed)])
-            self._truncates[row.slot] = s.temperature > 0 and bool(s.top_k or s.top_p < 1 or s.min_p)
 
     def _sample(self, rows: list[RunningRequest], logits: Tensor) -> Ready:
         slots = [row.slot for row in rows]

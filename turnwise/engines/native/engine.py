@@ -99,9 +99,7 @@ class NativeEngine(Native):
         self.version, self.reports = 0, tuple(COLUMNS)
         self.early = EARLY if self._runner.ahead and not self._runner.mixed else 0
 
-    @staticmethod
-    def unsupported(model: Any) -> str | None:
-        return supports(model)
+    unsupported = staticmethod(supports)
 
     @property
     def pending(self) -> int:
@@ -370,9 +368,7 @@ class NativeEngine(Native):
         """No row could continue: the youngest one goes back to the queue."""
         if not self._rows:
             raise TurnwiseError(f"engine: {len(self._queue)} requests wait and none can start; this is a fault of the engine")
-        self._put_back(self._rows[-1])
-
-    def _put_back(self, row: RunningRequest) -> None:
+        row = self._rows[-1]
         self._rows.remove(row)
         self._free_slots.append(row.slot)
         if row in self._admitted:

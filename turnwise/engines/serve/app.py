@@ -74,7 +74,7 @@ class Service:
         token, rest = (parts[2], parts[3:]) if len(parts) > 3 and parts[1] == "a" else (None, parts[1:])
         route = self._handlers.get("/".join(rest[1:3])) if rest[0] == "v1" and len(rest) in (2, 3) else None
         if route is None and rest[:2] == ["v1", "models"]:
-            route = ("GET", self.one_model)
+            route = ("GET", self.models)
         if route is None:
             raise Refused(404, "there is no such path here", "not_found")
         if route[0] != method:
@@ -93,22 +93,18 @@ class Service:
     async def _body(self, request: Request) -> bytes:
         """The body within its limits of size and time."""
         most = self.limits.body_bytes
-
-        async def read() -> bytes:
-            parts, size = [], 0
-            async for part in request.stream():
-                size += len(part)
-                if size > most:
-                    raise Refused(413, f"the body has more than {most} bytes", "body_too_large")
-                parts.append(part)
-            return b"".join(parts)
-
+        parts, size = list[bytes](), 0
         length = request.headers.get("content-length", "")
         if length.isdigit() and int(length[:20]) > most:
             raise Refused(413, f"the body has more than {most} bytes", "body_too_large")
         try:
             async with asyncio.timeout(self.limits.read_seconds):
-                return await read()
+                async for part in request.stream():
+                    size += len(part)
+                    if size > most:
+                        raise Refused(413, f"the body has more than {most} bytes", "body_too_large")
+                    parts.append(part)
+                return b"".join(parts)
         except TimeoutError:
             raise Refused(408, "the body did not arrive in time", "timeout") from None
 
@@ -167,23 +163,19 @@ class Service:
             raise Refused(503, "too many calls are waiting", "overloaded", "server_error")
         self.running += 1
         live = Live(self.caller, attempt, asked, self._ended)
-        await live.start(_anchor_of(request), partial(_disconnected, request))
+        anchor = request.headers.get(ANCHOR, "")[:LONGEST_ANCHOR] or None
+        await live.start(anchor, partial(_disconnected, request))
         return live
 
     def _ended(self) -> None:
         self.running -= 1
 
     async def models(self, attempt: Attempt, request: Request) -> Response:
-        return answer({"object": "list", "data": [self._model(self.model)]})
-
-    async def one_model(self, attempt: Attempt, request: Request) -> Response:
-        name = request.url.path.partition("/v1/models/")[2]
-        if name != self.model:
+        _, one, name = request.url.path.partition("/v1/models/")
+        model = {"id": self.model, "object": "model", "created": 0, "owned_by": "turnwise"}
+        if one and name != self.model:
             raise Refused(404, "there is no such model: see /models", "model_not_found")
-        return answer(self._model(name))
-
-    def _model(self, name: str) -> dict[str, Any]:
-        return {"id": name, "object": "model", "created": 0, "owned_by": "turnwise"}
+        return answer(model if one else {"object": "list", "data": [model]})
 
     async def reward(self, attempt: Attempt, request: Request) -> Response:
         """The side channel of a program: a reward for the last call, or for the one with a given id."""
@@ -223,11 +215,6 @@ def answer(body: dict[str, Any], status: int = 200) -> Response:
     """A body as JSON. The rest of a body that is too large is read and dropped, or its client would see a broken connection instead."""
     headers = {"connection": "close"} if status == 408 else None
     return Response(written(body), status, headers, "application/json")
-
-
-def _anchor_of(request: Request) -> str | None:
-    anchor = request.headers.get(ANCHOR)
-    return anchor[:LONGEST_ANCHOR] if anchor else None
 
 
 async def _disconnected(request: Request) -> None:

@@ -72,7 +72,9 @@ class Driver:
             if self.fault is not None or self._stopped:
                 raise TurnwiseError(f"the engine has stopped: {self.fault or 'the endpoint is shut down'}")
             self._waiting.append(ticket)
-            self._start()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="turnwise-engine", daemon=True)
+                self._thread.start()
             self._changed.notify_all()
 
     def release(self, sequences: list[int]) -> None:
@@ -108,11 +110,6 @@ class Driver:
         for sequence in released if self.fault is None else ():
             self.engine.release(sequence)
 
-    def _start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="turnwise-engine", daemon=True)
-            self._thread.start()
-
     def _run(self) -> None:
         while True:
             with self._changed:
@@ -142,21 +139,18 @@ class Driver:
             if ticket.abandoned:
                 ticket.done(Response(-1, finish=Finish.FAULT, message="the caller has gone"))
             else:
-                self._submit(ticket)
+                key = next(self._keys)
+                streamed, rules = ticket.token is not None, self.engine.stop_rules
+                watched = ticket.sampling.rule is None and (rules == "cheap" or (rules == "costly" and streamed))
+                sampling = replace(ticket.sampling, rule=ticket) if watched else ticket.sampling
+                request = Request(key, ticket.prompt_ids, sampling, ticket.seed, ticket.sequence)
+                self.engine.submit([request])
+                self._flying[key] = ticket
         if not self._flying:
             return
         for response in self.engine.poll(wait=False):
             if (answered := self._flying.pop(response.key, None)) is not None:
                 answered.done(response)
-
-    def _submit(self, ticket: Ticket) -> None:
-        key = next(self._keys)
-        streamed, rules = ticket.token is not None, self.engine.stop_rules
-        watched = ticket.sampling.rule is None and (rules == "cheap" or (rules == "costly" and streamed))
-        sampling = replace(ticket.sampling, rule=ticket) if watched else ticket.sampling
-        request = Request(key, ticket.prompt_ids, sampling, ticket.seed, ticket.sequence)
-        self.engine.submit([request])
-        self._flying[key] = ticket
 
     def _fail(self, message: str) -> None:
         with self._changed:

@@ -6,11 +6,11 @@ import asyncio
 import secrets
 import socket
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from turnwise.agent.chat import Chat
 from turnwise.agent.dialogue import Dialogue
@@ -22,7 +22,6 @@ from turnwise.util.errors import TurnwiseError, install_command
 from turnwise.util.terminal import Once
 
 if TYPE_CHECKING:
-    from turnwise.engines.serve.app import Service
     from turnwise.engines.serve.server import Server
 
 T = TypeVar("T")
@@ -64,7 +63,12 @@ class Endpoint:
         self.host, self.port = host, int(self._socket.getsockname()[1])
         self._workers = Workers(self.limits.prepare_seconds)
         caller = Caller(Dialogue(chat), self.driver, sampling, self._workers, honour, say or Once(log.warning))
-        self._service = self._made(caller, model)
+        try:
+            from turnwise.engines.serve.app import Service
+        except ImportError as error:
+            self._socket.close()
+            raise TurnwiseError(f"the endpoint needs a web server ({error}): {install_command('serve')}") from error
+        self._service = Service(caller, self.limits, model)
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: Server | None = None
@@ -73,14 +77,6 @@ class Endpoint:
         self._thread.start()
         if not self._ready.wait(START_SECONDS) or self._fault is not None:
             raise TurnwiseError(f"the endpoint did not start: {self._fault or 'no answer'}")
-
-    def _made(self, caller: Caller, model: str) -> Service:
-        try:
-            from turnwise.engines.serve.app import Service
-        except ImportError as error:
-            self._socket.close()
-            raise TurnwiseError(f"the endpoint needs a web server ({error}): {install_command('serve')}") from error
-        return Service(caller, self.limits, model)
 
     @property
     def url(self) -> str:
@@ -101,11 +97,11 @@ class Endpoint:
 
         return self._call(made)
 
-    def open_alone(self, key: str, seed: int | None = None) -> Opened:
+    def open_alone(self, key: str) -> Opened:
         """Serve at /v1 with one key, without recording: for use after training."""
 
         async def made() -> Opened:
-            recorder = Recorder("alone", key, secrets.randbits(62) if seed is None else seed, self.limits)
+            recorder = Recorder("alone", key, secrets.randbits(62), self.limits)
             self._service.alone = Attempt(recorder, "", record=False, conversations=Conversations(KEPT))
             return Opened(f"{self.url}/v1", key)
 
@@ -162,15 +158,11 @@ class Endpoint:
                 return found
         raise TurnwiseError(f"endpoint: there is no open attempt {attempt!r}")
 
-    def _call(self, work: Callable[[], Awaitable[T]]) -> T:
+    def _call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run something in the endpoint's thread, where all state is changed."""
         if self._loop is None or not self._thread.is_alive():
             raise TurnwiseError("the endpoint is shut down")
-
-        async def run() -> T:
-            return await work()
-
-        result = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        result = asyncio.run_coroutine_threadsafe(work(), self._loop)
         try:
             return result.result(CALL_SECONDS)
         except TimeoutError:

@@ -112,7 +112,7 @@ class Live:
 
     def rest(self, choice: int) -> str:
         """What a stream has not sent yet of a choice's content."""
-        return self._growing[choice].rest(self.calls[choice].message.get("content") or "")
+        return str(self.calls[choice].message.get("content") or "")[self._growing[choice].sent :]
 
 
 BARE = ("{", "[", "`")  # an answer that begins like this may be a call without tags
@@ -123,8 +123,8 @@ LONGEST = 512  # tokens that may be half a character
 
 @dataclass(eq=False)
 class Growing:
-    """The text of one choice while it is sampled. `push` a token and get what may be sent; `rest` gives what is left at the end. `text` is
-    what it begins with, if it was begun for the model."""
+    """The text of one choice while it is sampled. `push` a token and get what may be sent; `sent` characters of it were. `text` is what it
+    begins with, if it was begun for the model."""
 
     chat: Chat
     asked: Asked
@@ -156,10 +156,6 @@ class Growing:
         added = self.text[self.sent : end]
         self.sent = max(self.sent, end)
         return added
-
-    def rest(self, content: str) -> str:
-        """What was not sent yet of the recorded content."""
-        return content[self.sent :]
 
     def _safe(self) -> int:
         """The length of the text that can no longer change."""

@@ -133,7 +133,9 @@ class Core:
         (self._kinds,) = load("vllm.sampling_params", "RequestOutputKind")
         (self._tokens,) = load("vllm.inputs", "tokens_input")
         if arguments["weight_transfer_config"].backend == LOCAL:
-            register_local()
+            (factory,) = load("vllm.distributed.weight_transfer.factory", "WeightTransferEngineFactory")
+            if LOCAL not in factory._registry:
+                factory.register_engine(LOCAL, local_transfer())
         for name in CHATTY:
             logging.getLogger(name).setLevel(logging.ERROR)
         try:
@@ -177,14 +179,10 @@ class Core:
     def drain(self) -> Iterator[Any]:
         """The outputs of the steps that are in flight. Nothing new is launched if vLLM is paused, or has no requests."""
         for _ in range(IN_FLIGHT):
-            if not self._in_flight:
+            if not getattr(getattr(self._engine.engine_core, "engine_core", None), "batch_queue", None):
                 return
             yield from self.step()
         raise TurnwiseError(f"vLLM still has a step in flight after {IN_FLIGHT} more, although it is paused")
-
-    @property
-    def _in_flight(self) -> bool:
-        return bool(getattr(getattr(self._engine.engine_core, "engine_core", None), "batch_queue", None))
 
     def forget(self) -> None:
         """Drop all keys and values; running requests compute theirs again."""
@@ -200,13 +198,6 @@ class Core:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.engine_core.shutdown()
-
-
-def register_local() -> None:
-    """Register our transfer with vLLM's factory, once per process."""
-    (factory,) = load("vllm.distributed.weight_transfer.factory", "WeightTransferEngineFactory")
-    if LOCAL not in factory._registry:
-        factory.register_engine(LOCAL, local_transfer())
 
 
 def local_transfer() -> type:

@@ -76,11 +76,6 @@ class Row(Running):
                 spans.append((drew, count))
         return tuple(spans)
 
-    def with_spans(self, version: int, finish: Finish, message: str = "") -> Response:
-        """The response as it is now; `version` is that of the weights that drew its latest tokens."""
-        spans = self.spans(version)
-        return replace(self.response(finish, message), version=spans[0][0] if spans else version, spans=spans)
-
 
 @register("vllm")
 class VllmEngine(Vllm):
@@ -185,18 +180,13 @@ class VllmEngine(Vllm):
             logprobs=max((read_report(name).count for name in sampling.report), default=0),
             stop_token_ids=sorted(self.stop_token_ids),
         )
-        key = f"{self._count}"
+        key, salt = f"{self._count}", f"turnwise-{self.version}-{self._epoch}"  # prefixes of one salt are shared
         try:
-            row.name = self._core.add(key, row.ids, self._salt, parameters)
+            row.name = self._core.add(key, row.ids, salt, parameters)
         except ValueError as error:  # vLLM takes everything that we let through, as far as we know
             self._done.append(row.response(Finish.REFUSED, f"vLLM: {error}"))
             return
         self._rows[key] = row
-
-    @property
-    def _salt(self) -> str:
-        """The salt of new requests' prefixes, which are shared for the same weights and since the last `forget`."""
-        return f"turnwise-{self.version}-{self._epoch}"
 
     def poll(self, wait: bool = True) -> list[Response]:
         self._alive()
@@ -247,7 +237,9 @@ class VllmEngine(Vllm):
         del self._rows[output.request_id]
         if not output.finished:
             self._core.abort([row.name])
-        self._done.append(row.with_spans(self.version, finish, message))
+        spans = row.spans(self.version)
+        version = spans[0][0] if spans else self.version  # that of the weights which drew its latest tokens
+        self._done.append(replace(row.response(finish, message), version=version, spans=spans))
 
     # Weights.
 

@@ -13,11 +13,12 @@ route is one class, for one whole round:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -99,20 +100,10 @@ def config_folder(model: Any) -> Iterator[str]:
 CHUNK = 1 << 30  # bytes that are shared at a time
 
 
-class Route(Protocol):
-    """Sends one set of weights. `backend` is what vLLM's engine must be made with."""
+class Route(ABC):
+    """Sends one set of weights, chunk by chunk. `backend` is what vLLM's engine must be made with."""
 
     backend: str
-
-    def begin(self, core: Core) -> None: ...
-
-    def send(self, core: Core, pairs: Pairs) -> None: ...
-
-
-class Local:
-    """The one worker is in this process."""
-
-    backend = LOCAL
 
     def begin(self, core: Core) -> None:
         core.rpc("init_weight_transfer_engine", init_info={})
@@ -120,11 +111,23 @@ class Local:
     def send(self, core: Core, pairs: Pairs) -> None:
         core.rpc("start_weight_update")
         for chunk in chunks(pairs, CHUNK):
-            core.rpc("update_weights", update_info={"weights": chunk})
+            self.update(core, chunk)
         core.rpc("finish_weight_update")
 
+    @abstractmethod
+    def update(self, core: Core, chunk: Sequence[tuple[str, Tensor]]) -> None: ...
 
-class Ipc:
+
+class Local(Route):
+    """The one worker is in this process."""
+
+    backend = LOCAL
+
+    def update(self, core: Core, chunk: Sequence[tuple[str, Tensor]]) -> None:
+        core.rpc("update_weights", update_info={"weights": chunk})
+
+
+class Ipc(Route):
     """Workers in other processes, one per GPU. Each finds the handle of its own GPU by the GPU's id."""
 
     backend = "ipc"
@@ -132,22 +135,19 @@ class Ipc:
     def __init__(self, tensor_parallel: int):
         self._gpus = range(tensor_parallel)
 
-    def begin(self, core: Core) -> None:
-        core.rpc("init_weight_transfer_engine", init_info={})
+    def update(self, core: Core, chunk: Sequence[tuple[str, Tensor]]) -> None:
+        copies = [[_copy(tensor, gpu) for gpu in self._gpus] for _, tensor in chunk]
+        info = {
+            "names": [name for name, _ in chunk],
+            "dtype_names": [str(tensor.dtype).removeprefix("torch.") for _, tensor in chunk],
+            "shapes": [list(tensor.shape) for _, tensor in chunk],
+            "ipc_handles": [dict(map(_handle, on_gpus)) for on_gpus in copies],
+        }
+        core.rpc("update_weights", update_info=info)
+        del copies  # only now: a handle does not keep its memory alive
 
     def send(self, core: Core, pairs: Pairs) -> None:
-        core.rpc("start_weight_update")
-        for chunk in chunks(pairs, CHUNK):
-            copies = [[_copy(tensor, gpu) for gpu in self._gpus] for _, tensor in chunk]
-            info = {
-                "names": [name for name, _ in chunk],
-                "dtype_names": [str(tensor.dtype).removeprefix("torch.") for _, tensor in chunk],
-                "shapes": [list(tensor.shape) for _, tensor in chunk],
-                "ipc_handles": [dict(map(_handle, on_gpus)) for on_gpus in copies],
-            }
-            core.rpc("update_weights", update_info=info)
-            del copies  # only now: a handle does not keep its memory alive
-        core.rpc("finish_weight_update")
+        super().send(core, pairs)
         torch.cuda.ipc_collect()
 
 
@@ -166,14 +166,14 @@ def chunks(pairs: Pairs, most: int) -> Iterator[list[tuple[str, Tensor]]]:
         yield part
 
 
-def _copy(tensor: Tensor, gpu: int) -> Tensor:
-    """A tensor on one of the GPUs; the same tensor if it is there already."""
-    return tensor.to(f"cuda:{gpu}").contiguous()
-
-
 def _handle(tensor: Tensor) -> tuple[str, tuple[Any, ...]]:
     """A GPU's id and the handle of a tensor on it."""
     from torch.multiprocessing.reductions import reduce_tensor
 
     _, arguments = reduce_tensor(tensor)
     return str(torch.cuda.get_device_properties(tensor.device).uuid), arguments
+
+
+def _copy(tensor: Tensor, gpu: int) -> Tensor:
+    """A tensor on one of the GPUs; the same tensor if it is there already."""
+    return tensor.to(f"cuda:{gpu}").contiguous()

@@ -149,13 +149,11 @@ class GymnasiumEnv:
         words = self._words
         parts = [drawing(str(self._env.render()))] if self.show == "ansi" else []
         if words is not None and words.describe is not None:
-            parts.append(self._text(words.describe(self._env.unwrapped, self._seen)))
+            text = words.describe(self._env.unwrapped, self._seen)
+            if not isinstance(text, str):
+                raise TurnwiseError(f"{self.where}: the function describe(env, observation) returned {type(text).__name__}, not text")
+            parts.append(text)
         return "\n".join(parts) or words_of(self._seen)
-
-    def _text(self, text: Any) -> str:
-        if not isinstance(text, str):
-            raise TurnwiseError(f"{self.where}: the function describe(env, observation) returned {type(text).__name__}, not text")
-        return text
 
     def _picture(self) -> tuple[Any, ...]:
         if self.show == "picture":

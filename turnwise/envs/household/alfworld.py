@@ -39,7 +39,9 @@ class AlfworldEnv(WorldEnv):
 
     def tasks(self, split: str = "train") -> TaskSet:
         entries = self.library.entries(split)
-        return TaskSet((_task(split, entry) for entry in entries.values()), name=f"alfworld/{split}")
+        datas = ((entry, {"task_type": entry.task_type, "game": entry.digest}) for entry in entries.values())
+        tasks = (Task(entry.id, split, data, cluster=entry.id.rpartition("/")[0]) for entry, data in datas)
+        return TaskSet(tasks, name=f"alfworld/{split}")
 
     def world(self, task: Task) -> World:
         entry = self.library.entry(task.id)
@@ -62,10 +64,6 @@ class AlfworldEnv(WorldEnv):
     def walkthrough(self, task: Task) -> tuple[str, ...]:
         """The solution in the game's file."""
         return self.library.read(self.library.entry(task.id)).walkthrough
-
-
-def _task(split: str, entry: Entry) -> Task:
-    return Task(entry.id, split, {"task_type": entry.task_type, "game": entry.digest}, cluster=entry.id.rpartition("/")[0])
 
 
 @lru_cache(maxsize=CACHED_WORLDS)

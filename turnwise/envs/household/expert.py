@@ -203,7 +203,9 @@ class Expert:
         start = Chain(self, scene.place, set(scene.opened), [])
         chains = list(self._chains(scene, start))
         if scene.held is not None:
-            for receptacle in self._distinct(self._takers(scene.held), scene, start):
+            kind = self.item_type.get(scene.held)
+            takers = [place for place in self.place_of if (self.receptacle_type.get(place), kind) in self.fits]
+            for receptacle in self._distinct(takers, scene, start):
                 chains += self._chains(scene.put_down(receptacle), start.copy().put(scene.held, receptacle))
         for chain in sorted(chains, key=lambda chain: len(chain.steps)):
             if plan := self._commands(state.copy(), chain.steps):
@@ -242,10 +244,6 @@ class Expert:
                 return said
             said.append(words)
         return said if state.won() else []
-
-    def _takers(self, item: int) -> list[int]:
-        kind = self.item_type.get(item)
-        return [place for place in self.place_of if (self.receptacle_type.get(place), kind) in self.fits]
 
     def _busy(self, scene: Scene) -> set[int]:
         """The places that a plan may visit anyway: already being there saves a step."""

@@ -101,13 +101,12 @@ class Library(ABC):
             lost = [text for text in self.damaged if game in text.replace(os.sep, "/")]
             if lost:
                 raise TurnwiseError(f"this game's file is damaged: {lost[0]}")
-            raise unknown_name(f"task of {self.folder}", game, entries) if len(entries) < 20 else _nearest(game, list(entries), self.folder)
+            error = unknown_name(f"task of {self.folder}", game, entries)
+            if len(known := list(entries)) < 20:
+                raise error
+            nearest = str(error).partition(" Known:")[0]
+            raise TurnwiseError(f"{nearest} The split has {len(known)} games, from {known[0]} to {known[-1]}")
         return entries[game]
-
-
-def _nearest(game: str, known: list[str], folder: Path) -> TurnwiseError:
-    error = str(unknown_name(f"task of {folder}", game, known))
-    return TurnwiseError(error.partition(" Known:")[0] + f" The split has {len(known)} games, from {known[0]} to {known[-1]}")
 
 
 def digest_of(problem: str, domain: str, grammar: str, sentence: str | None = None) -> str:

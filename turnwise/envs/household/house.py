@@ -133,7 +133,9 @@ class House:
     def world(self) -> World:
         """The house, checked and compiled. It can be played any number of times."""
         _check(self)
-        ids = {thing.name: _id(thing.kind, number, thing.name) for number, thing in enumerate(self._ordered())}
+        ordered: list[Receptacle | Item] = [*self.receptacles, *self.objects]
+        ordered.sort(key=lambda thing: (thing.kind, -_number(thing.name), thing.name))
+        ids = {thing.name: f"{thing.kind}_bar_{number:04d} {thing.name}" for number, thing in enumerate(ordered)}
         names = {thing: name for name, thing in ids.items()}
         sentence = self.sentence or self.goal.sentence()
         problem = Problem(self._things(ids), tuple(dict.fromkeys(self._facts(ids))), self.goal.condition(self._shared))
@@ -143,9 +145,6 @@ class House:
     def _shared(self) -> frozenset[str]:
         inside = {item.kind for item in self.objects}.union(*self.fits.values())
         return frozenset({receptacle.kind for receptacle in self.receptacles}.union(self.fits) & inside)
-
-    def _ordered(self) -> list[Receptacle | Item]:
-        return sorted([*self.receptacles, *self.objects], key=lambda thing: (thing.kind, -_number(thing.name), thing.name))
 
     def _things(self, ids: Mapping[str, str]) -> dict[str, str]:
         things = {AGENT: "agent", MIDDLE: "location"}
@@ -195,10 +194,6 @@ def _type(kind: str, letter: str, shared: Collection[str]) -> str:
 
 def _place(receptacle: Receptacle) -> str:
     return f"loc_bar_{receptacle.location or receptacle.name}"
-
-
-def _id(kind: str, number: int, name: str) -> str:
-    return f"{kind}_bar_{number:04d} {name}"
 
 
 def _number(name: str) -> int:

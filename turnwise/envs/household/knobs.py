@@ -169,23 +169,16 @@ def _furniture(furniture: Any) -> tuple[str, ...]:
 
 def _range(name: str, value: Any, least: int, most: int | None = None) -> Range:
     pair = (value, value) if isinstance(value, int) else value
-    if not (isinstance(pair, Sequence) and not isinstance(pair, str) and len(pair) == 2 and all(_whole(n) for n in pair)):
+    if not (isinstance(pair, Sequence) and not isinstance(pair, str) and len(pair) == 2 and all(type(n) is int for n in pair)):
         raise TurnwiseError(f"household: {name} is an integer or a pair (from, to), got {value!r}")
     low, high = pair
     if low > high:
         raise TurnwiseError(f"household: {name} from {low} to {high} is empty: the first number must not be larger")
     if low < least or (most is not None and low > most):
         limits = f"at least {least}" if most is None else f"{least} to {most}"
-        raise TurnwiseError(f"household: {name} must be {limits}, got {_show((low, high))}")
+        given = str(low) if low == high else f"{low} to {high}"
+        raise TurnwiseError(f"household: {name} must be {limits}, got {given}")
     return low, high
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _show(pair: Range) -> str:
-    return str(pair[0]) if pair[0] == pair[1] else f"{pair[0]} to {pair[1]}"
 
 
 def _names(kind: str, value: Any, known: Iterable[str]) -> tuple[str, ...]:

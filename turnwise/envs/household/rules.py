@@ -91,10 +91,13 @@ class Rules:
             raise TurnwiseError(f"grammar: no action {action.name}, which the domain has")
         template, feedback = grammar.actions[action.name]
         context: Context = tuple((name.removeprefix("?"), kind) for name, kind in action.parameters)
+        given = {part for part in _conjuncts(action.precondition) if isinstance(part, Atom)}
+        writer = Writer()
+        writer.add(f"return {self._command(template, context, given, [f'things[{i}]' for i in range(len(context))])}")
         return CompiledAction(
             action.name,
             tuple(name for name, _ in action.parameters),
-            self._speller(action, template, context),
+            self.generator.function("W, things", writer),
             self._lister(number, action, template, context),
             self._changer(action),
             self.wordings.text(feedback, context),
@@ -115,12 +118,6 @@ class Rules:
         writer.depth = 1
         writer.add("return")
         return self.generator.function("W, out", writer)
-
-    def _speller(self, action: Action, template: Text, context: Context) -> Callable[..., str]:
-        given = {part for part in _conjuncts(action.precondition) if isinstance(part, Atom)}
-        writer = Writer()
-        writer.add(f"return {self._command(template, context, given, [f'things[{i}]' for i in range(len(context))])}")
-        return self.generator.function("W, things", writer)
 
     def _command(self, template: Text, context: Context, given: set[Atom], places: list[str]) -> str:
         """The command's text as Python source."""

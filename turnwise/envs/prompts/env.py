@@ -64,7 +64,7 @@ class PromptsEnv(EpisodeEnv):
         self._history: list[dict[str, str]] = []
         self._seen = Observation("")
         if all(_answers(row) for row in self._rows):
-            self.expert = self._answers_of  # the rows contain good responses: examples for a warm start
+            self.expert = lambda task: _answers(task.data)  # the rows contain good responses: examples for a warm start
 
     def tasks(self, split: str = "train") -> TaskSet:
         """The prompts of a split."""
@@ -88,7 +88,10 @@ class PromptsEnv(EpisodeEnv):
         if self._reply is not None and len(self._history) < 2 * self.max_turns:
             said = self._reply(row, [dict(message) for message in self._history])
         if said is not None:
-            self._seen = said if isinstance(said, Observation) else Observation(_text(said, task))
+            if not isinstance(said, str | Observation):
+                wanted = "the next message as text is needed, or None when it is over"
+                raise TypeError(f"reply gave {type(said).__name__} for task {task.id}: {wanted}")
+            self._seen = Observation(said) if isinstance(said, str) else said
             self._history.append({"role": "user", "content": self._seen.text})
             return Transition(self._seen)
         history = ([dict(message) for message in self._history],) if self._takes_history else ()
@@ -112,9 +115,6 @@ class PromptsEnv(EpisodeEnv):
         self._history = [{"role": str(message["role"]), "content": str(message["content"])} for message in kept["history"]]
         actions = None if kept["actions"] is None else tuple(map(str, kept["actions"]))
         self._seen = Observation(self._history[-1]["content"], actions=actions, anchor=kept["anchor"])
-
-    def _answers_of(self, task: Task) -> list[str]:
-        return _answers(task.data)
 
 
 def worth(said: Any, task: str, success_at: float = 1.0) -> tuple[float, bool, dict[str, float]]:
@@ -161,12 +161,6 @@ def takes_third(function: Callable[..., Any], parameters: tuple[str, str, str], 
             signature.bind(*given)
             return len(given) == 3
     raise TurnwiseError(f"{what} function takes ({', '.join(parameters[:2])}) or ({', '.join(parameters)}), not {signature}")
-
-
-def _text(said: Any, task: Task) -> str:
-    if not isinstance(said, str):
-        raise TypeError(f"reply gave {type(said).__name__} for task {task.id}: the next message as text is needed, or None when it is over")
-    return said
 
 
 def _answers(row: Mapping[str, Any]) -> list[str]:

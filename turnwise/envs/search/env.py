@@ -152,7 +152,13 @@ class SearchEnv(EpisodeEnv):
 
     def expert(self, task: Task) -> list[str]:
         """An agent that knows the answer: it searches for the evidence, if the data names it, and answers."""
-        titles = self._titles(task)[: self.max_turns - 1]
+        titles = [str(title) for title in task.data.get("titles", ())]
+        if not titles and task.data.get("evidence") and (path := self._corpus_path()) is not None:
+            corpus = open_corpus(path)
+            places = [int(name) for name in task.data["evidence"] if str(name).isdecimal() and int(name) < len(corpus)]
+            found = [corpus[place] for place in places]
+            titles = [passage.title for passage, place in zip(found, places, strict=True) if passage.id == str(place)]
+        titles = (list(dict.fromkeys(titles)) or [str(task.data["question"])])[: self.max_turns - 1]
         return [*(f"search[{title}]" for title in titles), f"answer[{task.data['answers'][0]}]"]
 
     def expert_action(self) -> str:
@@ -168,15 +174,6 @@ class SearchEnv(EpisodeEnv):
         (hits,) = self.retriever.search([question], self.topk)
         new = (hit.passage.title for hit in hits if hit.passage.title.lower() not in question.lower())
         return f"answer[{next(new, question)}]"
-
-    def _titles(self, task: Task) -> list[str]:
-        titles = [str(title) for title in task.data.get("titles", ())]
-        if not titles and task.data.get("evidence") and (path := self._corpus_path()) is not None:
-            corpus = open_corpus(path)
-            places = [int(name) for name in task.data["evidence"] if str(name).isdecimal() and int(name) < len(corpus)]
-            found = [corpus[place] for place in places]
-            titles = [passage.title for passage, place in zip(found, places, strict=True) if passage.id == str(place)]
-        return list(dict.fromkeys(titles)) or [str(task.data["question"])]
 
 
 def shown(hits: Sequence[Hit]) -> str:

@@ -48,8 +48,10 @@ class Library:
         root = _root(folder, which)
         self._files: dict[tuple[str, str], list[Path]] = {}  # (role, set) → files
         for path in sorted(root.rglob("*"), key=lambda path: path.as_posix()):
-            if path.is_file() and form_of(path) and not _is_corpus(path.relative_to(root)) and not path.name.startswith("."):
-                self._files.setdefault(_place(path.relative_to(root)), []).append(path)
+            inner = path.relative_to(root)
+            in_corpus = CORPUS in inner.parts or CORPUS_NAME.match(path.name) is not None
+            if path.is_file() and form_of(path) and not in_corpus and not path.name.startswith("."):
+                self._files.setdefault(_place(inner), []).append(path)
         for name, given in (files or {}).items():
             place = ("train", name.removesuffix("-train")) if name.endswith("-train") else ("test", name)
             self._files[place] = [Path(given).expanduser()]
@@ -143,10 +145,6 @@ def _root(folder: Path, which: Which) -> Path:
     if which != "all" and (folder / ANSWERABLE).is_dir():
         return folder / ANSWERABLE
     return folder / QUESTIONS if (folder / QUESTIONS).is_dir() else folder
-
-
-def _is_corpus(path: Path) -> bool:
-    return CORPUS in path.parts or CORPUS_NAME.match(path.name) is not None
 
 
 def _place(path: Path) -> tuple[str, str]:

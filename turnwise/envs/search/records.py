@@ -23,9 +23,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from turnwise.retrieval.corpus import PACKED, open_lines
+from turnwise.retrieval.corpus import PACKED
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.unpack import read_parquet
+from turnwise.util.unpack import open_packed, read_parquet
 
 FORMS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 
@@ -77,7 +77,7 @@ def _records(path: Path) -> Iterator[Mapping[str, Any]]:
     if form == ".parquet":
         yield from read_parquet(path)
         return
-    with open_lines(path) as file:
+    with open_packed(path) as file:
         if form == ".jsonl":
             yield from _lines(file)
         elif form == ".json":

@@ -44,7 +44,10 @@ class BoxobanEnv(SokobanEnv):
         if level not in LEVELS:
             raise unknown_name("level of boxoban:", str(level), LEVELS)
         self.level = level
-        self.folder = find_data() if data is None else _checked(Path(data).expanduser())
+        folder = find_data() if data is None else Path(data).expanduser()
+        if not _has_rooms(folder):
+            raise TurnwiseError(f"{folder}: no Boxoban rooms there. {_EXPECTED}")
+        self.folder = folder.resolve()
 
     def tasks(self, split: str = "train") -> TaskSet:
         """The rooms of a split, in the order of the files."""
@@ -96,10 +99,8 @@ def _files(folder: Path) -> list[Path]:
     return sorted([*folder.glob("*.txt"), *folder.glob("*.txt.xz")])
 
 
-def _checked(folder: Path) -> Path:
-    if not any(splits(folder, level) for level in LEVELS):
-        raise TurnwiseError(f"{folder}: no Boxoban rooms there. {_EXPECTED}")
-    return folder.resolve()
+def _has_rooms(place: Path) -> bool:
+    return any(splits(place, level) for level in LEVELS)
 
 
 _EXPECTED = (
@@ -110,8 +111,4 @@ _EXPECTED = (
 
 def find_data() -> Path:
     """The first of the usual folders that has rooms."""
-
-    def has_rooms(place: Path) -> bool:
-        return any(splits(place, level) for level in LEVELS)
-
-    return find_folder("Boxoban's rooms", has_rooms, "sokoban", "boxoban-levels", "BOXOBAN_DATA", _EXPECTED).resolve()
+    return find_folder("Boxoban's rooms", _has_rooms, "sokoban", "boxoban-levels", "BOXOBAN_DATA", _EXPECTED).resolve()

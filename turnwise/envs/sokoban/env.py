@@ -58,16 +58,12 @@ class SokobanEnv(EpisodeEnv):
         word = action.strip().lower()
         before = self.room
         room = before.after(word) if word in DIRECTIONS else before
-        self._follow(word, room is not before)
+        if room is not before:  # the expert's plan is kept as long as the agent follows it
+            self._plan = self._plan[1:] if self._plan and self._plan[0] == word else None
         self._room = room
         reward = STEP + BOX * (room.boxes_on_targets - before.boxes_on_targets) + SOLVED * room.solved
         info = {"understood": word in DIRECTIONS, "moved": room is not before, "boxes_on_targets": room.boxes_on_targets}
         return Transition(self._see(), reward, room.solved, room.solved, info)
-
-    def _follow(self, word: str, moved: bool) -> None:
-        """Keep the expert's plan as long as the agent follows it."""
-        if moved:
-            self._plan = self._plan[1:] if self._plan and self._plan[0] == word else None
 
     def _see(self) -> Observation:
         room = self.room

@@ -172,18 +172,15 @@ def _drawn(places: list[tuple[int, int, str]]) -> str:
 def task(knobs: Knobs, split: str, index: int) -> Task:
     """The same as a task. Its id is made from its content."""
     room, moves = generate(knobs, split, index)
-    return task_of(room, split, {"moves": moves, "task_type": _bracket(moves)}, f"{knobs.height}x{knobs.width}-{knobs.boxes}")
+    first = (moves - 1) // 5 * 5 + 1  # rooms are grouped by the length of their solutions
+    return task_of(
+        room, split, {"moves": moves, "task_type": f"{first} to {first + 4} moves"}, f"{knobs.height}x{knobs.width}-{knobs.boxes}"
+    )
 
 
 def task_of(room: Room, split: str, more: Mapping[str, Any], prefix: str) -> Task:
     text = room.text()
     return Task(f"{prefix}-{blake2b(text.encode(), digest_size=8).hexdigest()}", split, {"goal": GOAL, "room": text, **more})
-
-
-def _bracket(moves: int) -> str:
-    """Rooms are grouped by the length of their solutions, in steps of five."""
-    first = (moves - 1) // 5 * 5 + 1
-    return f"{first} to {first + 4} moves"
 
 
 def task_set(knobs: Knobs, split: str, n: int | None = None) -> TaskSet:

@@ -91,7 +91,9 @@ class ToolsEnv:
         self._state: dict[str, Any] = {}
         self._turn = 0
         if all(isinstance(row.get("expert"), list) for row in self._rows):
-            self.expert = lambda task: [_action(call) for call in task.data["expert"]]
+            self.expert = lambda task: [
+                call if isinstance(call, str) else json.dumps(call, ensure_ascii=False) for call in task.data["expert"]
+            ]
 
     @classmethod
     def offered_tools(cls, **options: Any) -> list[dict[str, Any]]:
@@ -136,7 +138,12 @@ class ToolsEnv:
         self._turn += 1
         wanted = read_call(action, self._plain)
         if isinstance(wanted, Final):
-            return self._scored(self._task, wanted.text)
+            state = (self._state,) if self._takes_state else ()
+            reward, success, measures = worth(
+                self._score({"id": self._task.id, **self._task.data}, wanted.text, *state), self._task.id, self._success_at
+            )
+            self._task = None
+            return Transition(Observation("over"), reward, True, success, {"measures": measures} if measures else {})
         text = self._cut(self._result(wanted)) if isinstance(wanted, Call) else wanted.text
         self._state["calls"].append({"action": action[: self._longest], "result": text})
         observation = self._observation(text)
@@ -144,12 +151,6 @@ class ToolsEnv:
             return Transition(observation)
         self._task = None
         return Transition(observation, done=True)
-
-    def _scored(self, task: Task, answer: str) -> Transition:
-        state = (self._state,) if self._takes_state else ()
-        reward, success, measures = worth(self._score({"id": task.id, **task.data}, answer, *state), task.id, self._success_at)
-        self._task = None
-        return Transition(Observation("over"), reward, True, success, {"measures": measures} if measures else {})
 
     def _result(self, call: Call) -> str:
         """What comes of a call: the tool's result, or what went wrong."""
@@ -199,11 +200,6 @@ class ToolsEnv:
     def close(self) -> None:
         self._give_back()
         self._task = None
-
-
-def _action(call: Any) -> str:
-    """An expert's action as it stands in a row: text, or a call."""
-    return call if isinstance(call, str) else json.dumps(call, ensure_ascii=False)
 
 
 class Command:

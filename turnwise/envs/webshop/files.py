@@ -38,11 +38,8 @@ class Files:
 
 def find_data() -> Path:
     """The first of the usual folders that has WebShop's files."""
-
-    def has_products(place: Path) -> bool:
-        return _first(place, *_product_names(None), *_product_names(SMALL)) is not None
-
-    return find_folder("WebShop's files", has_products, "webshop", "webshop", "WEBSHOP_DATA", EXPECTED)
+    names = (*_product_names(None), *_product_names(SMALL))
+    return find_folder("WebShop's files", lambda place: _first(place, *names) is not None, "webshop", "webshop", "WEBSHOP_DATA", EXPECTED)
 
 
 def _product_names(products: int | None) -> tuple[str, ...]:

@@ -103,17 +103,14 @@ class Index:
         for term, boost in Counter(terms(query)).items():
             if (number := self.vocabulary.get(term)) is not None:
                 here = slice(int(self.starts[number]), int(self.starts[number + 1]))
-                scores[self.documents[here]] += self._shares(here, boost)
+                # what one term adds to each document that has it
+                having = here.stop - here.start
+                rarity = np.float32(np.log(1 + (self.size - having + 0.5) / (having + 0.5)))
+                weight = np.float32(boost) * rarity
+                saturation = np.float32(1) + self.counts[here].astype(np.float32) * self._inverse[self.lengths[self.documents[here]]]
+                scores[self.documents[here]] += weight - weight / saturation
                 touched = True
         return self._best(scores.astype(np.float32), limit) if touched else []
-
-    def _shares(self, here: slice, boost: int) -> NDArray[np.float32]:
-        """What one term adds to each document that has it."""
-        having = here.stop - here.start
-        rarity = np.float32(np.log(1 + (self.size - having + 0.5) / (having + 0.5)))
-        weight = np.float32(boost) * rarity
-        saturation = np.float32(1) + self.counts[here].astype(np.float32) * self._inverse[self.lengths[self.documents[here]]]
-        return weight - weight / saturation
 
     def _best(self, scores: NDArray[np.float32], limit: int) -> list[tuple[int, float]]:
         found = np.flatnonzero(scores > 0)

@@ -82,7 +82,8 @@ def score(wish: Wish, bought: Product, options: Mapping[str, str], colours: Colo
     kind, title = type_share(wish.product, bought)
     attributes = sum(has_attribute(bought, wanted) for wanted in wish.attributes)
     chosen = tuple(options.values())
-    right = sum(option_matches(wanted, chosen, colours) for wanted in _pairs(wish.options))
+    pairs = wish.options.items() if isinstance(wish.options, Mapping) else (("", value) for value in wish.options)
+    right = sum(option_matches(wanted, chosen, colours) for wanted in pairs)
     price = bought.price <= wish.price_limit
     parts = len(wish.attributes) + len(wish.options) + 1
     return Score(
@@ -93,10 +94,6 @@ def score(wish: Wish, bought: Product, options: Mapping[str, str], colours: Colo
         price=float(price),
         title=title,
     )
-
-
-def _pairs(options: Mapping[str, str] | Sequence[str]) -> Iterable[tuple[str, str]]:
-    return options.items() if isinstance(options, Mapping) else (("", value) for value in options)
 
 
 def has_attribute(product: Product, wanted: str) -> bool:

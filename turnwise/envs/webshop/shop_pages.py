@@ -140,7 +140,8 @@ class Shop:
         if page.kind == "detail":
             return f"{page.detail.capitalize()} of {product.id}, {product.title}:\n{_detail(product, page.detail)}"
         if page.kind == "done":
-            return f"You have bought {product.id}, {product.title}{_with(page)}."
+            options = ", ".join(f"{name}: {value}" for name, value in page.options)
+            return f"You have bought {product.id}, {product.title}{' with ' * bool(options)}{options}."
         return "\n".join(_item(product, dict(page.options)))
 
     def _results(self, page: ShopPage) -> Iterator[str]:
@@ -168,7 +169,3 @@ def _detail(product: Product, detail: str) -> str:
     if detail == "features":
         return "\n".join(f"- {feature.strip()}" for feature in product.features if feature.strip()) or "none"
     return "none"
-
-
-def _with(page: ShopPage) -> str:
-    return " with " + ", ".join(f"{name}: {value}" for name, value in page.options) if page.options else ""

@@ -37,9 +37,10 @@ def draw_product(hidden: Tensor, head: Tensor, to: Drawing, tile: Tile | None = 
     kernel = kernel_of(tile._replace(group=0), 1, False, overlap, hidden.device)
     places = [parts, to.slots, to.floats, to.integers, tops, sums, wheres]
     launch(kernel, hidden, head, tile, tiles, tile.memory(1), overlap, places, size)
+    part = min(512, width & -width)  # of the hidden size, read at once: a power of two that divides it
     _choose[(rows,)](
         hidden, head, tops, sums, wheres, parts, *to, hidden.stride(0), size, tiles,
-        TILES=triton.next_power_of_2(tiles), TILE=wide, WIDTH=width, PART=_part(width), FUSED=True, PIECES=pieces,
+        TILES=triton.next_power_of_2(tiles), TILE=wide, WIDTH=width, PART=part, FUSED=True, PIECES=pieces,
         num_warps=WARPS,
     )  # fmt: skip
 
@@ -62,8 +63,3 @@ def draw_truncated(hidden: Tensor, head: Tensor, to: Drawing, tile: Tile | None 
 
 def _logits(hidden: Tensor, head: Tensor) -> Tensor:
     return torch.mm(hidden, head.t(), out_dtype=torch.float32)
-
-
-def _part(width: int) -> int:
-    """How much of the hidden size is read at once: a power of two that divides it."""
-    return min(512, width & -width)

@@ -80,18 +80,9 @@ class KindTraits:
 
     @classmethod
     def of(cls, kind: Any) -> KindTraits:
-        def member(name: str, default: Any) -> Any:
-            return getattr(kind, name, default)
-
-        return cls(
-            heads=dict(member("heads", dict)()),
-            head=member("head", None),
-            spread=float(member("spread", 0.0)),
-            layers=int(member("layers", 0)),
-            logprobs=bool(member("logprobs", True)),
-            needs=tuple(member("needs", ())),
-            classifier=bool(member("classifier", False)),
-        )
+        usual = {"heads": dict, "head": None, "spread": 0.0, "layers": 0, "logprobs": True, "needs": (), "classifier": False}
+        found: dict[str, Any] = {name: getattr(kind, name, value) for name, value in usual.items()}
+        return cls(**(found | {"heads": dict(found["heads"]()), "needs": tuple(found["needs"])}))
 
 
 @dataclass(frozen=True)
@@ -456,10 +447,7 @@ def heads_of(kind: Any, size: int, where: str) -> tuple[dict[str, ReadAt], nn.Mo
         if place not in READ_AT or not name.isidentifier():
             raise TurnwiseError(f"{where}: heads are names with one of {', '.join(READ_AT)}, not {name!r}: {place!r}")
 
-    def default_head(name: str, size: int) -> nn.Module:
-        return layered(size, traits.layers, traits.spread, derive(0, "head", name))
-
-    make_head = traits.head or default_head
+    make_head = traits.head or (lambda name, size: layered(size, traits.layers, traits.spread, derive(0, "head", name)))
     return dict(traits.heads), nn.ModuleDict({name: make_head(name, size) for name in traits.heads}).float()
 
 

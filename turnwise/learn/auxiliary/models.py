@@ -217,7 +217,10 @@ class Models:
         self.progress = 0.0
         self.policy = learner.scorer(tokenizer=tokenizer)
         self._own_reference = learner.make_reference() if keep_reference and learner.reference is None else None
-        self._plan_memory()
+        # every model leaves room for what the others will still allocate permanently on its device: moments of their optimisers
+        self.learner.memory.others = lambda: self._to_come(None)
+        for name, model in self.auxiliary.items():
+            model.budget.memory.others = lambda own=name: self._to_come(own)  # type: ignore[misc]
 
     @property
     def reference(self) -> Scorer:
@@ -267,12 +270,6 @@ class Models:
             self._own_reference.follow(self.learner.policy)
 
     # -- memory -------------------------------------------------------------------------------------------------------------------
-
-    def _plan_memory(self) -> None:
-        """Every model leaves room for what the others will still allocate permanently on its device: the moments of their optimisers."""
-        self.learner.memory.others = lambda: self._to_come(None)
-        for name, model in self.auxiliary.items():
-            model.budget.memory.others = lambda own=name: self._to_come(own)  # type: ignore[misc]
 
     def _to_come(self, own: str | None) -> int:
         """Bytes that all models but one will still take on its device; `own` None means the policy."""

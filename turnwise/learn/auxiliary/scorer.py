@@ -176,15 +176,16 @@ class Scorer:
 
 class Reference:
     """The frozen policy that KL is measured against: a copy of the model, on its device or in host memory, or, with adapters, the model
-    with its adapters switched off. `policy` is the packed model to score with, inside `active()`."""
+    with its adapters switched off. `policy` is the packed model to score with, inside `active()`. `shares_model`:
+    it is the policy without its adapters, and has no weights of its own."""
 
     def __init__(self, policy: PackedModel, model: nn.Module | None = None, dtype: torch.dtype | None = None, host: bool = False):
         """`model` is a custom reference; without it, a copy of the current policy. `dtype` is what it computes in; None: as the policy.
         `host`: its weights are in host memory, and come to the device while it scores."""
-        self._adapted = model is None and has_adapters(policy.outer)
+        self.shares_model = model is None and has_adapters(policy.outer)
         self._offloaded: OffloadedModel | None = None
         self.policy = policy
-        if self._adapted:
+        if self.shares_model:
             return
         parameter = next(policy.causal.parameters())
         dtype = dtype or parameter.dtype
@@ -198,15 +199,10 @@ class Reference:
         with self.active():
             self.policy = policy.like(frozen)
 
-    @property
-    def shares_model(self) -> bool:
-        """Whether it is the policy without its adapters, and has no weights of its own."""
-        return self._adapted
-
     @contextmanager
     def active(self) -> Iterator[None]:
         """Open while scoring: adapters are off and come back afterwards; weights in host memory come to the device."""
-        if self._adapted:
+        if self.shares_model:
             with self.policy.outer.disable_adapter():
                 yield
         elif self._offloaded is not None:
@@ -214,18 +210,14 @@ class Reference:
                 try:
                     yield
                 finally:
-                    self._release()
+                    if self.policy.fused is not None:  # it would keep the weights in memory, which will be elsewhere the next time
+                        self.policy.fused.release()
         else:
             yield
 
-    def _release(self) -> None:
-        """Fused layers forget where the weights are: they will be elsewhere the next time, and would be kept in memory until then."""
-        if self.policy.fused is not None:
-            self.policy.fused.release()
-
     def tensors(self) -> dict[str, Tensor]:
         """The copy's weights; empty if it shares the model's."""
-        return {} if self._adapted else {name: tensor.detach() for name, tensor in self.policy.causal.named_parameters()}
+        return {} if self.shares_model else {name: tensor.detach() for name, tensor in self.policy.causal.named_parameters()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Load these weights."""
@@ -236,7 +228,7 @@ class Reference:
 
     def follow(self, policy: PackedModel) -> None:
         """From now on the reference is the current policy (after a warm start, for example)."""
-        if self._adapted:
+        if self.shares_model:
             raise TurnwiseError(
                 "with adapters the reference is the base model, which cannot follow: save the model merged and start a new learner from it"
             )
@@ -264,14 +256,8 @@ def places_of(part: Packed, at: ReadAt) -> NDArray[np.int64]:
         return part.source
     if at == "turn":
         return part.turn_source
-    return part.turn_source + tokens_of_turns(part)
-
-
-def tokens_of_turns(part: Packed) -> NDArray[np.int64]:
-    """How many response tokens each turn of `part` has, in its order of turns."""
-    rows = part.turn_row
-    size = int(rows.max()) + 1 if len(rows) else 0
-    return np.bincount(part.turn, minlength=size)[rows]
+    size = int(part.turn_row.max(initial=-1)) + 1
+    return part.turn_source + np.bincount(part.turn, minlength=size)[part.turn_row]  # and the response tokens of each turn
 
 
 def order_of(packed: Packed, at: ReadAt) -> NDArray[np.int64]:

@@ -75,7 +75,9 @@ class Sharded:
         trained = [weight.dtype for weight in policy.outer.parameters() if weight.requires_grad]
         lower = bool(trained) and not has_adapters(policy.outer) and dtype != torch.float32
         precision = MixedPrecisionPolicy(dtype if lower else None, torch.float32 if lower else None, cast_forward_inputs=False)
-        self.parts: list[Any] = [*layers_of(policy)] if policy.packs else []  # others make a different number of passes for each batch
+        lists = [list(module) for module in policy.backbone.modules() if isinstance(module, nn.ModuleList)]
+        layers = max(lists, key=len, default=[])  # the longest list
+        self.parts: list[Any] = layers if policy.packs else []  # others make a different number of passes for each batch
         for layer in self.parts:
             fully_shard(layer, mesh=ranks.mesh, mp_policy=precision)
         fully_shard(self.root, mesh=ranks.mesh, mp_policy=precision, reshard_after_forward=False)
@@ -110,12 +112,6 @@ class Sharded:
         inner = sum(weight.numel() for part in self.parts[:-1] for weight in part.parameters())
         everything = sum(weight.numel() for weight in self.root.parameters())
         return int(6 * (everything - inner + (3 if self.joins else 2) * layer))
-
-
-def layers_of(policy: PackedModel) -> list[nn.Module]:
-    """The layers of a model: the modules of its longest list. Empty if it has no list of modules."""
-    lists = [list(module) for module in policy.backbone.modules() if isinstance(module, nn.ModuleList)]
-    return max(lists, key=len, default=[])
 
 
 def may_fuse(policy: PackedModel, ranks: Ranks, dtype: torch.dtype, wanted: bool | None = None) -> bool:

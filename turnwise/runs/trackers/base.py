@@ -10,9 +10,7 @@ The mark is written before a step is sent: a kill between the two loses that ste
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
-import pkgutil
 import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,18 +20,12 @@ from typing import Any, Protocol
 
 from turnwise.config.kinds import TRACKER
 from turnwise.config.options import Registry
+from turnwise.config.plugins import import_folder
 from turnwise.config.references import is_reference
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside, write_text_atomically
 
-
-def _load() -> None:
-    """Import every file of this folder: that is where the built-in trackers register themselves."""
-    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
-        importlib.import_module(f"{__package__}.{module.name}")
-
-
-known: Registry[Callable[..., Any]] = Registry("tracker", _load, TRACKER, first=0)
+known: Registry[Callable[..., Any]] = Registry("tracker", lambda: import_folder(str(__package__)), TRACKER, first=0)
 register = known.register
 
 
