@@ -17,7 +17,7 @@ from turnwise.data.schema import IMAGES, INFO, LABEL, NUMBERS, TEXT, TOKEN_IDS, 
 from turnwise.runs.folder import CONFIG, Run
 from turnwise.util.errors import MissingExtra, TurnwiseError
 from turnwise.util.files import write_atomically, write_text_atomically
-from turnwise.util.unpack import read_parquet
+from turnwise.util.unpack import json_lines, read_parquet
 
 TYPES = {field.name: field.type for field in (*TRAJECTORY, *TURN)}
 TEXTS = ("anchor", "next_anchor", *(name for name, kind in TYPES.items() if kind in (TEXT, INFO)))
@@ -42,27 +42,13 @@ def read_trajectories(path: str | Path) -> list[Trajectory]:
     kind = _kind(path)
     if not path.is_file():
         raise TurnwiseError(f"{path}: no such file of trajectories")
-    return from_rows(_read_parquet(path) if kind == ".parquet" else _read_lines(path), str(path))
+    return from_rows(_read_parquet(path) if kind == ".parquet" else json_lines(path), str(path))
 
 
 def _kind(path: Path) -> str:
     if path.suffix not in (".jsonl", ".parquet"):
         raise TurnwiseError(f"{path}: trajectories are kept as .jsonl or .parquet, not as {path.suffix or 'a file without an ending'}")
     return path.suffix
-
-
-def _read_lines(path: Path) -> Iterable[Row]:
-    number = 0
-    try:
-        with path.open(encoding="utf-8") as file:
-            for line in file:
-                number += 1
-                if line.strip():
-                    yield json.loads(line)
-    except json.JSONDecodeError:
-        raise TurnwiseError(f"{path}, line {number}: not JSON") from None
-    except UnicodeDecodeError as error:
-        raise TurnwiseError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}), so not a file of trajectories") from None
 
 
 def _pyarrow() -> Any:

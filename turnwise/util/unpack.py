@@ -9,6 +9,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import json
 import lzma
 import os
 import zipfile
@@ -75,6 +76,21 @@ def packed_lines(path: Path) -> Iterator[bytes]:
             if len(line) > LONGEST_LINE:
                 raise TurnwiseError(f"{path}: a line of more than {LONGEST_LINE:,} bytes")
             yield line
+
+
+def json_lines(path: Path) -> Iterator[Any]:
+    """The values of a file with one JSON value per line, compressed or not; empty lines are left out."""
+    for number, line in enumerate(packed_lines(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError:
+            raise TurnwiseError(f"{path}, line {number}: not JSON") from None
+        except UnicodeDecodeError as error:
+            raise TurnwiseError(f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start})") from None
+        except RecursionError:
+            raise TurnwiseError(f"{path}, line {number}: JSON that is nested too deeply") from None
 
 
 @contextmanager
