@@ -148,8 +148,10 @@ def _columns(source: Any, names: Mapping[str, str]) -> Columns:
             raise unknown_name("column of a table of turns:", name, (*KNOWN, "turn.NAME", "token.NAME"))
         if column not in has:
             raise unknown_name("column of the table:", column, has)
-        values = [row.get(column) for row in source] if not library else source[column]
-        result[name] = values if not library else values.to_list() if library in ("pandas", "polars") else values.to_pylist()
+        if not library:
+            result[name] = [row.get(column) for row in source]
+        else:
+            result[name] = source[column].to_pylist() if library == "pyarrow" else source[column].to_list()
     for name in ("group", "trajectory"):
         if name not in result:
             raise _missing(name, f"one column names the {'task' if name == 'group' else 'attempt'} of each turn", has)
@@ -173,10 +175,11 @@ def _rollouts(given: Columns) -> Rollouts:
         trajectory = [numbers.setdefault(pair, len(numbers)) for pair in zip(given["group"], given["trajectory"], strict=True)]
     except TypeError:
         raise TurnwiseError("columns 'group' and 'trajectory': names or numbers are needed, got lists or other objects") from None
-    order = np.lexsort((np.arange(len(trajectory)) if "t" not in given else _times(given["t"]), trajectory))
+    times: NDArray[Any] = _times(given["t"]) if "t" in given else np.arange(len(trajectory))
+    order = np.lexsort((times, np.asarray(trajectory)))
     t = np.empty(len(order), np.int64)
     t[order] = turn_numbers(np.asarray(trajectory)[order])
-    reward = given.get("reward")
+    reward: Any = given.get("reward")
     if reward is None:
         reward = np.where(last_turns(trajectory, t), np.asarray(given["outcome"], np.float64), 0.0)
     extra = {name.removeprefix("turn."): values for name, values in given.items() if name.startswith("turn.")}
