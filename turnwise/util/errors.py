@@ -6,7 +6,6 @@ import shlex
 import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
-from importlib import metadata
 from pathlib import Path
 
 from turnwise.util.version import VERSION
@@ -45,14 +44,18 @@ def pip_arguments(extra: str, distribution: str = "turnwise") -> list[str]:
     if project.is_file():
         folder = "." if Path("pyproject.toml").is_file() and project.samefile("pyproject.toml") else project.parent
         return ["-e", f"{folder}{'' if distribution == 'turnwise' else f'/packages/{distribution}'}[{extra}]"]
+    from importlib.metadata import PackageNotFoundError  # slow to import
+
     try:
         return requirements(extra, distribution)
-    except metadata.PackageNotFoundError:
+    except PackageNotFoundError:
         return [f"./{distribution.replace('-', '_')}-{VERSION}-py3-none-any.whl[{extra}]"]
 
 
 def requirements(extra: str, distribution: str = "turnwise") -> list[str]:
     """What an extra of an installed distribution requires on this machine."""
+    from importlib import metadata
+
     from packaging.requirements import Requirement
 
     found = []

@@ -51,12 +51,12 @@ class StateBlock(Window):
     def past(self) -> Sequence[Past]:
         return []
 
-    def _prompt(self, history: Sequence[Past], dropped: int) -> Prompt:
+    def prompt(self) -> Prompt:
         block = well_formed(str(self.tracker(self.goal, self.turns, self.observation.text)).strip())
         seen = self.observation
         if block:
             seen = replace(seen, text=f"{block}\n\n{seen.text}")
-        return self.maker.prompt(self.maker.write(seen, goal=self.goal, turn=len(self.turns) + 1), dropped)
+        return self.maker.prompt(self.maker.write(seen, goal=self.goal, turn=len(self.turns) + 1))
 
 
 def find_tracker(name: str) -> Tracker:

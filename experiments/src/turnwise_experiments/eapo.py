@@ -62,11 +62,14 @@ class Workspace(Window):
     def past(self) -> Sequence[Past]:
         return self.turns[-1:]
 
-    def _prompt(self, history: Sequence[Past], dropped: int) -> Prompt:
+    def prompt(self) -> Prompt:
         seen = self.observation
         if self.report:
-            seen = replace(seen, text=f"Your report so far: {self.report}\n\n{seen.text}")
-        return self.maker.prompt(self.maker.write(seen, goal=self.goal, turn=len(self.turns) + 1, history=history), dropped)
+            self.observation = replace(seen, text=f"Your report so far: {self.report}\n\n{seen.text}")
+        try:
+            return super().prompt()
+        finally:
+            self.observation = seen
 
 
 @credit.register("eapo", paper="IterResearch, arXiv 2511.07327", needs=("group.peers",))
