@@ -9,7 +9,7 @@ from turnwise.config import plugins
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import Env, EpisodeOver, Observation, Transition
 from turnwise.envs.registry import make, tasks
-from turnwise.util.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError, lacks_training, need_training
 from turnwise.util.threads import wait_quietly
 from turnwise.util.version import VERSION
 
@@ -77,17 +77,20 @@ _LATER = {
     "train": ("turnwise.train", ""),
     "write_trajectories": ("turnwise.runs.exchange", "write_trajectories"),
 }
+_TRAINING = ("turnwise.api", "turnwise.train")  # what lies there needs the extra `train`
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module 'turnwise' has no attribute {name!r}")
     module, own = _LATER[name]
+    if module in _TRAINING:
+        need_training(f"turnwise.{name}")
     return getattr(import_module(module), own) if own else import_module(module)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(name for name in __all__ if _LATER.get(name, ("",))[0] not in _TRAINING or not lacks_training())
 
 
 class _Loop(ModuleType):
