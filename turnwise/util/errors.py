@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import platform
 import re
 import shlex
 import sys
 import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -58,6 +56,8 @@ def install_command(extra: str, distribution: str = "turnwise") -> str:
 
 def pip_arguments(extra: str, distribution: str = "turnwise") -> list[str]:
     """In a clone, the distribution with its extra; elsewhere the extra's requirements, or the wheel of a distribution that is missing."""
+    from importlib import metadata  # slow to import
+
     project = Path(__file__).resolve().parents[2] / "pyproject.toml"
     if project.is_file():
         folder = "." if Path("pyproject.toml").is_file() and project.samefile("pyproject.toml") else project.parent
@@ -70,6 +70,9 @@ def pip_arguments(extra: str, distribution: str = "turnwise") -> list[str]:
 
 def requirements(extra: str, distribution: str = "turnwise") -> list[str]:
     """What an extra of an installed distribution of ours requires on this machine."""
+    import platform
+    from importlib import metadata  # slow to import
+
     facts = {"extra": extra, "sys_platform": sys.platform, "platform_system": platform.system()}  # all that our conditions ask
     wanted: list[str] = []
     for line in metadata.requires(distribution) or ():
