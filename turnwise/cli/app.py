@@ -122,7 +122,7 @@ def main() -> None:
     except ModuleNotFoundError as error:  # what needs the extra only for some arguments, such as a model's folder
         if (error.name or "").partition(".")[0] not in TRAINING:
             raise
-        fail(str(MissingExtra(f"{command(*sys.argv[1:2])} with these arguments", "train")))
+        fail(str(MissingExtra(f"turnwise {sys.argv[1]} with these arguments", "train")))
     except USAGE_ERROR as error:
         wrong: Any = error
         if type(error).__name__ == "NoArgsIsHelpError":  # no command was given: not an error
