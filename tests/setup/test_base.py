@@ -126,8 +126,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     links, work = tmp_path_factory.mktemp("links"), tmp_path_factory.mktemp("work")
     for name in [*base(), "turnwise", "turnwise-envs", "turnwise-experiments"]:
         distribution = metadata.distribution(name)
-        for top in {file.parts[0] for file in distribution.files or () if ".." not in file.parts and not file.name.startswith("__editable__")}:
-            if top != "__pycache__":
+        for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
+            if not top.startswith("__editable__"):
                 (links / top).symlink_to(Path(str(distribution.locate_file(top))))
     make_run(work / "runs")
     paths = {"PYTHONPATH": os.pathsep.join(map(str, [*SOURCES, links])), "TURNWISE_CACHE": str(work / "cache"), "COLUMNS": "120"}

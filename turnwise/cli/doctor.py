@@ -60,7 +60,8 @@ def doctor(
         say(as_markdown(findings))
     well = healthy(findings)
     if not (report or as_json):
-        works = f"All but training works here. To train: {install_command('train')}" if lacks_training() else "Training works on this machine."
+        rest = f"All but training works here. To train: {install_command('train')}"
+        works = rest if lacks_training() else "Training works on this machine."
         say(works if well else "Something that every run needs is wrong: see ✗ above.")
     raise typer.Exit(0 if well else 1)
 

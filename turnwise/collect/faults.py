@@ -106,7 +106,7 @@ class FaultWatch:
 
 
 def report_faults(trajectories: Sequence[Trajectory], say: Callable[[str], None], faults: FaultWatch) -> None:
-    """Attempts of an evaluation that a fault ended count as failures, so they are reported; if nearly all ended like that, it is an error."""
+    """Of an evaluation, attempts that a fault ended count as failures: they are reported, and an error if nearly all ended like that."""
     tried = [trajectory for trajectory in trajectories if trajectory.stop is not Stop.CANCELLED]
     bad = [trajectory for trajectory in tried if faulted(trajectory)]
     if bad and len(bad) >= NEARLY_ALL * len(tried):
