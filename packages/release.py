@@ -3,8 +3,9 @@
 python packages/release.py                    build into dist/, check on every Python from 3.11 to 3.13 that this machine has
 python packages/release.py --python python3.12    only this one
 
-Wheels are built from the sdists. A check installs them into a new virtual environment, works in an empty folder, and trains a tiny model
-for one iteration. Nothing is uploaded: the last lines say what a person then does.
+Wheels are built from the sdists. A check installs Turnwise's wheel into a new virtual environment and works in an empty folder: credit,
+lab, pages and environments, without torch. Then it installs the extra `train` and the other wheel, and trains a tiny model for one
+iteration. Nothing is uploaded: the last lines say what a person then does.
 """
 
 from __future__ import annotations
@@ -33,16 +34,32 @@ WANTED = {  # files of each distribution, in its wheel and its sdist
     "turnwise-envs": ("turnwise_envs/recipes/shell.toml", "turnwise_envs/miniwob/page.js", "turnwise_envs/py.typed", "LICENSE"),
 }
 FOREIGN = ("tests", "docs", "benchmarks", "experiments")  # folders that belong into no wheel
-CHECKS = (
+CREDIT = """
+import turnwise as tw
+columns = dict(reward=[0.0, 1.0, 0.0, 0.0], anchor=["hall", "kitchen", "hall", "cellar"])
+rollouts = tw.Rollouts.from_columns(group=[0] * 4, trajectory=[0, 0, 1, 1], t=[0, 1, 0, 1], **columns)
+assert [round(float(x), 3) for x in tw.credit.compute("gigpo", rollouts)] == [1.414, 0.707, -1.414, -0.707]
+"""
+BASE_CHECKS = (
     ("--version",),
-    ("envs",),
+    ("doctor",),
+    ("algos",),
+    ("methods",),
     ("recipes",),
-    ("doctor", "--no-test"),
     ("new", "env", "my_game"),
     ("envs", "--check", "my_game.py:MyGame"),
+    ("play", "household", "--agent", "expert"),
+    ("eval", "--agent", "expert", "--env", "numberline", "--n", "4", "--save", "expert.json"),
+    ("compare", "expert.json"),
+    ("lab", "--quick", "--no-train", "--problems", "grid"),
+)
+CHECKS = (
+    ("envs",),
+    ("doctor", "--no-test"),
     ("train", "numberline-tiny", "iterations=1", "eval.n=6", "eval.repeats=1"),
     ("eval", "runs/numberline-tiny", "--n", "6"),
     ("report", "runs/numberline-tiny"),
+    ("export", "runs/numberline-tiny", "model"),
 )
 TOLD = {("envs", "babyai"): "pip install 'minigrid>=3.0'", ("doctor", "--no-test"): "pip install 'ray>=2.56'"}  # where no clone is
 
@@ -141,11 +158,19 @@ def check(python: str, number: str, files: list[Path]) -> bool:
         outside = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
         try:
             _run(python, "-m", "venv", place)
-            _run(place / "bin" / "python", "-m", "pip", "install", "--quiet", TORCH, cwd=work)
-            _run(place / "bin" / "python", "-m", "pip", "install", "--quiet", *wheels, cwd=work)
-            for words in CHECKS:
-                _run(place / "bin" / "turnwise", *words, cwd=work, quiet=True, env=outside)
-                print(f"Python {number}: turnwise {' '.join(words)}", flush=True)
+            pip = (place / "bin" / "python", "-m", "pip", "install", "--quiet")
+            base, others = (sorted(file for file in wheels if file.name.startswith("turnwise-") == own) for own in (True, False))
+            _run(*pip, *base, cwd=work)
+            _run(place / "bin" / "python", "-c", CREDIT, cwd=work, env=outside)
+            _commands(number, place, work, outside, BASE_CHECKS)
+            told = subprocess.run([place / "bin" / "turnwise", "train"], cwd=work, env=outside, capture_output=True, text=True)
+            lines = [line for line in told.stderr.splitlines() if "loading" not in line]
+            if told.returncode != 2 or told.stdout or len(lines) != 1 or "pip install 'torch>=" not in lines[0]:
+                print(f"Python {number}: turnwise train without torch does not say in one line what to install:\n{told.stderr}")
+                return False
+            _run(*pip, TORCH, cwd=work)
+            _run(*pip, *(f"{file}[train]" for file in base), *others, cwd=work)
+            _commands(number, place, work, outside, CHECKS)
             for words, text in TOLD.items():
                 if text not in _run(place / "bin" / "turnwise", *words, cwd=work, quiet=True, env=outside):
                     print(f"Python {number}: turnwise {' '.join(words)} does not say: {text}")
@@ -154,6 +179,12 @@ def check(python: str, number: str, files: list[Path]) -> bool:
             print(f"Python {number}: {error}\n{getattr(error, 'stdout', None) or ''}{getattr(error, 'stderr', None) or ''}")
             return False
     return True
+
+
+def _commands(number: str, venv: Path, work: Path, env: dict[str, str], checks: tuple[tuple[str, ...], ...]) -> None:
+    for words in checks:
+        _run(venv / "bin" / "turnwise", *words, cwd=work, quiet=True, env=env)
+        print(f"Python {number}: turnwise {' '.join(words)}", flush=True)
 
 
 def _run(*words: str | Path, cwd: Path | None = None, quiet: bool = False, env: dict[str, str] | None = None) -> str:

@@ -6,10 +6,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from turnwise.config import plugins
-from turnwise.data.tasks import Task, TaskSet
-from turnwise.envs.base import Env, EpisodeOver, Observation, Transition
-from turnwise.envs.registry import make, tasks
-from turnwise.util.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError, lacks_training, need_training
 from turnwise.util.threads import wait_quietly
 from turnwise.util.version import VERSION
 
@@ -21,6 +18,9 @@ if TYPE_CHECKING:
     from turnwise.api import evaluate, export, train
     from turnwise.collect.panel import Evaluation
     from turnwise.data.rollouts import Rollouts, Stop, Trajectory, Turn
+    from turnwise.data.tasks import Task, TaskSet
+    from turnwise.envs.base import Env, EpisodeOver, Observation, Transition
+    from turnwise.envs.registry import make, tasks
     from turnwise.recipe.schema import Config as Recipe
     from turnwise.report.comparison import compare
     from turnwise.runs.exchange import read_trajectories, write_trajectories
@@ -57,37 +57,35 @@ __all__ = [
     "write_trajectories",
 ]
 
-# What loads torch, pydantic or numpy is imported when it is first asked for: where it lives, and under which name (none: the whole module).
-# Processes of environments never ask for it, and start sooner.
+# Everything is imported when it is first asked for: where it lives, and under which name (none: the whole module). Processes of
+# environments never ask for what loads torch, pydantic or numpy, and start sooner.
 _LATER = {
-    "Evaluation": ("turnwise.collect.panel", "Evaluation"),
     "Recipe": ("turnwise.recipe.schema", "Config"),
-    "Result": ("turnwise.runs.folder", "Result"),
-    "Rollouts": ("turnwise.data.rollouts", "Rollouts"),
-    "Stop": ("turnwise.data.rollouts", "Stop"),
-    "Trajectory": ("turnwise.data.rollouts", "Trajectory"),
-    "Turn": ("turnwise.data.rollouts", "Turn"),
+    **{name: (f"turnwise.{name}", "") for name in ("credit", "envs", "methods", "objectives", "train")},
+    **{name: ("turnwise.api", name) for name in ("evaluate", "export")},
+    "Evaluation": ("turnwise.collect.panel", "Evaluation"),
+    **{name: ("turnwise.data.rollouts", name) for name in ("Rollouts", "Stop", "Trajectory", "Turn")},
+    **{name: ("turnwise.data.tasks", name) for name in ("Task", "TaskSet")},
+    **{name: ("turnwise.envs.base", name) for name in ("Env", "EpisodeOver", "Observation", "Transition")},
+    **{name: ("turnwise.envs.registry", name) for name in ("make", "tasks")},
     "compare": ("turnwise.report.comparison", "compare"),
-    "credit": ("turnwise.credit", ""),
-    "evaluate": ("turnwise.api", "evaluate"),
-    "export": ("turnwise.api", "export"),
-    "methods": ("turnwise.methods", ""),
-    "objectives": ("turnwise.objectives", ""),
-    "read_trajectories": ("turnwise.runs.exchange", "read_trajectories"),
-    "train": ("turnwise.train", ""),
-    "write_trajectories": ("turnwise.runs.exchange", "write_trajectories"),
+    **{name: ("turnwise.runs.exchange", name) for name in ("read_trajectories", "write_trajectories")},
+    "Result": ("turnwise.runs.folder", "Result"),
 }
+_TRAINING = ("turnwise.api", "turnwise.train")  # what lies there needs the extra `train`
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module 'turnwise' has no attribute {name!r}")
     module, own = _LATER[name]
+    if module in _TRAINING:
+        need_training(f"turnwise.{name}")
     return getattr(import_module(module), own) if own else import_module(module)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(name for name in __all__ if _LATER.get(name, ("",))[0] not in _TRAINING or not lacks_training())
 
 
 class _Loop(ModuleType):

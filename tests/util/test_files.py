@@ -75,7 +75,7 @@ def test_the_command_for_an_extra_works_in_a_clone_and_with_installed_packages(t
         "numpy>=2",
         "mcp>=2.0; extra == 'mcp'",
         "uvloop; sys_platform != 'win32' and extra == 'serve'",
-        "x; python_version<'3' and extra=='serve'",
+        "x; platform_system=='Windows' and extra=='serve'",
     ]
     known += ["uvicorn>=0.30; extra == 'serve'", "turnwise[serve,mcp]; extra == 'all'"]
     monkeypatch.setattr(errors, "__file__", str(tmp_path / "turnwise" / "util" / "errors.py"))

@@ -23,8 +23,6 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from jinja2 import TemplateError
-
 from turnwise.agent.control import Control, Marked
 from turnwise.agent.text import well_formed
 from turnwise.data.images import CLOSE, MARK, OPEN, Picture, split
@@ -120,6 +118,8 @@ class Chat:
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
         """The text of a conversation, up to the agent's turn. `tools` replaces those of the run; an empty list stands for none."""
+        from jinja2 import TemplateError
+
         try:
             text = self.tokenizer.apply_chat_template(
                 [self._parts(message) for message in messages],

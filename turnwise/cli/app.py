@@ -35,7 +35,7 @@ from turnwise.cli.sweep import sweep
 from turnwise.cli.train import train
 from turnwise.cli.trajectories import trajectories
 from turnwise.cli.view import view
-from turnwise.util.errors import TurnwiseError
+from turnwise.util.errors import TRAINING, MissingExtra, TurnwiseError
 from turnwise.util.printable import printable
 from turnwise.util.secret import redact
 from turnwise.util.terminal import command, guard, say, still_loading
@@ -119,6 +119,10 @@ def main() -> None:
         if os.environ.get("TURNWISE_DEBUG"):
             raise
         fail(str(error))
+    except ModuleNotFoundError as error:  # what needs the extra only for some arguments, such as a model's folder
+        if (error.name or "").partition(".")[0] not in TRAINING:
+            raise
+        fail(str(MissingExtra(f"turnwise {sys.argv[1]} with these arguments", "train")))
     except USAGE_ERROR as error:
         wrong: Any = error
         if type(error).__name__ == "NoArgsIsHelpError":  # no command was given: not an error

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from turnwise.cli.shared import Overrides, Recipe, recipe_and_overrides
+from turnwise.util.errors import need_training
 
 cluster = typer.Typer(name="cluster", no_args_is_help=True, rich_markup_mode=None, add_completion=False)
 SHORT = "Check a cluster, and plan a run on many GPUs"
@@ -22,6 +23,7 @@ def _cluster() -> None:
 def check(recipe: Recipe = None, overrides: Overrides = None) -> None:
     """Show what each node of a cluster has, and where each part of a recipe would be placed. Nothing is trained and no model is loaded. The
     exit code is 1 if the recipe cannot be placed. A recipe without a [cluster] section is checked with one engine."""
+    need_training("turnwise cluster check")
     from turnwise.recipe.reading import shipped_recipe
     from turnwise.recipe.schema import Config
     from turnwise.report.cluster_check import check_command

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from turnwise.util.errors import install_command, lacks_training
 from turnwise.util.terminal import say
 
 if TYPE_CHECKING:
@@ -59,16 +60,19 @@ def doctor(
         say(as_markdown(findings))
     well = healthy(findings)
     if not (report or as_json):
-        say("Training works on this machine." if well else "Something that every run needs is wrong: see ✗ above.")
+        rest = f"All but training works here. To train: {install_command('train')}"
+        works = rest if lacks_training() else "Training works on this machine."
+        say(works if well else "Something that every run needs is wrong: see ✗ above.")
     raise typer.Exit(0 if well else 1)
 
 
 def trial() -> Iterator[Finding]:
     """Credit against numbers known by hand, then one iteration of a tiny model on every kind of device that is there: environments, engine,
     credit, learner and checkpoint, as in any run."""
-    import torch
-
     yield _credit()
+    if lacks_training():
+        return
+    import torch
 
     for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
         yield from _iteration(device)

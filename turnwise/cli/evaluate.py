@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from turnwise.cli.shared import Overrides, Prompts, Reply, RewardName, Trust, recipe_and_overrides
-from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise.util.errors import TurnwiseError, need_training, unknown_name
 from turnwise.util.terminal import only_results, say
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ def evaluate(
     trust: Trust = False,
 ) -> None:
     """Measure success on a fixed panel of tasks."""
+    if agent is None or agent in PROMPTED:
+        need_training("turnwise eval of a model")
     from turnwise.report.progress import LineReporter
     from turnwise.setup.arguments import Asked, Given
     from turnwise.setup.early import look, names_server, read_source

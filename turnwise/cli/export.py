@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from turnwise.cli.shared import Trust
-from turnwise.util.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError, need_training
 from turnwise.util.terminal import say
 
 
@@ -24,6 +24,7 @@ def export(
     trust: Trust = False,
 ) -> None:
     """Write a run's weights as a model folder that transformers can load, and push it to a hub."""
+    need_training("turnwise export")
     from turnwise.runs.folder import Run
     from turnwise.util.hub import check_push, push_folder
 

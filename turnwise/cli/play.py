@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from turnwise.cli.shared import Options, Trust, parse_options
-from turnwise.util.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError, need_training
 
 
 def play(
@@ -35,8 +35,11 @@ def play(
     from turnwise.envs.play import play as play_game
 
     if agent is not None:
+        from turnwise.collect.players import PLAYERS
         from turnwise.setup.early import look_at_player
 
+        if agent not in PLAYERS:
+            need_training("turnwise play with a model")
         options = parse_options(option)
         look_at_player(agent, env, options)  # before torch is imported
         from turnwise.cli.watch import watch as watch_agent

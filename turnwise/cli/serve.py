@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from turnwise.util.errors import need_training
 from turnwise.util.terminal import say
 
 
@@ -27,6 +28,7 @@ def serve(
     max_batch: Annotated[int, typer.Option(min=1, help="How many responses are generated at once.")] = 64,
 ) -> None:
     """Serve a trained model in the form of OpenAI's API."""
+    need_training("turnwise serve")
     from turnwise.setup.serving import run_server, serve_model
 
     endpoint, opened = serve_model(

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from turnwise.cli.shared import Overrides, Trust, recipe_and_overrides
-from turnwise.util.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError, need_training
 
 
 def sft(
@@ -16,6 +16,7 @@ def sft(
     trust: Trust = False,
 ) -> None:
     """Run only the supervised warm start of a recipe: learn from the environment's expert."""
+    need_training("turnwise sft")
     from turnwise.cli.train import start
     from turnwise.recipe.reading import shipped_recipe
     from turnwise.recipe.schema import Config

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from turnwise.cli.shared import Recipe
+from turnwise.util.errors import need_training
 
 
 def sweep(
@@ -26,6 +27,8 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the runs and stop.")] = False,
 ) -> None:
     """Train every combination of values and compare them. Run the same command again to continue; finished runs are skipped."""
+    if not dry_run:
+        need_training("turnwise sweep")
     from rich.text import Text
 
     from turnwise.evaluation.sweep import Sweep, plan

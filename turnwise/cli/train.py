@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from turnwise.cli.shared import INTERRUPTED, Overrides, Prompts, Recipe, Reply, RewardName, Trust, recipe_and_overrides
-from turnwise.util.errors import TurnwiseError
+from turnwise.util.errors import TurnwiseError, need_training
 from turnwise.util.terminal import command, say
 from turnwise.util.version import VERSION
 
@@ -52,6 +52,7 @@ def start(
 ) -> int:
     """`turnwise train`, with overrides by their keys (`typed`) and the `arguments` of `Given`. Returns the exit code: 0, or 130 if it was
     interrupted."""
+    need_training("turnwise train")
     if not dry_run:
         say(f"turnwise {VERSION}")  # before anything that takes time
     from turnwise.recipe.merging import unread

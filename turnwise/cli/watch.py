@@ -26,8 +26,6 @@ from turnwise.recipe.schema import Config
 from turnwise.runs.folder import CONFIG
 from turnwise.setup.arguments import Given
 from turnwise.setup.environment import build_rewards, limits_of, step_limit
-from turnwise.setup.evaluated import source_config
-from turnwise.setup.parts import build_model_policy, check_engine
 from turnwise.util.console import Console
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.printable import printable
@@ -67,6 +65,8 @@ def watch(
             policy = PlayerPolicy(player(agent, own.name, dict(own.options)))
             factory = advised(factory, policy.player)
         else:
+            from turnwise.setup.parts import build_model_policy
+
             policy = build_model_policy(config, folder, config.eval.temperature if temperature is None else temperature, stack)
         pool = stack.enter_context(limits_of(own).pool(factory, 1))
         hooks = Hooks(on_turn=teller.turn, on_fault=faults.on_fault)
@@ -85,6 +85,9 @@ def watch(
 def _config(agent: str, env: str | None, changes: dict[str, Any], trust: bool = False) -> tuple[Config, Path | None]:
     """The recipe that is played, and the folder of its model."""
     if agent not in PLAYERS:
+        from turnwise.setup.evaluated import source_config
+        from turnwise.setup.parts import check_engine
+
         config, folder = source_config(agent, Given(env), changes, trust)
         check_engine(config.trusted(), folder)
         return config, folder

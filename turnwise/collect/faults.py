@@ -103,3 +103,20 @@ class FaultWatch:
         self._first[stop] = trajectory
         why = trajectory.stop_detail or WHOSE[stop]
         self.say(f"warning: an attempt at task {trajectory.task} was ended ({stop.value}): {why}")
+
+
+def report_faults(trajectories: Sequence[Trajectory], say: Callable[[str], None], faults: FaultWatch) -> None:
+    """Of an evaluation, attempts that a fault ended count as failures: they are reported, and an error if nearly all ended like that."""
+    tried = [trajectory for trajectory in trajectories if trajectory.stop is not Stop.CANCELLED]
+    bad = [trajectory for trajectory in tried if faulted(trajectory)]
+    if bad and len(bad) >= NEARLY_ALL * len(tried):
+        raise faults.verdict(bad, len(tried))
+    for stop, whose in WHOSE.items():
+        stopped = [trajectory for trajectory in bad if trajectory.stop is stop]
+        if stopped:
+            remedy = ". Raise it, or shorten the prompt" if stop is Stop.CONTEXT_LIMIT else ""
+            why = f": {stopped[0].stop_detail}" if stopped[0].stop_detail else ""
+            say(
+                f"warning: {len(stopped)} of {len(tried)} attempts were ended by {whose}, and count as failed{remedy}. "
+                f"The first, at task {stopped[0].task}{why}"
+            )

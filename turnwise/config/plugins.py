@@ -16,22 +16,20 @@ package trusts it, so there is no question here.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Collection
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 GROUP = "turnwise.plugins"
 _done = False
 _folders: list[str] = []  # packages whose modules register components of any kind, and were not imported yet
 
 
-def import_folder(package: str) -> None:
-    """Import every module of a package: they register themselves."""
+def import_folder(package: str, without: Collection[str] = ()) -> None:
+    """Import the modules of a package, so that they register themselves."""
     for module in iter_modules(import_module(package).__path__):
-        import_module(f"{package}.{module.name}")
+        if module.name not in without:
+            import_module(f"{package}.{module.name}")
 
 
 def look_in(package: str) -> None:

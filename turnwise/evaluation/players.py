@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from turnwise.collect.collector import Collector
-from turnwise.collect.faults import FaultWatch
+from turnwise.collect.faults import FaultWatch, report_faults
 from turnwise.collect.hooks import Hooks
 from turnwise.collect.panel import Evaluation, run_panel
 from turnwise.collect.players import PlayerPolicy, advised, player
@@ -11,8 +11,7 @@ from turnwise.envs.registry import portable
 from turnwise.recipe.schema import Config
 from turnwise.runs.reporter import Reporter
 from turnwise.setup.arguments import Asked
-from turnwise.setup.environment import build_rewards, limits_of, panel_of, step_limit
-from turnwise.setup.evaluated import report_faults, settings_of
+from turnwise.setup.environment import build_rewards, limits_of, panel_of, settings_of, step_limit
 
 
 def evaluate_player(agent: str, config: Config, asked: Asked, reporter: Reporter) -> Evaluation:
@@ -26,6 +25,6 @@ def evaluate_player(agent: str, config: Config, asked: Asked, reporter: Reporter
     with limits_of(config.env).pool(advised(factory, policy.player), len(panel)) as pool:
         collector = Collector(pool, policy, max_turns, build_rewards(config), Hooks(on_fault=faults.on_fault), ordered=False)
         result = run_panel(collector, panel, seed, asked.repeats or 1)
-    report_faults(result, reporter.note, faults)
+    report_faults(result.trajectories, reporter.note, faults)
     result.settings = settings_of(config, split, seed, max_turns) | {"player": agent, "temperature": None}
     return result

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from turnwise.objectives.registry import Correction, TokenLoss, algorithms, corrections, register, register_correction
+from turnwise.util.errors import need_training
 
 if TYPE_CHECKING:
     from turnwise.objectives.loss import Loss, combine, compute
@@ -29,4 +30,5 @@ _LATER = {
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    need_training(f"turnwise.objectives.{name}")
     return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -9,13 +9,13 @@ reinforce   Plain policy gradient: no ratio, no bound. Right when every batch is
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import torch
+from typing import TYPE_CHECKING, Annotated
 
 from turnwise.config.options import Help
 from turnwise.objectives.registry import TokenLoss, register
-from turnwise.objectives.tokens import Tokens
+
+if TYPE_CHECKING:
+    from turnwise.objectives.tokens import Tokens
 
 
 @register("clip", paper="PPO, arXiv 1707.06347; clip-higher: DAPO, arXiv 2503.14476; dual clip: arXiv 1912.09729")
@@ -27,6 +27,8 @@ def clip(
     dual_clip: Annotated[float | None, Help("bound on the ratio if the advantage is negative; 3 in most code bases", low=1)] = None,
 ) -> TokenLoss:
     """PPO's clipped ratio, per token: no reward for moving beyond the bounds in one batch."""
+    import torch
+
     advantage, ratio = tokens.advantage, tokens.ratio
     bounded = ratio.clamp(1 - clip_low, 1 + clip_high)
     loss = torch.maximum(-advantage * ratio, -advantage * bounded)
@@ -62,6 +64,8 @@ def sapo(
     tau_negative: Annotated[float, Help("sharpness otherwise; larger values fade faster", low=1e-3)] = 1.05,
 ) -> TokenLoss:
     """A sigmoid gate on the ratio instead of a clip: full gradient at ratio 1, fading smoothly on both sides."""
+    import torch
+
     tau = torch.full_like(tokens.advantage, tau_negative).masked_fill(tokens.advantage > 0, tau_positive)
     gate = torch.sigmoid(tau * (tokens.ratio - 1))
     fade = 4 * gate * (1 - gate)  # the gate's slope: 1 at ratio 1, towards 0 far away

@@ -8,13 +8,13 @@ gmpo   Each token's ratio is clipped in log space before the mean, so that no si
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-import torch
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from turnwise.config.options import Help
 from turnwise.objectives.registry import TokenLoss, register
-from turnwise.objectives.tokens import Tokens, ratio_of
+
+if TYPE_CHECKING:
+    from turnwise.objectives.tokens import Tokens
 
 MAX_LOG_SPAN_RATIO = 10.0
 
@@ -28,6 +28,10 @@ def gspo(
     level: Annotated[Literal["turn", "trajectory"], Help("the span that has one ratio; micro-batches must contain whole spans")] = "turn",
 ) -> TokenLoss:
     """One ratio and one clipping decision for a whole turn or trajectory, the geometric mean of its tokens' ratios."""
+    import torch
+
+    from turnwise.objectives.tokens import ratio_of
+
     advantage = tokens.advantage
     span_log_ratio = tokens.mean_over(level, tokens.log_ratio.detach())
     straight_through = tokens.logprob - tokens.logprob.detach() + span_log_ratio
@@ -52,6 +56,10 @@ def gmpo(
     level: Annotated[Literal["turn", "trajectory"], Help("the span of the mean; micro-batches must contain whole spans")] = "turn",
 ) -> TokenLoss:
     """The geometric mean of a span's token ratios, each clipped in log space before the mean."""
+    import torch
+
+    from turnwise.objectives.tokens import ratio_of
+
     advantage, log_ratio = tokens.advantage, tokens.log_ratio
     bounded = torch.where(advantage < 0, log_ratio.clamp(min=-clip_low), log_ratio.clamp(max=clip_high))
     span_ratio = ratio_of(tokens.mean_over(level, bounded))

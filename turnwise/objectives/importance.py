@@ -23,17 +23,19 @@ mini-batch and is computed before it is cut.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from turnwise.config.options import Help
 from turnwise.objectives.registry import Correction, register_correction
-from turnwise.objectives.tokens import MAX_LOG_RATIO, Level, Tokens, ratio_of
 from turnwise.util.errors import TurnwiseError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from turnwise.objectives.tokens import Level, Tokens
 
 Floats = NDArray[np.float64]
 Bound = float | None
@@ -48,6 +50,8 @@ HighOption = Annotated[float, Help("upper bound of the weight", low=1)]
 
 def engine_ratio(tokens: Tokens, level: Level = "token", span: str = "product") -> Tensor:
     """The learner's probability of the token (or its span) relative to the engine's. Detached."""
+    from turnwise.objectives.tokens import ratio_of
+
     gap = tokens.old_logprob.detach() - tokens.need("engine_logprob", "an importance correction").detach()
     return ratio_of(tokens.sum_over(level, gap) if span == "product" else tokens.mean_over(level, gap))
 
@@ -66,6 +70,8 @@ def mask(
     tokens: Tokens, *, level: LevelOption = "token", span: SpanOption = "product", low: LowOption = 0.5, high: HighOption = 2.0
 ) -> Correction:
     """The weight if it is in bounds, otherwise 0: tokens on which the two policies disagree are not learned from."""
+    import torch
+
     ratio = engine_ratio(tokens, level, span)
     outside = (ratio < low) | (ratio > high)
     return Correction(torch.where(outside, 0.0, ratio), {"importance_truncated": outside})
@@ -99,6 +105,8 @@ class Reject:
 
     def prepare(self, columns: Mapping[str, Any]) -> Mapping[str, Any]:
         """Once per mini-batch: the weight of every token, and which are rejected."""
+        from turnwise.objectives.tokens import MAX_LOG_RATIO
+
         counted = np.asarray(columns["weight"]) != 0
         old, engine = (np.where(counted, np.asarray(columns[name], np.float64), 0.0) for name in ("old_logprob", "engine_logprob"))
         log_weight = np.clip(old - engine, -MAX_LOG_RATIO, MAX_LOG_RATIO)

@@ -11,7 +11,7 @@ It never sums or averages over the batch and never uses weights, so it cannot de
 ("token", "turn", "trajectory") names the span over which it averages, and therefore the span that a micro-batch must contain completely.
 Statistics of the whole batch are data, like the weights: compute them before the split and pass them as a column of `Tokens.extra`.
 
-This module needs no torch, so that a method can register its objective without loading it.
+This module needs no torch, and a file with objectives imports it inside its functions: names and options are known without it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Objective = Callable[..., TokenLoss]
 CorrectionFunction = Callable[..., Correction]
 
 
-_load = partial(import_folder, "turnwise.objectives")
+_load = partial(import_folder, "turnwise.objectives", without=("kl", "loss", "tokens", "value"))  # these compute, and need torch
 # functions, or classes whose objects are called in the same way
 algorithms: Registry[Callable[..., Any]] = Registry("objective", _load, OBJECTIVE)
 corrections: Registry[Callable[..., Any]] = Registry("importance correction", _load, IMPORTANCE)

@@ -4,27 +4,58 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any, get_args
-
-import tomli_w
 
 from turnwise.recipe.merging import none_as_text
 from turnwise.recipe.schema import Config, fields
 
+BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key that needs no quotes
+
 
 def to_toml(config: Config) -> str:
     """The whole config as TOML, in the order of the schema; reading it gives the same config."""
-    return tomli_w.dumps(none_as_text(config.model_dump(mode="json")))
+    return toml(config.model_dump(mode="json"))
+
+
+def toml(table: Mapping[str, Any], above: str = "") -> str:
+    """A table as TOML: its values, then the tables in it under their full names. `above`: the name of this table and a dot."""
+    lines, tables = [], []
+    for key, value in table.items():
+        name = _key(key)
+        listed = isinstance(value, list) and value and all(isinstance(item, dict) for item in value)
+        if isinstance(value, dict) or listed:
+            head = f"[[{above}{name}]]" if listed else f"[{above}{name}]"
+            tables += [f"\n{head}\n{toml(item, f'{above}{name}.')}" for item in (value if listed else [value])]
+        else:
+            lines.append(f"{name} = {toml_value(value)}\n")
+    return "".join(lines + tables)
 
 
 def toml_value(value: Any) -> str:
     """A value as TOML writes it, on one line."""
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(toml_value, value))}]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{tomli_w.dumps({key: 0}).split(' = 0')[0]} = {toml_value(item)}" for key, item in value.items()) + "}"
-    return tomli_w.dumps({"value": none_as_text(value)}).removeprefix("value = ").removesuffix("\n")
+    match none_as_text(value):
+        case bool(flag):
+            return "true" if flag else "false"
+        case str(text):
+            return _quoted(text)
+        case int() | float() as number:
+            return str(number)
+        case list() | tuple() as items:
+            return f"[{', '.join(map(toml_value, items))}]"
+        case dict() as table:
+            return "{" + ", ".join(f"{_key(key)} = {toml_value(item)}" for key, item in table.items()) + "}"
+    raise TypeError(f"TOML has no {type(value).__name__}: {value!r}")
+
+
+def _key(text: str) -> str:
+    return text if BARE.fullmatch(text) else _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    """TOML escapes a text as JSON does, and one more character."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def content_hash(config: Config) -> str:

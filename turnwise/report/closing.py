@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
@@ -14,11 +14,13 @@ from turnwise.recipe.schema import Config
 from turnwise.report.curves import draw_curve
 from turnwise.report.progress import duration
 from turnwise.runs.folder import CONFIG, Result, Run
-from turnwise.setup.state import State
 from turnwise.util.console import Console
 from turnwise.util.errors import MissingExtra
 from turnwise.util.printable import counted, printable
 from turnwise.util.terminal import command
+
+if TYPE_CHECKING:
+    from turnwise.setup.state import State
 
 
 def summarise_run(metrics: Sequence[Mapping[str, Any]], state: State, config: Config, panel: int) -> dict[str, Any]:

@@ -8,12 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from turnwise.config.references import code_in, is_reference
-from turnwise.recipe.merging import none_as_text
 from turnwise.recipe.schema import Config
-from turnwise.recipe.writing import content_hash
+from turnwise.recipe.writing import content_hash, toml
 from turnwise.util.files import write_text_atomically
 from turnwise.util.hub import ADAPTERS, REPOSITORY, at_hand
 from turnwise.util.secret import redacted
@@ -28,7 +25,7 @@ def describe(folder: Path, config: Config, iteration: int, line: Mapping[str, An
     base = config.model.path
     name = base if base is not None and REPOSITORY.fullmatch(base) and not Path(base).is_dir() else None
     values = config.model_dump(mode="json", exclude={"out", "run"})
-    write_text_atomically(folder / RECIPE, tomli_w.dumps(none_as_text(_without_folders(redacted(values)))))
+    write_text_atomically(folder / RECIPE, toml(_without_folders(redacted(values))))
     write_text_atomically(folder / CARD, _card(config, iteration, line, name, merged))
     if not merged and (name is not None or not local):
         adapters = json.loads((folder / ADAPTERS).read_text(encoding="utf-8"))

@@ -10,9 +10,10 @@ from typing import Any
 from turnwise.config.addons import unregistered
 from turnwise.config.options import Entry, read_options
 from turnwise.config.references import is_reference
+from turnwise.engines.registry import BUILT_IN
 from turnwise.recipe.merging import Brought, overridden, settings_of_method
 from turnwise.recipe.names import STAGES, Piece, registry
-from turnwise.util.errors import TurnwiseError, unknown_name
+from turnwise.util.errors import TurnwiseError, install_command, lacks_training, unknown_name
 from turnwise.util.terminal import command
 
 FAMILIES: Mapping[str, str] = {
@@ -45,6 +46,8 @@ def entries(family: str) -> list[Entry[Any]]:
         from turnwise.agent.prompts import NAMES, find_template
 
         return [Entry(name, nothing, f"the template {find_template(name).name}", "", {}) for name in NAMES]
+    if family == "engine" and lacks_training():
+        return [Entry(name, nothing, f"needs {install_command('train')}", "", {}) for name in BUILT_IN]
     return list(registry(family))
 
 

@@ -25,6 +25,7 @@ from turnwise.util.threads import all_memory, cores
 from turnwise.util.version import VERSION
 
 EXTRAS = {  # what each extra is for
+    "train": "training, and playing with a model",
     "plots": "learning curves as pictures",
     "similar": "anchors that are similar and not equal",
     "lora": "training adapters",
@@ -33,6 +34,7 @@ EXTRAS = {  # what each extra is for
     "wandb": "the tracker wandb",
     "trackio": "the tracker trackio",
     "parquet": "trajectories as Parquet",
+    "webshop": "the environment webshop",
     "search": "question answering with BM25",
     "dense": "question answering with embeddings",
     "gymnasium": "environments of Gymnasium",
@@ -141,7 +143,7 @@ def torch_build() -> Iterator[Finding]:
         try:
             yield Finding(name, metadata.version(name), True)
         except metadata.PackageNotFoundError:
-            yield Finding(name, "missing", False, "pip install torch==2.13.0, then install Turnwise again")
+            yield Finding(name, "missing: nothing can be trained here", None, install_command("train"))
             return
     import torch
 

@@ -20,6 +20,7 @@ from turnwise.envs.scripts import Limits
 from turnwise.envs.settings import Env
 from turnwise.envs.wrapping import meeting
 from turnwise.recipe.schema import Config
+from turnwise.recipe.writing import content_hash
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.terminal import told_after
 
@@ -113,3 +114,10 @@ def patience(env: Env, doing: str, say: Callable[[str], None]) -> AbstractContex
         return nullcontext()
     words = f"{doing} environment {env.name!r}; if this does not end, does its reset or step return?"
     return told_after(PATIENCE, say, words)
+
+
+def settings_of(config: Config, split: str, seed: int, max_turns: int) -> dict[str, Any]:
+    """What an evaluation's result depends on in addition to the panel, with the recipe that it belongs to."""
+    recipe = config.model_dump(mode="json", exclude={"out", "run"})
+    hashed = {"config": recipe, "config_hash": content_hash(config)}
+    return {"environment": config.env.name, "split": split, "seed": seed, "max_turns": max_turns} | hashed

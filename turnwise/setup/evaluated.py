@@ -1,5 +1,4 @@
-"""What is evaluated: the config and the weights of a run, a model folder, a recipe or a server; the panel that is played, the settings that
-a result depends on, and attempts that a fault ended."""
+"""What is evaluated: the config and the weights of a run, a model folder, a recipe or a server; and the panel that is played."""
 
 from __future__ import annotations
 
@@ -9,22 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from turnwise.collect.faults import NEARLY_ALL, WHOSE, FaultWatch, faulted
+from turnwise.collect.faults import FaultWatch, report_faults
 from turnwise.collect.panel import Evaluation, run_panel
 from turnwise.config.references import is_reference
 from turnwise.config.trust import keep_code
-from turnwise.data.rollouts import Stop
 from turnwise.data.tasks import TaskSet
 from turnwise.learn import checkpoint
 from turnwise.learn.auxiliary.models import export as write_further
 from turnwise.recipe.schema import Config
-from turnwise.recipe.writing import content_hash
 from turnwise.runs.folder import Result, Run
 from turnwise.runs.reporter import Reporter, heartbeat
 from turnwise.setup.arguments import Asked, Given, RecipeLike
 from turnwise.setup.build import LoadedModel, build_models, build_policy, load_model
 from turnwise.setup.early import read_source
-from turnwise.setup.environment import PANEL, panel_of, recipe_panel
+from turnwise.setup.environment import PANEL, panel_of, recipe_panel, settings_of
 from turnwise.setup.parts import build_player, check_engine, hooks_of
 from turnwise.setup.resume import why_no_checkpoint
 from turnwise.util.errors import TurnwiseError
@@ -135,7 +132,7 @@ def measure(
         reporter.phase("evaluation")
         result = run_panel(collector, chosen.panel, chosen.seed, chosen.repeats)
         reporter.end()
-        report_faults(result, reporter.note, faults)
+        report_faults(result.trajectories, reporter.note, faults)
         result.settings = settings_of(config, chosen.split, chosen.seed, player.max_turns) | {"temperature": temperature}
         return result
 
@@ -160,27 +157,3 @@ def choose_panel(config: Config, measured: bool, asked: Asked, changed: Mapping[
             other = f"not the {len(of_run)} tasks of {settings.split} that training measures on (panel {of_run.hash})"
             words += ", the panel that training measures on" if panel.hash == of_run.hash else f", {other}"
     return Chosen(panel, split, seed, (settings.repeats if measured else 1) if asked.repeats is None else asked.repeats, words)
-
-
-def settings_of(config: Config, split: str, seed: int, max_turns: int) -> dict[str, Any]:
-    """What an evaluation's result depends on in addition to the panel, with the recipe that it belongs to."""
-    recipe = config.model_dump(mode="json", exclude={"out", "run"})
-    hashed = {"config": recipe, "config_hash": content_hash(config)}
-    return {"environment": config.env.name, "split": split, "seed": seed, "max_turns": max_turns} | hashed
-
-
-def report_faults(result: Evaluation, say: Callable[[str], None], faults: FaultWatch) -> None:
-    """Attempts that a fault ended count as failures, so they are reported; if nearly all ended like that, it is an error."""
-    tried = [trajectory for trajectory in result.trajectories if trajectory.stop is not Stop.CANCELLED]
-    bad = [trajectory for trajectory in tried if faulted(trajectory)]
-    if bad and len(bad) >= NEARLY_ALL * len(tried):
-        raise faults.verdict(bad, len(tried))
-    for stop, whose in WHOSE.items():
-        stopped = [trajectory for trajectory in bad if trajectory.stop is stop]
-        if stopped:
-            remedy = ". Raise it, or shorten the prompt" if stop is Stop.CONTEXT_LIMIT else ""
-            why = f": {stopped[0].stop_detail}" if stopped[0].stop_detail else ""
-            say(
-                f"warning: {len(stopped)} of {len(tried)} attempts were ended by {whose}, and count as failed{remedy}. "
-                f"The first, at task {stopped[0].task}{why}"
-            )

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+import sys
 import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 
 from turnwise.util.version import VERSION
 
+TRAINING = ("torch", "transformers", "safetensors", "tokenizers", "jinja2", "regex", "huggingface_hub")  # what the extra `train` brings
+CONDITION = re.compile(r"""(\w+)\s*([=!]=)\s*["']([^"']*)["']""")  # of a requirement, joined by `and`
 LONG_LIST = 60  # names: more than that hide the suggestion
 
 
@@ -26,6 +31,17 @@ class MissingExtra(TurnwiseError, ImportError):
 
     def __init__(self, feature: str, extra: str, distribution: str = "turnwise"):
         super().__init__(f"{feature} needs an optional package. Install it with: {install_command(extra, distribution)}")
+
+
+def lacks_training() -> list[str]:
+    """The packages of the extra `train` that are not installed."""
+    return [name for name in TRAINING if find_spec(name) is None]
+
+
+def need_training(feature: str) -> None:
+    """Report that a feature needs the extra `train`, before anything is loaded or shown for it."""
+    if lacks_training():
+        raise MissingExtra(feature, "train")
 
 
 def deprecated(old: str, new: str) -> None:
@@ -53,18 +69,20 @@ def pip_arguments(extra: str, distribution: str = "turnwise") -> list[str]:
 
 
 def requirements(extra: str, distribution: str = "turnwise") -> list[str]:
-    """What an extra of an installed distribution requires on this machine."""
-    from importlib import metadata
+    """What an extra of an installed distribution of ours requires on this machine."""
+    import platform
+    from importlib import metadata  # slow to import
 
-    from packaging.requirements import Requirement
-
-    found = []
-    for wanted in map(Requirement, metadata.requires(distribution) or ()):
-        if wanted.marker is not None and wanted.marker.evaluate({"extra": extra}):
-            wanted.marker = None
-            inner = wanted.extras if wanted.name == distribution else ()
-            found += [each for name in sorted(inner) for each in requirements(name, distribution)] if inner else [str(wanted)]
-    return found
+    facts = {"extra": extra, "sys_platform": sys.platform, "platform_system": platform.system()}  # all that our conditions ask
+    wanted: list[str] = []
+    for line in metadata.requires(distribution) or ():
+        requirement, _, marker = (part.strip() for part in line.partition(";"))
+        conditions = CONDITION.findall(marker)
+        if "extra" not in marker or any((facts[name] == value) != (sign == "==") for name, sign, value in conditions):
+            continue
+        inner = re.fullmatch(rf"{distribution}\[(.*)\]", requirement)
+        wanted += [each for name in sorted(inner[1].split(",")) for each in requirements(name, distribution)] if inner else [requirement]
+    return wanted
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> TurnwiseError:

@@ -25,10 +25,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import StrictUndefined, Template, TemplateError, TemplateSyntaxError, UndefinedError
-from jinja2.runtime import new_context
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
 from turnwise.config.loading import load_text
 from turnwise.config.references import is_reference, parse
 from turnwise.util.errors import TurnwiseError, unknown_name
@@ -67,6 +63,9 @@ class PromptTemplate:
     """One template file, compiled and tried out, so that its errors show at the start of a run and not on its second turn."""
 
     def __init__(self, name: str, source: str | None = None):
+        from jinja2 import StrictUndefined, Template, TemplateSyntaxError
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
         self.name = name
         self.path = find_template(name) if source is None else Path(parse(name).place)
         self.source = self.path.read_text(encoding="utf-8") if source is None else source
@@ -91,6 +90,8 @@ class PromptTemplate:
 
     def render(self, view: View) -> str:
         """The message, without blank space at its ends."""
+        from jinja2.runtime import new_context
+
         template, variables = self._template, vars(view)
         try:  # as Template.render does it, which rebuilds the table of globals for every message: most of its time for a short one
             context = new_context(template.environment, template.name, template.blocks, self._globals | variables, shared=True)
@@ -100,6 +101,8 @@ class PromptTemplate:
 
     def _explained(self, variables: dict[str, Any]) -> str:
         """Render again after a failure, in the slower way that knows the template's lines."""
+        from jinja2 import TemplateError
+
         try:
             return self._template.render(variables).strip()
         except (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -110,6 +113,8 @@ class PromptTemplate:
         return (frames[-1].lineno or "?") if frames else "?"
 
     def _explain(self, error: BaseException) -> str:
+        from jinja2 import UndefinedError
+
         if isinstance(error, UndefinedError):
             return f"{error.message}. The variables are: {', '.join(View.__dataclass_fields__)}"
         return f"{type(error).__name__}: {error}"

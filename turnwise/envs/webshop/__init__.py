@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from turnwise.envs.registry import needs_data, register
+from turnwise.envs.registry import needs_data, needs_package, register
 
 OFFICIAL = {"train": 6410, "valid": 500}  # goals of the 1,000 official products
 
@@ -30,6 +30,7 @@ register(
             "WebShop's products",
             "webshop.files",
             "run setup.sh of WebShop's repository, or set WEBSHOP_DATA: see docs/environments/webshop.md",
-        )
+        ),
+        needs_package("regex", "webshop"),
     ],
 )
