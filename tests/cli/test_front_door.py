@@ -87,7 +87,7 @@ def test_methods_are_found_by_what_they_change_need_and_cost() -> None:
     found = {row["name"] for row in json.loads(shown("methods", "critic", "--json"))}
     assert {"ppo", "turn_ppo"} <= found and "gspo" not in found
     assert "ppo" not in {row["name"] for row in json.loads(shown("methods", "credit", "--without", "critic", "--json"))}
-    assert "costs: a value head" in shown("methods", "turn_ppo") and "costs: " not in shown("methods")
+    assert "costs: a value head" in shown("methods", "turn_ppo") and "needs: " not in shown("methods")
     free = {row["name"] for row in json.loads(shown("methods", "costs: nothing", "--json"))}
     assert "grpo" in free and "vineppo" not in free
 
