@@ -44,6 +44,13 @@ def test_a_new_file_passes_its_test_and_is_never_overwritten(kind: str, tmp_path
     assert isinstance(again.exception, tw.TurnwiseError) and "exists already" in str(again.exception)
 
 
+def test_what_to_do_next_includes_pytest_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "pip install" not in shown("new", "env", "first")
+    monkeypatch.setattr("turnwise.cli.new.find_spec", lambda name: None)
+    assert "-m pip install pytest\n" in shown("new", "env", "second")
+
+
 def test_new_environments_methods_and_recipes_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for kind in ("env", "method", "recipe"):
@@ -80,7 +87,9 @@ def test_methods_are_found_by_what_they_change_need_and_cost() -> None:
     found = {row["name"] for row in json.loads(shown("methods", "critic", "--json"))}
     assert {"ppo", "turn_ppo"} <= found and "gspo" not in found
     assert "ppo" not in {row["name"] for row in json.loads(shown("methods", "credit", "--without", "critic", "--json"))}
-    assert "costs: a value head" in shown("methods", "turn_ppo")
+    assert "costs: a value head" in shown("methods", "turn_ppo") and "needs: " not in shown("methods")
+    free = {row["name"] for row in json.loads(shown("methods", "costs: nothing", "--json"))}
+    assert "grpo" in free and "vineppo" not in free
 
 
 @pytest.mark.parametrize("words", [("envs",), ("algos",), ("recipes",), ("methods",), ("doctor", "--no-test")])

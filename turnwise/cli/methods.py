@@ -13,7 +13,9 @@ from turnwise.util.terminal import say
 def methods(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[WORD]…", help="Only methods that mention all of these: credit, objective, plan, expert, 2505.10978 …"),
+        typer.Argument(
+            metavar="[WORD]…", help="Only methods that mention all of these: credit, plan, expert, 'costs: nothing', 2505.10978 …"
+        ),
     ] = None,
     without: Annotated[
         list[str] | None, typer.Option(metavar="WORD", help="Leave out methods that mention this: critic, model, rollouts …; repeatable.")
@@ -30,4 +32,4 @@ def methods(
         names = {entry.name for entry in found}
         say(json.dumps([row for row in describe("method") if row["name"] in names], indent=2))
     else:
-        show_methods(Console(), found)
+        show_methods(Console(), found, in_full=bool(words or without))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import keyword
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 from typing import Annotated
@@ -13,7 +14,7 @@ import typer
 
 from turnwise.util.errors import TurnwiseError, unknown_name
 from turnwise.util.files import write_text_atomically
-from turnwise.util.terminal import command, say
+from turnwise.util.terminal import command, python, say
 
 TEMPLATES = Path(__file__).parent / "templates"
 FILES = {  # kind → the file it writes: its template
@@ -53,7 +54,9 @@ def new(
         write_text_atomically(tasks, _walks())
     say(f"wrote {', '.join(map(str, (*files, *([tasks] if tasks else []))))}")
     say("next:")
-    say(f"  {Path(sys.executable).name} -m pytest test_{name}.py")
+    if find_spec("pytest") is None:
+        say(f"  {python()} -m pip install pytest")
+    say(f"  {python()} -m pytest test_{name}.py")
     for words_of_command in NEXT[kind]:
         say(f"  {command(*words_of_command.format(**words).split())}")
 

@@ -30,7 +30,7 @@ def environment_texts(
     limits, options, hooks = limits or Limits(), options or {}, hooks or Hooks()
     all_tasks = tasks(env, split, **options)
     count = min(n, len(all_tasks))
-    hooks.on_phase(f"playing environment {env!r} for the vocabulary of the tiny model", count, "tasks")
+    hooks.on_phase(f"collecting the vocabulary of {env!r}", count, "tasks")
     chosen = (all_tasks[number * len(all_tasks) // count] for number in range(count))
     nobody: set[str] = set()  # "expert", once it is known that there is none
     with limits.pool(Advised(portable(env, options), plan_first=True, required=False), count) as pool:

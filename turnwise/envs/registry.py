@@ -249,7 +249,8 @@ def _check_options(name: str, parameters: Mapping[str, inspect.Parameter], optio
             raise TurnwiseError(f"environment {name!r}: option {option}: {wrong}")
     required = [key for key in accepted if parameters[key].default is inspect.Parameter.empty and key not in options]
     if required:
-        raise TurnwiseError(f"environment {name!r} needs the option {required[0]!r}. Give it as make({name!r}, {required[0]}=…)")
+        key = required[0]
+        raise TurnwiseError(f"environment {name!r} needs the option {key!r}: env.options.{key}=…, in Python make({name!r}, {key}=…)")
 
 
 def tasks(name: str, split: str = "train", *, n: int | None = None, **options: Any) -> TaskSet:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any, get_args
 
-from turnwise.recipe.merging import none_as_text
 from turnwise.recipe.schema import Config, fields
 
 BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key that needs no quotes
@@ -34,8 +33,10 @@ def toml(table: Mapping[str, Any], above: str = "") -> str:
 
 
 def toml_value(value: Any) -> str:
-    """A value as TOML writes it, on one line."""
-    match none_as_text(value):
+    """A value as TOML writes it, on one line. TOML has no null: a recipe writes "none"."""
+    match value:
+        case None:
+            return '"none"'
         case bool(flag):
             return "true" if flag else "false"
         case str(text):

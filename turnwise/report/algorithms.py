@@ -14,7 +14,7 @@ from rich.text import Text
 
 from turnwise.config.options import Entry, Option
 from turnwise.recipe.writing import toml_value
-from turnwise.setup.catalogue import FAMILIES, all_needs, authors_of, chosen, entries, needs_of, nothing, page_of, settings_of
+from turnwise.setup.catalogue import FAMILIES, authors_of, chosen, entries, facts_of, needs_of, nothing, page_of, settings_of
 from turnwise.util.console import Console
 from turnwise.util.terminal import command
 
@@ -54,13 +54,23 @@ def show(console: Console, name: str | None = None, second: str | None = None) -
     console.print(Text.assemble("More: ", *words, f"; a name can also be {own}"))
 
 
-def show_methods(console: Console, listed: list[Entry[Any]]) -> None:
-    """Methods in short: what each one changes, needs and costs."""
+def show_methods(console: Console, listed: list[Entry[Any]], in_full: bool) -> None:
+    """Methods, a line each; in full with what each one changes, needs and costs."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, style="bold cyan")
     for entry in listed:
-        needs = ", ".join(all_needs(entry)) or "nothing"
-        rows = (("changes", entry.notes.get("changes", "")), ("needs", needs), ("costs", entry.notes.get("costs", "")))
-        console.print(Text.assemble((entry.name, "bold cyan"), f"  {entry.summary}"))
-        console.print(Padding(Text("\n".join(f"{word}: {text}" for word, text in rows if text), style="dim"), (0, 0, 1, 4)))
+        if in_full:
+            console.print(Text.assemble((entry.name, "bold cyan"), f"  {entry.summary}"))
+            console.print(Padding(Text("\n".join(facts_of(entry)), style="dim"), (0, 0, 1, 4)))
+        else:
+            table.add_row(entry.name, Text(entry.summary))
+    if not in_full:
+        console.print(table)
+        words = (
+            (f"{command('methods')} WORD", "bold"),
+            ", such as critic, plan, 'costs: nothing' or 2505.10978; --without WORD leaves out.",
+        )
+        console.print(Text.assemble("\nWhat methods change, need and cost: ", *words))
     console.print(Text(f"{len(listed)} methods. One in full: {command('algos', 'method', 'NAME')}. Train with it: method.name=NAME."))
 
 

@@ -107,7 +107,7 @@ class LineReporter(Reporter):
 
     def _say(self, text: str) -> None:
         self._told_at = time.monotonic()
-        self.console.print(Text(printable(text)), soft_wrap=True)
+        self.console.print(Text(printable(text)), soft_wrap=not self.console.is_terminal)
 
     def end(self) -> None:
         self._phase = ""

@@ -109,14 +109,19 @@ def needs_of(entry: Entry[Any]) -> dict[str, list[str]]:
 
 def found_methods(words: Sequence[str], without: Sequence[str]) -> list[Entry[Any]]:
     """The methods that mention all of these words and none of the others, in what they are, change, need and cost."""
-
-    def text(entry: Entry[Any]) -> str:
-        return " ".join([entry.name, entry.summary, entry.paper, *all_needs(entry), *entry.notes.values(), *settings_of(entry)]).lower()
-
-    listed = [(entry, text(entry)) for entry in entries("method")]
-    return [
-        entry for entry, said in listed if all(word.lower() in said for word in words) and not any(word.lower() in said for word in without)
+    listed = [
+        (entry, " ".join([entry.name, entry.summary, entry.paper, *facts_of(entry), *settings_of(entry)]).lower())
+        for entry in entries("method")
     ]
+    return [
+        entry for entry, text in listed if all(word.lower() in text for word in words) and not any(word.lower() in text for word in without)
+    ]
+
+
+def facts_of(entry: Entry[Any]) -> list[str]:
+    """What a method changes, needs and costs, a line each."""
+    facts = {"changes": entry.notes.get("changes"), "needs": ", ".join(all_needs(entry)) or "nothing", "costs": entry.notes.get("costs")}
+    return [f"{word}: {text}" for word, text in facts.items() if text]
 
 
 def all_needs(entry: Entry[Any]) -> list[str]:

@@ -203,4 +203,4 @@ def environments() -> Iterator[Finding]:
         lacking = [need for need in row["needs"] if not need["present"]]
         if not row["ready"]:
             value = row["error"] or f"lacks {', '.join(need['what'] for need in lacking)}"
-            yield Finding(row["name"], value, None, "; ".join(need["remedy"] for need in lacking if need["remedy"]))
+            yield Finding(row["name"], value, None, "; ".join(dict.fromkeys(need["remedy"] for need in lacking if need["remedy"])))

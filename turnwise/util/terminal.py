@@ -63,9 +63,14 @@ def program() -> str:
     if beside.is_file():
         found = shutil.which("turnwise")
         return "turnwise" if found is not None and Path(found).absolute() == beside.absolute() else quote(_near(beside))
-    python = shutil.which("python")
-    same = python is not None and Path(python).absolute() == Path(sys.executable).absolute()
-    return f"{'python' if same else quote(_near(Path(sys.executable)))} -m turnwise"
+    return f"{python()} -m turnwise"
+
+
+def python() -> str:
+    """The shell command of the Python that has Turnwise."""
+    found = shutil.which("python")
+    same = found is not None and Path(found).absolute() == Path(sys.executable).absolute()
+    return "python" if same else quote(_near(Path(sys.executable)))
 
 
 def _near(path: Path) -> str:
