@@ -37,7 +37,8 @@ def test_a_hosted_notebook_installs_from_the_clone_that_it_lies_in(path: Path, m
     monkeypatch.setattr(subprocess, "run", lambda command, check: called.append(command))
     monkeypatch.chdir(path.parent)
     exec(cells(path)[0], {})
-    assert called == [[sys.executable, "-m", "pip", "install", "--quiet", f"{ROOT}[plots]"]]
+    extras = "plots" if path.stem == "credit" else "train,plots"
+    assert called == [[sys.executable, "-m", "pip", "install", "--quiet", f"{ROOT}[{extras}]"]]
     monkeypatch.chdir("/")
     with pytest.raises(SystemExit, match="Clone the repository first"):
         exec(cells(path)[0], {})
