@@ -134,6 +134,7 @@ class Diagnosis:
         return asdict(self)
 
 
-def diagnose(trajectories: Sequence[Trajectory], *, seed: int = 0, level: float = 0.05) -> Diagnosis:
-    """Which turns lose the tasks. `level` bounds the probability that even one finding of the whole report is chance."""
+def diagnose(trajectories: Sequence[Trajectory], *, level: float = 0.05) -> Diagnosis:
+    """Which turns lose the tasks. `level` bounds the probability that even one finding of the whole report is chance. All tests are exact:
+    nothing is drawn, so there is no seed."""
     raise NotImplementedError
