@@ -22,6 +22,7 @@ import numpy as np
 from turnwise.credit.segments import pair, segment_count, segment_first, segment_sum
 from turnwise.data.anchors import Ints
 from turnwise.data.rollouts import Bools, Floats
+from turnwise.logs.columns import varies
 from turnwise.util.statistics import Interval, holm
 
 EXACT_VARIANCE = 100.0  # below, distributions are added up exactly; above, the error of the corrected normal tail is a few per cent
@@ -103,7 +104,7 @@ def compare(tables: list[Rows], task: Ints, won: Bools, level: float) -> Family:
     twin = (segment_count(contexts, int(starts[-1]))[contexts] == 2) & np.array([rows.partition for rows in tables], np.bool_)[table]
     mirrored = twin & np.concatenate([[False], contexts[1:] == contexts[:-1]])[:size]
     one_sided = np.array([rows.one_sided for rows in tables], np.bool_)[table]
-    mixed = _mixed(task, won)[segment_first(task[visitor], stratum_of_visit, strata)[stratum_of]]
+    mixed = varies(task, won)[segment_first(task[visitor], stratum_of_visit, strata)[stratum_of]]
     fewest = np.where(one_sided, 1.0, 2.0) * np.exp(-segment_sum(np.where(mixed, _log_ways(n, n1), 0.0), code, size))
     fewest[mirrored] = np.inf
     tested = testable_at(fewest, level)
@@ -134,13 +135,6 @@ def compare(tables: list[Rows], task: Ints, won: Bools, level: float) -> Family:
         adjusted=adjusted,
         level=level,
     )
-
-
-def _mixed(task: Ints, won: Bools) -> Bools:
-    """Whether some attempts at a task won and some lost."""
-    tasks = int(task.max(initial=-1)) + 1
-    wins = segment_sum(won.astype(np.float64), task, tasks)
-    return np.asarray((wins > 0) & (wins < segment_count(task, tasks)))
 
 
 def testable_at(fewest: Floats, level: float) -> Bools:
