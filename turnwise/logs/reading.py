@@ -119,35 +119,33 @@ def _attempts(names: list[str], form: str | None, logs: Logs, counts: Counter[st
 
 
 def _streams(records: Iterator[Record], form: str | None, waiting: dict[str, list[Record]], counts: Counter[str]) -> Iterator[Attempt]:
-    """Attempts as long as all records have one format: such a log is never in memory as a whole. What comes after a change is sorted by
-    format first."""
-    form_of = (lambda record: form) if form is not None else _form_of
-    first = next((record for record in _known(records, form_of, counts)), None)
+    """The records of the first format are read as they come, so that a log of one format is never in memory as a whole; others wait."""
+
+    def known() -> Iterator[tuple[str, Record]]:
+        for record in records:
+            name = _form_of(record) if form is None else form
+            if name is None:
+                counts["unknown"] += 1
+            else:
+                yield name, record
+
+    pairs = known()
+    main, first = next(pairs, ("", None))
     if first is None:
         return
-    main = form_of(first) or ""
     waiting[main] = []
 
     def of_main() -> Iterator[Record]:
-        for record in chain([first], _known(records, form_of, counts)):
-            name = form_of(record) or ""
+        yield first
+        for name, record in pairs:
             if name == main:
                 yield record
             else:
                 waiting.setdefault(name, []).append(record)
 
     yield from FORMATS[main][1](of_main())
-    for name, rest in waiting.items():
-        if name != main:
-            yield from FORMATS[name][1](iter(rest))
-
-
-def _known(records: Iterator[Record], form_of: Callable[[Record], str | None], counts: Counter[str]) -> Iterator[Record]:
-    for record in records:
-        if form_of(record) is None:
-            counts["unknown"] += 1
-        else:
-            yield record
+    for name in [name for name in waiting if name != main]:
+        yield from FORMATS[name][1](iter(waiting[name]))
 
 
 def _form_of(record: Record) -> str | None:
