@@ -140,8 +140,8 @@ def test_trls_sft_trainer_learns_from_the_examples_and_only_from_the_completions
 
     examples = load_dataset("json", data_files=str(folder / "examples.jsonl"), split="train[:8]", cache_dir=str(folder / "cache"))
     trainer = SFTTrainer(model, args=SFTConfig(**arguments(folder), max_length=4096), train_dataset=examples, processing_class=tokenizer)
-    row = trainer.train_dataset[0]
-    learned = tokenizer.decode([token for token, mask in zip(row["input_ids"], row["completion_mask"], strict=True) if mask])
+    row = trainer.data_collator([trainer.train_dataset[0]])
+    learned = tokenizer.decode([token for token in row["labels"][0].tolist() if token != -100])
     assert learned.startswith("[go {") and "household" not in learned
     trainer.train()
     assert trainer.state.log_history[0]["loss"] > 0
