@@ -101,7 +101,7 @@
         types = different(rows.type);
       T.show(
         this.top,
-        el(
+        this.about.card.diagnosed ? null : el(
           "div",
           { class: "bar tight" },
           T.choice(
@@ -364,6 +364,7 @@
         "details",
         { open: true, class: "map-box" },
         el("summary", null, "The group: one line per attempt, one cell per turn"),
+        el("a", { class: "small", href: T.link("tree", { ...this.place, group: this.attempt.group, id: this.id, turn: this.t || null }) }, "As a tree →"),
         levels.length > 1 ? choice : null,
         this.map.node,
         legend,

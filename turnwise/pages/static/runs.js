@@ -153,6 +153,7 @@
       draw();
     };
     await look();
+    if (shown.runs.length === 1 && shown.runs[0].diagnosed) return T.go("run", { run: shown.runs[0].run }, true), T.findings(root, shown.runs[0].run);
     T.show(
       root,
       el("div", { class: "bar" }, el("h1", null, "Runs"), count, el("span", { class: "grow" }), filter, both),
