@@ -14,6 +14,7 @@ from typing import Any
 
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.logs.columns import turns_of
 from turnwise.logs.findings import Diagnosis, Place
 from turnwise.pages.answers import Answers
 from turnwise.pages.packed import shortened
@@ -31,8 +32,8 @@ PLACES = {"findings": "turns", "waste": "examples", "forks": "turns"}  # where e
 
 
 def save(diagnosis: Diagnosis, trajectories: Sequence[Trajectory], folder: Path) -> None:
-    """Write a folder that `turnwise view` shows. Texts are bounded; tokens and pictures are left out. Where no turn has a reward, the
-    last turn of an attempt that succeeded has the reward 1, so that there is credit to show."""
+    """Write a folder that `turnwise view` shows. Texts are bounded; tokens and pictures are left out. An attempt that won, as the diagnosis
+    has it, is shown as solved; where all returns are alike, winning is the reward of its last turn."""
     group_of = {trajectory.id: readable(trajectory.group) for trajectory in trajectories}
     facts = diagnosis.to_json()
     for part, places in PLACES.items():
@@ -41,19 +42,21 @@ def save(diagnosis: Diagnosis, trajectories: Sequence[Trajectory], folder: Path)
             each[places] = [
                 {"id": readable(place["trajectory"]), "group": group_of[place["trajectory"]], "t": place["t"]} for place in known
             ]
-    rewarded = any(turn.reward for trajectory in trajectories for turn in trajectory.turns)
+    turns = turns_of(trajectories)
+    won = {trajectory.id: bool(win) for trajectory, win in zip(turns.trajectories, turns.won, strict=True)}
+    alike = len({trajectory.reward for trajectory in turns.trajectories}) < 2
     write_text_atomically(folder / CONFIG, RECIPE)
     run = Run(folder)
     run.write_facts(SUMMARY, {"finished": True})
     run.write_facts(DIAGNOSIS, json_value(facts))
-    run.save_batch(0, Batch.of(_shown(trajectory, rewarded) for trajectory in trajectories), keep=None, tokens=False)
+    run.save_batch(0, Batch.of(_shown(each, won.get(each.id, each.success), alike) for each in trajectories), keep=None, tokens=False)
 
 
-def _shown(trajectory: Trajectory, rewarded: bool) -> Trajectory:
+def _shown(trajectory: Trajectory, won: bool, alike: bool) -> Trajectory:
     turns = [
         Turn(
-            anchor=turn.anchor,
-            reward=turn.reward,
+            anchor=turn.observation if turn.anchor is None else turn.anchor,
+            reward=0.0 if alike else turn.reward,
             valid=turn.valid,
             observation=shortened(turn.observation, LONGEST),
             thought=shortened(turn.thought or (turn.response if turn.response != turn.action else ""), LONGEST),
@@ -62,9 +65,9 @@ def _shown(trajectory: Trajectory, rewarded: bool) -> Trajectory:
         )
         for turn in trajectory.turns
     ]
-    if turns and not rewarded:
-        turns[-1].reward = float(trajectory.success)
-    return replace(trajectory, turns=turns)
+    if turns and alike:
+        turns[-1].reward = float(won)
+    return replace(trajectory, turns=turns, success=won)
 
 
 def _bounded(info: Mapping[str, Any]) -> dict[str, Any]:

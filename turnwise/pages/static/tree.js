@@ -146,6 +146,7 @@
     const body = el("div", { class: "tree", role: "group", "aria-label": "The tree of the attempts" }, labels, graph);
     const detail = el("div", { class: "tree-detail" });
     const legend = el("div", null);
+    const card = (attempt, t) => attempt.turns[t] && T.turnCard(attempt, attempt.turns[t], t, place);
     let chosen = null;
 
     const paint = () => {
@@ -186,7 +187,7 @@
             { class: "dim small" },
             `${T.times(rest.reduce((sum, other) => sum + other.visits.length, 0), "attempt")} came to this state on the same way. Credit is a mean.`,
           ),
-          el("h3", null, `The ${T.times(node.visits.length, "attempt")} with this action`),
+          el("h3", null, `${T.times(node.visits.length, "attempt")} with this action`),
           el(
             "p",
             null,
@@ -200,7 +201,7 @@
           ),
         ),
         attempt
-          ? el("ol", { class: "turns" }, T.turnCard(attempt, attempt.turns[visit.t], visit.t, place))
+          ? el("ol", { class: "turns" }, [0, 1].map((more) => card(attempt, visit.t + more)))
           : el("p", { class: "dim" }, "The texts of these attempts are not in the file."),
       );
     };
@@ -227,7 +228,7 @@
       el(
         "section",
         { class: "card tree-box" },
-        el("h2", null, `The attempts at this task: ${total}, ${won(group.attempts.map((attempt) => ({ attempt })))} won`),
+        el("h2", null, `${T.goal(group.attempts[0])} `, el("span", { class: "dim small" }, `${T.times(total, "attempt")}, ${won(group.attempts.map((attempt) => ({ attempt })))} won`)),
         group.problem ? el("p", { class: "warning" }, group.problem) : null,
         levels.length > 1 ? pick : null,
         body,
@@ -255,6 +256,6 @@
     const place = { run, part: part ?? "rollouts", iteration: Number(iteration ?? 0) };
     const found = await T.askOnce("group", { ...place, group });
     const [first] = found.attempts;
-    T.show(root, el("div", { class: "bar" }, el("h1", null, T.goal(first))), T.tree(found, place, { id, t: Number(turn ?? 0) }));
+    T.show(root, el("div", { class: "bar" }, el("h1", null, `Task ${first.task || group}`)), T.tree(found, place, { id, t: Number(turn ?? 0) }));
   });
 })();
