@@ -16,6 +16,7 @@ from turnwise.cli.algos import algos
 from turnwise.cli.cluster import SHORT as CLUSTER
 from turnwise.cli.cluster import cluster
 from turnwise.cli.compare import compare
+from turnwise.cli.diagnose import diagnose
 from turnwise.cli.doctor import doctor
 from turnwise.cli.envs import envs
 from turnwise.cli.evaluate import evaluate
@@ -83,6 +84,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "compare": compare,
     "sft": sft,
     "replay": replay,
+    "diagnose": diagnose,
     "trajectories": trajectories,
     "export": export,
     "serve": serve,

@@ -21,8 +21,12 @@ from turnwise.util.errors import MissingExtra
 
 def similar_groups(texts: Sequence[str], threshold: float) -> Ints:
     """For each text the index of the first text of its group. Ties are decided by the order of the texts."""
-    near = _similarities(texts, threshold)
-    label = np.arange(len(texts))
+    return join_similar(similarities(texts, threshold))
+
+
+def join_similar(near: NDArray[np.float64]) -> Ints:
+    """The same from the similarities of all pairs, −1 for a pair that is not similar, and for a text and itself."""
+    label = np.arange(len(near))
     while near.max() >= 0:
         keep, gone = sorted(divmod(int(near.argmax()), len(near)))
         near[keep] = near[:, keep] = np.minimum(near[keep], near[gone])
@@ -31,7 +35,7 @@ def similar_groups(texts: Sequence[str], threshold: float) -> Ints:
     return label
 
 
-def _similarities(texts: Sequence[str], threshold: float) -> NDArray[np.float64]:
+def similarities(texts: Sequence[str], threshold: float) -> NDArray[np.float64]:
     """The similarity of each pair of texts; −1 for a pair that is not similar, and for a text and itself. The threshold is meant as a
     decimal fraction and stored as a float, so values within 1e-9 of it count as reached."""
     try:

@@ -1,0 +1,66 @@
+"""Agent trajectories of Harbor (ATIF). The outcome of a trial is in the file `result.json` of its folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from turnwise.logs.attempts import Attempt
+from turnwise.logs.calls import seconds
+from turnwise.logs.files import LARGEST_JSON, Record
+from turnwise.logs.messages import Message, messages_of
+
+
+def is_trajectory(value: Any) -> bool:
+    """Whether this is an ATIF document."""
+    return isinstance(value, dict) and str(value.get("schema_version", "")).startswith("ATIF") and isinstance(value.get("steps"), list)
+
+
+def read(records: Iterable[Record]) -> Iterator[Attempt]:
+    """One attempt per trajectory. Trajectories of subagents are not read: what they gave back is in the parent's observation."""
+    for record in records:
+        trial, document = _trial(record.path), record.value
+        rewards = (trial.get("verifier_result") or {}).get("rewards") or {}
+        outcomes = dict(rewards) if isinstance(rewards, Mapping) else {}
+        fault = trial.get("exception_info") or {}
+        name = trial.get("trial_name") or document.get("trajectory_id") or document.get("session_id") or record.where
+        yield Attempt(
+            str(name),
+            list(_messages(document["steps"])),
+            str(trial["task_name"]) if trial.get("task_name") else None,
+            outcomes,
+            {**trial, **{key: document[key] for key in ("extra", "final_metrics", "session_id", "agent") if key in document}},
+            str(fault.get("exception_type") or "") if isinstance(fault, Mapping) else "",
+        )
+
+
+def _messages(steps: list[Any]) -> Iterator[Message]:
+    for step in steps:
+        if not isinstance(step, Mapping) or step.get("is_copied_context"):
+            continue
+        source, time = str(step.get("source") or "user"), seconds(step.get("timestamp")) or None
+        for message in messages_of({"role": source, "content": step.get("message"), "tool_calls": step.get("tool_calls")}):
+            message.time = time
+            yield message
+        observation = step.get("observation")
+        results = observation.get("results") if isinstance(observation, Mapping) else None
+        for result in results if isinstance(results, list) else []:
+            if isinstance(result, Mapping):
+                role = "user" if source == "system" else "tool"
+                yield from messages_of({"role": role, "content": result.get("content"), "tool_call_id": result.get("source_call_id")})
+
+
+def _trial(path: Path) -> Mapping[str, Any]:
+    """The result of the trial that a trajectory is part of: in the folder above `agent/`, of a task with steps above `steps/NAME/agent/`."""
+    for folder in path.absolute().parents[:4]:
+        result = folder / "result.json"
+        if result.is_file() and result.stat().st_size <= LARGEST_JSON:
+            try:
+                value = json.loads(result.read_bytes())
+            except (ValueError, RecursionError):
+                return {}
+            if isinstance(value, dict) and "trial_name" in value:
+                return value
+    return {}

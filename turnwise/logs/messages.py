@@ -1,0 +1,202 @@
+"""One form for the messages of every provider and service: who said what, which tools were called, what came back.
+
+A log is untrusted: whatever has another form than expected is read as text or left out, and nothing is evaluated. Read are the messages of
+OpenAI's Chat Completions and the items of its Responses, content blocks of Anthropic, parts of OpenTelemetry's GenAI conventions, LangChain's
+messages (plain and serialised), and ShareGPT's. Images and audio become a word in brackets.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+LONGEST_ERROR = 300  # characters of an error message
+LONGEST_TEXT = 200_000  # characters of a message; the rest is cut off
+DEEPEST = 4  # lists of messages in lists of messages
+ROLES = {
+    **{name: name for name in ("system", "user", "assistant", "tool")},
+    **dict.fromkeys(("developer", "SystemMessage"), "system"),
+    **dict.fromkeys(("human", "HumanMessage", "HumanMessageChunk"), "user"),
+    **dict.fromkeys(("ai", "gpt", "model", "AIMessage", "AIMessageChunk", "agent"), "assistant"),
+    **dict.fromkeys(("function", "observation", "ToolMessage", "FunctionMessage"), "tool"),
+}
+ERROR_TEXT = re.compile(
+    r"[\W_]*(?:[\w.]*(?:error|exception)\b|err\b|fail(?:ed|ure)\b|fatal\b|traceback\b|invalid\b|unauthori[sz]ed\b|forbidden\b|"
+    r"(?:permission|access) denied|timed? ?out\b|unable to\b|cannot\b|could not\b|no such\b|not found\b|unknown \w+)",
+    re.IGNORECASE,
+)
+EXIT_CODE = re.compile(r"\b(?:exit(?:ed with)?|return) ?(?:code|status)\W{1,3}-?[1-9]\d*", re.IGNORECASE)
+JSON_ERROR = re.compile(r'"(?:error|errors|status|success|ok|isError|is_error)"')
+
+
+class Call(NamedTuple):
+    """A tool that the agent called."""
+
+    name: str
+    arguments: dict[str, Any]
+    id: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} {canonical(self.arguments)}"
+
+
+@dataclass(slots=True)
+class Message:
+    """`role`: system, user, assistant or tool. Of a tool's result, `call` is the id of its call and `error` says what went wrong. `given`: of an
+    assistant's message that was part of the prompt. `action` and `anchor` are known where an environment of Turnwise was played."""
+
+    role: str
+    text: str = ""
+    calls: tuple[Call, ...] = ()
+    call: str = ""
+    error: str | None = None
+    given: bool = False
+    time: float | None = None
+    reward: float = 0.0
+    action: str | None = None
+    anchor: Any = None
+
+
+def messages_of(value: Any, depth: int = 0) -> Iterator[Message]:
+    """The messages in a text, a message, or a list of messages."""
+    if isinstance(value, str) and value:
+        yield Message("user", value[:LONGEST_TEXT])
+    elif isinstance(value, list) and depth < DEEPEST:
+        for item in value:
+            yield from messages_of(item, depth + 1)
+    elif isinstance(value, Mapping):
+        yield from _one(value)
+
+
+def _one(item: Mapping[str, Any]) -> Iterator[Message]:
+    if isinstance(item.get("kwargs"), Mapping) and isinstance(item.get("id"), list) and item["id"]:  # LangChain's serialised form
+        item = {**item["kwargs"], "type": item["id"][-1], "role": None}
+    elif isinstance(item.get("data"), Mapping) and item.get("type") in ROLES:
+        item = {**item["data"], "type": item["type"]}
+    kind = str(item.get("type") or "")
+    role = ROLES.get(str(item.get("role") or item.get("from") or kind))
+    if role is None or kind.endswith(("_call", "_call_output")):
+        yield from _item(kind, item)
+        return
+    content = next((item[key] for key in ("content", "parts", "value", "message") if item.get(key) is not None), None)
+    message = Message(role, time=_time(item))
+    inner, calls, texts = [], [], []
+    for part in content if isinstance(content, list) else [content]:
+        _part(part, texts, calls, inner)
+    listed = item.get("tool_calls")
+    calls += [_call(call) for call in listed if isinstance(call, Mapping)] if isinstance(listed, list) else []
+    message.text = "\n".join(text for text in texts if text)[:LONGEST_TEXT]
+    if role == "tool":
+        message.call = str(item.get("tool_call_id") or item.get("call_id") or item.get("id") or "")
+        message.error = error_of(message.text, item.get("status") == "error" or item.get("is_error") is True)
+    elif role == "assistant":
+        message.calls = tuple(calls)
+    if isinstance(item.get("reward"), (int, float)):
+        message.reward = float(item["reward"])
+    if message.text or message.calls or not inner:
+        yield message
+    yield from inner
+
+
+def _item(kind: str, item: Mapping[str, Any]) -> Iterator[Message]:
+    """An item of OpenAI's Responses that is not a message: a call, or what a call returned."""
+    call = str(item.get("call_id") or item.get("id") or "")
+    if kind.endswith("_call_output"):
+        text = _text(item.get("output"))
+        yield Message("tool", text, call=call, error=error_of(text))
+    elif kind.endswith("_call"):
+        arguments = next((item[key] for key in ("arguments", "input", "action", "queries") if item.get(key) is not None), None)
+        yield Message("assistant", calls=(Call(str(item.get("name") or kind), arguments_of(arguments), call),))
+        if item.get("output") is not None or item.get("error") is not None:
+            text = _text(item.get("output") or item.get("error"))
+            yield Message("tool", text, call=call, error=error_of(text, item.get("error") is not None))
+
+
+def _part(part: Any, texts: list[str], calls: list[Call], inner: list[Message]) -> None:
+    """One part of a message's content: text, a call, or the result of a call, which is a message of its own."""
+    if isinstance(part, str):
+        texts.append(part)
+    elif isinstance(part, Mapping):
+        kind = str(part.get("type") or "")
+        if kind in ("tool_use", "tool_call"):
+            calls.append(_call(part))
+        elif kind in ("tool_result", "tool_call_response"):
+            result = next((part[key] for key in ("content", "response", "result") if part.get(key) is not None), "")
+            text = _text(result)
+            call = str(part.get("tool_use_id") or part.get("id") or "")
+            inner.append(Message("tool", text, call=call, error=error_of(text, part.get("is_error") is True)))
+        elif kind not in ("thinking", "reasoning", "redacted_thinking"):
+            text = part.get("text", part.get("content", part.get("refusal")))
+            texts.append(text if isinstance(text, str) else f"[{kind or 'part'}]")
+
+
+def _call(call: Mapping[str, Any]) -> Call:
+    function = call["function"] if isinstance(call.get("function"), Mapping) else call
+    name = function.get("name") or function.get("function_name") or "?"
+    arguments = next((function[key] for key in ("arguments", "args", "input") if function.get(key) is not None), None)
+    return Call(str(name), arguments_of(arguments), str(call.get("id") or call.get("tool_call_id") or ""))
+
+
+def arguments_of(value: Any) -> dict[str, Any]:
+    """A tool's arguments as a dictionary: models write JSON, and sometimes something else."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return {"input": value} if value else {}
+    if isinstance(value, Mapping):
+        return dict(value)
+    return {} if value is None else {"input": value}
+
+
+def canonical(value: Any) -> str:
+    """Equal values as equal JSON."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+def _text(value: Any) -> str:
+    """What a tool returned, as text: parts are joined, anything else is JSON."""
+    if isinstance(value, str):
+        return value[:LONGEST_TEXT]
+    if isinstance(value, list) and value and all(isinstance(part, (str, Mapping)) for part in value):
+        texts: list[str] = []
+        for part in value:
+            _part(part, texts, [], [])
+        return "\n".join(texts)[:LONGEST_TEXT]
+    return "" if value is None else canonical(value)[:LONGEST_TEXT]
+
+
+def error_of(text: str, flagged: bool = False) -> str | None:
+    """The error message in what a tool returned, None if it does not look like an error: a flag of the log, a text that begins like an error, an
+    exit code other than 0, or JSON that says so."""
+    if not flagged and text[:1] in "{[" and JSON_ERROR.search(text, 0, 20_000):
+        return _error_in_json(text)
+    if not (flagged or ERROR_TEXT.match(text, 0, LONGEST_ERROR) or EXIT_CODE.search(text, max(0, len(text) - LONGEST_ERROR))):
+        return None
+    lines = [line for line in text.strip().splitlines() if line.strip()] or ["error"]
+    return lines[-1 if lines[0].startswith("Traceback") else 0].strip()[:LONGEST_ERROR]
+
+
+def _error_in_json(text: str) -> str | None:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    told = value.get("error") or value.get("errors")
+    failed = value.get("status") in ("error", "failed", "failure") or value.get("success") is False or value.get("ok") is False
+    if not (told or failed or value.get("isError") is True or value.get("is_error") is True):
+        return None
+    if isinstance(told, Mapping):
+        told = told.get("message") or told.get("type") or told
+    told = told if told and told is not True else value.get("message") or value.get("detail") or "error"
+    return (told if isinstance(told, str) else canonical(told))[:LONGEST_ERROR]
+
+
+def _time(item: Mapping[str, Any]) -> float | None:
+    time = item.get("timestamp", item.get("created_at"))
+    return float(time) if isinstance(time, (int, float)) and not isinstance(time, bool) else None
