@@ -14,6 +14,7 @@ from typing import Any
 
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.data.tasks import task_line
 from turnwise.logs.columns import turns_of
 from turnwise.logs.findings import Diagnosis, Place
 from turnwise.pages.answers import Answers
@@ -67,7 +68,8 @@ def _shown(trajectory: Trajectory, won: bool, alike: bool) -> Trajectory:
     ]
     if turns and alike:
         turns[-1].reward = float(won)
-    return replace(trajectory, turns=turns, success=won)
+    goal = shortened(task_line(trajectory.goal) or trajectory.goal, LONGEST)
+    return replace(trajectory, turns=turns, success=won, goal=goal)
 
 
 def _bounded(info: Mapping[str, Any]) -> dict[str, Any]:

@@ -115,7 +115,7 @@
   const forkRow = (run, goals) => (fork) => {
     const [place] = fork.turns;
     return [
-      [goals.get(place?.group) ?? fork.task, place ? el("div", null, el("a", { href: treeLink(run, place) }, "the tree →")) : null],
+      [clamp(goals.get(place?.group) ?? fork.task), place ? el("div", null, el("a", { href: treeLink(run, place) }, "the tree →")) : null],
       fork.t + 1,
       clamp(fork.where, "mono"),
       fork.choices.map(({ text, won, attempts }) =>

@@ -42,6 +42,17 @@
     won(visits) < visits.length ? el("span", { class: "lost" }, `✗ ${visits.length - won(visits)}`) : null,
   ];
 
+  // A tool call in few words: its name and its arguments without their names.
+  const brief = (action) => {
+    const [, name, values] = /^(\S+) (\{[^]*\})$/.exec(action) ?? [];
+    try {
+      const parts = Object.values(JSON.parse(values)).map((value) => (typeof value === "string" ? value : JSON.stringify(value)));
+      return `${name} ${parts.join(", ")}`;
+    } catch {
+      return action || "(nothing)"; // not such a call, or cut off
+    }
+  };
+
   // Rows from top to bottom: each is a part of the way on which no attempt leaves or ends.
   const rowsOf = (top) => {
     const rows = [];
@@ -138,7 +149,7 @@
         el(
           "button",
           { type: "button", class: "quiet", tabindex: -1, title: first.action, onclick: () => choose(first) },
-          el("span", { class: "mono" }, first.action || "(nothing)"),
+          el("span", { class: "mono" }, brief(first.action)),
           el("span", { class: "counts" }, counts(first.visits)),
         ),
       );
@@ -228,7 +239,7 @@
       el(
         "section",
         { class: "card tree-box" },
-        el("h2", null, `${T.goal(group.attempts[0])} `, el("span", { class: "dim small" }, `${T.times(total, "attempt")}, ${won(group.attempts.map((attempt) => ({ attempt })))} won`)),
+        el("h2", null, el("span", { class: "clamp" }, T.goal(group.attempts[0])), el("span", { class: "dim small" }, `${T.times(total, "attempt")}, ${won(group.attempts.map((attempt) => ({ attempt })))} won`)),
         group.problem ? el("p", { class: "warning" }, group.problem) : null,
         levels.length > 1 ? pick : null,
         body,
