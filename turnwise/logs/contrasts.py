@@ -26,6 +26,7 @@ from turnwise.logs.columns import varies
 from turnwise.util.statistics import Interval, holm
 
 EXACT_VARIANCE = 100.0  # below, distributions are added up exactly; above, the error of the corrected normal tail is a few per cent
+SMALLEST = 1e-300
 MOST_EXACT = 1_000  # comparisons of a family whose p is computed: those that look the most certain
 
 
@@ -176,7 +177,7 @@ def _p_values(cells: tuple[Ints, Ints, Ints, Ints, Ints], one_sided: Bools, test
         else:
             rows = order[starts[i] : starts[i + 1]]
             tail = exact_tail(n[rows], y[rows], n1[rows], int(y1[rows].sum()), lower=bool(distance[i] < 0))
-        p[i] = min(1.0, tail if one_sided[i] else 2 * tail)
+        p[i] = min(1.0, max(SMALLEST, tail if one_sided[i] else 2 * tail))
     return p
 
 

@@ -176,7 +176,7 @@ def diagnose(trajectories: Sequence[Trajectory], *, level: float = 0.05) -> Diag
         outcome=turns.outcome,
         level=level,
         compared=compared,
-        findings=_ranked(findings),
+        findings=_ranked(turns, findings),
         waste=tuple(_waste(turns, kind, rows) for kind, rows in wasted.items()),
         forks=_forks(turns),
         unsaid=tuple(unsaid),
@@ -215,6 +215,8 @@ def _tables(turns: Turns, wasted: dict[WasteKind, Ints]) -> list[_Table]:
         return text(int(turns.tool[row]))
 
     def after_tool(row: int) -> str:
+        if turns.t[row] == 0:
+            return "at the start"
         error = int(turns.error[row - 1])
         return f"after {called(row - 1)}" + ("" if error == NO_ERROR else f", which failed: {text(error)}")
 
@@ -226,8 +228,9 @@ def _tables(turns: Turns, wasted: dict[WasteKind, Ints]) -> list[_Table]:
     shared = every[_distinct(turns.state, task)[turns.state] > 1]
     merged = every[_distinct(turns.observation_form, turns.state)[turns.observation_form] > 1]
     later = every[turns.t > 0]
-    before = np.zeros(len(every), np.int64)
-    before[later] = pair(turns.tool[later - 1], turns.error[later - 1] + 1)[0]
+    before = np.zeros(len(every), np.int64)  # the call before, and its error; 0 at the start
+    before[later] = pair(turns.tool[later - 1], turns.error[later - 1] + 1)[0] + 1
+    used = [(turns.tool, every), (turns.action_form, every[turns.action_form != turns.tool])]
     call, _ = pair(turns.state, turns.action)
     going = every[~turns.last]
     returned = turns.first(call[going], going)
@@ -235,11 +238,11 @@ def _tables(turns: Turns, wasted: dict[WasteKind, Ints]) -> list[_Table]:
         at_state("task", in_task, turns.action, every, observed),
         at_state("equal", turns.state, turns.action, shared, observed),
         at_state("similar", turns.observation_form, turns.action_form, merged, form),
-        at_state("similar", before, turns.tool, later, after_tool),
+        at_state("similar", before, turns.tool, every, after_tool),
         _Table("result", "equal", Rows(call[returned], turns.result[returned], turns.attempt[returned], returned), at_call, text),
         _Table("result", "similar", _members(turns, turns.tool, [(turns.result, going)]), called, text),
-        _Table("tool", "similar", _members(turns, None, [(turns.tool, every), (turns.action_form, every)]), lambda row: "", text),
-        _Table("error", "similar", _members(turns, None, [(turns.error, every[turns.error != NO_ERROR])]), lambda row: "", text),
+        _Table("tool", "similar", _members(turns, None, used), called, text),
+        _Table("error", "similar", _members(turns, None, [(turns.error, every[turns.error != NO_ERROR])]), called, text),
         _waste_table(turns, wasted),
     ]
 
@@ -275,7 +278,7 @@ def _waste_table(turns: Turns, wasted: dict[WasteKind, Ints]) -> _Table:
         kind, tool = names[number]
         return kind if tool is None else f"{kind} of {turns.names.texts[tool]}"
 
-    return _Table("waste", "similar", _members(turns, None, choices), lambda row: "", label)
+    return _Table("waste", "similar", _members(turns, None, choices), lambda row: "the attempt", label)
 
 
 def _wasted(turns: Turns) -> dict[WasteKind, Ints]:
@@ -328,12 +331,13 @@ def _finding(turns: Turns, table: _Table, family: Family, i: int) -> tuple[Findi
     worse, better, losing = (one, other, chosen) if difference < 0 else (other, one, ~chosen)
     if difference < 0:
         low, high = -high, -low
+    low = max(0.0, low)  # the exact test has rejected 0 and all below, with Holm's correction
     share = 100 * worse.attempts / len(turns.task)
     lost = turn[losing & ~turns.won[turns.attempt[turn]]]
     tasks = np.unique(turns.task[turns.attempt[turn]])
     finding = Finding(
         kind=table.kind,
-        where=shortened(table.where(int(turn[0]))),
+        where=shortened(table.where(int(turn[losing][0]))),
         scope=table.scope,
         task=turns.trajectories[turns.attempt[turn[0]]].group if len(tasks) == 1 else None,
         worse=worse,
@@ -359,18 +363,30 @@ def _choices(turns: Turns, label: Callable[[int], str], choice: Ints, turn: Ints
     return tuple(sorted(counted, key=lambda choice: (-choice.attempts, choice.text))[:MOST_CHOICES])
 
 
-def _ranked(findings: list[tuple[Finding, Ints]]) -> tuple[Finding, ...]:
-    """By what is gained for certain, then by p; without those whose losing turns one that ranks higher has too."""
+def _ranked(turns: Turns, findings: list[tuple[Finding, Ints]]) -> tuple[Finding, ...]:
+    """By what is gained for certain, then by p. Left out is what another finding says better: its losing turns are those of one that ranks
+    higher; or it compares whole attempts, and those that lost had already come to the losing turn of a state or a result."""
 
     def rank(entry: tuple[Finding, Ints]) -> Any:
         finding = entry[0]
-        return -round(max(finding.gain.low, 0.0), 9), round(finding.adjusted, 12), -round(finding.gain.value, 9), finding.kind, finding.where
+        return -round(finding.gain.low, 9), round(finding.adjusted, 12), -round(finding.gain.value, 9), finding.kind, finding.where
 
+    steps = [rows for finding, rows in findings if finding.kind in ("state", "result")]
     chosen: list[tuple[Finding, Ints]] = []
-    for finding, turns in sorted(findings, key=rank):
-        if len(chosen) < MOST_FINDINGS and not any(np.isin(turns, higher).mean() >= SAME for _, higher in chosen):
-            chosen.append((finding, turns))
+    for finding, rows in sorted(findings, key=rank):
+        lost = rows[~turns.won[turns.attempt[rows]]]
+        same = any(np.isin(rows, higher).mean() >= SAME for _, higher in chosen)
+        follows = finding.kind not in ("state", "result") and any(_after(turns, lost, step).mean() >= SAME for step in steps)
+        if not same and not follows and len(chosen) < MOST_FINDINGS:
+            chosen.append((finding, rows))
     return tuple(finding for finding, _ in chosen)
+
+
+def _after(turns: Turns, rows: Ints, earlier: Ints) -> Bools:
+    """Whether each of these turns comes after one of `earlier` in its attempt, or is one of them."""
+    first = np.full(len(turns.task), len(turns.t))
+    np.minimum.at(first, turns.attempt[earlier], earlier)
+    return np.asarray(first[turns.attempt[rows]] <= rows)
 
 
 def _places(turns: Turns, rows: Ints) -> tuple[Place, ...]:
@@ -448,14 +464,14 @@ def _not_tested(turns: Turns, kind: Kind, family: Family | None) -> Iterator[Uns
     """Comparisons that could not reach the level, and the attempts with which the nearest of them could: the logarithm of the smallest
     possible p grows about as the number of attempts does."""
     missing = {
-        "state": "no two attempts at a task were in the same state",
-        "result": "no call was made twice from the same state at a task, or by two attempts at it",
-        "tool": "there are no calls",
-        "error": "the log has no error messages",
-        "waste": "no attempt has a loop, a repeated call or an ignored error",
+        "state": "no two attempts at a task took different actions in the same state",
+        "result": "no call that was made again at a task returned something else",
+        "tool": "all attempts at a task used the same tools",
+        "error": "no error message is in the log, or all attempts at a task saw the same",
+        "waste": "no attempt has such a turn, or all attempts at a task have",
     }
     if family is None or not len(family.fewest):
-        yield Unsaid(KINDS[kind], missing[kind] if family is None else "all attempts at a task did the same", None)
+        yield Unsaid(KINDS[kind], missing[kind], None)
         return
     small = family.fewest[~family.tested & np.isfinite(family.fewest)]
     useful = small[small < 1]
