@@ -99,8 +99,26 @@
       el(
         "table",
         { class: "told" },
-        el("thead", null, el("tr", null, names.map((name) => el("th", null, name)))),
-        el("tbody", null, rows.map((row) => el("tr", null, row.map((part, at) => el("td", { "data-name": names[at] }, part))))),
+        el(
+          "thead",
+          null,
+          el(
+            "tr",
+            null,
+            names.map((name) => el("th", null, name)),
+          ),
+        ),
+        el(
+          "tbody",
+          null,
+          rows.map((row) =>
+            el(
+              "tr",
+              null,
+              row.map((part, at) => el("td", { "data-name": names[at] }, part)),
+            ),
+          ),
+        ),
       ),
     );
   const clamp = (text, look) => el("div", { class: `clamp ${look ?? ""}` }, text);
@@ -145,7 +163,11 @@
       "What loses the tasks",
       `Findings in order of evidence: the one whose gain is large for certain comes first. The intervals hold together, and at most ${T.percent(found.level)} of reports without a cause contain any finding.`,
       found.findings.length
-        ? el("ol", { class: "findings" }, found.findings.map((finding, n) => card(run, found, finding, n)))
+        ? el(
+            "ol",
+            { class: "findings" },
+            found.findings.map((finding, n) => card(run, found, finding, n)),
+          )
         : el("p", { class: "card dim" }, "Nothing stands out from chance. What these attempts are too few to say is listed below."),
     ),
     found.waste.length
@@ -194,7 +216,11 @@
       facts(found),
       sections(run, found, goals),
       T.file && T.file.attempts < T.file.kept
-        ? el("p", { class: "dim small" }, `This file holds the texts of ${T.file.attempts} of ${T.file.kept} attempts; \`turnwise diagnose … --view\` shows all.`)
+        ? el(
+            "p",
+            { class: "dim small" },
+            `This file holds the texts of ${T.file.attempts} of ${T.file.kept} attempts; \`turnwise diagnose … --view\` shows all.`,
+          )
         : null,
     );
   };
@@ -225,7 +251,14 @@
       found.findings[Number(n) + by] ? el("a", { class: "button", href: T.link("finding", { run, n: Number(n) + by }) }, words) : null;
     T.show(
       root,
-      el("div", { class: "bar" }, el("h1", null, `Finding ${Number(n) + 1}`), el("span", { class: "grow" }), step(-1, "‹ before"), step(1, "next ›")),
+      el(
+        "div",
+        { class: "bar" },
+        el("h1", null, `Finding ${Number(n) + 1}`),
+        el("span", { class: "grow" }),
+        step(-1, "‹ before"),
+        step(1, "next ›"),
+      ),
       el(
         "section",
         { class: "card finding" },

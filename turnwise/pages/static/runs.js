@@ -153,7 +153,8 @@
       draw();
     };
     await look();
-    if (shown.runs.length === 1 && shown.runs[0].diagnosed) return T.go("run", { run: shown.runs[0].run }, true), T.findings(root, shown.runs[0].run);
+    const [only, ...others] = shown.runs;
+    if (only?.diagnosed && !others.length) return (T.go("run", { run: only.run }, true), T.findings(root, only.run));
     T.show(
       root,
       el("div", { class: "bar" }, el("h1", null, "Runs"), count, el("span", { class: "grow" }), filter, both),

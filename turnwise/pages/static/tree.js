@@ -82,7 +82,15 @@
     el(
       "table",
       { class: "actions" },
-      el("thead", null, el("tr", null, ["action", "attempts", "won", "credit"].map((name, n) => el("th", { class: n ? "n" : null }, name)))),
+      el(
+        "thead",
+        null,
+        el(
+          "tr",
+          null,
+          ["action", "attempts", "won", "credit"].map((name, n) => el("th", { class: n ? "n" : null }, name)),
+        ),
+      ),
       el(
         "tbody",
         null,
@@ -196,7 +204,10 @@
           el(
             "p",
             { class: "dim small" },
-            `${T.times(rest.reduce((sum, other) => sum + other.visits.length, 0), "attempt")} came to this state on the same way. Credit is a mean.`,
+            `${T.times(
+              rest.reduce((sum, other) => sum + other.visits.length, 0),
+              "attempt",
+            )} came to this state on the same way. Credit is a mean.`,
           ),
           el("h3", null, `${T.times(node.visits.length, "attempt")} with this action`),
           el(
@@ -212,7 +223,11 @@
           ),
         ),
         attempt
-          ? el("ol", { class: "turns" }, [0, 1].map((more) => card(attempt, visit.t + more)))
+          ? el(
+              "ol",
+              { class: "turns" },
+              [0, 1].map((more) => card(attempt, visit.t + more)),
+            )
           : el("p", { class: "dim" }, "The texts of these attempts are not in the file."),
       );
     };
@@ -239,7 +254,12 @@
       el(
         "section",
         { class: "card tree-box" },
-        el("h2", null, el("span", { class: "clamp" }, T.goal(group.attempts[0])), el("span", { class: "dim small" }, `${T.times(total, "attempt")}, ${won(group.attempts.map((attempt) => ({ attempt })))} won`)),
+        el(
+          "h2",
+          null,
+          el("span", { class: "clamp" }, T.goal(group.attempts[0])),
+          el("span", { class: "dim small" }, `${T.times(total, "attempt")}, ${won(group.attempts.map((attempt) => ({ attempt })))} won`),
+        ),
         group.problem ? el("p", { class: "warning" }, group.problem) : null,
         levels.length > 1 ? pick : null,
         body,
@@ -251,7 +271,8 @@
   };
 
   const legendOf = (scale, name) => {
-    const sample = (look, words) => el("span", { class: "entry" }, el("span", { class: `cell sample ${look}`, "aria-hidden": "true" }), words);
+    const sample = (look, words) =>
+      el("span", { class: "entry" }, el("span", { class: `cell sample ${look}`, "aria-hidden": "true" }), words);
     return el(
       "div",
       { class: "map-legend", role: "note", "aria-label": "What the marks mean" },
@@ -267,6 +288,10 @@
     const place = { run, part: part ?? "rollouts", iteration: Number(iteration ?? 0) };
     const found = await T.askOnce("group", { ...place, group });
     const [first] = found.attempts;
-    T.show(root, el("div", { class: "bar" }, el("h1", null, `Task ${first.task || group}`)), T.tree(found, place, { id, t: Number(turn ?? 0) }));
+    T.show(
+      root,
+      el("div", { class: "bar" }, el("h1", null, `Task ${first.task || group}`)),
+      T.tree(found, place, { id, t: Number(turn ?? 0) }),
+    );
   });
 })();
