@@ -211,3 +211,15 @@ def test_the_pages_fit_and_everything_is_named(page: Any, tmp_path: Path, width:
             )
             assert not nameless and not page.evaluate("document.documentElement.scrollWidth > innerWidth"), address
             assert page.get_by_role("link", name="compare").count() == 0
+
+
+def test_of_many_ways_a_tree_has_those_that_several_attempts_took_and_the_open_one(page: Any, tmp_path: Path) -> None:
+    trajectories = [attempt("room", n, "go", won=True) for n in range(3)] + [
+        attempt("room", n, f"sing {n}", won=False) for n in range(3, 203)
+    ]
+    saved(tmp_path / "logs", trajectories)
+    with serving(tmp_path / "logs") as served:
+        open_page(page, f"{served.url}#/tree?run=logs&group=room&id=room/99")
+        page.wait_for_selector(".tree .cell.here")
+        assert sorted(texts(page, ".tree-labels button")) == ["go ✓ 3", "sing 99 ✗ 1"]
+        assert "Branches of fewer than 2 attempts are not drawn." in page.locator(".tree-box").inner_text()

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 Sources = Annotated[list[str], typer.Argument(metavar="LOGS", help="Files, folders or patterns of logs, or a run.")]
 Format = Annotated[str | None, typer.Option("--format", help="The format of the logs. Default: each record's own.")]
-Task = Annotated[str | None, typer.Option(metavar="KEY", help="Where a record names its task. Default: known names, else the first message.")]
+Task = Annotated[
+    str | None, typer.Option(metavar="KEY", help="Where a record names its task. Default: known names, else the first message.")
+]
 Outcome = Annotated[str | None, typer.Option(metavar="KEY", help="Where a record says how it ended: a score, a feedback, an attribute.")]
 Outcomes = Annotated[str | None, typer.Option(metavar="FILE.csv", help="Outcomes by the ids of attempts: the columns id and outcome.")]
 WonAt = Annotated[float, typer.Option(metavar="SCORE", help="The score from which on an attempt is won.")]

@@ -11,7 +11,7 @@
   const grow = (group) => {
     const actions = new Map();
     for (const { visits } of Object.values(group.states)) for (const [place, t, action] of visits) actions.set(`${place} ${t}`, action);
-    const top = { below: new Map(), visits: [], parent: null };
+    const top = { below: new Map(), size: group.attempts.length };
     group.attempts.forEach((attempt, place) => {
       let node = top;
       attempt.turns.forEach((turn, t) => {
@@ -53,28 +53,25 @@
     }
   };
 
-  // Rows from top to bottom: each is a part of the way on which no attempt leaves or ends.
-  const rowsOf = (top) => {
+  // Rows from top to bottom: each is a part of the way on which no attempt leaves or ends. Branches of fewer than `least` attempts are left
+  // out, except on the way to a turn.
+  const rowsOf = (top, least, isOpen) => {
+    const drawn = (node) => children(node).filter(({ visits }) => visits.length >= least || visits.some(isOpen));
     const rows = [];
-    const waiting = children(top).reverse();
-    let left = 0;
+    const waiting = drawn(top).reverse();
     while (waiting.length) {
       let node = waiting.pop();
-      if (rows.length >= MOST_ROWS) {
-        left += 1;
-        continue;
-      }
       const row = { nodes: [node], from: node.parent, below: [] };
       for (;;) {
         node.row = rows.length;
-        row.below = children(node);
+        row.below = drawn(node);
         if (row.below.length !== 1 || row.below[0].visits.length < node.visits.length) break;
         row.nodes.push((node = row.below[0]));
       }
       rows.push(row);
       waiting.push(...row.below.reverse());
     }
-    return { rows, left };
+    return rows.length <= MOST_ROWS || least > top.size ? { rows, least } : rowsOf(top, 2 * least, isOpen);
   };
 
   // What attempts did in a state, and how each of these ended.
@@ -114,7 +111,8 @@
   // The tree and, below it, the node that is chosen. `place` says which run and iteration, `at` ({id, t}) which turn is open first.
   T.tree = (group, place, at) => {
     const top = grow(group);
-    const { rows, left } = rowsOf(top);
+    const isOpen = ({ attempt, t }) => attempt.id === at.id && t <= at.t;
+    const { rows, least } = rowsOf(top, 1, isOpen);
     const total = group.attempts.length;
     const levels = T.levels(group);
     let level = levels.some(([name]) => name === "credit") ? "credit" : levels[0]?.[0];
@@ -249,6 +247,7 @@
     const start = [...cells.keys()].find((node) => node.visits.some(({ attempt, t }) => attempt.id === at.id && t === at.t));
     const begin = start ?? [...cells.keys()][0];
     if (begin) choose(begin);
+    if (begin) requestAnimationFrame(() => body.scrollTo(x(begin.t) - 300, y(begin.row) - 200));
     const pick = T.oneOf("Colour by", levels, level, (name) => ((level = name), paint(), choose(chosen)));
     return [
       el(
@@ -263,7 +262,7 @@
         group.problem ? el("p", { class: "warning" }, group.problem) : null,
         levels.length > 1 ? pick : null,
         body,
-        left ? el("p", { class: "dim small" }, `${left} more branches are not drawn.`) : null,
+        least > 1 ? el("p", { class: "dim small" }, `Branches of fewer than ${least} attempts are not drawn.`) : null,
         legend,
       ),
       el("section", { class: "card", "aria-live": "polite" }, detail),
@@ -288,10 +287,6 @@
     const place = { run, part: part ?? "rollouts", iteration: Number(iteration ?? 0) };
     const found = await T.askOnce("group", { ...place, group });
     const [first] = found.attempts;
-    T.show(
-      root,
-      el("div", { class: "bar" }, el("h1", null, `Task ${first.task || group}`)),
-      T.tree(found, place, { id, t: Number(turn ?? 0) }),
-    );
+    T.show(root, el("div", { class: "bar" }, el("h1", null, first.task || group)), T.tree(found, place, { id, t: Number(turn ?? 0) }));
   });
 })();
