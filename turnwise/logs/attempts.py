@@ -42,7 +42,7 @@ class Attempt:
 
 def look_up(fields: Any, key: str) -> Any:
     """The value of a name, or of a path of names with dots between them."""
-    if isinstance(fields, Mapping):
+    if isinstance(fields, dict):
         if key in fields:
             return fields[key]
         for end in (place for place, letter in enumerate(key) if letter == "."):
@@ -53,7 +53,7 @@ def look_up(fields: Any, key: str) -> Any:
 
 def score_of(value: Any) -> float | None:
     """An outcome as a number: true is 1, a word that means success is 1; None if it is missing or says nothing."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         value = next((value[key] for key in ("score", "value", "avg", "reward") if value.get(key) is not None), None)
     if isinstance(value, str):
         word = value.strip().lower()
@@ -110,15 +110,21 @@ def trajectory_of(attempt: Attempt, score: float, won_at: float) -> Trajectory:
 
 def _respond(turn: Turn, message: Message) -> None:
     """Add a message to the response of a turn: what was said, and what was called."""
-    calls = [*calls_of(turn), *message.calls]
-    names = dict.fromkeys(call.name for call in calls)
-    arguments = calls[0].arguments if len(calls) == 1 else {"calls": [[call.name, call.arguments] for call in calls]} if calls else {}
-    action = "\n".join(map(str, calls)) if calls else message.text.strip()
-    turn.response = "\n".join(filter(None, (turn.response, message.text, *map(str, message.calls))))
-    turn.action = action if message.action is None else message.action
+    calls = [*calls_of(turn), *message.calls] if turn.response else message.calls
+    if calls:
+        called = "\n".join([str(call) for call in calls])
+        turn.action = called
+        name = calls[0].name if len(calls) == 1 else " + ".join(dict.fromkeys(call.name for call in calls))
+        arguments = calls[0].arguments if len(calls) == 1 else {"calls": [[call.name, call.arguments] for call in calls]}
+        said = called if len(calls) == len(message.calls) else "\n".join([str(call) for call in message.calls])
+        response = f"{message.text}\n{said}" if message.text and said else message.text or said
+    else:
+        turn.action, name, arguments, response = message.text.strip(), None, {}, message.text
+    turn.response = f"{turn.response}\n{response}" if turn.response else response
+    turn.action = turn.action if message.action is None else message.action
     turn.reward += message.reward
     turn.valid = turn.valid and message.error is None
-    turn.info = {"tool": " + ".join(names) or None, "arguments": arguments, "error": message.error, "result": "", "time": message.time}
+    turn.info = {"tool": name, "arguments": arguments, "error": message.error, "result": "", "time": message.time}
 
 
 def calls_of(turn: Turn) -> list[Call]:
@@ -138,4 +144,4 @@ def _see(turn: Turn | None, seen: Sequence[Message]) -> None:
         text = "\n".join(message.text for message in seen) if len(seen) > 1 else seen[0].text
         errors = [message.error for message in seen if message.error]
         result = text if len(text) <= LONGEST_RESULT else text[:LONGEST_RESULT]
-        turn.info = {**turn.info, "result": result, "error": turn.info["error"] or ("; ".join(errors)[:LONGEST_ERROR] or None)}
+        turn.info |= {"result": result, "error": turn.info["error"] or ("; ".join(errors)[:LONGEST_ERROR] or None)}  # type: ignore

@@ -72,21 +72,21 @@ class Calls:
         messages = list(messages_of(self.beginning[1]))
         for message in messages:
             message.given = message.role == "assistant"
-        told = {tool.call.id: tool for tool in self.tools if tool.call.id}
-        answered = set()
-        for _, new, said in sorted(self.models, key=lambda model: model[0]):
-            for message in new:
-                if message.role == "tool" and (tool := told.get(message.call)) is not None:
-                    message.error = message.error or tool.error
-                    answered.add(tool.call.id)
-            messages += [*new, *said]
-        last = max((start for start, _, said in self.models if any(message.calls for message in said)), default=None)
-        for tool in sorted(self.tools, key=lambda tool: tool.start):
-            if last is None:  # no model's call says what was called
-                messages.append(Message("assistant", calls=(tool.call,), time=tool.start))
-            elif tool.start < last or tool.call.id in answered:
-                continue
-            messages.append(Message("tool", tool.result, call=tool.call.id, error=tool.error))
+        failed = {tool.call.id or tool.result: tool.error for tool in self.tools if tool.error}
+        called = any(message.calls for _, _, said in self.models for message in said)
+        last = max((start for start, _, _ in self.models), default=0.0)
+        steps = [(start, [*new, *said]) for start, new, said in self.models]
+        for tool in self.tools:
+            result = Message("tool", tool.result, call=tool.call.id, error=tool.error)
+            if not called:  # no model's call says what was called
+                steps.append((tool.start, [Message("assistant", calls=(tool.call,), time=tool.start), result]))
+            elif tool.start > last:  # no later prompt has the result
+                steps.append((tool.start, [result]))
+        for _, step in sorted(steps, key=lambda step: step[0]):
+            for message in step:
+                if message.role == "tool" and failed:
+                    message.error = message.error or failed.get(message.call) or failed.get(message.text)
+            messages += step
         return Attempt(name, messages, self.task, self.outcomes, self.fields, stop)
 
 
@@ -109,15 +109,15 @@ def seconds(value: Any) -> float:
 
 def chat(value: Any, keys: tuple[str, ...] = ("messages", "input", "prompt")) -> Any:
     """The messages in what a service logged as input or output of a call: under one of the usual names, or the value itself."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         for key in keys:
-            if isinstance(value.get(key), (list, str, Mapping)):
+            if isinstance(value.get(key), (list, str, dict)):
                 return value[key]
         if isinstance(value.get("choices"), list):
-            return [choice.get("message") or choice.get("text") for choice in value["choices"][:1] if isinstance(choice, Mapping)]
+            return [choice.get("message") or choice.get("text") for choice in value["choices"][:1] if isinstance(choice, dict)]
         if isinstance(value.get("generations"), list):
             generations = value["generations"]
             while isinstance(generations, list) and generations:
                 generations = generations[0]
-            return generations.get("message", generations.get("text")) if isinstance(generations, Mapping) else None
+            return generations.get("message", generations.get("text")) if isinstance(generations, dict) else None
     return value

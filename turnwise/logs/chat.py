@@ -28,7 +28,7 @@ def read(records: Iterable[Record]) -> Iterator[Attempt]:
     sessions: dict[str, Calls] = {}
     for record in records:
         line = record.value if isinstance(record.value, dict) else {"messages": record.value}
-        parts = [line, *(line[key] for key in PARTS if isinstance(line.get(key), Mapping))]
+        parts = [line, *(line[key] for key in PARTS if isinstance(line.get(key), dict))]
         both = _parts(line)
         name = _first(parts, SESSIONS if both else NAMES) or record.where
         outcomes = {key: part[key] for part in reversed(parts) for key in part if key.lower() in OUTCOMES}
@@ -54,7 +54,7 @@ def _conversation(line: Mapping[str, Any]) -> Any:
 def _parts(line: Mapping[str, Any]) -> tuple[Any, Any] | None:
     """The prompt and the response of a line that has them apart."""
     request, response = line.get("request", line.get("body")), line.get("response")
-    if isinstance(request, Mapping) and isinstance(response, Mapping):
+    if isinstance(request, dict) and isinstance(response, dict):
         return chat(request), chat(response.get("body", response), ("output",))
     if isinstance(line.get("completion"), (list, str)) and "prompt" in line:
         return line["prompt"], line["completion"]
@@ -81,7 +81,7 @@ def _first(parts: list[Any], names: tuple[str, ...]) -> str | None:
     for part in parts:
         for name in names:
             value = part.get(name)
-            if isinstance(value, Mapping):
+            if isinstance(value, dict):
                 value = value.get("id", value.get("name", value.get("key")))
             if isinstance(value, (str, int)) and not isinstance(value, bool) and value != "":
                 return str(value)

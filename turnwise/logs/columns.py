@@ -17,8 +17,8 @@ from turnwise.data.rollouts import FAULTS, Bools, Trajectory
 Outcome = Literal["success", "return above the task's median", "none"]
 NO_ERROR = -1
 SPEECH = "(text)"  # the tool of a turn that calls none
-LONGEST_NORMALISED = 2_000
-VARIES = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|\b(?=[a-fA-F]*\d)[0-9a-fA-F]{8,}\b|\d+(?:[.,:]\d+)*")
+LONGEST_NORMALISED = 1_000
+VARIES = re.compile(r"\d(?:[\da-f-]{7,}|[\d.,:]*)")  # numbers, times, ids in hexadecimal
 VERB = re.compile(r"[^\s\[({<:]{1,40}")
 
 

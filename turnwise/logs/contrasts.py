@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -27,7 +28,7 @@ from turnwise.util.statistics import Interval, holm
 
 EXACT_VARIANCE = 100.0  # below, distributions are added up exactly; above, the error of the corrected normal tail is a few per cent
 SMALLEST = 1e-300
-MOST_EXACT = 1_000  # comparisons of a family whose p is computed: those that look the most certain
+MOST_EXACT = 300  # comparisons of a family whose p is computed: those that look the most certain
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,24 +185,33 @@ def _p_values(cells: tuple[Ints, Ints, Ints, Ints, Ints], one_sided: Bools, test
 def exact_tail(n: Ints, y: Ints, n1: Ints, reached: int, lower: bool) -> float:
     """The probability that the sum of independent hypergeometric numbers (n1 drawn of n, of which y count) is as low as `reached`, or as
     high."""
-    tables, times = np.unique(np.stack([n, np.minimum(y, n1), np.maximum(y, n1)]), axis=1, return_counts=True)
-    least = int((np.maximum(0, tables[1] + tables[2] - tables[0]) * times).sum())
-    distribution = np.ones(1)
-    for (attempts, few, many), count in zip(tables.T.tolist(), times.tolist(), strict=True):
-        counts = np.arange(max(0, few + many - attempts), few + 1)
-        ways = _log_ways(np.full(len(counts), many), counts) + _log_ways(np.full(len(counts), attempts - many), few - counts)
-        single = np.exp(ways - _log_ways(np.array([attempts]), np.array([few])))
+    few, many, width = np.minimum(y, n1), np.maximum(y, n1), int(n.max()) + 1
+    tables, times = np.unique((n * width + many) * width + few, return_counts=True)
+    logs, least, distribution = _log_factorials(width), 0, np.ones(1)
+    for table, count in zip(tables.tolist(), times.tolist(), strict=True):
+        attempts, drawn, counted = table // width // width, table // width % width, table % width
+        lowest = max(0, counted + drawn - attempts)
+        least += count * lowest
+        k = np.arange(lowest, counted + 1)
+        ways = logs[k] + logs[counted - k] + logs[drawn - k] + logs[attempts - drawn - counted + k]
+        fixed = logs[drawn] + logs[attempts - drawn] + logs[counted] + logs[attempts - counted] - logs[attempts]
+        single = np.exp(fixed - ways)
         while count:  # the distribution of equal strata by squaring
             if count & 1:
                 distribution = np.convolve(distribution, single)
             count >>= 1
             if count:
                 single = np.convolve(single, single)
-    place = reached - least
-    return float(min(1.0, distribution[: place + 1].sum() if lower else distribution[place:].sum()))
+    reached -= least
+    return float(min(1.0, distribution[: reached + 1].sum() if lower else distribution[reached:].sum()))
+
+
+@lru_cache(maxsize=64)
+def _log_factorials(size: int) -> Floats:
+    return np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, size + 1)))])
 
 
 def _log_ways(n: Ints, k: Ints) -> Floats:
     """The logarithm of the number of ways to choose k of n."""
-    logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, int(n.max(initial=1)) + 1)))])
+    logs = _log_factorials(int(n.max(initial=1)))
     return np.asarray(logs[n] - logs[k] - logs[n - k])

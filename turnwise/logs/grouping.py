@@ -21,24 +21,38 @@ from turnwise.util.errors import TurnwiseError
 
 MOST_SIMILAR = 2_000  # different texts that are compared pair by pair
 LONGEST_LABEL = 80
-VARYING = re.compile(
+VARYING = re.compile(  # inside a word
     r"(?<![A-Za-z0-9])(?:"
     r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"  # a UUID
-    r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?: ?Z|[+-]\d\d:?\d\d)?"  # a date with a time
-    r"|\d{1,2}:\d\d:\d\d(?:[.,]\d+)?"  # a time of day
+    r"|\d{4}-\d\d-\d\dT\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?"  # a date with a time
+    r"|\d{1,2}:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"  # a time of day
     r"|1[5-9]\d{8}(?:\d{3}|\.\d+)?"  # seconds or milliseconds since 1970
-    r"|\d+(?:\.\d+)? ?(?:ms|sec|seconds|milliseconds)|\d+\.\d+ ?s"  # a duration
+    r"|\d+(?:\.\d+)?(?:ms|sec)|\d+\.\d+s"  # a duration
     r"|0x[0-9a-fA-F]{6,}|(?=[a-f]*\d)[0-9a-f]{12,}"  # an address, a hash
     r"|(?:call|toolu|chatcmpl|req|msg|resp|run|trace|span|session|tmp)[-_](?=[A-Za-z]*\d)[A-Za-z0-9_-]{5,}"  # an id with a prefix
     r")(?![A-Za-z0-9])"
 )
-DIGIT = re.compile(r"\d")
+SPACED = re.compile(r"\d{4}-\d\d-\d\d \*|\d+(?:\.\d+)? (?:ms|sec|seconds|milliseconds)\b|\d+\.\d+ s\b")  # two words
+UNITS = frozenset(word + mark for word in ("*", "ms", "s", "sec", "seconds", "milliseconds") for mark in ("", ".", ",", ")", ";"))
+MOST_WORDS = 1_000_000
 Encode = Callable[[Sequence[str]], Any]
 
 
-def normal(text: str) -> str:
+class Words(dict[str, str]):
+    """A word to its form without what varies. Logs repeat their words, so most of them are looked up."""
+
+    def __missing__(self, word: str) -> str:
+        if len(self) > MOST_WORDS:
+            self.clear()
+        form = self[word] = VARYING.sub("*", word)
+        return form
+
+
+def normal(text: str, words: Words) -> str:
     """A text without what varies between attempts, and with single spaces."""
-    return " ".join((VARYING.sub("*", text) if DIGIT.search(text) else text).split())
+    forms = [words[word] for word in text.split()]
+    text = " ".join(forms)
+    return text if UNITS.isdisjoint(forms) else SPACED.sub("*", text)
 
 
 def encoder(model: str) -> Encode:
@@ -50,9 +64,10 @@ def encoder(model: str) -> Encode:
 
 def group_tasks(trajectories: Sequence[Trajectory], similar: float | None = None, encode: Encode | None = None) -> None:
     """Give each trajectory its group. The label is the task's name, or the beginning of its first message."""
-    keys = [trajectory.task or normal(trajectory.goal) for trajectory in trajectories]
+    words = Words()
+    keys = [trajectory.task or normal(trajectory.goal, words) for trajectory in trajectories]
     if similar is not None:
-        goals = {key: normal(trajectory.goal) for key, trajectory in zip(keys, trajectories, strict=True)}
+        goals = {key: normal(trajectory.goal, words) for key, trajectory in zip(keys, trajectories, strict=True)}
         joined = _joined(list(goals.values()), similar, encode, "tasks")
         same = dict(zip(goals, (list(goals)[first] for first in joined), strict=True))
         keys = [same[key] for key in keys]
@@ -69,11 +84,12 @@ def group_tasks(trajectories: Sequence[Trajectory], similar: float | None = None
 
 def name_states(trajectories: Sequence[Trajectory], similar: float | None = None, encode: Encode | None = None) -> None:
     """Give each turn without an anchor the key of its state. With a threshold, similar states of a group are one."""
-    key_of: dict[str, str] = {}
+    words, key_of = Words(), dict[str, str]()
     turns = [turn for trajectory in trajectories for turn in trajectory.turns if turn.anchor is None]
     for turn in turns:
         if (key := key_of.get(turn.observation)) is None:
-            key = key_of[turn.observation] = blake2b(normal(turn.observation).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+            text = normal(turn.observation, words).encode("utf-8", "surrogatepass")
+            key = key_of[turn.observation] = blake2b(text, digest_size=8).hexdigest()
         turn.anchor = key
     if similar is None:
         return
@@ -82,7 +98,7 @@ def name_states(trajectories: Sequence[Trajectory], similar: float | None = None
     for trajectory in trajectories:
         of_group[trajectory.group] += [turn for turn in trajectory.turns if id(turn) in unnamed]
     for members in of_group.values():
-        texts = {turn.anchor: normal(turn.observation) for turn in members}
+        texts = {turn.anchor: normal(turn.observation, words) for turn in members}
         joined = _joined(list(texts.values()), similar, encode, "states of a task")
         same = dict(zip(texts, (list(texts)[first] for first in joined), strict=True))
         for turn in members:

@@ -14,16 +14,20 @@ from turnwise.logs.messages import Message, messages_of
 
 
 def is_trajectory(value: Any) -> bool:
-    """Whether this is an ATIF document."""
-    return isinstance(value, dict) and str(value.get("schema_version", "")).startswith("ATIF") and isinstance(value.get("steps"), list)
+    """Whether this is an ATIF document, or the result of a trial or a job, which are read with the trajectories that they are about."""
+    if not isinstance(value, dict):
+        return False
+    return _is_atif(value) or "trial_name" in value or "n_total_trials" in value
 
 
 def read(records: Iterable[Record]) -> Iterator[Attempt]:
     """One attempt per trajectory. Trajectories of subagents are not read: what they gave back is in the parent's observation."""
     for record in records:
+        if not _is_atif(record.value):
+            continue
         trial, document = _trial(record.path), record.value
         rewards = (trial.get("verifier_result") or {}).get("rewards") or {}
-        outcomes = dict(rewards) if isinstance(rewards, Mapping) else {}
+        outcomes = dict(rewards) if isinstance(rewards, dict) else {}
         fault = trial.get("exception_info") or {}
         name = trial.get("trial_name") or document.get("trajectory_id") or document.get("session_id") or record.where
         yield Attempt(
@@ -32,22 +36,26 @@ def read(records: Iterable[Record]) -> Iterator[Attempt]:
             str(trial["task_name"]) if trial.get("task_name") else None,
             outcomes,
             {**trial, **{key: document[key] for key in ("extra", "final_metrics", "session_id", "agent") if key in document}},
-            str(fault.get("exception_type") or "") if isinstance(fault, Mapping) else "",
+            str(fault.get("exception_type") or "") if isinstance(fault, dict) else "",
         )
+
+
+def _is_atif(value: dict[str, Any]) -> bool:
+    return str(value.get("schema_version", "")).startswith("ATIF") and isinstance(value.get("steps"), list)
 
 
 def _messages(steps: list[Any]) -> Iterator[Message]:
     for step in steps:
-        if not isinstance(step, Mapping) or step.get("is_copied_context"):
+        if not isinstance(step, dict) or step.get("is_copied_context"):
             continue
         source, time = str(step.get("source") or "user"), seconds(step.get("timestamp")) or None
         for message in messages_of({"role": source, "content": step.get("message"), "tool_calls": step.get("tool_calls")}):
             message.time = time
             yield message
         observation = step.get("observation")
-        results = observation.get("results") if isinstance(observation, Mapping) else None
+        results = observation.get("results") if isinstance(observation, dict) else None
         for result in results if isinstance(results, list) else []:
-            if isinstance(result, Mapping):
+            if isinstance(result, dict):
                 role = "user" if source == "system" else "tool"
                 yield from messages_of({"role": role, "content": result.get("content"), "tool_call_id": result.get("source_call_id")})
 

@@ -39,7 +39,7 @@ def read(records: Iterable[Record]) -> Iterator[Attempt]:
         waiting = [(record.value, "")]
         while waiting:
             value, parent = waiting.pop()
-            if not isinstance(value, Mapping):
+            if not isinstance(value, dict):
                 continue
             if isinstance(value.get("data"), list):
                 waiting += [(each, parent) for each in value["data"]]
@@ -47,12 +47,12 @@ def read(records: Iterable[Record]) -> Iterator[Attempt]:
             row = _row(value)
             inner = row.pop("trace", None)
             subject = row.get("subject")
-            about = subject.get("id") if isinstance(subject, Mapping) and subject.get("kind", "trace") == "trace" else None
+            about = subject.get("id") if isinstance(subject, dict) and subject.get("kind", "trace") == "trace" else None
             trace = str(row.get("trace_id") or about or (inner or row).get("id") or parent)
             for part in ("observations", "scores"):
                 rows = row.pop(part, None)
                 waiting += [(each, trace) for each in rows] if isinstance(rows, list) else []
-            if isinstance(inner, Mapping):
+            if isinstance(inner, dict):
                 waiting.append((inner, trace))
             elif parent and "trace_id" not in row:
                 row["trace_id"] = parent
@@ -78,7 +78,7 @@ def _add(calls: Calls, row: dict[str, Any]) -> None:
         calls.whole = (chat(given) if given is not None else calls.whole[0], chat(done, DONE) if done is not None else calls.whole[1])
         calls.fields |= {key: value for key, value in row.items() if key not in ("input", "output")} | {"metadata": metadata}
     item = row.get("dataset_item_id") or row.get("experiment_item_id")
-    if isinstance(metadata, Mapping):
+    if isinstance(metadata, dict):
         item = item or metadata.get("dataset_item_id") or metadata.get("langfuse.experiment.item.id")
     calls.task = calls.task or (str(item) if item else None)
 

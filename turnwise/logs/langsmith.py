@@ -50,7 +50,7 @@ def _runs(value: Any) -> Iterator[Mapping[str, Any]]:
         value = waiting.pop()
         if isinstance(value, list):
             waiting += value
-        elif isinstance(value, Mapping):
+        elif isinstance(value, dict):
             envelope = value.get("runs", value.get("data"))
             if isinstance(envelope, list) and "run_type" not in value:
                 waiting += envelope
@@ -65,19 +65,19 @@ def _add(calls: Calls, run: Mapping[str, Any]) -> None:
     if run["run_type"] == "llm":
         calls.model(start, chat(given), chat(done, DONE))
     elif run["run_type"] in ("tool", "retriever"):
-        arguments = given.get("input", given) if isinstance(given, Mapping) else given
-        result = done.get("output", done) if isinstance(done, Mapping) else done
+        arguments = given.get("input", given) if isinstance(given, dict) else given
+        result = done.get("output", done) if isinstance(done, dict) else done
         call = ""
-        if isinstance(result, Mapping) and isinstance(result.get("content", result.get("kwargs")), (str, Mapping)):  # LangChain's ToolMessage
+        if isinstance(result, dict) and isinstance(result.get("content", result.get("kwargs")), (str, dict)):  # LangChain's ToolMessage
             message = result.get("kwargs", result)
             result, call = message.get("content"), message.get("tool_call_id")
         calls.tool(start, run.get("name"), arguments, result, run.get("error"), call)
     if not run.get("parent_run_id"):
         calls.whole = (chat(given), chat(done, DONE))
         extra = run.get("extra")
-        metadata = extra.get("metadata") if isinstance(extra, Mapping) else None
+        metadata = extra.get("metadata") if isinstance(extra, dict) else None
         calls.fields |= {"metadata": metadata, "inputs": given, "outputs": done, "name": run.get("name"), "tags": run.get("tags")}
         calls.task = str(run["reference_example_id"]) if run.get("reference_example_id") else None
     stats = run.get("feedback_stats")
-    if isinstance(stats, Mapping):
+    if isinstance(stats, dict):
         calls.outcomes |= {str(key): value for key, value in stats.items() if value is not None}

@@ -67,34 +67,38 @@ def messages_of(value: Any, depth: int = 0) -> Iterator[Message]:
     elif isinstance(value, list) and depth < DEEPEST:
         for item in value:
             yield from messages_of(item, depth + 1)
-    elif isinstance(value, Mapping):
+    elif isinstance(value, dict):
         yield from _one(value)
 
 
 def _one(item: Mapping[str, Any]) -> Iterator[Message]:
-    if isinstance(item.get("kwargs"), Mapping) and isinstance(item.get("id"), list) and item["id"]:  # LangChain's serialised form
+    if "kwargs" in item and isinstance(item["kwargs"], dict) and isinstance(item.get("id"), list) and item["id"]:  # LangChain, serialised
         item = {**item["kwargs"], "type": item["id"][-1], "role": None}
-    elif isinstance(item.get("data"), Mapping) and item.get("type") in ROLES:
+    elif "data" in item and isinstance(item["data"], dict) and item.get("type") in ROLES:
         item = {**item["data"], "type": item["type"]}
     kind = str(item.get("type") or "")
     role = ROLES.get(str(item.get("role") or item.get("from") or kind))
     if role is None or kind.endswith(("_call", "_call_output")):
         yield from _item(kind, item)
         return
-    content = next((item[key] for key in ("content", "parts", "value", "message") if item.get(key) is not None), None)
-    message = Message(role, time=_time(item))
-    inner, calls, texts = [], [], []
-    for part in content if isinstance(content, list) else [content]:
-        _part(part, texts, calls, inner)
-    listed = item.get("tool_calls")
-    calls += [_call(call) for call in listed if isinstance(call, Mapping)] if isinstance(listed, list) else []
-    message.text = "\n".join(text for text in texts if text)[:LONGEST_TEXT]
+    text = item.get("content")
+    calls: list[Call] = []
+    inner: list[Message] = []
+    if not isinstance(text, str):
+        parts = next((item[key] for key in ("content", "parts", "value", "message") if item.get(key) is not None), None)
+        texts: list[str] = []
+        for part in parts if isinstance(parts, list) else [parts]:
+            _part(part, texts, calls, inner)
+        text = "\n".join([each for each in texts if each])
+    message = Message(role, text[:LONGEST_TEXT], time=_time(item))
     if role == "tool":
         message.call = str(item.get("tool_call_id") or item.get("call_id") or item.get("id") or "")
         message.error = error_of(message.text, item.get("status") == "error" or item.get("is_error") is True)
     elif role == "assistant":
+        listed = item.get("tool_calls")
+        calls += [_call(call) for call in listed if isinstance(call, dict)] if isinstance(listed, list) else []
         message.calls = tuple(calls)
-    if isinstance(item.get("reward"), (int, float)):
+    if "reward" in item and isinstance(item["reward"], (int, float)):
         message.reward = float(item["reward"])
     if message.text or message.calls or not inner:
         yield message
@@ -119,7 +123,7 @@ def _part(part: Any, texts: list[str], calls: list[Call], inner: list[Message]) 
     """One part of a message's content: text, a call, or the result of a call, which is a message of its own."""
     if isinstance(part, str):
         texts.append(part)
-    elif isinstance(part, Mapping):
+    elif isinstance(part, dict):
         kind = str(part.get("type") or "")
         if kind in ("tool_use", "tool_call"):
             calls.append(_call(part))
@@ -134,7 +138,7 @@ def _part(part: Any, texts: list[str], calls: list[Call], inner: list[Message]) 
 
 
 def _call(call: Mapping[str, Any]) -> Call:
-    function = call["function"] if isinstance(call.get("function"), Mapping) else call
+    function = call["function"] if isinstance(call.get("function"), dict) else call
     name = function.get("name") or function.get("function_name") or "?"
     arguments = next((function[key] for key in ("arguments", "args", "input") if function.get(key) is not None), None)
     return Call(str(name), arguments_of(arguments), str(call.get("id") or call.get("tool_call_id") or ""))
@@ -147,7 +151,7 @@ def arguments_of(value: Any) -> dict[str, Any]:
             value = json.loads(value)
         except (ValueError, RecursionError):
             return {"input": value} if value else {}
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return dict(value)
     return {} if value is None else {"input": value}
 
@@ -161,7 +165,7 @@ def _text(value: Any) -> str:
     """What a tool returned, as text: parts are joined, anything else is JSON."""
     if isinstance(value, str):
         return value[:LONGEST_TEXT]
-    if isinstance(value, list) and value and all(isinstance(part, (str, Mapping)) for part in value):
+    if isinstance(value, list) and value and all(isinstance(part, (str, dict)) for part in value):
         texts: list[str] = []
         for part in value:
             _part(part, texts, [], [])
@@ -191,7 +195,7 @@ def _error_in_json(text: str) -> str | None:
     failed = value.get("status") in ("error", "failed", "failure") or value.get("success") is False or value.get("ok") is False
     if not (told or failed or value.get("isError") is True or value.get("is_error") is True):
         return None
-    if isinstance(told, Mapping):
+    if isinstance(told, dict):
         told = told.get("message") or told.get("type") or told
     told = told if told and told is not True else value.get("message") or value.get("detail") or "error"
     return (told if isinstance(told, str) else canonical(told))[:LONGEST_ERROR]

@@ -43,7 +43,7 @@ def read(records: Iterable[Record]) -> Iterator[Attempt]:
             if signal == "resourceLogs":
                 events[trace, span].append(row)
                 continue
-            events[trace, span] += [event for event in row.get("events") or [] if isinstance(event, Mapping)]
+            events[trace, span] += [event for event in row.get("events") or [] if isinstance(event, dict)]
             _add(calls, row, attributes)
     for (trace, _), of_span in events.items():
         _add_events(traces[trace], of_span)
@@ -59,7 +59,7 @@ def _add(calls: Calls, span: Mapping[str, Any], attributes: Mapping[str, Any]) -
     operation = attributes.get("gen_ai.operation.name") or attributes.get("llm.request.type")
     if operation == "execute_tool" or "gen_ai.tool.call.arguments" in attributes:
         status = span.get("status")
-        message = status.get("message") if isinstance(status, Mapping) else None
+        message = status.get("message") if isinstance(status, dict) else None
         error = (message or attributes["error.type"]) if attributes.get("error.type") else None
         result, given = attributes.get("gen_ai.tool.call.result"), attributes.get("gen_ai.tool.call.arguments")
         calls.tool(start, attributes.get("gen_ai.tool.name"), given, result, error, attributes.get("gen_ai.tool.call.id"))
@@ -101,12 +101,12 @@ def _add_events(calls: Calls, events: list[Mapping[str, Any]]) -> None:
     """The events of one span: the messages of a call, or an evaluation."""
     prompt: list[Any] = []
     start = 0.0
-    for event in sorted(events, key=lambda event: _seconds(event.get("timeUnixNano"))):  # stable: events of one moment stay in order
+    for event in sorted(events, key=_time):  # stable: events of one moment stay in order
         attributes = _attributes(event)
         name = str(event.get("eventName") or event.get("name") or attributes.get("event.name") or "")
         body = _value(event.get("body"))
-        body = body if isinstance(body, Mapping) else {key: _loaded(value) for key, value in attributes.items()}
-        start = start or _seconds(event.get("timeUnixNano") or event.get("observedTimeUnixNano"))
+        body = body if isinstance(body, dict) else {key: _loaded(value) for key, value in attributes.items()}
+        start = start or _time(event)
         if name == "gen_ai.evaluation.result":
             told = attributes.get("gen_ai.evaluation.score.value")
             label = attributes.get("gen_ai.evaluation.score.label")
@@ -115,7 +115,7 @@ def _add_events(calls: Calls, events: list[Mapping[str, Any]]) -> None:
             _add_call(calls, start, attributes)
         elif name == "gen_ai.choice":
             message = body.get("message", body)
-            calls.model(start, prompt, message if isinstance(message, Mapping) else {"role": "assistant", "content": message})
+            calls.model(start, prompt, message if isinstance(message, dict) else {"role": "assistant", "content": message})
             prompt, start = [], 0.0
         elif name.startswith("gen_ai.") and name.endswith(".message"):
             prompt.append({"role": name.split(".")[1], **body})
@@ -131,21 +131,21 @@ def _rows(value: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The spans and log records of a message."""
     for signal, (scopes, rows) in SIGNALS.items():
         for resource in value.get(signal) or []:
-            for scope in (resource.get(scopes) or []) if isinstance(resource, Mapping) else []:
-                for row in (scope.get(rows) or []) if isinstance(scope, Mapping) else []:
-                    if isinstance(row, Mapping):
+            for scope in (resource.get(scopes) or []) if isinstance(resource, dict) else []:
+                for row in (scope.get(rows) or []) if isinstance(scope, dict) else []:
+                    if isinstance(row, dict):
                         yield signal, row
 
 
 def _attributes(row: Mapping[str, Any]) -> dict[str, Any]:
     listed = row.get("attributes")
     pairs = listed if isinstance(listed, list) else []
-    return {str(pair["key"]): _value(pair.get("value")) for pair in pairs if isinstance(pair, Mapping) and "key" in pair}
+    return {str(pair["key"]): _value(pair.get("value")) for pair in pairs if isinstance(pair, dict) and "key" in pair}
 
 
 def _value(value: Any) -> Any:
     """A value of OTLP (`AnyValue`) as plain data. 64-bit integers are text there."""
-    if not isinstance(value, Mapping) or not value:
+    if not isinstance(value, dict) or not value:
         return None
     kind, inner = next(iter(value.items()))
     if kind == "intValue":
@@ -153,7 +153,7 @@ def _value(value: Any) -> Any:
     if kind == "arrayValue":
         return [_value(each) for each in (inner or {}).get("values") or []]
     if kind == "kvlistValue":
-        return {str(pair.get("key")): _value(pair.get("value")) for pair in (inner or {}).get("values") or [] if isinstance(pair, Mapping)}
+        return {str(pair.get("key")): _value(pair.get("value")) for pair in (inner or {}).get("values") or [] if isinstance(pair, dict)}
     return inner
 
 
@@ -165,6 +165,10 @@ def _loaded(value: Any) -> Any:
         except (ValueError, RecursionError):
             return value
     return value
+
+
+def _time(event: Mapping[str, Any]) -> float:
+    return _seconds(event.get("timeUnixNano") or event.get("observedTimeUnixNano"))
 
 
 def _seconds(nanoseconds: Any) -> float:

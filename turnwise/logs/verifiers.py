@@ -22,12 +22,12 @@ def read(records: Iterable[Record]) -> Iterator[Attempt]:
     for record in records:
         episode = record.value
         for trace in episode.get("traces", [episode]):
-            if not isinstance(trace, Mapping):
+            if not isinstance(trace, dict):
                 continue
             task = _mapping(trace.get("task") or episode.get("task"))
             data = _mapping(task.get("data"))
             name = next((value for value in (task.get("key"), data.get("id"), data.get("name"), data.get("idx")) if value is not None), None)
-            rewards = {key: value for key, value in _mapping(trace.get("rewards")).items() if isinstance(value, Mapping)}
+            rewards = {key: value for key, value in _mapping(trace.get("rewards")).items() if isinstance(value, dict)}
             total = sum(float(reward.get("score") or 0.0) * float(reward.get("weight", 1.0)) for reward in rewards.values())
             fields = {key: value for key, value in trace.items() if key not in ("nodes", "calls", "tools")}
             yield Attempt(
@@ -44,7 +44,7 @@ def _messages(trace: Mapping[str, Any]) -> list[Message]:
     """The messages in the order in which they happened: branches begin again from an earlier message, and no message is there twice."""
     messages = []
     for node in trace.get("nodes") or []:
-        if isinstance(node, Mapping):
+        if isinstance(node, dict):
             for message in messages_of(node.get("message")):
                 message.given, message.time = not node.get("sampled"), node.get("timestamp")
                 messages.append(message)
@@ -52,4 +52,4 @@ def _messages(trace: Mapping[str, Any]) -> list[Message]:
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+    return value if isinstance(value, dict) else {}
