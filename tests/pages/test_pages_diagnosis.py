@@ -223,3 +223,15 @@ def test_of_many_ways_a_tree_has_those_that_several_attempts_took_and_the_open_o
         page.wait_for_selector(".tree .cell.here")
         assert sorted(texts(page, ".tree-labels button")) == ["go ✓ 3", "sing 99 ✗ 1"]
         assert "Branches of fewer than 2 attempts are not drawn." in page.locator(".tree-box").inner_text()
+
+
+def test_the_group_of_a_run_is_a_tree_too(page: Any, url: str) -> None:
+    open_page(page, f"{url}#/attempts?run=good&part=rollouts&iteration=3&id=1")
+    page.get_by_role("link", name="As a tree").click()
+    page.wait_for_selector(".tree .cell.here")
+    assert texts(page, ".tree-labels button") == ["go to cellar ✓ 1 ✗ 1", "go to kitchen ✓ 1", "wait ✗ 1", "go to kitchen ✓ 1"]
+    assert (
+        page.locator(".cell.here")
+        .get_attribute("aria-label")
+        .startswith("turn 1: go to cellar; 2 of 3 attempts, 1 won; after it, they part")
+    )

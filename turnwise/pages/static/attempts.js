@@ -366,7 +366,9 @@
         "details",
         { open: true, class: "map-box" },
         el("summary", null, "The group: one line per attempt, one cell per turn"),
-        el("a", { class: "small", href: T.link("tree", { ...this.place, group: this.attempt.group, id: this.id }) }, "As a tree →"),
+        Object.keys(this.group.states).length
+          ? el("a", { class: "small", href: T.link("tree", { ...this.place, group: this.attempt.group, id: this.id }) }, "As a tree →")
+          : null,
         levels.length > 1 ? choice : null,
         this.map.node,
         legend,
