@@ -266,7 +266,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, nargs=2, default=(500, 700), help="the first, and the one after the last")
+    parser.add_argument("--seeds", type=int, nargs=2, default=(700, 900), help="the first, and the one after the last")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     rows = []

@@ -18,7 +18,7 @@ Outcome = Literal["success", "return above the task's median", "none"]
 NO_ERROR = -1
 SPEECH = "(text)"  # the tool of a turn that calls none
 LONGEST_NORMALISED = 1_000
-VARIES = re.compile(r"\d(?:[\da-f-]{7,}|[\d.,:]*)")  # numbers, times, ids in hexadecimal
+VARIES = re.compile(r"\d(?:[\da-f-]{7,}|(?:[.,:]?\d)*)")  # numbers, times, ids in hexadecimal
 VERB = re.compile(r"[^\s\[({<:]{1,40}")
 
 

@@ -109,7 +109,7 @@ def compare(tables: list[Rows], task: Ints, won: Bools, level: float) -> Family:
     mixed = varies(task, won)[segment_first(task[visitor], stratum_of_visit, strata)[stratum_of]]
     fewest = np.where(one_sided, 1.0, 2.0) * np.exp(-segment_sum(np.where(mixed, _log_ways(n, n1), 0.0), code, size))
     fewest[mirrored] = np.inf
-    tested = testable_at(fewest, level)
+    tested = within_reach(fewest, level)
 
     def total(values: Ints | Floats) -> Floats:
         return segment_sum(np.asarray(values, np.float64), code, size)
@@ -139,7 +139,7 @@ def compare(tables: list[Rows], task: Ints, won: Bools, level: float) -> Family:
     )
 
 
-def testable_at(fewest: Floats, level: float) -> Bools:
+def within_reach(fewest: Floats, level: float) -> Bools:
     """Tarone's rule: the comparisons whose smallest possible p is at most level / k, for the smallest k that at most k of them reach."""
     ranks = np.arange(1, len(fewest) + 1)
     if len(ranks) == 0:

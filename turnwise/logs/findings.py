@@ -158,7 +158,7 @@ def diagnose(trajectories: Sequence[Trajectory], *, level: float = 0.05) -> Diag
     turns = turns_of(trajectories)
     wasted = _wasted(turns)
     tables = _tables(turns, wasted)
-    findings: list[tuple[Finding, Ints]] = []
+    findings: list[tuple[Finding, Ints, int]] = []
     compared: dict[str, int] = {}
     unsaid = list(_not_usable(trajectories, turns))
     for kind in KINDS:
@@ -306,17 +306,18 @@ def _again(*columns: Ints) -> Bools:
 # -- findings ----------------------------------------------------------------------------------------------------------------------------
 
 
-def _findings(turns: Turns, tables: list[_Table], family: Family) -> Iterator[tuple[Finding, Ints]]:
-    """The comparisons that chance does not explain, each with its losing turns; of a state with several of them, the most certain."""
+def _findings(turns: Turns, tables: list[_Table], family: Family) -> Iterator[tuple[Finding, Ints, int]]:
+    """The comparisons that chance does not explain, each with its losing turns and the number of its table; of a state with several of
+    them, the most certain."""
     significant = np.flatnonzero(family.tested & (family.adjusted <= family.level))
-    order = sorted(significant.tolist(), key=lambda i: (round(family.p[i], 300), -abs(round(family.difference[i], 12))))
+    order = sorted(significant.tolist(), key=lambda i: (float(f"{family.p[i]:.6g}"), -abs(round(float(family.difference[i]), 9))))
     told: set[tuple[int, int]] = set()
     for i in order[: 10 * MOST_FINDINGS]:
         table, context = tables[family.table[i]], (int(family.table[i]), int(family.context[i]))
         if table.rows.partition and context in told:
             continue
         told.add(context)
-        yield _finding(turns, table, family, i)
+        yield *_finding(turns, table, family, i), int(family.table[i])
 
 
 def _finding(turns: Turns, table: _Table, family: Family, i: int) -> tuple[Finding, Ints]:
@@ -363,20 +364,26 @@ def _choices(turns: Turns, label: Callable[[int], str], choice: Ints, turn: Ints
     return tuple(sorted(counted, key=lambda choice: (-choice.attempts, choice.text))[:MOST_CHOICES])
 
 
-def _ranked(turns: Turns, findings: list[tuple[Finding, Ints]]) -> tuple[Finding, ...]:
-    """By what is gained for certain, then by p. Left out is what another finding says better: its losing turns are those of one that ranks
-    higher; or it compares whole attempts, and those that lost had already come to the losing turn of a state or a result."""
+def _ranked(turns: Turns, findings: list[tuple[Finding, Ints, int]]) -> tuple[Finding, ...]:
+    """By what is gained for certain, then by p; of equal ones the most specific first, which is the order of the tables. Left out is what another finding says better: its losing turns are those of one that ranks
+    higher (a state or a result gives way only to another one); or it compares whole attempts, and those that lost had already come to the
+    losing turn of a state or a result."""
 
-    def rank(entry: tuple[Finding, Ints]) -> Any:
-        finding = entry[0]
-        return -round(finding.gain.low, 9), round(finding.adjusted, 12), -round(finding.gain.value, 9), finding.kind, finding.where
+    def rank(entry: tuple[Finding, Ints, int]) -> Any:
+        finding, _, table = entry
+        gain, low = round(finding.gain.value, 9), round(finding.gain.low, 9)
+        return -low, float(f"{finding.adjusted:.6g}"), -gain, finding.kind, table, finding.where, finding.worse.text
 
-    steps = [rows for finding, rows in findings if finding.kind in ("state", "result")]
+    def is_step(finding: Finding) -> bool:
+        return finding.kind in ("state", "result")
+
+    steps = [rows for finding, rows, _ in findings if is_step(finding)]
     chosen: list[tuple[Finding, Ints]] = []
-    for finding, rows in sorted(findings, key=rank):
+    for finding, rows, _ in sorted(findings, key=rank):
         lost = rows[~turns.won[turns.attempt[rows]]]
-        same = any(np.isin(rows, higher).mean() >= SAME for _, higher in chosen)
-        follows = finding.kind not in ("state", "result") and any(_after(turns, lost, step).mean() >= SAME for step in steps)
+        higher = [other for better, other in chosen if is_step(better) or not is_step(finding)]
+        same = any(np.isin(rows, other).mean() >= SAME for other in higher)
+        follows = not is_step(finding) and any(_after(turns, lost, step).mean() >= SAME for step in steps)
         if not same and not follows and len(chosen) < MOST_FINDINGS:
             chosen.append((finding, rows))
     return tuple(finding for finding, _ in chosen)

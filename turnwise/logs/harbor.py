@@ -14,10 +14,10 @@ from turnwise.logs.messages import Message, messages_of
 
 
 def is_trajectory(value: Any) -> bool:
-    """Whether this is an ATIF document, or the result of a trial or a job, which are read with the trajectories that they are about."""
+    """Whether this is an ATIF document, or the result of a trial, which is read with its trajectory."""
     if not isinstance(value, dict):
         return False
-    return _is_atif(value) or "trial_name" in value or "n_total_trials" in value
+    return _is_atif(value) or "trial_name" in value
 
 
 def read(records: Iterable[Record]) -> Iterator[Attempt]:

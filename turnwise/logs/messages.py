@@ -24,7 +24,7 @@ ROLES = {
     **dict.fromkeys(("function", "observation", "ToolMessage", "FunctionMessage"), "tool"),
 }
 ERROR_TEXT = re.compile(
-    r"[\W_]*(?:[\w.]*(?:error|exception)\b|err\b|fail(?:ed|ure)\b|fatal\b|traceback\b|invalid\b|unauthori[sz]ed\b|forbidden\b|"
+    r"(?:\x1b\[[\d;]*m|[\W_])*(?:[\w.]*(?:error|exception)\b|err\b|fail(?:ed|ure)\b|fatal\b|traceback\b|invalid\b|unauthori[sz]ed\b|forbidden\b|"
     r"(?:permission|access) denied|timed? ?out\b|unable to\b|cannot\b|could not\b|no such\b|not found\b|unknown \w+)",
     re.IGNORECASE,
 )

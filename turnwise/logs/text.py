@@ -58,8 +58,8 @@ def diagnosis_text(diagnosis: Diagnosis, width: int = 80, top: int = 10, forks: 
 
 
 def percent(share: float) -> str:
-    """A share in percent: with a decimal if it is small."""
-    return f"{share:.0%}".replace("%", " %") if share in (0, 1) or share >= 0.095 else f"{share:.1%}".replace("%", " %")
+    """A share in percent, with a decimal if it is small."""
+    return f"{100 * share:.0f} %" if share >= 0.095 or f"{100 * share:.1f}".endswith(".0") else f"{100 * share:.1f} %"
 
 
 def _finding(finding: Finding, number: int, width: int) -> Iterator[str]:
