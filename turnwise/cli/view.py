@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from turnwise.util.terminal import say
-
 
 def view(
     folder: Annotated[str, typer.Argument(help="A run, or a folder that contains runs.")] = "runs",
@@ -17,20 +15,7 @@ def view(
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser.")] = True,
 ) -> None:
     """View runs in a browser: curves, every attempt turn by turn, and why each turn was rewarded."""
-    import webbrowser
-
     from turnwise.pages.run_list import RunList
-    from turnwise.pages.server import open_server
+    from turnwise.pages.server import serve
 
-    runs = RunList(folder)
-    server = open_server(runs, port)
-    count = len(runs.folders())
-    say(f"{count} run{'s' if count != 1 else ''} at {server.url}   (Ctrl-C ends)")
-    if browser:
-        webbrowser.open(server.url)
-    try:
-        server.serve_forever()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        server.server_close()
+    serve(RunList(folder), port, browser)

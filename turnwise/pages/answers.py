@@ -2,6 +2,7 @@
 
     runs                                     the list of runs
     run      run                             one run: its card, which iterations are kept, warnings
+    diagnosis run                            of logs: its findings (turnwise/logs/findings.py), with the group of every turn
     config   run                             its recipe, and what differs from the defaults
     metrics  run, after, mark                curves as columns; only what is new after an offset
     batch    run, part, iteration            the attempts of an iteration, one line each
@@ -22,6 +23,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
+from zlib import crc32
 
 from turnwise.data.images import without_marks
 from turnwise.methods.settings import CREDIT
@@ -29,15 +31,15 @@ from turnwise.pages.batch import PARTS, Batch, texts_of
 from turnwise.pages.call_tree import call_tree
 from turnwise.pages.pictures import png, take_screenshots
 from turnwise.pages.reasons import why
-from turnwise.pages.run_list import RunList, read_recipe, readable
+from turnwise.pages.run_list import DIAGNOSIS, RunList, read_recipe, readable
 from turnwise.pages.settings import chosen, recipe_of, settings_of
-from turnwise.runs.folder import Run
+from turnwise.runs.folder import Run, read_facts
 from turnwise.runs.metrics import METRICS
 from turnwise.runs.tail import news
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.jsonable import json_value
 
-KNOWN = ("runs", "run", "config", "metrics", "batch", "attempt", "group", "search", "settings")  # methods of `Answers`
+KNOWN = ("runs", "run", "diagnosis", "config", "metrics", "batch", "attempt", "group", "search", "settings")  # methods of `Answers`
 KEPT_BATCHES = 6
 MOST_HITS = 200
 LONGEST_ACTION = 400
@@ -73,6 +75,9 @@ class Answers:
             "evals": run.iterations_of("evals"),
             "warnings": [{key: line.get(key) for key in ("iteration", "name", "text")} for line in noted],
         }
+
+    def diagnosis(self, words: Words) -> Any:
+        return read_facts(self._run(words).folder, DIAGNOSIS)
 
     def config(self, words: Words) -> Any:
         return recipe_of(self._run(words).folder)
@@ -131,7 +136,7 @@ class Answers:
                 turns.append(numbers | {"reward": _short(turn.get("reward")), "valid": turn.get("valid", True)})
                 if "state" in numbers:
                     action = str(turn.get("action", ""))
-                    visits.setdefault(numbers["state"], []).append([place, t, action[:LONGEST_ACTION]])
+                    visits.setdefault(numbers["state"], []).append([place, t, _label(action)])
             attempts.append(_head(batch, number) | {"turns": turns})
         return {"group": words["group"], "attempts": attempts, "states": _states(batch, visits)} | _about(batch)
 
@@ -231,6 +236,11 @@ def _states(batch: Batch, visits: Mapping[int, list[list[Any]]]) -> dict[str, An
         text = batch.columns.anchor_table.texts[batch.columns.anchor[row]]
         states[str(state)] = {"text": text, "visits": visited, "mean": _short(float(batch.states.mean[state]))}
     return states
+
+
+def _label(action: str) -> str:
+    """An action, bounded; what differs only further on stays different."""
+    return action if len(action) <= LONGEST_ACTION else f"{action[:LONGEST_ACTION]}… [{crc32(action.encode('utf-8', 'replace')):08x}]"
 
 
 def _found(attempt: Mapping[str, Any], wanted: str) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ from turnwise.runs.tail import news
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import inside
 
+DIAGNOSIS = "diagnosis.json"  # in the folder of logs that were diagnosed (turnwise/pages/diagnosis.py)
 DEEPEST = 4  # folders below the one that is shown in which runs are looked for
 QUIET = 300.0  # seconds without activity after which a run counts as stopped; longer if its iterations are long
 
@@ -139,11 +140,12 @@ class RunList:
             f"{when}_interval": [_number(line.get(f"eval/{end}")) for end in ("low", "high")]
             for when, line in (("before", first), ("after", newer))
         }
-        words = {
+        words: dict[str, Any] = {
             "run": name,
             "name": str(recipe.get("name", name)),
             "algorithm": algorithm,
             "environment": _name(recipe, "env", "household"),
+            "diagnosed": (folder / DIAGNOSIS).is_file(),
         }
         words["state"] = state(folder, summary, touched, seconds)
         return words | {key: _number(value) for key, value in numbers.items()} | intervals | {"steps": "step" in parts(algorithm)}

@@ -9,6 +9,7 @@ elsewhere.
 from __future__ import annotations
 
 import re
+import webbrowser
 from email.message import Message
 from functools import cache
 from http import HTTPStatus
@@ -21,6 +22,7 @@ from urllib.parse import parse_qsl
 from turnwise.pages.answers import Answers, as_json
 from turnwise.pages.run_list import RunList
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.terminal import say
 
 ADDRESS = "127.0.0.1"
 PORT = 7878
@@ -36,6 +38,8 @@ SCRIPTS = (
     "turns.js",
     "terminal.js",
     "calls.js",
+    "tree.js",
+    "findings.js",
     "compare.js",
     "main.js",
 )
@@ -162,3 +166,18 @@ def open_server(runs: RunList, port: int | None) -> Server:
         except OSError as error:
             problem = error
     raise TurnwiseError(f"cannot listen on port {port}: {problem.strerror}. Take another with --port, or leave it out for a free one")
+
+
+def serve(runs: RunList, port: int | None, browser: bool = True) -> None:
+    """Say where the pages are, open a browser if one is wanted, and serve until Ctrl-C."""
+    server = open_server(runs, port)
+    count = len(runs.folders())
+    say(f"{count} run{'s' if count != 1 else ''} at {server.url}   (Ctrl-C ends)")
+    if browser:
+        webbrowser.open(server.url)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.server_close()

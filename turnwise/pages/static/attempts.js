@@ -101,25 +101,27 @@
         types = different(rows.type);
       T.show(
         this.top,
-        el(
-          "div",
-          { class: "bar tight" },
-          T.choice(
-            "Training or evaluation",
-            parts,
-            this.part,
-            (part) => this.turnTo(part, this.about[part][this.about[part].length - 1]),
-            true,
-          ),
-          T.choice(
-            "iteration",
-            [...kept].reverse().map((n) => [n, n]),
-            this.iteration,
-            (n) => this.turnTo(this.part, Number(n)),
-          ),
-          step(-1),
-          step(1),
-        ),
+        this.about.card.diagnosed
+          ? null
+          : el(
+              "div",
+              { class: "bar tight" },
+              T.choice(
+                "Training or evaluation",
+                parts,
+                this.part,
+                (part) => this.turnTo(part, this.about[part][this.about[part].length - 1]),
+                true,
+              ),
+              T.choice(
+                "iteration",
+                [...kept].reverse().map((n) => [n, n]),
+                this.iteration,
+                (n) => this.turnTo(this.part, Number(n)),
+              ),
+              step(-1),
+              step(1),
+            ),
         el(
           "div",
           { class: "bar tight" },
@@ -364,6 +366,9 @@
         "details",
         { open: true, class: "map-box" },
         el("summary", null, "The group: one line per attempt, one cell per turn"),
+        Object.keys(this.group.states).length
+          ? el("a", { class: "small", href: T.link("tree", { ...this.place, group: this.attempt.group, id: this.id }) }, "As a tree →")
+          : null,
         levels.length > 1 ? choice : null,
         this.map.node,
         legend,

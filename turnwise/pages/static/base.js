@@ -68,7 +68,8 @@
   // A question mark that explains what is next to it.
   T.hint = (about, text) => T.el("button", { type: "button", class: "hint", tip: text, "aria-label": `${about}: ${text}` }, "?");
 
-  T.turns = (count) => `${count} ${count === 1 ? "turn" : "turns"}`;
+  T.times = (count, name) => `${count.toLocaleString("en")} ${name}${count === 1 ? "" : "s"}`;
+  T.turns = (count) => T.times(count, "turn");
   T.percent = (share, digits = 0) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(digits)} %`);
   T.signed = (value) => {
     if (value === null || value === undefined) return "–";

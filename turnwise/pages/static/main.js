@@ -39,6 +39,7 @@
           )
         : null,
     );
+    if (run) T.askOnce("run", { run }).then(({ card }) => document.body.classList.toggle("logs", card.diagnosed), () => null);
     document.title = T.visible(`${run ?? "Runs"} · Turnwise`);
   };
   const tab = (name, run) => T.link(name, name === "compare" ? { a: run } : { run });

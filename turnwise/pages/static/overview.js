@@ -260,7 +260,9 @@
 
   T.views.set("run", async (root, { run }) => {
     const curves = new T.Curves(run);
-    const [about] = await Promise.all([T.ask("run", { run }), curves.look()]);
+    const about = await T.ask("run", { run });
+    if (about.card.diagnosed) return T.findings(root, run);
+    await curves.look();
     const { nodes, update } = board(curves, Boolean(about.card.steps), (x) => {
       const kept = about.rollouts.includes(x) ? "rollouts" : about.evals.includes(x) ? "evals" : null;
       if (kept) T.go("attempts", { run, part: kept, iteration: x });

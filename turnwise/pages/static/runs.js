@@ -153,6 +153,8 @@
       draw();
     };
     await look();
+    const [only, ...others] = shown.runs;
+    if (only?.diagnosed && !others.length) return (T.go("run", { run: only.run }, true), T.findings(root, only.run));
     T.show(
       root,
       el("div", { class: "bar" }, el("h1", null, "Runs"), count, el("span", { class: "grow" }), filter, both),

@@ -202,25 +202,29 @@
     return { node, mark, paint };
   };
 
-  // What the colours and signs of the map mean; the numbers are those of what is shown.
+  // The colours of credit from bad to good; the numbers are those of what is shown.
+  T.scale = (scale, name) =>
+    scale
+      ? el(
+          "span",
+          { class: "entry wide" },
+          el(
+            "span",
+            { class: "scale" },
+            [-1, -0.5, 0, 0.5, 1].map((share) => el("span", { tint: [share * scale, scale] }, T.signed(share * scale))),
+          ),
+          `${name}: blue and + above 0, orange and − below 0, · exactly 0; the deeper, the larger`,
+        )
+      : null;
+
+  // What the colours and signs of the map mean.
   T.mapLegend = (scale, name) => {
     const cell = (look, text) => el("span", { class: `cell sample ${look}`, "aria-hidden": "true" }, text);
     const entry = (sample, words) => el("span", { class: "entry" }, sample, words);
     return el(
       "div",
       { class: "map-legend", role: "note", "aria-label": "What the marks mean" },
-      scale
-        ? el(
-            "span",
-            { class: "entry wide" },
-            el(
-              "span",
-              { class: "scale" },
-              [-1, -0.5, 0, 0.5, 1].map((share) => el("span", { tint: [share * scale, scale] }, T.signed(share * scale))),
-            ),
-            `${name}: blue and + above 0, orange and − below 0, · exactly 0; the deeper, the larger`,
-          )
-        : null,
+      T.scale(scale, name),
       entry(cell("here", ""), "the turn that is open"),
       entry(cell("same", ""), "started from the same state"),
       entry(cell("paid", ""), "was rewarded"),
