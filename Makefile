@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Compiled files are kept, whatever the environment says: the tests start hundreds of processes, and each would compile everything again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help quickstart test debian browser sandbox bfcl compiled lint check bench test-oracle test-agents test-gpu test-cluster test-resume test-envs bench-envs programs docs docs-test notebooks lock release clean
+.PHONY: help quickstart test debian browser sandbox bfcl compiled lint check bench test-oracle test-agents test-gpu test-cluster test-resume test-envs test-hosts bench-envs programs docs docs-test notebooks lock release clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -152,6 +152,24 @@ test-envs: $(ENVS)/.made $(VENV)/openenv/.made programs  ## every environment on
 	@for name in $(or $(subst $(comma), ,$(ONLY)),$$($(ENVS_RUN) -c 'from turnwise.config.addons import ENVIRONMENTS; print("gymnasium", *ENVIRONMENTS)')); do \
 	  $(ENVS_RUN) -m turnwise envs --install $$name; \
 	  $(ENVS_RUN) -m pytest -rfEs -k "test_$$(echo $$name | tr - _) or (test_environments and $$name)" tests/envs_package tests/envs/test_gymnasium.py || failed=1; \
+	done; exit $${failed:-0}
+
+# Each host in a virtual environment of its own, with the versions in tests/hosts/requirements: most of them exclude each other. A host that
+# cannot be installed here is reported, and the others run.
+HOSTS := $(VENV)/hosts
+
+$(HOSTS)/%/.made: tests/hosts/requirements/%.txt pyproject.toml
+	$(or $(shell sed -n 's/^# python: //p' tests/hosts/requirements/$*.txt 2>/dev/null),$(PYTHON)) -m venv $(HOSTS)/$*
+	$(HOSTS)/$*/bin/python -m pip --disable-pip-version-check --quiet install --upgrade pip
+	$(HOSTS)/$*/bin/python -m pip --disable-pip-version-check --quiet install --no-compile pytest hypothesis numpy
+	if grep -q '^torch==' $<; then $(HOSTS)/$*/bin/python -m pip --disable-pip-version-check --quiet install --no-compile "$$(grep '^torch==' $<)"; fi
+	$(HOSTS)/$*/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -r $<
+	@touch $@
+
+test-hosts:  ## credit inside other trainers, each with the trainer's own package; ONLY=a,b for some
+	@for name in $(or $(subst $(comma), ,$(ONLY)),$(basename $(notdir $(wildcard tests/hosts/requirements/*.txt)))); do \
+	  $(MAKE) --no-print-directory $(HOSTS)/$$name/.made || { echo "$$name cannot be installed here: its tests are skipped"; continue; }; \
+	  OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE PYTHONPATH=$(CURDIR) $(HOSTS)/$$name/bin/python -m pytest -rs tests/hosts/test_$$name*.py || failed=1; \
 	done; exit $${failed:-0}
 
 bench-envs: $(ENVS)/.made programs  ## the speeds of every environment that `make test-envs` has installed, into benchmarks/ and the tables of docs/
