@@ -19,6 +19,7 @@ of a pair, averaged over the turn numbers at which it is visited:
                  make it smaller; 95 % interval by the jackknife. None if the credit has no expected gradient
     against      share of visits to pairs whose component of the expected gradient is against the truth, by over two standard errors
     variance     of the gradient of a batch at equal length of its mean, divided by GRPO's on the same batches
+    samples      turns of the environment per turn that gets credit
 
 All turns weigh the same: what an objective does with lengths, ratios or clipping is not measured. Critics' values are the true values with
 noise that stays the same in all batches: one critic, wrong by half a standard deviation of the values.
@@ -27,14 +28,14 @@ noise that stays the same in all batches: one critic, wrong by half a standard d
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from turnwise.credit.segments import reverse_scan, segment_count, segment_sum
-from turnwise.data.anchors import Ints, dense
+from turnwise.credit.segments import last_turns, pair, reverse_scan, segment_count, segment_sum, standardise
+from turnwise.data.anchors import Ints
 from turnwise.data.rollouts import Floats, Rollouts
 from turnwise.lab.experiment import rounded
 from turnwise.lab.lines import ORACLE, Line, choose, read_line
@@ -42,7 +43,7 @@ from turnwise.lab.metrics import correlation, interval, policy_gradient
 from turnwise.lab.problems import make
 from turnwise.lab.sample import Batch
 from turnwise.lab.signals import View
-from turnwise.lab.study import Case, credit_of, make_case, play, stream
+from turnwise.lab.study import Case, credit_of, make_case, play, stream, view_each
 from turnwise.lab.values import exact_gradient, occupancy
 from turnwise.util.statistics import holm, t_quantile
 from turnwise.util.version import VERSION
@@ -81,8 +82,7 @@ def audit(texts: Sequence[str] | None, settings: Settings) -> dict[str, Any]:
     result: dict[str, Any] = {
         "format": 1,
         "turnwise": VERSION,
-        "settings": {"seed": settings.seed, "batches": settings.batches, "budget": settings.budget, "group_size": SIZE, "skill": SKILL}
-        | {"critic_noise": CRITIC_NOISE, "rows": [list(row) for row in rows]},
+        "settings": asdict(settings) | {"group_size": SIZE, "skill": SKILL, "critic_noise": CRITIC_NOISE, "rows": rows},
         "references": {},
         "methods": {line.label: {"problems": {}, "controls": {}} for line in lines},
     }
@@ -100,13 +100,14 @@ def audit(texts: Sequence[str] | None, settings: Settings) -> dict[str, Any]:
         for line in lines:
             credit = credit_of(line, scene.views)
             numbers = result["methods"][line.label]
-            numbers["problems"][problem] = examine(credit, scene, noise)
+            numbers["problems"][problem] = examine(credit, scene, noise) | {"samples": samples(line, scene)}
             for name, control in controls(line, credit, scene):
                 numbers["controls"].setdefault(name, {})[problem] = examine(control, scene, noise)
     for numbers in result["methods"].values():
         numbers["biased"] = biased(numbers["problems"])
-        if numbers["controls"]["random anchors"] == numbers["problems"]:  # it reads no anchors
-            del numbers["controls"]["random anchors"]
+        anchors = numbers["controls"]["random anchors"]
+        if all(one["correlation"] == numbers["problems"][problem]["correlation"] for problem, one in anchors.items()):
+            del numbers["controls"]["random anchors"]  # it reads none
     return {name: rounded(part) for name, part in result.items()}
 
 
@@ -115,8 +116,8 @@ def audit(texts: Sequence[str] | None, settings: Settings) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Scene:
-    """The batches of one problem, and the truth about them. `visits` [states × actions] are expected per trajectory, `advantage` is their
-    mean over the turn numbers."""
+    """The batches of one problem, and the truth about them. `visits`, `advantage` and `gradient` are by pair of state and action: visits
+    expected per trajectory, and the mean over them of the true advantage."""
 
     case: Case
     batch: Batch
@@ -125,7 +126,6 @@ class Scene:
     visits: Floats
     advantage: Floats
     gradient: Floats
-    flips: Floats
     seed: int
 
     @property
@@ -134,29 +134,18 @@ class Scene:
 
 
 def make_scene(text: str, settings: Settings) -> Scene:
-    case = make_case(text, make(text), SKILL)
-    batch = play(case, SIZE, settings.budget, settings.batches, settings.seed, "audit")
+    case, seed = make_case(text, make(text), SKILL), settings.seed
+    batch = play(case, SIZE, settings.budget, settings.batches, seed, "audit")
     share = occupancy(case.problem, case.policy)
-    visits = share.sum(axis=0)[:, None] * case.policy
-    gradient = exact_gradient(case.problem, case.policy)
+    spread = np.sqrt(np.average((case.value - np.average(case.value, weights=share)) ** 2, weights=share))
+    noise = stream(seed, case.problem.name, "audit critic").normal(size=case.value.shape)
+    critic = (case.value + CRITIC_NOISE * spread * noise)[batch.t, batch.state]
+    views = view_each(case, batch, critic, partial(stream, seed, case.problem.name, "audit fresh"))
+    visits, gradient = share.sum(axis=0)[:, None] * case.policy, exact_gradient(case.problem, case.policy)
     advantage = np.divide(gradient, visits, out=np.zeros_like(visits), where=visits > 0)
     advantage[np.abs(advantage) < 1e-9] = 0.0
-    flips = stream(settings.seed, "flips").integers(0, 2, (FLIPS, settings.batches)) * 2.0 - 1.0
-    views = views_of(case, batch, settings.seed)
     truth = case.advantage[batch.t, batch.state, batch.action]
-    return Scene(case, batch, views, truth, visits.ravel(), advantage.ravel(), gradient.ravel(), flips, settings.seed)
-
-
-def views_of(case: Case, batch: Batch, seed: int) -> list[View]:
-    """The batches as credit functions see them, with a critic that is wrong by noise."""
-    share = occupancy(case.problem, case.policy)
-    mean = (share * case.value).sum() / share.sum()
-    spread = np.sqrt((share * (case.value - mean) ** 2).sum() / share.sum())
-    noisy = case.value + CRITIC_NOISE * spread * stream(seed, case.problem.name, "audit critic").normal(size=case.value.shape)
-    values = {"exact": case.value[batch.t, batch.state], "estimated": noisy[batch.t, batch.state]}
-    truth = case.advantage[batch.t, batch.state, batch.action]
-    chances = [partial(stream, seed, case.problem.name, "audit fresh", run) for run in range(len(batch.offsets) - 1)]
-    return [View(case.problem, case.policy, batch, run, truth, values, chance) for run, chance in enumerate(chances)]
+    return Scene(case, batch, views, truth, visits.ravel(), advantage.ravel(), gradient.ravel(), seed)
 
 
 def gradients(credit: Floats, scene: Scene) -> Floats:
@@ -176,6 +165,12 @@ def examine(credit: Floats, scene: Scene, reference: float | None) -> Numbers:
         **direction(g, scene),
         "variance": None if noise is None or reference is None else noise / reference,
     }
+
+
+def samples(line: Line, scene: Scene) -> float:
+    """Turns of the environment per turn that gets credit: 1, 1 more for what a critic learns from, and the turns of fresh attempts."""
+    fresh = sum(view.spent for view in scene.views) if "turn.mc_value" in line.needs else 0
+    return 1.0 + line.uses_critic + fresh / len(scene.truth)
 
 
 def sign_of_pairs(credit: Floats, scene: Scene) -> float:
@@ -212,7 +207,7 @@ def direction(g: Floats, scene: Scene) -> Numbers:
     return {
         "scale": slope,
         "bias": float(np.sqrt(max(excess, 0.0))) if certain else None,
-        "p": sign_flip_p(x - scale[:, None] * truth, scene.flips),
+        "p": sign_flip_p(x - scale[:, None] * truth, stream(scene.seed, "flips")),
         "cosine": cosine(g, scene.gradient),
         "against": float((judged * opposed).sum() / judged.sum()),
     }
@@ -244,19 +239,16 @@ def cosine(g: Floats, truth: Floats) -> dict[str, float | None]:
     return {name: float(np.clip(number, -1, 1)) for name, number in (("mean", value), ("low", value - half), ("high", value + half))}
 
 
-def sign_flip_p(parts: Floats, flips: Floats) -> float | None:
+def sign_flip_p(parts: Floats, rng: np.random.Generator) -> float | None:
     """p of "each column has mean 0", by random signs of the rows: the sum over columns of the squared t. None if nothing varies."""
     n, squares = len(parts), (parts**2).sum(axis=0)
-    varying = squares > 1e-20 * max(float(squares.max(initial=0.0)), 1e-20)
-    if not varying.any() or squares.max() < 1e-24:
+    varying = squares > max(1e-20 * float(squares.max(initial=0.0)), 1e-24)
+    if not varying.any():
         return None
-
-    def statistic(signs: Floats) -> Floats:
-        share = (signs @ parts[:, varying]) ** 2 / (n * squares[varying])  # between 0 and 1: t² is a function of it
-        return np.asarray((share / np.maximum(1 - share, 1e-9)).sum(axis=-1))
-
-    reached = np.count_nonzero(statistic(flips) >= statistic(np.ones(n)) * (1 - 1e-12))
-    return float((reached + 1) / (len(flips) + 1))
+    signs = np.concatenate([np.ones((1, n)), rng.integers(0, 2, (FLIPS, n)) * 2.0 - 1.0])
+    share = (signs @ parts[:, varying]) ** 2 / (n * squares[varying])  # from 0 to 1, and t² grows with it
+    statistic = (share / np.maximum(1 - share, 1e-9)).sum(axis=1)
+    return float(np.mean(statistic >= statistic[0] * (1 - 1e-12)))
 
 
 def biased(problems: dict[str, Numbers]) -> list[str]:
@@ -292,14 +284,5 @@ def turn_index(r: Rollouts) -> Floats:
     """A credit that is known to be biased where the policy decides when to stop. Rewards before the last turn are compared with those of
     the same turn number and summed from each turn on; the last turn's reward, the outcome, is compared among attempts. Each further turn
     subtracts one more mean, so it has a hidden price: the mean reward of a turn."""
-    last = np.append(r.trajectory[1:] != r.trajectory[:-1], True)
-    inside = np.flatnonzero(~last)
-    reward = np.zeros(len(r))
-    place = dense(r.group * (int(r.t.max()) + 1) + r.t)[1]
-    size = int(place.max()) + 1
-    mean = segment_sum(r.reward[inside], place[inside], size) / np.maximum(segment_count(place[inside], size), 1)
-    reward[inside] = r.reward[inside] - mean[place[inside]]
-    groups = len(r.group_labels)
-    outcome = segment_sum(r.reward[last], r.group[last], groups) / np.maximum(segment_count(r.group[last], groups), 1)
-    reward[last] = r.reward[last] - outcome[r.group[last]]
-    return reverse_scan(reward, 1.0, r.trajectory)
+    place, places = pair(r.group, np.where(last_turns(r), 0, r.t + 1))
+    return reverse_scan(standardise(r.reward, place, places, "none"), 1.0, r.trajectory)

@@ -124,6 +124,9 @@ def verdict(result: Numbers, label: str) -> str:
     noise = [one["variance"] for one in problems.values() if one["variance"] is not None]
     if noise:
         text.append(f"Its gradient has {median(noise):.2f} times GRPO's variance (median; {min(noise):.2f} to {max(noise):.2f}).")
+    cost = max(one["samples"] for one in problems.values())
+    if cost > 1:
+        text.append(f"It takes up to {cost:.1f} turns of the environment per turn that gets credit.")
     return " ".join(text + list(_placebo(found)))
 
 

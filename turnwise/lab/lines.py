@@ -66,10 +66,14 @@ class Line:
             raise TurnwiseError(f"{self.label} cannot run in the lab: {error}") from None
 
     @property
+    def needs(self) -> tuple[str, ...]:
+        """The columns that it reads beyond those of every batch."""
+        return () if self.name == ORACLE else algorithms[self.name].needed(dict(self.options))
+
+    @property
     def uses_critic(self) -> bool:
         """Whether its credit depends on a critic's values."""
-        needs = () if self.name == ORACLE else algorithms[self.name].needed(dict(self.options))
-        return any(need.endswith(".value") or need in FROM_CRITIC for need in needs)
+        return any(need.endswith(".value") or need in FROM_CRITIC for need in self.needs)
 
 
 def read_line(text: str) -> Line:
