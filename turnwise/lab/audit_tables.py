@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
@@ -19,11 +19,10 @@ LEGEND = (
     "the wrong way. var: of the gradient, GRPO = 1."
 )
 LOOK = {
-    "repetition": "how often states repeat decides what can be compared",
-    "luck": "chance after a turn is taken for its merit",
-    "horizon": "a discount prefers short paths, and a state is worth less close to the time limit",
-    "stopping": "a further turn has a hidden price or bonus",
-    "": "compare them with GRPO's",
+    "repetition": " Look at the rows of repetition: how often states repeat decides what can be compared.",
+    "luck": " Look at the rows of luck: chance after a turn is taken for its merit.",
+    "horizon": " Look at the rows of horizon: a discount prefers short paths, and a state is worth less close to the time limit.",
+    "stopping": " Look at the rows of stopping: a further turn has a hidden price or bonus.",
 }
 NEGLIGIBLE = 0.99  # of a cosine: the expected gradient turns by 8 degrees
 Numbers = Mapping[str, Any]
@@ -32,14 +31,14 @@ Numbers = Mapping[str, Any]
 def one(result: Numbers, label: str) -> Group:
     """The numbers of one credit by problem, what it is compared with, and the verdict."""
     numbers, rows = result["methods"][label], result["settings"]["rows"]
-    table = _table(label)
+    table = _table(label, HEADS)
     before = ""
     for question, level, problem in rows:
         if question != before:
             table.add_row(Text(question, style="bold"))
         before = question
         table.add_row(f"  {level}" if question else level, *cells(numbers["problems"][problem]))
-    compared = _table("mean over problems")
+    compared = _table("mean over problems", HEADS)
     for name, problems in {label: numbers["problems"], **result["references"], **numbers["controls"]}.items():
         compared.add_row(Text(name, style="bold" if name == label else ""), *cells(average(list(problems.values()))))
     return Group(table, compared, Text(LEGEND, style="dim"), Text(f"\n{verdict(result, label)}"))
@@ -47,10 +46,7 @@ def one(result: Numbers, label: str) -> Group:
 
 def many(result: Numbers) -> Group:
     """One line per credit: means over problems, the worst problem, the number of problems with a bias."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, collapse_padding=True)
-    table.add_column("mean over problems", min_width=24, overflow="fold")
-    for head in SUMMARY:
-        table.add_column(head, justify="left" if head == "where" else "right", no_wrap=True)
+    table = _table("mean over problems", SUMMARY)
     for line in summary(result):
         table.add_row(*line)
     return Group(table, Text(f"{LEGEND} worst: the smallest cosine. biased: problems with p < 0.05, by Holm.", style="dim"))
@@ -65,7 +61,7 @@ def summary(result: Numbers) -> Iterator[list[str]]:
     means = {label: average(list(numbers["problems"].values())) for label, numbers in methods.items()}
     for label in sorted(methods, key=lambda name: (-(means[name]["correlation"] or 0.0), name)):
         problems, mean = methods[label]["problems"], dict(zip(COLUMNS, cells(means[label]), strict=True))
-        worst = worst_of(problems, list(problems))
+        worst = worst_of(problems, problems)
         least = (number(problems[worst]["cosine"]["mean"]), names[worst]) if worst else ("–", "–")
         biased = f"{len(methods[label]['biased'])}/{len(problems)}"
         yield [label, mean["correlation"], mean["pairs"], mean["cosine"], *least, biased, mean["variance"]]
@@ -75,17 +71,11 @@ def row_names(result: Numbers) -> dict[str, str]:
     return {problem: f"{question} {level}".strip() for question, level, problem in reversed(result["settings"]["rows"])}
 
 
-def page(result: Numbers) -> list[str]:
-    """The table of many in Markdown."""
-    lines = [f"| credit | {' | '.join(SUMMARY)} |", "|---|" + "---:|" * len(SUMMARY)]
-    return lines + [f"| `{label}` | {' | '.join(rest)} |" for label, *rest in summary(result)]
-
-
-def _table(title: str) -> Table:
+def _table(title: str, heads: Sequence[str]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, collapse_padding=True)
     table.add_column(Text(title), min_width=22, overflow="fold")
-    for head in HEADS:
-        table.add_column(head, justify="right", no_wrap=True)
+    for head in heads:
+        table.add_column(head, justify="left" if head == "where" else "right", no_wrap=True)
     return table
 
 
@@ -105,7 +95,7 @@ def average(problems: Sequence[Numbers]) -> dict[str, float | None]:
     return result | {"p": None, "variance": median(known["variance"]) if known["variance"] else None}
 
 
-def worst_of(problems: Numbers, among: Sequence[str]) -> str | None:
+def worst_of(problems: Numbers, among: Iterable[str]) -> str | None:
     """The problem with the smallest cosine."""
     known = [name for name in among if problems[name]["cosine"]["mean"] is not None]
     return min(known, key=lambda name: problems[name]["cosine"]["mean"], default=None)
@@ -117,7 +107,9 @@ def verdict(result: Numbers, label: str) -> str:
     problems, total = found["problems"], len(found["problems"])
     silent = [name for name, one in problems.items() if (one["correlation"]["low"] or 0) <= 0]
     if len(silent) == total:
-        return f"{label} says nothing about the true advantage: its correlation is not above 0 on any of {total} problems."
+        opposite = all((one["correlation"]["high"] or 0) < 0 for one in problems.values())
+        what = "is against the true advantage everywhere: is its sign right?" if opposite else "says nothing about the true advantage."
+        return f"{label} {what} Its correlation is not above 0 on any of {total} problems."
     text = [f"{label}: {_bias(found, names, result)}"]
     if silent:
         text.append(f"Its correlation is not above 0 on {len(silent)} of {total}: {', '.join(names[name] for name in silent)}.")
@@ -143,8 +135,7 @@ def _bias(found: Numbers, names: Mapping[str, str], result: Numbers) -> str:
         return f"{share}, by little: the expected gradient has a cosine of at least {cosine:.3f} with the true one."
     question = next(question for question, _, problem in result["settings"]["rows"] if problem == worst)
     wrong = f", and {against:.0%} of visits are moved the wrong way" if against else ""
-    rows = f"the rows of {question}" if question else "the rows"
-    return f"{share}, most on {names[worst]}: cosine {cosine:.2f}{wrong}. Look at {rows}: {LOOK[question]}."
+    return f"{share}, most on {names[worst]}: cosine {cosine:.2f}{wrong}.{LOOK.get(question, '')}"
 
 
 def _placebo(found: Numbers) -> Iterator[str]:
