@@ -27,7 +27,7 @@ from turnwise.util.errors import TurnwiseError, unknown_name
 
 ORACLE = "oracle"
 # What each teaches: loops counted once; the two ablations; the public code's statistics; no discount; no division by the deviation;
-# what is left of step credit without any anchors; how much a perfect critic would add.
+# what is left of step credit without any anchors; gains and outcomes apart; how much a perfect critic would add.
 VARIANTS = (
     "gigpo:once=true",
     "gigpo:omega=0",
@@ -36,6 +36,7 @@ VARIANTS = (
     "gigpo:gamma=1",
     "gigpo:norm=none",
     "reinforce_pp:returns=to_go",
+    "igpo:normalise=separate",
     "gae:critic=exact",
 )
 CRITICS = ("estimated", "exact")
