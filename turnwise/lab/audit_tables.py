@@ -62,7 +62,8 @@ def summary(result: Numbers) -> Iterator[list[str]]:
     for label in sorted(methods, key=lambda name: (-(means[name]["correlation"] or 0.0), name)):
         problems, mean = methods[label]["problems"], dict(zip(COLUMNS, cells(means[label]), strict=True))
         worst = worst_of(problems, problems)
-        least = (number(problems[worst]["cosine"]["mean"]), names[worst]) if worst else ("–", "–")
+        cosine = problems[worst]["cosine"]["mean"] if worst else None
+        least = (number(cosine), names[worst] if worst and number(cosine) != "1.00" else "–")
         biased = f"{len(methods[label]['biased'])}/{len(problems)}"
         yield [label, mean["correlation"], mean["pairs"], mean["cosine"], *least, biased, mean["variance"]]
 
@@ -116,8 +117,7 @@ def verdict(result: Numbers, label: str) -> str:
     noise = [one["variance"] for one in problems.values() if one["variance"] is not None]
     if noise:
         text.append(f"Its gradient has {median(noise):.2f} times GRPO's variance (median; {min(noise):.2f} to {max(noise):.2f}).")
-    cost = max(one["samples"] for one in problems.values())
-    if cost > 1:
+    if (cost := max(one["samples"] for one in problems.values())) > 1:
         text.append(f"It takes up to {cost:.1f} turns of the environment per turn that gets credit.")
     return " ".join(text + list(_placebo(found)))
 
@@ -125,7 +125,7 @@ def verdict(result: Numbers, label: str) -> str:
 def _bias(found: Numbers, names: Mapping[str, str], result: Numbers) -> str:
     problems, biased = found["problems"], found["biased"]
     if not biased:
-        return f"no bias was found on {len(problems)} problems (5 % over all of them)."
+        return f"no bias was found on any of {len(problems)} problems (5 % over all of them)."
     worst = worst_of(problems, biased)
     share = f"biased on {len(biased)} of {len(problems)} problems"
     if worst is None:
