@@ -24,6 +24,7 @@ from turnwise.lab.audit import (
     gradients,
     make_scene,
     right_signs,
+    square_of_mean,
     turn_index,
 )
 from turnwise.lab.audit_tables import many, one, verdict
@@ -120,6 +121,16 @@ def test_false_alarms_are_as_rare_as_they_say_and_p_is_uniform() -> None:
     p = np.sort(np.array(found))
     assert (p < 0.05).mean() <= 0.07
     assert np.abs(p - np.arange(1, len(p) + 1) / len(p)).max() < 0.12  # Kolmogorov's distance; three p of a seed are related
+
+
+def test_noise_makes_an_expected_gradient_neither_longer_nor_less_true() -> None:
+    rng, truth = np.random.default_rng(0), np.array([3.0, -1.0, 0.0, 0.0, 2.0])
+    g = truth + 5 * rng.normal(size=(2000, 24, 5))  # the square of each mean is 14, and 19 with its noise
+    assert np.mean([square_of_mean(one) for one in g]) == pytest.approx(14, abs=0.6)
+    angles = [cosine(one, np.array([1.0, 2.0, 0.0, 1.0, 2.0])) for one in truth + 2 * rng.normal(size=(300, 24, 5))]
+    exact = 5 / np.sqrt(14 * 10)
+    assert np.mean([one["mean"] for one in angles if one["mean"] is not None]) == pytest.approx(exact, abs=0.02)
+    assert 0.9 < np.mean([(one["low"] or 0) < exact < (one["high"] or 0) for one in angles]) <= 1
 
 
 def test_placebos_do_not_look_good(result: dict[str, Any]) -> None:
