@@ -170,10 +170,10 @@ def audit_rows(levels: str | None = None) -> list[str]:
         return [f"| `{label}` | {' | '.join(rest).replace('-', '−')} |" for label, *rest in audit_tables.summary(result)]
     reading, question, *names = levels.split("; ")
     problems = [problem for asked, _, problem in result["settings"]["rows"] if asked == question]
-    found = result["references"]
+    numbers = result["references"]
     for label, one in result["methods"].items():
-        found |= {label: one["problems"], **{f"{label}/{control}": numbers for control, numbers in one["controls"].items()}}
-    cells = {name: [audit_tables.number(found[name][problem][reading]["mean"]) for problem in problems] for name in names}
+        numbers |= {label: one["problems"], **{f"{label}/{control}": each for control, each in one["controls"].items()}}
+    cells = {name: [audit_tables.number(numbers[name][problem][reading]["mean"]) for problem in problems] for name in names}
     return [f"| {name} | {' | '.join(row).replace('-', '−')} |" for name, row in cells.items()]
 
 

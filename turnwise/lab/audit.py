@@ -128,10 +128,6 @@ class Scene:
     gradient: Floats
     seed: int
 
-    @property
-    def runs(self) -> int:
-        return len(self.views)
-
 
 def make_scene(text: str, settings: Settings) -> Scene:
     case, seed = make_case(text, make(text), SKILL), settings.seed
@@ -150,7 +146,7 @@ def make_scene(text: str, settings: Settings) -> Scene:
 
 def gradients(credit: Floats, scene: Scene) -> Floats:
     """The policy gradient of each batch per trajectory, [batches, states × actions]."""
-    taken = policy_gradient(credit, scene.batch, scene.case.policy).reshape(scene.runs, -1)
+    taken = policy_gradient(credit, scene.batch, scene.case.policy).reshape(len(scene.views), -1)
     return np.asarray(taken / (scene.batch.groups * scene.batch.size))
 
 
@@ -159,7 +155,7 @@ def examine(credit: Floats, scene: Scene, reference: float | None) -> Numbers:
     g = gradients(credit, scene)
     noise = gradient_noise(g)
     return {
-        "correlation": interval(correlation(credit, scene.truth, scene.batch.run, scene.runs)),
+        "correlation": interval(correlation(credit, scene.truth, scene.batch.run, len(scene.views))),
         "pairs": sign_of_pairs(credit, scene),
         "turns": right_signs(credit, scene.truth, np.ones(len(credit))),
         **direction(g, scene),
@@ -175,13 +171,13 @@ def samples(line: Line, scene: Scene) -> float:
 
 def sign_of_pairs(credit: Floats, scene: Scene) -> float:
     """Of visits to pairs, the share whose mean credit has the sign of their true advantage; a mean that is not decided counts half."""
-    batch, pairs = scene.batch, len(scene.visits)
+    batch, runs, pairs = scene.batch, len(scene.views), len(scene.visits)
     place = batch.run * pairs + batch.state * scene.case.problem.actions + batch.action
-    sums = segment_sum(credit, place, scene.runs * pairs).reshape(scene.runs, pairs)
-    counts = segment_count(place, scene.runs * pairs).reshape(scene.runs, pairs)
+    sums = segment_sum(credit, place, runs * pairs).reshape(runs, pairs)
+    counts = segment_count(place, runs * pairs).reshape(runs, pairs)
     number = np.maximum(counts.sum(axis=0), 1)
     mean = sums.sum(axis=0) / number
-    error = np.sqrt(((sums - mean * counts) ** 2).sum(axis=0) * scene.runs / (scene.runs - 1)) / number
+    error = np.sqrt(((sums - mean * counts) ** 2).sum(axis=0) * runs / (runs - 1)) / number
     return right_signs(np.where(np.abs(mean) > 2 * error + 1e-12, mean, 0.0), scene.advantage, scene.visits)
 
 

@@ -74,14 +74,20 @@ def row_names(result: Numbers) -> dict[str, str]:
 
 def _table(title: str, heads: Sequence[str]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, collapse_padding=True)
-    table.add_column(Text(title), min_width=22, overflow="fold")
+    table.add_column(Text(title), min_width=24 if heads is SUMMARY else 22, overflow="fold")
     for head in heads:
         table.add_column(head, justify="left" if head == "where" else "right", no_wrap=True)
     return table
 
 
 def cells(numbers: Numbers) -> list[str]:
-    return [number(value["mean"] if isinstance(value := numbers[name], Mapping) else value, 3 if name == "p" else 2) for name in COLUMNS]
+    return [number(value(numbers, name), 3 if name == "p" else 2) for name in COLUMNS]
+
+
+def value(numbers: Numbers, name: str) -> float | None:
+    """A number, or the mean of an interval. The bias of a credit without an expected gradient is left out."""
+    mean: float | None = numbers[name]["mean"] if isinstance(numbers[name], Mapping) else numbers[name]
+    return None if name == "bias" and value(numbers, "cosine") is None else mean
 
 
 def number(value: float | None, digits: int = 2) -> str:
@@ -90,8 +96,7 @@ def number(value: float | None, digits: int = 2) -> str:
 
 def average(problems: Sequence[Numbers]) -> dict[str, float | None]:
     """Means over the problems that have a number. A variance is a ratio: its median. A p is not averaged."""
-    values = {name: [v["mean"] if isinstance(v := one[name], Mapping) else v for one in problems] for name in COLUMNS}
-    known = {name: [value for value in column if value is not None] for name, column in values.items()}
+    known = {name: [number for one in problems if (number := value(one, name)) is not None] for name in COLUMNS}
     result: dict[str, float | None] = {name: fmean(column) if column else None for name, column in known.items()}
     return result | {"p": None, "variance": median(known["variance"]) if known["variance"] else None}
 
@@ -104,14 +109,14 @@ def worst_of(problems: Numbers, among: Iterable[str]) -> str | None:
 
 def verdict(result: Numbers, label: str) -> str:
     """In words: signal, bias and where to look, noise, and whether a placebo does as well."""
-    found, names = result["methods"][label], row_names(result)
-    problems, total = found["problems"], len(found["problems"])
+    audited, names = result["methods"][label], row_names(result)
+    problems, total = audited["problems"], len(audited["problems"])
     silent = [name for name, one in problems.items() if (one["correlation"]["low"] or 0) <= 0]
     if len(silent) == total:
         opposite = all((one["correlation"]["high"] or 0) < 0 for one in problems.values())
         what = "is against the true advantage everywhere: is its sign right?" if opposite else "says nothing about the true advantage."
         return f"{label} {what} Its correlation is not above 0 on any of {total} problems."
-    text = [f"{label}: {_bias(found, names, result)}"]
+    text = [f"{label}: {_bias(audited, names, result)}"]
     if silent:
         text.append(f"Its correlation is not above 0 on {len(silent)} of {total}: {', '.join(names[name] for name in silent)}.")
     noise = [one["variance"] for one in problems.values() if one["variance"] is not None]
@@ -119,15 +124,14 @@ def verdict(result: Numbers, label: str) -> str:
         text.append(f"Its gradient has {median(noise):.2f} times GRPO's variance (median; {min(noise):.2f} to {max(noise):.2f}).")
     if (cost := max(one["samples"] for one in problems.values())) > 1:
         text.append(f"It takes up to {cost:.1f} turns of the environment per turn that gets credit.")
-    return " ".join(text + list(_placebo(found)))
+    return " ".join(text + list(_placebo(audited)))
 
 
-def _bias(found: Numbers, names: Mapping[str, str], result: Numbers) -> str:
-    problems, biased = found["problems"], found["biased"]
+def _bias(audited: Numbers, names: Mapping[str, str], result: Numbers) -> str:
+    problems, biased = audited["problems"], audited["biased"]
     if not biased:
         return f"no bias was found on any of {len(problems)} problems (5 % over all of them)."
-    worst = worst_of(problems, biased)
-    share = f"biased on {len(biased)} of {len(problems)} problems"
+    worst, share = worst_of(problems, biased), f"biased on {len(biased)} of {len(problems)} problems"
     if worst is None:
         return f"{share}, and its expected gradient cannot be told from 0 there."
     cosine, against = problems[worst]["cosine"]["mean"], problems[worst]["against"]
@@ -138,10 +142,12 @@ def _bias(found: Numbers, names: Mapping[str, str], result: Numbers) -> str:
     return f"{share}, most on {names[worst]}: cosine {cosine:.2f}{wrong}.{LOOK.get(question, '')}"
 
 
-def _placebo(found: Numbers) -> Iterator[str]:
+def _placebo(audited: Numbers) -> Iterator[str]:
     """Whether the credit without what it is built on is as close to the truth."""
     for name, what in (("random anchors", "comparing states"), ("omega = 0", "its step credit")):
-        if name in found["controls"]:
-            own, other = (average(list(numbers.values()))["correlation"] or 0.0 for numbers in (found["problems"], found["controls"][name]))
+        if name in audited["controls"]:
+            own, other = (
+                average(list(numbers.values()))["correlation"] or 0.0 for numbers in (audited["problems"], audited["controls"][name])
+            )
             if other >= own - 0.01:
                 yield f"With {name} its correlation is {other:.2f} (its own: {own:.2f}): here it gains nothing by {what}."

@@ -70,9 +70,9 @@ def correlation(credit: Floats, truth: Floats, run: Ints, runs: int) -> Floats:
     return ratio(both, size)
 
 
-def ratio(above: Floats, below: Floats, otherwise: float = 0.0) -> Floats:
-    """above / below; `otherwise` where below is 0."""
-    result: Floats = np.divide(above, below, out=np.full(below.shape, otherwise), where=below > 1e-300)
+def ratio(above: Floats, below: Floats) -> Floats:
+    """above / below; 0 where below is 0."""
+    result: Floats = np.divide(above, below, out=np.zeros(below.shape), where=below > 1e-300)
     return result
 
 
