@@ -145,9 +145,7 @@ def _bias(audited: Numbers, names: Mapping[str, str], result: Numbers) -> str:
 def _placebo(audited: Numbers) -> Iterator[str]:
     """Whether the credit without what it is built on is as close to the truth."""
     for name, what in (("random anchors", "comparing states"), ("omega = 0", "its step credit")):
-        if name in audited["controls"]:
-            own, other = (
-                average(list(numbers.values()))["correlation"] or 0.0 for numbers in (audited["problems"], audited["controls"][name])
-            )
+        if problems := audited["controls"].get(name):
+            own, other = (average(list(each.values()))["correlation"] or 0.0 for each in (audited["problems"], problems))
             if other >= own - 0.01:
                 yield f"With {name} its correlation is {other:.2f} (its own: {own:.2f}): here it gains nothing by {what}."
