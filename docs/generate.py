@@ -112,7 +112,7 @@ COMMANDS = {
 
 def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
     inner = getattr(command, "commands", {})
-    if not inner:
+    if not inner or command.invoke_without_command:
         yield path, command
     for name, one in inner.items():
         yield from _commands(one, f"{path} {name}")

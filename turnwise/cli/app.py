@@ -22,6 +22,7 @@ from turnwise.cli.envs import envs
 from turnwise.cli.evaluate import evaluate
 from turnwise.cli.export import export
 from turnwise.cli.fit import fit
+from turnwise.cli.lab import SHORT as LAB
 from turnwise.cli.lab import lab
 from turnwise.cli.methods import methods
 from turnwise.cli.new import new
@@ -76,7 +77,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "methods": methods,
     "recipes": recipes,
     "new": new,
-    "lab": lab,
     "fit": fit,
     "train": train,
     "eval": evaluate,
@@ -95,6 +95,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 for _name, _command in COMMANDS.items():  # click would truncate a longer help text
     app.command(name=_name, short_help=first_sentence(_command.__doc__ or ""))(_command)
 app.add_typer(cluster, name="cluster", short_help=CLUSTER)
+app.add_typer(lab, name="lab", short_help=LAB)
 
 GONE = {  # commands and options of earlier versions: what replaces them
     "rescore": "is gone: `turnwise trajectories RUN --evals` writes the attempts, and docs/guides/trajectories.md plays them again",
