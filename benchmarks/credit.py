@@ -164,8 +164,8 @@ def cost_rows(_: str | None = None) -> list[str]:
 
 
 def audit_rows(levels: str | None = None) -> list[str]:
-    """The tables of docs/results/credit-audit.md: all methods, or means for `READING; QUESTION; NAME; NAME/CONTROL; …`, a row per name."""
-    result = json.loads((ROOT / "docs/results/credit-audit.json").read_text(encoding="utf-8"))
+    """The tables of docs/measurements/2026-11-credit-audit.md: all methods, or means for `READING; QUESTION; NAME; NAME/CONTROL; …`, a row per name."""
+    result = json.loads((ROOT / "docs/measurements/2026-11-credit-audit.json").read_text(encoding="utf-8"))
     if levels is None:
         return [f"| `{label}` | {' | '.join(rest).replace('-', '−')} |" for label, *rest in audit_tables.summary(result)]
     reading, question, *names = levels.split("; ")
