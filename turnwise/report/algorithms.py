@@ -117,8 +117,8 @@ def _details(family: str, entry: Entry[Any]) -> Panel:
 
 def _flowing(text: str) -> str:
     """Paragraphs of a docstring as one line each, for a terminal of any width; formulas and lists keep their lines."""
-    blocks = text.strip().split("\n\n")
-    return "\n\n".join(block if re.search(r"(?m)^(\s|- )", block) else " ".join(block.split()) for block in blocks)
+    flat = (block if re.search(r"(?m)^(\s|- )", block) else " ".join(block.split()) for block in text.strip().split("\n\n"))
+    return "\n\n".join(flat)
 
 
 def _facts(entry: Entry[Any]) -> list[str]:
