@@ -117,8 +117,7 @@ def _details(family: str, entry: Entry[Any]) -> Panel:
 
 def _flowing(text: str) -> str:
     """Paragraphs of a docstring as one line each, for a terminal of any width; formulas and lists keep their lines."""
-    flat = (block if re.search(r"(?m)^(\s|- )", block) else " ".join(block.split()) for block in text.strip().split("\n\n"))
-    return "\n\n".join(flat)
+    return re.sub(r"(?m)^(\S.*)\n(?=[^\s-])", r"\1 ", text.strip())
 
 
 def _facts(entry: Entry[Any]) -> list[str]:
