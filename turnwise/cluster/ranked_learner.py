@@ -69,8 +69,7 @@ class RankedLearner:
         return batch.with_columns(self.ranks.call("columns", batch, progress, pure=not self.changes))
 
     def update(self, batch: Batch, seed: int, progress: float) -> dict[str, float]:
-        metrics: dict[str, float] = self.ranks.call("update", batch, seed, progress)
-        return metrics
+        return self.ranks.call("update", batch, seed, progress)
 
     def imitate(
         self,
@@ -82,8 +81,7 @@ class RankedLearner:
     ) -> dict[str, float]:
         if measure is not None:
             self.say("sft.until: several learners measure at the end of the warm start only")
-        metrics: dict[str, float] = self.ranks.call("imitate", list(examples), settings, seed)
-        return metrics
+        return self.ranks.call("imitate", list(examples), settings, seed)
 
     def follow_policy(self) -> None:
         self.ranks.call("follow_policy")
@@ -94,8 +92,7 @@ class RankedLearner:
         checkpoint.prune(folder, keep)  # only now: ranks that are lost while they write start again from the one before
 
     def restore(self, path: Path) -> dict[str, Any]:
-        state: dict[str, Any] = self.ranks.call("restore", path.absolute())
-        return state
+        return self.ranks.call("restore", path.absolute())
 
     def weights(self, merged: bool) -> Iterator[tuple[str, Tensor]]:
         stored: Stored = self.ranks.call("weights", merged, pure=True)

@@ -78,8 +78,7 @@ def _positions(starts: Ints, lengths: Ints) -> Ints:
     """The flat positions of all tokens of the spans, span after span."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
-    positions: Ints = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
-    return positions
+    return np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
 
 
 def last_turns(trajectory: Any, t: Any) -> NDArray[np.bool_]:
@@ -88,5 +87,4 @@ def last_turns(trajectory: Any, t: Any) -> NDArray[np.bool_]:
     times = np.asarray(t)
     latest = np.full(codes.max() + 1, np.iinfo(np.int64).min)
     np.maximum.at(latest, codes, times)
-    last: NDArray[np.bool_] = times == latest[codes]
-    return last
+    return times == latest[codes]

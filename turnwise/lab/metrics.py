@@ -94,8 +94,7 @@ def sign_accuracy(credit: Floats, truth: Floats, run: Ints, runs: int) -> Floats
 
 def ratio(above: Floats, below: Floats, otherwise: float = 0.0) -> Floats:
     """above / below; `otherwise` where below is 0."""
-    result: Floats = np.divide(above, below, out=np.full(below.shape, otherwise), where=below > 1e-300)
-    return result
+    return np.divide(above, below, out=np.full(below.shape, otherwise), where=below > 1e-300)
 
 
 def policy_gradient(credit: Floats, batch: Batch, policy: Floats) -> Floats:

@@ -216,8 +216,7 @@ def gathered(plan: Plan, slots: TaskSlots, groups: int, collect: Callable[[Seque
         while True:
             starts = rounds.send(sound(collect(starts)))
     except StopIteration as end:
-        result: Gathered = end.value
-        return result
+        return end.value
 
 
 @plan("plain")
