@@ -28,8 +28,8 @@ class RankLearner:
 
     def __init__(self, learner: LocalLearner):
         self.learner = learner
-        self.update, self.follow_policy, self.save = learner.update, learner.follow_policy, learner.save
-        self.restore, self.save_model = learner.restore, learner.save_model
+        self.update, self.imitate, self.follow_policy = learner.update, learner.imitate, learner.follow_policy
+        self.save, self.restore, self.save_model = learner.save, learner.restore, learner.save_model
 
     def ready(self) -> None:
         """Everything that a recipe can get wrong is loaded."""
@@ -39,9 +39,6 @@ class RankLearner:
         new = self.learner.signal(batch, progress)
         names = [name for name in new.rollouts.names() if not batch.has(name) or not np.array_equal(new.column(name), batch.column(name))]
         return {name: new.column(name) for name in names}
-
-    def imitate(self, examples: Sequence[Trajectory], settings: SftSettings, seed: int) -> dict[str, float]:
-        return self.learner.imitate(examples, settings, seed)
 
     def weights(self, merged: bool) -> Stored:
         """The whole weights; those of the critic stay here."""

@@ -145,8 +145,8 @@ def demonstrated(
             "Examples must come from the recipe's environment, split and number of tasks (env.split, env.tasks)"
         )
     plays = [
-        _play(known[example.task], number, agent, len(example.turns), _script_of(example), 0, on_fault, example=example)
-        for number, example in enumerate(examples)
+        _play(known[one.task], number, agent, len(one.turns), ScriptedPlayer([turn.action for turn in one.turns]), 0, on_fault, example=one)
+        for number, one in enumerate(examples)
     ]
     return _all(portable(name, options), plays, limits or Limits())
 
@@ -161,10 +161,6 @@ def _all(
             trajectories.append(trajectory)
             on_task()
     return trajectories
-
-
-def _script_of(example: Trajectory) -> ScriptedPlayer:
-    return ScriptedPlayer([turn.action for turn in example.turns])
 
 
 def _ended(trajectory: Trajectory, result: EnvResult, on_fault: OnFault) -> Trajectory:

@@ -34,7 +34,6 @@ from turnwise.lab.values import exact_gradient
 from turnwise.util.statistics import t_quantile
 
 Interval = dict[str, float | None]
-NAMES = ("correlation", "sign_accuracy", "gradient_cosine", "bias_squared", "variance")
 
 
 @dataclass(frozen=True)
