@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from turnwise.credit.diagnose import observe
 from turnwise.credit.registry import Credit, assign
 from turnwise.data.anchors import Ints
-from turnwise.data.rollouts import Rollouts
+from turnwise.data.rollouts import Rollouts, positions
 from turnwise.util.errors import TurnwiseError
 
 
@@ -50,7 +50,7 @@ def spread(credit: Credit, rollouts: Rollouts, start: Any, length: Any, shape: i
     else:
         values = np.repeat(credit.values, lengths)
     flat = np.zeros(size, np.float32)
-    flat[_positions(starts, lengths)] = values
+    flat[positions(starts, lengths)] = values
     return flat.reshape(shape)
 
 
@@ -72,13 +72,6 @@ def turn_numbers(trajectory: Any) -> Ints:
     numbers = np.empty(len(codes), np.int64)
     numbers[order] = np.arange(len(codes)) - np.repeat(np.cumsum(counts) - counts, counts)
     return numbers
-
-
-def _positions(starts: Ints, lengths: Ints) -> Ints:
-    """The flat positions of all tokens of the spans, span after span."""
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
 
 
 def last_turns(trajectory: Any, t: Any) -> NDArray[np.bool_]:

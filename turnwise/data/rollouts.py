@@ -373,10 +373,13 @@ def alike(values: Any) -> bool:
 
 def ragged(offsets: Ints, order: Ints) -> Ints:
     """The flat indices of the slices `offsets[i]:offsets[i+1]` for i in `order`, concatenated."""
-    lengths = (offsets[1:] - offsets[:-1])[order]
+    return positions(offsets[:-1][order], (offsets[1:] - offsets[:-1])[order])
+
+
+def positions(starts: Ints, lengths: Ints) -> Ints:
+    """The flat indices of slices that have these starts and lengths, slice after slice."""
     ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) + np.repeat(offsets[:-1][order] - (ends - lengths), lengths)
+    return np.arange(int(lengths.sum())) + np.repeat(starts - (ends - lengths), lengths)
 
 
 __all__ = ["LARGEST_REWARD", "NOISE", "Rollouts", "Stop", "Trajectory", "Turn", "alike", "dense", "encode", "ragged"]
