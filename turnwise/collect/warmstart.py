@@ -171,11 +171,6 @@ def _ended(trajectory: Trajectory, result: EnvResult, on_fault: OnFault) -> Traj
     return trajectory
 
 
-def has_expert(name: str, options: dict[str, Any]) -> bool:
-    """Whether the environment has an expert."""
-    return offers(name, options, "expert", "expert_action")
-
-
 def _play(
     task: Task,
     number: int,
