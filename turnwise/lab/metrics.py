@@ -72,8 +72,7 @@ def correlation(credit: Floats, truth: Floats, run: Ints, runs: int) -> Floats:
 
 def ratio(above: Floats, below: Floats) -> Floats:
     """above / below; 0 where below is 0."""
-    result: Floats = np.divide(above, below, out=np.zeros(below.shape), where=below > 1e-300)
-    return result
+    return np.divide(above, below, out=np.zeros(below.shape), where=below > 1e-300)
 
 
 def policy_gradient(credit: Floats, batch: Batch, policy: Floats) -> Floats:
