@@ -101,21 +101,40 @@ def test_a_node_that_branches_share_is_one_turn() -> None:
     assert trace.branches[1].advantages == [0, 0, 0, 0, 0, 23, 23]
 
 
+def test_an_observation_is_every_message_since_the_response_before() -> None:
+    trace = new_trace(Attempt("task 0", 0, []))
+    messages: list[Any] = [vf.SystemMessage(content="Walk."), vf.UserMessage(content=[{"type": "text", "text": "To the hall."}])]
+    say(trace, messages, [], [1], [2])
+    calls = [vf.ToolMessage(content=content, tool_call_id="1") for content in ("door open", "light off")]
+    messages += [vf.AssistantMessage(content="ok"), *calls]
+    say(trace, messages, [1, 2], [3], [4])
+    say(trace, [*messages, vf.AssistantMessage(content="ok")], [1, 2, 3, 4], [5], [6])  # it went on without a message in between
+    seen: list[str] = []
+
+    def look(rollouts: Any) -> Any:
+        seen.extend(rollouts.anchor_table.texts[code] for code in rollouts.anchor)
+        return rollouts.reward
+
+    verifiers.give([vf.WireEpisode(task=trace.task, traces=[trace], ok=True)], look)
+    assert seen[:2] == ["system:\nWalk.\nuser:\nTo the hall.", "tool:\ndoor open\ntool:\nlight off"]
+    assert seen[2] == f"{seen[1]}\nassistant:\nok"
+
+
 def test_traces_of_an_episode_are_compared_by_agent_and_task() -> None:
     attempts = random_attempts(9, groups=2, longest=1, attempts=4)[:4]
     scores = {"proposer": (1.0, 2.0), "solver": (0.0, 1.0, 5.0, 9.0)}
     episodes, traces = [], []
     for number in range(2):
-        parts = [("proposer", "source", scores["proposer"][number])]
+        parts = [("critic", "source", 50.0), ("proposer", "source", scores["proposer"][number])]
         parts += [("solver", f"proposal {number}", score) for score in scores["solver"][2 * number : 2 * number + 2]]
         for agent, task, score in parts:
             trace = episode_of(attempts[0], rewards={"goal": vf.Reward(score=score)}).traces[0]
             trace.agent.name, trace.task.key = agent, task
             traces.append(trace)
-        episodes.append(vf.WireEpisode(task=traces[0].task, group=vf.GroupInfo(id="g"), traces=traces[-3:], ok=True))
+        episodes.append(vf.WireEpisode(task=traces[0].task, group=vf.GroupInfo(id="g"), traces=traces[-4:], ok=True))
     verifiers.give(episodes, "grpo", norm="none")
     found = [{value for node in trace.nodes for value in node.advantages or []} for trace in traces]
-    assert found == [{-0.5}, {-0.5}, {0.5}, {0.5}, {-2.0}, {2.0}]
+    assert found == [{0.0}, {-0.5}, {-0.5}, {0.5}, {0.0}, {0.5}, {-2.0}, {2.0}]
 
 
 def test_traces_that_cannot_be_trained_on_take_no_part() -> None:
