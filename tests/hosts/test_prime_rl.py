@@ -26,6 +26,7 @@ algo = pytest.importorskip("prime_rl.orchestrator.algo", reason="needs what prim
 import verifiers.v1 as vf  # noqa: E402
 from batches import METHODS, NEED_VALUES, Attempt, expected, random_attempts  # noqa: E402
 from episodes import episode_of, new_trace, say  # noqa: E402
+from pages import example_of  # noqa: E402
 from prime_rl.configs.algorithm import EchoAlgoConfig, GRPOAlgoConfig  # noqa: E402
 from prime_rl.configs.orchestrator import TrainSourceConfig  # noqa: E402
 from prime_rl.orchestrator.envs import TrainEnvs  # noqa: E402
@@ -125,17 +126,12 @@ def test_echo_keeps_what_it_does_with_observations() -> None:
 
 
 def test_a_tasksets_package_installs_the_credit_before_algorithms_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "walk_with_credit.py").write_text(
-        "import verifiers.v1 as vf\n"
-        "from turnwise.hosts import prime_rl\n"
-        "prime_rl.install('gigpo', gamma=0.9)\n"
-        "__all__ = ['Walk']\n"
-        "class Walk(vf.Taskset):\n"
-        "    def load(self):\n"
-        "        return []\n"
+    (tmp_path / "walk.py").write_text(
+        "import verifiers.v1 as vf\n__all__ = ['Walk']\nclass Walk(vf.Taskset):\n    def load(self):\n        return []\n"
     )
+    (tmp_path / "credited_walk.py").write_text(f"from walk import *\nfrom walk import __all__\n{example_of('prime-rl')}")
     monkeypatch.syspath_prepend(str(tmp_path))
-    source = {"env": {"taskset": {"id": "walk-with-credit"}}, "algo": {"type": "grpo"}}
+    source = {"env": {"taskset": {"id": "credited-walk"}}, "algo": {"type": "grpo"}}
     config = TrainSourceConfig.model_validate(source)
     (env,) = TrainEnvs([config], {("train", config.resolved_name): "tcp://127.0.0.1:1"}, policy_pool=None)
     assert isinstance(env.algorithm, algo.GRPOAlgorithm) and type(env.algorithm) is algo.ALGORITHM_CLASSES["grpo"]

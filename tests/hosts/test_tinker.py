@@ -15,6 +15,7 @@ tinker = pytest.importorskip("tinker", reason="needs Tinker in an environment of
 pytest.importorskip("tinker_cookbook", reason="needs tinker-cookbook in an environment of its own: make test-hosts ONLY=tinker")
 
 from batches import METHODS, NEED_VALUES, STATES, Attempt, expected, random_attempts  # noqa: E402
+from pages import example_of  # noqa: E402
 from tinker_cookbook.completers import TokensWithLogprobs  # noqa: E402
 from tinker_cookbook.rl import data_processing, train  # noqa: E402
 from tinker_cookbook.rl.types import PARSE_ERROR_MASKED_METRIC_KEY, Trajectory, TrajectoryGroup, Transition  # noqa: E402
@@ -128,8 +129,10 @@ def test_without_a_name_the_state_is_what_is_new_in_the_observation(seed: int, m
         for turn in attempt.turns:
             turn.prompt = [500, STATES.index(turn.anchor)]
     groups, ordered = groups_of(attempts)
-    datums = prepared(groups, assemble_with("gigpo", gamma=0.9), monkeypatch)
-    check(datums, wanted_datums(ordered, expected("gigpo", attempts)))
+    monkeypatch.setattr(train, "assemble_training_data", None)  # and restored after the page's example has replaced it
+    exec(example_of("tinker"), {})
+    datums = prepared(groups, train.assemble_training_data, monkeypatch)
+    check(datums, wanted_datums(ordered, expected("gigpo", attempts, gamma=0.95)))
 
 
 def test_a_prompt_that_is_written_anew_is_a_state_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,6 +156,21 @@ def test_pictures_do_not_shift_the_tokens(monkeypatch: pytest.MonkeyPatch) -> No
     datums, _ = assemble_with("gigpo", anchor="state", gamma=0.9)(groups, data_processing.compute_advantages(groups))
     check(datums, wanted_datums(ordered, expected("gigpo", attempts), ahead=PICTURE.length))
     check_rest(datums, own)
+
+
+def test_observations_with_different_pictures_are_different_states() -> None:
+    text, action = tinker.types.EncodedTextChunk(tokens=[1, 2]), TokensWithLogprobs([3], [-1.0])
+    pictures = [PICTURE, PICTURE, tinker.types.ImageChunk(data=b"another", format="png", expected_tokens=3)]
+    steps = [Transition(tinker.ModelInput(chunks=[text, picture]), action, 1.0, True) for picture in pictures]
+    group = TrajectoryGroup([Trajectory([step], step.ob) for step in steps], [0.0] * 3, [{}] * 3)
+    seen: list[list[int]] = []
+
+    def look(rollouts: Any) -> Any:
+        seen.append(rollouts.anchor.tolist())
+        return rollouts.reward
+
+    assemble_with(look)([group], data_processing.compute_advantages([group]))
+    assert seen[0][0] == seen[0][1] != seen[0][2]
 
 
 def test_a_masked_turn_is_invalid_and_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

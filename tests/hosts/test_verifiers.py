@@ -14,6 +14,7 @@ vf = pytest.importorskip("verifiers.v1", reason="needs verifiers 0.4 in an envir
 
 from batches import METHODS, NEED_VALUES, Attempt, expected, random_attempts  # noqa: E402
 from episodes import episode_of, episodes_of, new_trace, say  # noqa: E402
+from pages import example_of  # noqa: E402
 from verifiers.v1.utils.trace_store import append_episode, read_episodes  # noqa: E402
 
 from turnwise.hosts import verifiers  # noqa: E402
@@ -179,6 +180,18 @@ def test_a_file_gets_the_same_advantages_and_nothing_else_changes(name: str, tmp
         for node in row["traces"][0]["nodes"]:
             node.pop("advantages", None)
     assert rows == [json.loads(line) for line in before.splitlines()]
+
+
+def test_the_example_of_the_page_credits_episodes_and_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = random_attempts(16, outcome_only=True)
+    episodes = episodes_of(attempts)
+    stored(tmp_path, episodes)
+    monkeypatch.chdir(tmp_path)
+    exec(example_of("verifiers"), {"episodes": episodes})
+    wanted = expected("gigpo", attempts, gamma=0.95)
+    check_equal(by_turn(episodes, attempts), wanted)
+    Path("credited.jsonl").rename("traces.jsonl")
+    check_equal(by_turn(read_episodes(tmp_path, vf.WireTrace), attempts), wanted)
 
 
 def test_a_file_can_be_replaced_by_itself_and_credited_again(tmp_path: Path) -> None:
