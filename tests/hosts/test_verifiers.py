@@ -208,7 +208,13 @@ def test_what_is_wrong_in_a_file_is_named_with_its_episode_and_nothing_is_writte
     target = tmp_path / "target.jsonl"
     good = path.read_text()
     a_trace = json.dumps(json.loads(good.splitlines()[0])["traces"][0])
-    for line, message in ((a_trace, "not an episode"), ("[1]", "not an episode"), ('{"traces": 3}', "not an episode"), ("{", "not JSON")):
+    for line, message in (
+        (a_trace, "not an episode"),
+        ("[1]", "not an episode"),
+        ('{"traces": 3}', "not an episode"),
+        ('{"traces": [3]}', "not an episode"),
+        ("{", "not JSON"),
+    ):
         path.write_text(good + line + "\n")
         with pytest.raises(TurnwiseError, match=rf"(episode|line) {len(attempts) + 1}.*{message}"):
             verifiers.give_in_file(path, target, "gigpo")
@@ -216,6 +222,23 @@ def test_what_is_wrong_in_a_file_is_named_with_its_episode_and_nothing_is_writte
     with pytest.raises(TurnwiseError, match=r"info\['rooms'\]: a list with one entry for each of the \d+ turns is needed, not NoneType"):
         verifiers.give_in_file(path, target, "gigpo", anchor="rooms")
     assert not target.exists()
+
+
+def test_a_file_of_another_release_is_read_if_it_has_what_credit_reads(tmp_path: Path) -> None:
+    attempts = random_attempts(17)
+    path = stored(tmp_path, episodes_of(attempts))
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:  # as prime-rl 0.8 writes them
+        row["traces"][0]["agent"]["config"]["runtime"] = {"type": "prime", "vm": True}
+        row["traces"][0]["calls"] = [{"unknown": 1}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    verifiers.give_in_file(path, path, "gigpo", reward="turn_rewards", gamma=0.9)
+    written = [json.loads(line)["traces"][0] for line in path.read_text().splitlines()]
+    got = {}
+    for attempt, trace in zip(attempts, written, strict=True):
+        got |= {(attempt.number, t): node["advantages"] for t, node in enumerate(node for node in trace["nodes"] if node["sampled"])}
+    check_equal(got, expected("gigpo", attempts))
+    assert all(trace["agent"]["config"]["runtime"]["vm"] for trace in written)
 
 
 def test_a_loop_of_parents_in_a_file_ends(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from turnwise.util.unpack import json_lines, packed_lines
 
 VERSION = "0.4"
 DECIMALS = 7  # of advantages in files
+OF_EPISODE, OF_AGENT = ("env", "task", "group"), ("name", "trainable")  # the keys that credit reads
+OF_TRACE = ("id", "task", "nodes", "rewards", "metrics", "info", "ok")
 
 
 def give(
@@ -60,9 +62,8 @@ def give_in_file(
     source, turns = Path(source), Turns(anchor, reward, columns)
     for number, row in enumerate(json_lines(source)):
         try:
-            episode = WireEpisode.model_validate(row)
-            row["traces"]  # a single trace would pass as an episode without any
-        except (ValueError, KeyError) as error:
+            episode = WireEpisode.model_validate(_needed(row, OF_EPISODE) | {"traces": [_of_trace(trace) for trace in row["traces"]]})
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise TurnwiseError(f"{source}, episode {number + 1}: not an episode of verifiers {VERSION}: {str(error)[:300]}") from None
         for index, trace in enumerate(episode.traces):
             if is_scored(trace):
@@ -73,6 +74,15 @@ def give_in_file(
         of_episode.setdefault(number, []).append((index, node, [round(value, DECIMALS) for value in values]))
     write_atomically(target, lambda file: _copy(source, of_episode, file))
     return metrics
+
+
+def _needed(record: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    return {key: record[key] for key in keys if key in record}
+
+
+def _of_trace(trace: dict[str, Any]) -> dict[str, Any]:
+    """What credit reads of a trace. How its agent was configured is checked strictly by verifiers, and differs between its releases."""
+    return _needed(trace, OF_TRACE) | {"agent": _needed(trace["agent"], OF_AGENT) | {"config": {}}}
 
 
 def _copy(source: Path, of_episode: Mapping[int, Sequence[tuple[int, int, list[float]]]], file: BinaryIO) -> None:
