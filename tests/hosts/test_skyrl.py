@@ -50,6 +50,7 @@ def trainer_of(skyrl: Any, name: str, options: dict[str, Any], groups: int, merg
     config.generator.merge_stepwise_output = merged
     config.trainer.train_batch_size = groups
     config.trainer.policy_mini_batch_size = 1
+    config.trainer.enable_ray_gpu_monitor = config.generator.inference_engine.enable_ray_prometheus_stats = False  # both ask Ray
     config.trainer.algorithm.advantage_estimator = "grpo"
 
     class Tokenizer:
