@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from batches import METHODS, NEED_VALUES, STATES, Attempt, Turn, expected, random_attempts
+from batches import METHODS, NEED_VALUES, STATES, Attempt, Turn, expected, random_attempts, rollouts_of
 
 import turnwise as tw
 from turnwise.util.errors import TurnwiseError
@@ -61,9 +61,7 @@ def trainer_of(skyrl: Any, name: str, options: dict[str, Any], groups: int, merg
         def get_lcm_dp_size() -> int:
             return PADDED_TO
 
-    trainer = Trainer(
-        cfg=config, tracker=None, tokenizer=Tokenizer(), train_dataset=None, inference_engine_client=None, generator=None
-    )
+    trainer = Trainer(cfg=config, tracker=None, tokenizer=Tokenizer(), train_dataset=None, inference_engine_client=None, generator=None)
     trainer.dispatch = Dispatch()
     return trainer
 
@@ -72,9 +70,9 @@ def state(turn: Turn) -> list[int]:
     return [*turn.prompt, STATE + STATES.index(turn.anchor)]
 
 
-def generated(attempts: list[Attempt], *, retokenised: bool) -> dict[str, Any]:
-    """The output of SkyRL's gym generator: a row per step, its response followed by the observation that came back. Every third response
-    ends in a token that was appended and not sampled. `retokenised`: a later prompt does not begin with the earlier ones."""
+def generated(attempts: list[Attempt], *, retokenised: bool = False, closed: bool = True) -> dict[str, Any]:
+    """The output of SkyRL's gym generator: a row per step, its response followed by the observation that came back. With `closed`,
+    every third response ends in a token that was appended and not sampled. `retokenised`: a later prompt does not begin with the earlier ones."""
     from skyrl.train.generators.base import TrajectoryID
 
     rows: dict[str, list[Any]] = {name: [] for name in ("prompt_token_ids", "response_ids", "rewards", "loss_masks", "trajectory_ids")}
@@ -83,7 +81,7 @@ def generated(attempts: list[Attempt], *, retokenised: bool) -> dict[str, Any]:
         context = [5, 5, *state(attempt.turns[0])]
         for t, turn in enumerate(attempt.turns):
             last = t == len(attempt.turns) - 1
-            appended = [2] if (attempt.number + t) % 3 == 0 else []
+            appended = [2] if closed and (attempt.number + t) % 3 == 0 else []
             back = [] if last else state(attempt.turns[t + 1])
             response = turn.response + appended + back
             rows["prompt_token_ids"].append([7, *context] if retokenised and t else list(context))
@@ -154,7 +152,7 @@ def test_filled_up_rows_change_no_advantage(skyrl: Any, monkeypatch: pytest.Monk
     for padded_to in (1, 64):
         monkeypatch.setitem(globals(), "PADDED_TO", padded_to)
         trainer = trainer_of(skyrl, "gigpo", {}, groups=4, merged=False)
-        data = trained_on(trainer, attempts, generated(attempts, retokenised=False))
+        data = trained_on(trainer, attempts, generated(attempts))
         rows = len(data["advantages"]) - data.metadata["pad_size"]
         assert not data["advantages"][rows:].any()
         results.append(data["advantages"][:rows].numpy())
@@ -163,10 +161,10 @@ def test_filled_up_rows_change_no_advantage(skyrl: Any, monkeypatch: pytest.Monk
 
 def test_a_critic_learns_the_targets_and_of_turns_only_at_their_first_tokens(skyrl: Any) -> None:
     attempts = as_skyrl_knows_values(in_groups(random_attempts(1, least=1)))
-    rollouts = __import__("batches").rollouts_of(attempts)
+    rollouts = rollouts_of(attempts)
     for name in NEED_VALUES:
         trainer = trainer_of(skyrl, name, dict(METHODS[name]), groups=4, merged=False)
-        data = trained_on(trainer, attempts, generated(attempts, retokenised=False), values=True)
+        data = trained_on(trainer, attempts, generated(attempts), values=True)
         returns = data["returns"].numpy()[data["loss_mask"].numpy() > 0]
         credit = tw.credit.assign(name, rollouts, **METHODS[name])
         wanted = np.asarray(rollouts.token_value, np.float64).copy()
@@ -180,7 +178,7 @@ def test_a_critic_learns_the_targets_and_of_turns_only_at_their_first_tokens(sky
 def test_a_step_that_is_not_trained_still_counts_with_its_reward(skyrl: Any) -> None:
     """Overlong filtering sets a step's loss mask to 0; the turns before it are judged by what it earned."""
     attempts = in_groups(random_attempts(5, least=1))
-    output = generated(attempts, retokenised=False)
+    output = generated(attempts)
     output["loss_masks"] = [
         [0] * len(mask) if last else mask for mask, last in zip(output["loss_masks"], output["is_last_step"], strict=True)
     ]
@@ -201,12 +199,8 @@ def test_by_default_a_state_is_the_observation_before_the_turn(skyrl: Any) -> No
     for merged in (False, True):
         trainer = trainer_of(skyrl, "gigpo", {"gamma": 0.9}, groups=4, merged=merged)
         type(trainer).state_of = TurnCredit.state_of
-        output = generated(attempts, retokenised=False)
-        first = np.flatnonzero(np.roll(output["is_last_step"], 1))
-        for row in first:  # the task stands before the state of the first turn only
-            output["prompt_token_ids"][row] = output["prompt_token_ids"][row][2:]
-        if merged:
-            output["prompt_token_ids"] = [ids[2:] if ids[:2] == [5, 5] else ids for ids in output["prompt_token_ids"]]
+        output = generated(attempts, closed=False)
+        output["prompt_token_ids"] = [ids[2:] for ids in output["prompt_token_ids"]]  # without a task before the first state
         data = trained_on(trainer, attempts, output)
         advantages = data["advantages"].numpy()[data["loss_mask"].numpy() > 0]
         np.testing.assert_allclose(advantages, sampled_values(attempts, expected("gigpo", attempts)), atol=1e-6)
@@ -215,7 +209,7 @@ def test_by_default_a_state_is_the_observation_before_the_turn(skyrl: Any) -> No
 def test_skyrls_metrics_are_of_these_advantages(skyrl: Any) -> None:
     attempts = in_groups(random_attempts(4, least=1))
     trainer = trainer_of(skyrl, "gigpo", {}, groups=4, merged=False)
-    data = trained_on(trainer, attempts, generated(attempts, retokenised=False))
+    data = trained_on(trainer, attempts, generated(attempts))
     sampled = data["advantages"].numpy()[data["loss_mask"].numpy() > 0]
     assert trainer.all_metrics["loss/avg_raw_advantages_abs"] == pytest.approx(np.abs(sampled).mean())
     assert "credit/singleton_share" in trainer.all_metrics and "loss/avg_final_rewards" in trainer.all_metrics

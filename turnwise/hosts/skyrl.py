@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from turnwise.credit.diagnose import observe
 from turnwise.credit.registry import Credit, algorithms, assign, stands_alone
-from turnwise.credit.spans import spans_of, spread, turn_numbers
+from turnwise.credit.spans import spread, turn_numbers, turns_of
 from turnwise.data.anchors import Ints
 from turnwise.data.rollouts import Rollouts
 from turnwise.hosts.versions import need_version
@@ -54,7 +54,7 @@ class TurnCredit:
             raise TurnwiseError("turnwise.hosts.skyrl: set generator.step_wise_trajectories=true; without it a row is a whole trajectory")
         data = super().compute_advantages_and_returns(data)  # type: ignore[misc]
         rows = len(data["loss_mask"]) - data.metadata.get("pad_size", 0)
-        turns = turns_of(data["loss_mask"][:rows].numpy() > 0, merged=settings.merge_stepwise_output)
+        turns = find_turns(data["loss_mask"][:rows].numpy() > 0, merged=settings.merge_stepwise_output)
         rollouts = self._rollouts(data, rows, turns)
         credit = assign(self.credit, rollouts, **self.options)
         advantages = spread(credit, rollouts, turns.start, turns.length, turns.sampled.shape)
@@ -95,16 +95,11 @@ class Turns(NamedTuple):
     sampled: NDArray[np.bool_]  # [rows, width]: the tokens of all turns
 
 
-def turns_of(mask: NDArray[np.bool_], *, merged: bool) -> Turns:
-    """The turns of rows that are aligned at the right. A row is one turn, from its first to its last trained token, or with `merged` one
-    per run of trained tokens. A row without any is a turn without tokens: its reward counts."""
+def find_turns(mask: NDArray[np.bool_], *, merged: bool) -> Turns:
+    """A row is one turn, from its first to its last trained token; with `merged`, each run of trained tokens is one."""
     if not merged:
         mask = np.logical_or.accumulate(mask, 1) & np.logical_or.accumulate(mask[:, ::-1], 1)[:, ::-1]
-    row, start, length = spans_of(mask)
-    empty = np.setdiff1d(np.arange(len(mask)), row)
-    row, start = np.concatenate([row, empty]), np.concatenate([start, empty * mask.shape[1]])
-    order = np.argsort(row, kind="stable")
-    return Turns(row[order], start[order], np.concatenate([length, np.zeros_like(empty)])[order], mask)
+    return Turns(*turns_of(mask), mask)
 
 
 def observations(data: Any, rows: int, turns: Turns, trajectory: Ints) -> Iterator[NDArray[np.int64]]:
