@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -175,6 +176,20 @@ def test_values_must_come_from_somewhere(host: Any) -> None:
     assert rubric.compute_step_rewards() == []
     with pytest.raises(TurnwiseError, match="override value_of"):
         played(random_attempts(0)[0], type("Rubric", (Rubric,), {"step_reward": lambda *_: 0.0})("gae"))
+
+
+def test_the_code_of_the_page_runs_and_names_these_methods(host: Any) -> None:
+    from openenv.core.env_server.types import Action, Observation
+
+    page = (Path(__file__).parents[2] / "docs" / "trainers" / "openenv.md").read_text(encoding="utf-8")
+    first, second = (block.split("```")[0] for block in page.split("```python\n")[1:])
+    scope: dict[str, Any] = {}
+    exec(first, scope)
+    steps = [Observation(), Observation(done=True, metadata={"won": True})]
+    assert [scope["rubric"](Action(), observation) for observation in steps] == [0.0, 1.0]
+    assert scope["rubric"].compute_step_rewards() == pytest.approx([0.9, 1.0])
+    shown = second.split("methods(alone=True)")[1].split("# ")[1].split("\n")[0]
+    assert shown == str(host.methods(alone=True))
 
 
 def test_its_settings_survive_a_checkpoint(host: Any) -> None:

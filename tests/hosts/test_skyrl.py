@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,8 @@ def state(turn: Turn) -> list[int]:
 
 def generated(attempts: list[Attempt], *, retokenised: bool = False, closed: bool = True) -> dict[str, Any]:
     """The output of SkyRL's gym generator: a row per step, its response followed by the observation that came back. With `closed`,
-    every third response ends in a token that was appended and not sampled. `retokenised`: a later prompt does not begin with the earlier ones."""
+    every third response ends in a token that was appended and not sampled. `retokenised`: a later prompt does not begin with earlier ones.
+    """
     from skyrl.train.generators.base import TrajectoryID
 
     rows: dict[str, list[Any]] = {name: [] for name in ("prompt_token_ids", "response_ids", "rewards", "loss_masks", "trajectory_ids")}
@@ -213,6 +215,17 @@ def test_skyrls_metrics_are_of_these_advantages(skyrl: Any) -> None:
     sampled = data["advantages"].numpy()[data["loss_mask"].numpy() > 0]
     assert trainer.all_metrics["loss/avg_raw_advantages_abs"] == pytest.approx(np.abs(sampled).mean())
     assert "credit/singleton_share" in trainer.all_metrics and "loss/avg_final_rewards" in trainer.all_metrics
+
+
+def test_the_code_of_the_page_makes_skyrls_trainer(skyrl: Any) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "trainers" / "skyrl.md").read_text(encoding="utf-8")
+    scope: dict[str, Any] = {"__name__": "page"}
+    exec(page.split("```python\n")[1].split("```")[0], scope)
+    parts = dict.fromkeys(("tracker", "tokenizer", "train_dataset", "eval_dataset", "inference_engine_client", "generator", "colocate_pg"))
+    config = trainer_of(skyrl, "gigpo", {}, groups=4, merged=False).cfg
+    trainer = object.__new__(scope["Experiment"]).get_trainer(cfg=config, **parts)
+    assert isinstance(trainer, skyrl.RayPPOTrainer) and trainer.credit == "gigpo"
+    assert type(trainer).compute_advantages_and_returns.__module__ == "turnwise.hosts.skyrl"
 
 
 def test_wrong_settings_are_clear_messages(skyrl: Any) -> None:

@@ -27,12 +27,10 @@ PATHS = {
 
 def arguments(name: str = "gigpo", **options: Any) -> Namespace:
     """What slime's command line makes, with `turnwise` as `--custom-config-path` sets it."""
-    return Namespace(
-        **PATHS, turnwise={"credit": name} | options, advantage_estimator="grpo", rewards_normalization=False, reward_key=None,
-        custom_reward_post_process_path=None, use_opd=False, kl_coef=0.0, use_rollout_logprobs=False, normalize_advantages=False,
-        global_batch_size=13, use_dynamic_batch_size=True, max_tokens_per_gpu=64, balance_data=False, balance_by_flops=False, n_samples_per_prompt=4,
-        rollout_batch_size=4, use_dynamic_global_batch_size=False, calculate_per_token_loss=False,
-    )  # fmt: skip
+    credit = {"turnwise": {"credit": name} | options, "use_opd": False, "custom_reward_post_process_path": None, "reward_key": None}
+    estimator = {"advantage_estimator": "grpo", "rewards_normalization": False, "normalize_advantages": False, "kl_coef": 0.0}
+    batch = {"use_dynamic_batch_size": True, "max_tokens_per_gpu": 64, "balance_data": False, "balance_by_flops": False}
+    return Namespace(**PATHS, **credit, **estimator, **batch, use_rollout_logprobs=False, global_batch_size=13)
 
 
 def test_distillation_and_missing_parts_are_clear_messages() -> None:
@@ -178,6 +176,19 @@ def test_an_attempt_that_is_not_trained_still_counts_in_its_group(slime: Any, mo
     assert not trained[2]["loss_masks"].any()
     rest = {index: row for index, row in trained.items() if index != 2}
     compare(rest, [attempt for attempt in attempts if attempt.number != attempts[2].number], expected("grpo", attempts))
+
+
+def test_the_page_names_what_slime_loads(slime: Any) -> None:
+    """Its paths are functions, and its settings are those of an algorithm."""
+    import yaml
+    from slime.utils.misc import load_function
+
+    page = (Path(__file__).parents[2] / "docs" / "trainers" / "slime.md").read_text(encoding="utf-8")
+    for option, path in PATHS.items():
+        assert f"--{option.replace('_', '-')} {path}\n" in page and callable(load_function(path))
+    args = arguments()
+    vars(args).update(yaml.safe_load(page.split("```yaml\n")[1].split("```")[0]))
+    assert load_function(PATHS["custom_convert_samples_to_train_data_path"])(args, samples_of(random_attempts(0, least=1)))
 
 
 def test_slimes_own_columns_are_as_without_turnwise(slime: Any) -> None:
