@@ -71,7 +71,8 @@ class CreditRubric(TrajectoryRubric):  # type: ignore[misc]
         return [float(credit) for credit in assign(self.credit, rollouts, **self.options).values]
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"credit": self.credit, "options": dict(self.options)}
+        state: dict[str, Any] = super().state_dict()
+        return state | {"credit": self.credit, "options": dict(self.options)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)

@@ -19,7 +19,6 @@ from turnwise.data.rollouts import Rollouts
 from turnwise.util.errors import TurnwiseError
 
 COMMIT = "9beb6e0"
-GIVEN = ("value", "token_value")  # columns that only an agent itself can give, in the metadata of its steps
 
 
 def with_credit(name: str, **options: Any) -> Callable[..., list[Any]]:
@@ -62,7 +61,8 @@ def assign_advantages(groups: list[Any], name: str, **options: Any) -> dict[str,
         anchor=[state for _, trajectory in attempts for state in _states(trajectory)],
         valid=[bool((step.metadata or {}).get("valid", True)) for step in steps],
         tokens=lengths,
-        **{column: _given(steps, column) for column in GIVEN},
+        value=_given(steps, "value"),
+        token_value=_given(steps, "token_value"),
     )
     ends = np.cumsum(lengths)
     advantages, measured = on_tokens(name, rollouts, ends - lengths, lengths, int(ends[-1]), **options)
@@ -88,8 +88,8 @@ def _states(trajectory: Any) -> Iterator[str]:
 
 
 def _given(steps: list[Any], column: str) -> list[float] | None:
-    """A column from the metadata of the steps, None if a step lacks it."""
-    values = [(step.metadata or {}).get(column) for step in steps]
+    """A column that only the agent itself can give, in the metadata of its steps; None if a step lacks it."""
+    values: list[Any] = [(step.metadata or {}).get(column) for step in steps]
     if any(value is None for value in values):
         return None
     return list(chain.from_iterable(values)) if column.startswith("token_") else values

@@ -68,8 +68,8 @@ def token_advantages(args: Any, samples: list[Any], name: str, options: dict[str
     for row, sample in enumerate(samples):
         mask[row, : widths[row]] = 1 if sample.loss_mask is None else sample.loss_mask
     rows, starts, lengths = turns_of(mask)
-    attempts = [sample.rollout_id if sample.rollout_id is not None else f"sample {sample.index}" for sample in samples]
-    numbers = np.unique([str(attempt) for attempt in attempts], return_inverse=True)[1]
+    attempts = [f"sample {row}" if sample.rollout_id is None else str(sample.rollout_id) for row, sample in enumerate(samples)]
+    numbers = np.unique(attempts, return_inverse=True)[1]
     turns = _described(samples, rows)
     if "reward" not in turns:
         last = {int(numbers[row]): turn for turn, row in enumerate(rows)}
@@ -88,7 +88,7 @@ def token_advantages(args: Any, samples: list[Any], name: str, options: dict[str
     return [credit[row, :width].tolist() for row, width in enumerate(widths)]
 
 
-def _described(samples: list[Any], rows: Ints) -> dict[str, list[Any]]:
+def _described(samples: list[Any], rows: Ints) -> dict[str, Any]:
     """The columns that the metadata of the samples give; one that a turn lacks is left out."""
     counts = np.bincount(rows, minlength=len(samples))
     described = [(sample.metadata or {}).get("turns") for sample in samples]
@@ -98,7 +98,7 @@ def _described(samples: list[Any], rows: Ints) -> dict[str, list[Any]]:
                 f"sample {sample.index}: metadata['turns'] has {len(turns)} turns, and its loss mask has {count} runs of trained tokens"
             )
     every = list(chain.from_iterable(turns or [{}] * count for turns, count in zip(described, counts, strict=True)))
-    columns = {name: [turn.get(name) for turn in every] for name in KNOWN}
+    columns: dict[str, Any] = {name: [turn.get(name) for turn in every] for name in KNOWN}
     columns = {name: values for name, values in columns.items() if all(value is not None for value in values)}
     if "token_value" in columns:
         columns["token_value"] = list(chain.from_iterable(columns["token_value"]))
