@@ -149,11 +149,12 @@ def test_every_sampled_token_gets_the_advantage_of_its_turn(skyrl: Any, seed: in
 
 
 def test_filled_up_rows_change_no_advantage(skyrl: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even of a method that normalises over the batch."""
     attempts = in_groups(random_attempts(3, least=1))
     results = []
     for padded_to in (1, 64):
         monkeypatch.setitem(globals(), "PADDED_TO", padded_to)
-        trainer = trainer_of(skyrl, "gigpo", {}, groups=4, merged=False)
+        trainer = trainer_of(skyrl, "reinforce_pp", {}, groups=4, merged=False)
         data = trained_on(trainer, attempts, generated(attempts))
         rows = len(data["advantages"]) - data.metadata["pad_size"]
         assert not data["advantages"][rows:].any()

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnwise.credit.registry import algorithms, stands_alone
-from turnwise.credit.spans import on_tokens, turn_numbers, turns_of
+from turnwise.credit.spans import last_turns, on_tokens, turn_numbers, turns_of
 from turnwise.data.anchors import Ints
 from turnwise.data.rollouts import Rollouts
 from turnwise.util.errors import TurnwiseError
@@ -69,18 +69,17 @@ def token_advantages(args: Any, samples: list[Any], name: str, options: dict[str
         mask[row, : widths[row]] = 1 if sample.loss_mask is None else sample.loss_mask
     rows, starts, lengths = turns_of(mask)
     attempts = [f"sample {row}" if sample.rollout_id is None else str(sample.rollout_id) for row, sample in enumerate(samples)]
-    numbers = np.unique(attempts, return_inverse=True)[1]
+    trajectory = np.unique(attempts, return_inverse=True)[1][rows]
+    t = turn_numbers(trajectory)
     turns = _described(samples, rows)
     if "reward" not in turns:
-        last = {int(numbers[row]): turn for turn, row in enumerate(rows)}
-        turns["reward"] = [
-            float(samples[row].get_reward_value(args)) if last[int(numbers[row])] == turn else 0.0 for turn, row in enumerate(rows)
-        ]
+        ends = last_turns(trajectory, t)
+        turns["reward"] = [float(samples[row].get_reward_value(args)) if end else 0.0 for row, end in zip(rows, ends, strict=True)]
     turns.setdefault("anchor", _observations(samples, rows, starts - rows * mask.shape[1], lengths))
     rollouts = Rollouts.from_columns(
         group=[str(samples[row].group_index) for row in rows],
-        trajectory=numbers[rows],
-        t=turn_numbers(numbers[rows]),
+        trajectory=trajectory,
+        t=t,
         tokens=lengths,
         **turns,
     )
