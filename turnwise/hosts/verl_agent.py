@@ -1,0 +1,164 @@
+"""An agent loop for verl that plays environments of Turnwise, and leaves the step data that `turnwise.hosts.verl` computes credit from.
+
+verl makes a loop per attempt, from the file in `rollout.agent.agent_loop_config_path`: `env` and `agent` there are the sections of a recipe.
+With `context: full`, the dialogue grows and an attempt is one row; with `window`, every turn is a row. An attempt that outgrows
+`prompt_length` or `response_length` ends there, so that no row is ever cut. Games of several players and pictures are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+from uuid import uuid4
+
+from omegaconf import OmegaConf
+from verl.experimental.agent_loop import AgentLoopBase, AgentLoopOutput
+
+from turnwise.agent.agent import Agent
+from turnwise.agent.settings import AgentSettings
+from turnwise.data.tasks import Task
+from turnwise.envs import registry
+from turnwise.envs.base import Env, Observation, Transition
+from turnwise.envs.capabilities import Capabilities
+from turnwise.envs.settings import Env as EnvSettings
+from turnwise.util.seeds import derive
+
+DEFAULT_MAX_TURNS = 50
+
+
+def dataset(name: str, tasks: Sequence[Task]) -> list[dict[str, Any]]:
+    """Rows of a verl dataset, one per task. The prompt only satisfies verl: the environment's first observation is what the model sees."""
+    return [
+        {
+            "agent_name": "turnwise",
+            "data_source": name,
+            "prompt": [{"role": "user", "content": task.id}],
+            "reward_model": {"style": "rule", "ground_truth": ""},
+            "extra_info": {"index": index, "split": task.split, "task": json.dumps(task.to_json())},
+        }
+        for index, task in enumerate(tasks)
+    ]
+
+
+class EnvLoop(AgentLoopBase):  # type: ignore[misc]
+    """One attempt at the task of a dataset row. All attempts of a group have one seed, unless `env.own_seeds`. A response has `max_tokens`
+    tokens at most."""
+
+    def __init__(self, *args: Any, env: Any, agent: Any = None, max_tokens: int = 512, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        sections = [json.dumps(OmegaConf.to_container(OmegaConf.create(section or {}), resolve=True)) for section in (env, agent)]
+        self.prompt_length, self.response_length = self.rollout_config.prompt_length, self.rollout_config.response_length
+        self.max_tokens = max_tokens
+        self.parts = parts(self.tokenizer, *sections, self.prompt_length, self.response_length)
+
+    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> list[Any]:
+        """The rows of an attempt. An exception of the environment is one of this loop: verl drops the group."""
+        task = Task.from_json(json.loads(kwargs["extra_info"]["task"]))
+        own = (kwargs.get("session_id", 0),) if self.parts.settings.own_seeds else ()
+        seed = derive(0, str(kwargs.get("uid", task.id)), *own)
+        env = self.parts.spare.pop() if self.parts.spare else await self.away(self.parts.make)
+        rows = await self.play(env, task, seed, sampling_params)
+        self.parts.spare.append(env)
+        return rows
+
+    async def away(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """A call in a thread: other attempts continue while an environment is busy."""
+        return await self.loop.run_in_executor(None, call, *arguments)
+
+    async def play(self, env: Env, task: Task, seed: int, sampling_params: dict[str, Any]) -> list[Any]:
+        agent, request = self.parts.agent, uuid4().hex
+        observation: Observation = await self.away(env.reset, task, seed)
+        context = agent.context()
+        context.start(task, observation)
+        rows: list[Row] = []
+        success, turns = False, 0
+        while turns < self.parts.max_turns and (prompt := context.prompt()).fits:
+            ids = list(prompt.ids)
+            row = rows[-1] if rows and rows[-1].leads_to(ids) else Row(ids)
+            room = self.response_length - (len(ids) - len(row.prompt))
+            if room < 1 or len(row.prompt) > self.prompt_length:
+                break
+            sampling = sampling_params | {"max_tokens": min(room, self.max_tokens)}
+            output = await self.server_manager.generate(request_id=request, prompt_ids=ids, sampling_params=sampling)
+            response = output.token_ids[:room]
+            if not response:
+                break
+            parsed = agent.read(response, observation)[1]
+            step: Transition = await self.away(env.step, parsed.action)
+            if not rows or row is not rows[-1]:
+                rows.append(row)
+            row.add(ids, response, output)
+            row.note(observation.key, step.reward * self.parts.settings.reward_scale, parsed.valid)
+            turns, observation = turns + 1, step.observation
+            if step.done:
+                success = step.success
+                break
+            context.record(response, parsed, observation)
+        total = sum(reward for row in rows for reward in row.steps["reward"])
+        return [row.output(total, success) for row in rows]
+
+
+class Row:
+    """A sequence of verl: a prompt, and what follows it. Tokens of later observations are masked."""
+
+    def __init__(self, prompt: list[int]):
+        self.prompt = prompt
+        self.response: list[int] = []
+        self.mask: list[int] = []
+        self.logprobs: list[float] = []
+        self.steps: dict[str, list[Any]] = {"anchor": [], "reward": [], "valid": []}
+        self.versions: dict[str, Any] = {}
+
+    def leads_to(self, ids: list[int]) -> bool:
+        """Whether a prompt is this sequence, continued."""
+        return ids[: len(self.prompt) + len(self.response)] == self.prompt + self.response
+
+    def add(self, ids: list[int], response: list[int], output: Any) -> None:
+        seen = ids[len(self.prompt) + len(self.response) :]
+        self.response += [*seen, *response]
+        self.mask += [0] * len(seen) + [1] * len(response)
+        if output.log_probs:
+            self.logprobs += [0.0] * len(seen) + list(output.log_probs[: len(response)])
+        first = self.versions.get("min_global_steps", output.extra_fields.get("min_global_steps"))
+        self.versions = {**output.extra_fields, "min_global_steps": first}
+
+    def note(self, *values: Any) -> None:
+        for column, value in zip(self.steps.values(), values, strict=True):
+            column.append(value)
+
+    def output(self, total: float, success: bool) -> Any:
+        """The row as verl has it. Each row of an attempt has the attempt's reward."""
+        extra = {"turnwise": self.steps, "reward_extra_info": {"success": float(success)}, "turn_scores": self.steps["reward"]}
+        return AgentLoopOutput(
+            prompt_ids=self.prompt,
+            response_ids=self.response,
+            response_mask=self.mask,
+            response_logprobs=self.logprobs or None,
+            reward_score=total,
+            num_turns=2 * len(self.steps["reward"]),
+            metrics={},
+            extra_fields={**self.versions, **extra, "tool_rewards": []},
+        )
+
+
+class Parts:
+    """What all loops of a process share: the agent, and the environments that nobody plays at the moment."""
+
+    def __init__(self, tokenizer: Any, settings: EnvSettings, agent: AgentSettings, prompt_length: int, response_length: int):
+        self.settings = settings
+        self.spare = [self.make()]
+        can = Capabilities(self.spare[0])
+        longest = prompt_length + (response_length if agent.context == "full" else 0)
+        defaults = {"instructions": can.instructions, "tools": list(can.tools), "max_prompt_tokens": longest}
+        self.agent = Agent(tokenizer, agent.model_copy(update={key: defaults[key] for key in defaults.keys() - agent.model_fields_set}))
+        self.max_turns = settings.max_turns or registry.turn_limit(settings.name, self.spare[0]) or DEFAULT_MAX_TURNS
+
+    def make(self) -> Env:
+        return registry.make(self.settings.name, **self.settings.options)
+
+
+@lru_cache(maxsize=8)
+def parts(tokenizer: Any, env: str, agent: str, *lengths: int) -> Parts:
+    return Parts(tokenizer, EnvSettings.model_validate_json(env), AgentSettings.model_validate_json(agent), *lengths)
