@@ -105,7 +105,7 @@ def check_advantages(mode: str, name: str, layout: str, seed: int) -> None:
     for key, row in zip(batch.keys, read(batch, "advantages", "returns"), strict=True):
         np.testing.assert_allclose(row["advantages"], advantages[key], atol=1e-6, err_msg=key)
         np.testing.assert_allclose(row["returns"], returns[key], atol=1e-6, err_msg=key)
-    assert metrics["turnwise/size"] > 0.0
+    assert metrics["credit/size"] > 0.0
 
 
 def expected_targets(name: str, attempts: list[Attempt], **options: object) -> dict[tuple[int, int], Any]:

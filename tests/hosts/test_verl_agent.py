@@ -129,13 +129,13 @@ def attempts_of(server: Server, scripts: Any, uid: str) -> list[Attempt]:
 
 @pytest.mark.parametrize("context", ["full", "window"])
 def test_an_environment_is_played_and_its_turns_get_their_credit(folder: Path, context: str) -> None:
-    worker, server = worker_of(folder, {"context": context}, response_length=200)
+    worker, server = worker_of(folder, {"context": context}, response_length=1000)
     dataset = RLHFDataset(str(folder / "tasks.parquet"), worker.tokenizer, OmegaConf.create({"filter_overlong_prompts": False}))
     uid = f"{context}-group"
     play(worker, server, dataset, SCRIPTS, uid)
     batch = batch_of("train", 0)
     put_tokens(batch, "old_log_probs", [row["rollout_log_probs"] for row in read(batch, "rollout_log_probs")])
-    trainer_of(config_of("sync", "gigpo", "actor_rollout_ref.rollout.response_length=200", gamma=0.9))._compute_advantage(batch, {})
+    trainer_of(config_of("sync", "gigpo", "actor_rollout_ref.rollout.response_length=1000", gamma=0.9))._compute_advantage(batch, {})
     fields = ("advantages", "response_mask", "responses", "prompts", "rollout_log_probs", "rm_scores")
     rows = dict(zip(batch.keys, read(batch, *fields), strict=True))
     tags = dict(zip(batch.keys, batch.tags, strict=True))
@@ -172,7 +172,7 @@ def test_an_attempt_that_outgrows_the_response_ends_before_a_row_is_cut(folder: 
 
 
 def test_attempts_of_a_group_have_one_request_id_each(folder: Path) -> None:
-    worker, server = worker_of(folder, {"context": "window"}, response_length=200)
+    worker, server = worker_of(folder, {"context": "window"}, response_length=1000)
     dataset = RLHFDataset(str(folder / "tasks.parquet"), worker.tokenizer, OmegaConf.create({"filter_overlong_prompts": False}))
     play(worker, server, dataset, SCRIPTS[:2], "ids")
     assert [len({name for name, _, _ in server.requests[:3]}), len({name for name, _, _ in server.requests})] == [1, 2]

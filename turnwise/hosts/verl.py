@@ -1,12 +1,9 @@
 """Credit of Turnwise as the advantages of verl's V1 trainers, in each of its three modes.
 
-verl passes rewards and masks to an estimator, and no step data. The trainers here fetch the step data from TransferQueue, compute the
-advantages of the batch, and let verl do everything else; its estimator `turnwise` then only hands them over. Step data are what an agent
-loop leaves in `extra_fields["turnwise"]` of each row: lists with one entry per turn, such as `anchor`, `reward` and `valid`. A row may be
-one turn, a whole attempt or a part of it. Its turns are the runs of ones in `response_mask`.
-
-verl imports this module in every process by the entry point in `verl.plugins`, and hides its errors: `python -c 'import
-turnwise.hosts.verl'` shows them.
+verl passes no step data to an estimator. The trainers here read them from TransferQueue, compute the advantages of the batch, and let verl
+do everything else; the estimator `turnwise` only hands them over. Step data are what an agent loop leaves in `extra_fields["turnwise"]` of
+a row: lists with one entry per turn, such as `anchor`, `reward` and `valid`. A row may be a whole attempt, one turn of it, or a part. Its
+turns are the runs of ones in `response_mask`. verl imports this file by an entry point, and hides its errors.
 """
 
 from __future__ import annotations
@@ -22,7 +19,6 @@ from numpy.typing import NDArray
 from turnwise.credit.diagnose import observe
 from turnwise.credit.registry import assign
 from turnwise.credit.spans import last_turns, spans_of, spread, turn_numbers
-from turnwise.data.columns import BY_TURN
 from turnwise.data.rollouts import Rollouts
 from turnwise.hosts.versions import need_version
 from turnwise.util.errors import TurnwiseError
@@ -34,6 +30,7 @@ from omegaconf import OmegaConf  # noqa: E402
 from verl.trainer.ppo.core_algos import register_adv_est  # noqa: E402
 from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSeparateAsync, PPOTrainerSync, register_trainer  # noqa: E402
 
+COLUMNS = ("anchor", "reward", "valid", "next_anchor", "success", "value")  # of step data; further ones are columns that a method may need
 NAME = "turnwise"  # of the estimator, its options (algorithm.turnwise) and the step data (extra_fields["turnwise"])
 _advantages: ContextVar[tuple[Any, Any] | None] = ContextVar("advantages", default=None)  # and returns, of the batch at hand
 
@@ -56,9 +53,9 @@ class StepData:
     """What the three trainers add to verl's own. `mode` is verl's name of the mode, which its code compares with."""
 
     mode: str
-    config: Any
 
     def __init__(self, config: Any):
+        self.config = config
         if config.algorithm.adv_estimator != NAME or not config.algorithm.get(NAME, {}).get("name"):
             raise TurnwiseError(
                 f"trainer {NAME}_{self.mode} needs algorithm.adv_estimator={NAME} and +algorithm.{NAME}.name, such as gigpo"
@@ -70,9 +67,9 @@ class StepData:
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         options = OmegaConf.to_container(self.config.algorithm[NAME], resolve=True)
-        *results, observed = advantages(batch, self.config.actor_rollout_ref.rollout.response_length, **options)
-        metrics.update({f"{NAME}/{name}": value for name, value in observed.items() if isinstance(value, (int, float))})
-        token = _advantages.set((results[0], results[1]))
+        advantage, returns, observed = advantages(batch, self.config.actor_rollout_ref.rollout.response_length, **options)
+        metrics.update({f"credit/{name}": value for name, value in observed.items() if isinstance(value, (int, float))})
+        token = _advantages.set((advantage, returns))
         try:
             return super()._compute_advantage(batch, metrics)  # type: ignore[misc]
         finally:
@@ -95,8 +92,8 @@ class SeparateAsync(StepData, PPOTrainerSeparateAsync):  # type: ignore[misc]
 
 
 def advantages(batch: Any, longest: int, name: str, **options: Any) -> tuple[Any, Any, dict[str, Any]]:
-    """Advantages and returns (rows, tokens) of a batch as tensors, and what to log. The returns are the critic's targets, where the
-    algorithm has some. `longest` is the length at which an agent loop cuts a row."""
+    """Advantages and returns of a batch (rows, tokens), and what to log. Returns are a critic's targets; without one, the advantages.
+    `longest` is the length at which agent loops cut a row."""
     import torch
 
     fields = ["response_mask", "rm_scores", "values", "extra_fields"]
@@ -106,10 +103,9 @@ def advantages(batch: Any, longest: int, name: str, **options: Any) -> tuple[Any
     arrays = {field: tensor.float().numpy() for field, tensor in data.to_padded_tensor().items()}
     rollouts, start, length = turns_of(batch.keys, batch.tags, records, arrays, cut)
     credit = assign(name, rollouts, **options)
-    spans = (start, length, arrays["response_mask"].shape)
-    advantage = spread(credit, rollouts, *spans)
-    returns = advantage if credit.targets is None else spread(replace(credit, values=credit.targets), rollouts, *spans)
-    return torch.from_numpy(advantage), torch.from_numpy(returns), observe(name, options, rollouts, credit.values)
+    targets = replace(credit, values=credit.values if credit.targets is None else credit.targets.astype(np.float32))
+    spread_out = [torch.from_numpy(spread(kind, rollouts, start, length, arrays["response_mask"].shape)) for kind in (credit, targets)]
+    return spread_out[0], spread_out[1], observe(name, options, rollouts, credit.values)
 
 
 def turns_of(
@@ -137,7 +133,7 @@ def turns_of(
         flat = np.append(arrays["values"], 0.0)
         tokens = np.repeat(start - np.cumsum(length) + length, length) + np.arange(length.sum())
         columns |= {"token_value": flat[tokens], "value": np.where(length > 0, flat[start], 0.0)}
-    extra = {column: columns.pop(column) for column in columns.keys() - {*BY_TURN, "token_value"}}
+    extra = {column: columns.pop(column) for column in columns.keys() - {*COLUMNS, "token_value"}}
     group = [attempt.rsplit("_", 1)[0] for attempt in trajectory.tolist()]
     return Rollouts.from_columns(group=group, trajectory=trajectory, t=t, tokens=length, extra=extra, **columns), start, length
 
