@@ -100,6 +100,7 @@ def check_advantages(mode: str, name: str, layout: str, seed: int) -> None:
 
     metrics: dict[str, Any] = {}
     trainer = trainer_of(config_of(mode, method, f"critic.enable={str(critic).lower()}", **options))
+    assert trainer.trainer_mode == mode  # verl compares with its own names
     result = trainer._compute_advantage(batch, metrics)
     assert len(result.keys) == len(batch.keys)
     for key, row in zip(batch.keys, read(batch, "advantages", "returns"), strict=True):

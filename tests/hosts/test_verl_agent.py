@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,12 +21,13 @@ from omegaconf import OmegaConf, open_dict
 from transformers import LlamaConfig
 from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
 from verl.workers.rollout.replica import TokenOutput
-from verl_rows import WORKER, batch_of, config_of, local_cluster, put_tokens, read, trainer_of
+from verl_rows import WORKER, batch_of, compose_with, config_of, local_cluster, put_tokens, read, trainer_of
 
 import turnwise as tw
 from turnwise.hosts import verl_agent
 from turnwise.learn.tiny import build_tokenizer
 
+PAGE = Path(__file__).parents[2] / "docs" / "trainers" / "verl.md"
 CORRIDOR = '''
 from turnwise import Observation, Transition
 
@@ -177,3 +180,25 @@ def test_attempts_of_a_group_have_one_request_id_each(folder: Path) -> None:
     play(worker, server, dataset, SCRIPTS[:2], "ids")
     assert [len({name for name, _, _ in server.requests[:3]}), len({name for name, _, _ in server.requests})] == [1, 2]
     tq.kv_clear(keys=list(tq.kv_list("train")["train"]), partition_id="train")
+
+
+def test_the_page_is_a_run_that_verl_can_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its dataset, its file of agent loops and its command line, with verl's own readers, up to the first request to a server."""
+    monkeypatch.chdir(tmp_path)
+    blocks = dict(re.findall(r"^```(\w+)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL))
+    exec(blocks["python"], {})
+    Path("loops.yaml").write_text(blocks["yaml"])
+    build_tokenizer([WORDS]).save_pretrained("model")
+    LlamaConfig(vocab_size=512, hidden_size=32, architectures=["LlamaForCausalLM"]).save_pretrained("model")
+    words = shlex.split(blocks["bash"].replace("\\\n", ""))[3:]
+    lengths = ["actor_rollout_ref.rollout.prompt_length=4096", "actor_rollout_ref.rollout.response_length=4096"]
+    config = compose_with([*words, *lengths, "actor_rollout_ref.rollout.name=vllm", "actor_rollout_ref.model.path=model"])
+    assert type(trainer_of(config)).__name__ == "Sync"
+    worker = WORKER(config, llm_client=None)
+    worker.llm_client = server = Server(worker.tokenizer)
+    play(worker, server, RLHFDataset(config.data.train_files, worker.tokenizer, config.data), [["<action>look</action>"] * 50], "page")
+    [row] = read(tq.KVBatchMeta(partition_id="train", keys=["page_0_0"], tags=[{}]), "extra_fields")
+    assert len(row["extra_fields"]["turnwise"]["reward"]) == len(server.requests) > 1
+    assert max(len(ids) for _, ids, _ in server.requests) <= 8192
+    assert max(asked["max_tokens"] for _, _, asked in server.requests) == 256
+    tq.kv_clear(keys=["page_0_0"], partition_id="train")

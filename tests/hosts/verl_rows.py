@@ -53,8 +53,13 @@ def config_of(mode: str, name: str = "gigpo", *overrides: str, **options: object
         *FOR_MODE.get(mode, ()),
         *overrides,
     ]
+    return compose_with(lines)
+
+
+def compose_with(overrides: list[str]) -> Any:
+    """As `python -m verl.trainer.main_ppo` reads its command line."""
     with initialize_config_module("verl.trainer.config", version_base=None):
-        return compose("ppo_trainer", lines)
+        return compose("ppo_trainer", overrides)
 
 
 def trainer_of(config: Any) -> Any:
