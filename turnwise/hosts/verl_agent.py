@@ -48,9 +48,9 @@ class EnvLoop(AgentLoopBase):  # type: ignore[misc]
 
     def __init__(self, *args: Any, env: Any, agent: Any = None, max_tokens: int = 512, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        sections = [json.dumps(OmegaConf.to_container(OmegaConf.create(section or {}), resolve=True)) for section in (env, agent)]
+        env, agent = (json.dumps(OmegaConf.to_container(OmegaConf.create(section or {}), resolve=True)) for section in (env, agent))
         self.prompt_length, self.response_length = self.rollout_config.prompt_length, self.rollout_config.response_length
-        self.max_tokens, self.parts = max_tokens, Parts(self.tokenizer, *sections, self.prompt_length, self.response_length)
+        self.max_tokens, self.parts = max_tokens, Parts(self.tokenizer, env, agent, self.prompt_length, self.response_length)
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> list[Any]:
         """The rows of an attempt. Environments play in threads, so that others continue; where one fails, verl drops the group."""
