@@ -187,6 +187,8 @@ def test_the_estimator_says_that_a_trainer_is_missing() -> None:
         (["algorithm.adv_estimator=grpo"], "needs algorithm.adv_estimator=turnwise"),
         (["~algorithm.turnwise.name"], r"\+algorithm.turnwise.name"),
         (["algorithm.use_kl_in_reward=true"], "use_kl_loss"),
+        (["algorithm.turnwise.name=gigpoo"], "Did you mean 'gigpo'"),
+        (["+algorithm.turnwise.gama=0.9"], "gama.*gamma"),
     ],
 )
 def test_settings_that_contradict_credit_are_errors_before_anything_starts(overrides: list[str], message: str) -> None:

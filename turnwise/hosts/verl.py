@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnwise.credit.diagnose import observe
-from turnwise.credit.registry import assign
+from turnwise.credit.registry import algorithms, assign
 from turnwise.credit.spans import last_turns, spans_of, spread, turn_numbers
 from turnwise.data.rollouts import Rollouts
 from turnwise.hosts.versions import need_version
@@ -57,11 +57,11 @@ class StepData:
     def __init__(self, config: Any):
         self.config = config
         if config.algorithm.adv_estimator != NAME or not config.algorithm.get(NAME, {}).get("name"):
-            raise TurnwiseError(
-                f"trainer {NAME}_{self.mode} needs algorithm.adv_estimator={NAME} and +algorithm.{NAME}.name, such as gigpo"
-            )
+            raise TurnwiseError(f"{NAME}_{self.mode} needs algorithm.adv_estimator={NAME} and +algorithm.{NAME}.name, such as gigpo")
         if config.algorithm.use_kl_in_reward:
             raise TurnwiseError("algorithm.use_kl_in_reward adds to the rewards of tokens, and turns have none: use actor.use_kl_loss")
+        options = OmegaConf.to_container(config.algorithm[NAME], resolve=True)
+        algorithms.of(options.pop("name")).bind(options, algorithms.kind)  # what is wrong with them is said now
         config.trainer.v1.trainer_mode = self.mode
         super().__init__(config)  # type: ignore[call-arg]
 
