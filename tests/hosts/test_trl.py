@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -311,7 +312,7 @@ def test_turns_of_tool_calls_are_read_from_the_loop_and_the_environment(
 
 def test_what_a_call_earned_whose_result_was_too_long_belongs_to_its_response(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"prompt": [{"role": "user", "content": "go"}]}]
-    room = 13  # two responses of two tokens and the first result; the second result does not fit
+    room = 11  # two responses of two tokens and the first result of four or five; the second result does not fit
     trainer = make_trainer(tmp_path, rows, environment_factory=Walk, max_completion_length=room)
     speak(trainer, monkeypatch, [["+ <eos>", "+ <eos>"], ["- <eos>", "+ <eos>"], ["+ <eos>", "- <eos>"], ["go <eos>"]])
     output = scored(trainer, rows)
@@ -329,10 +330,10 @@ def test_a_turnwise_environment_is_an_environment_factory(tmp_path: Path, monkey
     assert schema["name"] == "act" and list(schema["parameters"]["properties"]) == ["action"]
     trainer = make_trainer(tmp_path, rows, environment_factory=line, max_completion_length=300)
     scripts = [
-        ["+ <eos>", "+ <eos>", "go <eos>"],
+        ["+ <eos>", "- <eos>", "- <eos>", "go <eos>"],
+        ["+ <eos>", "go <eos>"],
         ["- <eos>", "go <eos>"],
-        ["+ <eos>", "- <eos>", "go <eos>"],
-        ["+ <eos>"] * 3 + ["go <eos>"],
+        ["- <eos>", "- <eos>", "go <eos>"],
     ]
     speak(trainer, monkeypatch, scripts)
     output = scored(trainer, rows)
@@ -359,11 +360,25 @@ def test_a_turnwise_environment_ends_an_attempt_at_its_limit_of_turns() -> None:
     assert "Current: 2" in played.reset(**first) and played.get_reward() == 0.0
 
 
+def test_the_example_of_the_page_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = tiny_tokenizer()
+    for part in (tokenizer, tiny_model(tokenizer)):
+        part.save_pretrained(tmp_path / "model")
+    page = (Path(__file__).parents[2] / "docs" / "trainers" / "trl.md").read_text()
+    code = page.split("```python\n")[1].split("```")[0].replace("Qwen/Qwen3-1.7B", str(tmp_path / "model"))
+    small = {"max_steps": 1, "max_completion_length": 8, "report_to": "none", "use_cpu": True, "bf16": False, "save_strategy": "no"}
+    monkeypatch.setattr("trl.GRPOConfig", partial(GRPOConfig, **small))
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, Any] = {}
+    exec(code, scope)
+    assert scope["trainer"].state.global_step == 1
+
+
 @pytest.mark.parametrize(
     "option",
     [{"scale_rewards": "none"}, {"multi_objective_aggregation": "normalize_then_sum"}, {"off_policy_mask_threshold": 0.1}],
 )
-def test_options_without_a_meaning_for_credit_are_refused(tmp_path: Path, option: dict[str, Any]) -> None:
+def test_options_that_credit_replaces_are_refused(tmp_path: Path, option: dict[str, Any]) -> None:
     with pytest.raises(tw.TurnwiseError, match=f"leave {next(iter(option))} at"):
         make_trainer(tmp_path, [{"prompt": "go"}], reward_funcs=outcomes, **option)
 
@@ -379,7 +394,7 @@ def test_a_rollout_function_that_says_nothing_about_its_turns_is_an_error(tmp_pa
     del result["turns"]
     rows = [{"prompt": f"go {group}"} for group in range(4)]
     trainer = make_trainer(tmp_path, rows, rollout_func=lambda prompts, trainer: dict(result), reward_funcs=outcomes)
-    with pytest.raises(tw.TurnwiseError, match=r"responses and 1 turns.*`turns`"):
+    with pytest.raises(tw.TurnwiseError, match=r"completion 0: 3 responses, 1 turns\. See `turns` in docs/trainers/trl\.md"):
         scored(trainer, rows)
 
 

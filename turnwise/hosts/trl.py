@@ -109,7 +109,7 @@ class CreditTrainer(GRPOTrainer):  # type: ignore[misc]
 
 
 def environment(name: str | Callable[..., Any], **options: Any) -> Any:
-    """An `environment_factory` of an environment (its name, `file.py:Class` or the class) with its options; `rows` are a dataset of its tasks."""
+    """An `environment_factory` of an environment: its name, `file.py:Class` or the class, and its options. `rows` make a dataset."""
     named = name if isinstance(name, str) else Handed().name(name)
 
     class Attempts:
