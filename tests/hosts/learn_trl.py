@@ -1,5 +1,5 @@
-"""TRL trains a tiny model on a number line through `CreditTrainer`, in one process or in two. The model has first seen attempts in which
-six moves of ten lead to the target.
+"""TRL trains a tiny model on a number line through `CreditTrainer`, in one process or in two. The model has first seen
+attempts in which six moves of ten are right.
 
     python tests/hosts/learn_trl.py --credit gigpo --seed 0
     torchrun --nproc-per-node 2 tests/hosts/learn_trl.py --credit gigpo --seed 0
@@ -26,18 +26,26 @@ from datasets import Dataset
 from tiny_trl import tiny_model, tiny_tokenizer
 from trl import GRPOConfig
 
-from turnwise.envs.base import Transition
+from turnwise.envs.base import Observation, Transition
 from turnwise.envs.cards.numberline import NumberLineEnv
 from turnwise.hosts.trl import OVER, CreditTrainer, environment
 
-HIGHEST = 4
-RIGHT = 0.6  # moves of the warm start that lead to the target
+HIGHEST, TARGET, LONGEST = 8, 4, 6
+RIGHT = 0.6  # share of right moves in the warm start
 
 
 class Line(NumberLineEnv):
-    """Reach the target. Only that has a reward: if wrong steps cost something, a model that may stop learns to stop at once."""
+    """Reach the target in six turns; the agent sees its number. Only the target has a reward: if wrong steps cost something, a model that
+    may stop learns to stop."""
 
     instructions = ""
+
+    def __init__(self, highest: int = HIGHEST):
+        super().__init__(highest)
+        self.max_turns = LONGEST
+
+    def _see(self) -> Observation:
+        return Observation(f" {self.position} ")
 
     def step(self, action: str) -> Transition:
         transition = super().step(action)
@@ -53,7 +61,8 @@ def example(tokenizer: Any, attempt: Any, row: dict[str, Any], rng: random.Rando
     text, ids, answers = "<user>" + attempt.reset(**row) + "<assistant>", [], []
     while True:
         over = text.endswith(f"{OVER}<assistant>")
-        move = attempt._env.expert_action() if rng.random() < RIGHT else {"+": "-", "-": "+"}.get(attempt._env.expert_action())
+        right, wrong = ("+", "-") if attempt._env.position < TARGET else ("-", "+")
+        move = right if rng.random() < RIGHT else wrong
         ids += tokenizer(text)["input_ids"] + tokenizer.convert_tokens_to_ids(["<eos>" if over else move])
         answers.append(len(ids) - 1)
         if over:
@@ -61,7 +70,7 @@ def example(tokenizer: Any, attempt: Any, row: dict[str, Any], rng: random.Rando
         text = f"<tool>{attempt.act(move)}<assistant>"
 
 
-def warm_start(model: Any, tokenizer: Any, line: Any, rows: list[dict[str, Any]], steps: int = 150, batch: int = 16) -> None:
+def warm_start(model: Any, tokenizer: Any, line: Any, rows: list[dict[str, Any]], steps: int = 100, batch: int = 32) -> None:
     rng, attempt = random.Random(0), line()
     examples = [example(tokenizer, attempt, rng.choice(rows), rng) for _ in range(8 * batch)]
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
@@ -77,10 +86,12 @@ def warm_start(model: Any, tokenizer: Any, line: Any, rows: list[dict[str, Any]]
         optimiser.step()
 
 
-def train(credit: str, seed: int, steps: int, batch: int = 32, lr: float = 1e-3) -> list[dict[str, Any]]:
+def train(credit: str, seed: int, steps: int, batch: int = 56, lr: float = 1e-3) -> list[dict[str, Any]]:
     torch.set_num_threads(1)
-    line, tokenizer = environment(Line, highest=HIGHEST), tiny_tokenizer(HIGHEST + 1)
-    rows, model = line.rows("train"), tiny_model(tokenizer, hidden=64, layers=2)
+    line, tokenizer = environment(Line), tiny_tokenizer(HIGHEST + 1)
+    every = [row for split in ("train", "valid", "test") for row in line.rows(split)]
+    rows = [row for row in every if json.loads(row["task"])["data"]["target"] == TARGET]
+    model = tiny_model(tokenizer, hidden=64)
     warm_start(model, tokenizer, line, rows)
     with tempfile.TemporaryDirectory() as folder:
         trainer = CreditTrainer(
@@ -95,10 +106,11 @@ def train(credit: str, seed: int, steps: int, batch: int = 32, lr: float = 1e-3)
                 reward_weights=[0.0],
                 seed=seed,
                 max_steps=steps,
+                # Seven groups of eight: of two processes, each has half of the fourth group.
                 per_device_train_batch_size=batch // int(os.environ.get("WORLD_SIZE", 1)),
                 num_generations=8,
                 max_completion_length=200,
-                max_tool_calling_iterations=2 * HIGHEST + 1,
+                max_tool_calling_iterations=LONGEST,
                 generation_kwargs={"max_new_tokens": 1},  # an answer is one token
                 learning_rate=lr,
                 lr_scheduler_type="constant",
@@ -119,7 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--credit", default="gigpo")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--lr", type=float, default=1e-3)
     options = parser.parse_args()
     start = time.time()

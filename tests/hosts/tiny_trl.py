@@ -52,6 +52,7 @@ def tiny_model(tokenizer: Any, seed: int = 0, hidden: int = 32, layers: int = 1)
             num_hidden_layers=layers,
             num_attention_heads=2,
             max_position_embeddings=512,
+            initializer_range=0.1,
             pad_token_id=tokenizer.pad_token_id,
             eos_token_id=tokenizer.eos_token_id,
             bos_token_id=None,
