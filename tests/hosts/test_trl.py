@@ -133,6 +133,20 @@ def test_the_last_turn_gets_what_no_turn_was_given(tmp_path: Path) -> None:
     check(scored(make_trainer(tmp_path, rows, **options), rows), attempts, "gigpo", gamma=0.95)
 
 
+def test_a_credit_function_reads_columns_that_a_rollout_function_adds(tmp_path: Path) -> None:
+    attempts = whole_groups(10)
+    result = rollout(attempts, attempts)([], None)
+    result["turns"] = [[turn | {"turn.bonus": float(len(turns) - t)} for t, turn in enumerate(turns)] for turns in result["turns"]]
+    rows = [{"prompt": f"go {group}"} for group in range(4)]
+    options = {"rollout_func": lambda prompts, trainer: dict(result), "reward_funcs": outcomes}
+    trainer = make_trainer(tmp_path, rows, lambda rollouts: rollouts.column("turn.bonus"), **options)
+    left = [
+        [0.0] * len(attempt.turns) if attempt.number == UNSCORED else [float(len(attempt.turns) - t) for t in range(len(attempt.turns))]
+        for attempt in attempts
+    ]
+    assert advantages_per_turn(trainer, scored(trainer, rows)) == left
+
+
 def test_completions_that_are_left_out_of_the_loss_are_compared_all_the_same(tmp_path: Path) -> None:
     attempts = whole_groups(6)
     rows = [{"prompt": f"go {group}"} for group in range(4)]
