@@ -134,6 +134,11 @@ def _interval(evaluation: Mapping[str, Any]) -> tuple[float, float]:
 
 def verify(card: Card) -> list[str]:
     """What in a card does not follow from the rest of it; empty if all does."""
+    for evaluation in card["evaluations"]:
+        expected = evaluation["panel_size"] * evaluation["repeats"]
+        if wrong := [key for key in ("tasks", "clusters", "success") if len(evaluation[key]) != expected]:
+            count = len(evaluation[wrong[0]])
+            return [f"the evaluation of iteration {evaluation['iteration']} has {count} attempts in {wrong[0]}, and its panel {expected}"]
     computed, shown = headline(card), card["headline"]
     wrong = [
         f"headline.{name} is {shown.get(name)!r}, and its attempts give {computed.get(name)!r}"
@@ -145,10 +150,6 @@ def verify(card: Card) -> list[str]:
         wrong.append(f"config_hash is {card['config_hash']}, and its recipe gives {content_hash(config)}")
     if config.seed != card["seed"]:
         wrong.append(f"seed is {card['seed']}, and its recipe has {config.seed}")
-    for evaluation in card["evaluations"]:
-        expected = evaluation["panel_size"] * evaluation["repeats"]
-        if len(evaluation["success"]) != expected:
-            wrong.append(f"the evaluation of iteration {evaluation['iteration']} has {len(evaluation['success'])} attempts of {expected}")
     panels = {evaluation["panel_hash"] for evaluation in card["evaluations"]}
     if len(panels) > 1:
         wrong.append(f"its evaluations were made on {len(panels)} different panels")

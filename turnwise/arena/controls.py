@@ -17,7 +17,7 @@ from typing import Annotated
 import numpy as np
 
 from turnwise.config.options import Help
-from turnwise.credit.registry import compute
+from turnwise.credit.registry import algorithms, compute
 from turnwise.credit.segments import TurnDiscount
 from turnwise.data.anchors import Ints
 from turnwise.data.rollouts import Floats, Rollouts
@@ -47,7 +47,8 @@ def flipped(r: Rollouts, *, base: Base = "gigpo", gamma: TurnDiscount = 0.95) ->
 
 
 def _credit(base: str, r: Rollouts, gamma: float) -> Floats:
-    return compute(base, r, gamma=gamma).astype(np.float64)
+    options = {"gamma": gamma} if "gamma" in algorithms[base].options else {}
+    return compute(base, r, **options).astype(np.float64)
 
 
 def _exchanged(r: Rollouts) -> Ints:

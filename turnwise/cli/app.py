@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from turnwise.cli.algos import algos
+from turnwise.cli.arena import ARENA, CARD, arena, card
 from turnwise.cli.cluster import SHORT as CLUSTER
 from turnwise.cli.cluster import cluster
 from turnwise.cli.compare import compare
@@ -95,6 +96,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
 for _name, _command in COMMANDS.items():  # click would truncate a longer help text
     app.command(name=_name, short_help=first_sentence(_command.__doc__ or ""))(_command)
 app.add_typer(cluster, name="cluster", short_help=CLUSTER)
+app.add_typer(arena, name="arena", short_help=ARENA)
+app.add_typer(card, name="card", short_help=CARD)
 
 GONE = {  # commands and options of earlier versions: what replaces them
     "rescore": "is gone: `turnwise trajectories RUN --evals` writes the attempts, and docs/guides/trajectories.md plays them again",
