@@ -10,6 +10,7 @@ to GiGPO in the same process: a ratio, whatever the machine.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import random
@@ -21,10 +22,11 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-from bench import Part, main, read_results
+from bench import ROOT, Part, main, read_results
 
 import turnwise as tw
 from turnwise.data.rollouts import LEVELS
+from turnwise.lab import audit_tables
 
 SIZES = (6_400, 25_600, 102_400, 409_600)
 TURNS, GROUP = 50, 8  # of a trajectory, trajectories of a group
@@ -159,6 +161,20 @@ def cost_rows(_: str | None = None) -> list[str]:
         f"| {name if ' ' in name else f'`{name}`'} | {row['ms']['6400']:.2f} | {row['ms']['409600']:.1f} | {row['growth']:.2f} |"
         for name, row in rows
     ]
+
+
+def audit_rows(levels: str | None = None) -> list[str]:
+    """The tables of docs/measurements/2026-11-credit-audit.md: all methods, or means for `READING; QUESTION; NAME; NAME/CONTROL; …`, a row per name."""
+    result = json.loads((ROOT / "docs/measurements/2026-11-credit-audit.json").read_text(encoding="utf-8"))
+    if levels is None:
+        return [f"| `{label}` | {' | '.join(rest).replace('-', '−')} |" for label, *rest in audit_tables.summary(result)]
+    reading, question, *names = levels.split("; ")
+    problems = [problem for asked, _, problem in result["settings"]["rows"] if asked == question]
+    numbers = result["references"]
+    for label, one in result["methods"].items():
+        numbers |= {label: one["problems"], **{f"{label}/{control}": each for control, each in one["controls"].items()}}
+    cells = {name: [audit_tables.number(numbers[name][problem][reading]["mean"]) for problem in problems] for name in names}
+    return [f"| {name} | {' | '.join(row).replace('-', '−')} |" for name, row in cells.items()]
 
 
 def measure(_: argparse.Namespace) -> dict[str, Any]:

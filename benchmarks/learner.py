@@ -279,11 +279,12 @@ def measure_memory(options: argparse.Namespace) -> dict[str, Any]:
 
 def save_random_model(folder: Path, shape: str) -> None:
     """A folder with random weights and a tokenizer of the households' words."""
-    from turnwise.learn.tiny import build_tiny_for
+    from turnwise.collect.vocabulary import environment_texts
+    from turnwise.learn.tiny import build_tiny
 
     model = random_model(shape, "cpu" if shape == "tiny" else "cuda", half=shape != "tiny")
     model.save_pretrained(folder)
-    build_tiny_for("household", sample=4 if shape == "tiny" else 40, layers=1, hidden=16, heads=1)[1].save_pretrained(folder)
+    build_tiny(environment_texts("household", n=4 if shape == "tiny" else 40), layers=1, hidden=16, heads=1)[1].save_pretrained(folder)
     del model
     release("cpu" if shape == "tiny" else "cuda")
 

@@ -393,7 +393,7 @@ def power_rows(_: str | None = None) -> list[str]:
 
 
 def equal_rows(_: str | None = None) -> list[str]:
-    """The table of docs/guides/comparing.md: how often a test over tasks calls equal algorithms different."""
+    """The last table of docs/measurements/2026-11-comparing.md: how often a test over tasks calls equal algorithms different."""
     cells: dict[float, list[str]] = {}
     for row in read_results("learning")["seeds"]["tests_over_tasks_of_equal_algorithms"]:
         cells.setdefault(row["spread"], []).append(f"{100 * row['called_different']:.0f} %")

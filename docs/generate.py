@@ -105,14 +105,14 @@ COMMANDS = {
     "find a name": ("algos", "methods"),
     "train": ("train", "sft", "sweep", "cluster", "fit"),
     "evaluate, compare": ("eval", "compare", "lab", "replay"),
-    "look": ("view", "report", "trajectories"),
+    "look": ("view", "report", "trajectories", "diagnose"),
     "use a model": ("serve", "export"),
 }
 
 
 def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
     inner = getattr(command, "commands", {})
-    if not inner:
+    if not inner or command.invoke_without_command:
         yield path, command
     for name, one in inner.items():
         yield from _commands(one, f"{path} {name}")
@@ -203,11 +203,23 @@ def _signature(value: Any) -> str:
 def _docstring(value: Any) -> str:
     """Prose as prose; tables and examples of a docstring, which are aligned for the eye, as they are."""
     blocks = (inspect.getdoc(value) or "").split("\n\n")
-    return "\n\n".join(f"```text\n{block}\n```" if re.search(r"(?m)^( {2,}\S|>>>)|\S {3,}\S", block) else block for block in blocks)
+    aligned = re.compile(r"(?m)^( {2,}\S|>>>)|\S {3,}\S")
+    return "\n\n".join(f"```text\n{block}\n```" if aligned.search(block) else _linked(block) for block in blocks)
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split())
+    return _linked(" ".join(text.split()))
+
+
+def _linked(text: str) -> str:
+    """A page that a text names by its path becomes a link with the page's title."""
+    docs = Path(__file__).parent
+
+    def link(path: re.Match[str]) -> str:
+        page = docs / path[1]
+        return f"[{page.read_text(encoding='utf-8').splitlines()[0].removeprefix('# ')}](../{path[1]})" if page.exists() else path[0]
+
+    return re.sub(r"\bdocs/([a-z]+/[\w-]+\.md)", link, text)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,7 @@ from turnwise import TurnwiseError
 from turnwise.cluster.weights import Ipc, Stored, close_handles, copy_into
 from turnwise.recipe.schema import Config
 from turnwise.setup.cluster import transfer
-from turnwise.setup.correcting import check_old_logprobs, with_8bit_cache, with_staleness
-from turnwise.setup.training import build_training
+from turnwise.setup.training import build_training, check_old_logprobs, with_8bit_cache, with_staleness
 
 CPU = torch.device("cpu")
 

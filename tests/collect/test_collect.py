@@ -10,7 +10,7 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from collect_cases import WordEngine, attempts, numbered, play, policy
+from collect_cases import WordEngine, attempts, gathered, numbered, play, policy
 from rich.console import Console
 from slow_env import Slow
 from toy_env import Corridor
@@ -25,7 +25,7 @@ from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.engines.base import Response
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.pool import Pool
-from turnwise.methods.planning import Dynamic, TaskSlots, gathered
+from turnwise.methods.planning import Dynamic, TaskSlots
 from turnwise.report.closing import show_evaluation
 from turnwise.util.statistics import wilson
 

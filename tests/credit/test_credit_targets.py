@@ -15,8 +15,8 @@ from test_credit_properties import batches, discounts, norms, penalties, rollout
 import turnwise as tw
 from turnwise import credit
 from turnwise.config.options import Registry
+from turnwise.credit.columns import targets_of
 from turnwise.credit.registry import apply
-from turnwise.credit.step import targets_of
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Rollouts, Trajectory, Turn
 from turnwise.learn import Learner, LearnerSettings, OptimiserSettings, ValueSettings

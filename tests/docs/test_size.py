@@ -19,7 +19,11 @@ from turnwise.cli.app import app
 from turnwise.recipe.schema import fields
 
 PACKAGE = ROOT / "turnwise"
-ENVIRONMENTS = ROOT / "packages" / "turnwise-envs"
+ENVIRONMENTS, TESTS = ROOT / "packages" / "turnwise-envs", ROOT / "tests"
+# Credit in other trainers and the diagnosis of logs are products of their own within the base: rooms, and what other rooms have for them.
+PRODUCTS = ("hosts", "logs")
+THEIR_PARTS = ("cli/diagnose.py", "credit/spans.py", "credit/tables.py", "pages/diagnosis.py")
+THEIR_TESTS = ("credit/test_tables.py", "pages/test_pages_diagnosis.py")
 
 
 def lines(paths: Iterable[Path]) -> int:
@@ -28,6 +32,11 @@ def lines(paths: Iterable[Path]) -> int:
 
 def python(*folders: Path) -> list[Path]:
     return [path for folder in folders for path in folder.rglob("*.py") if "__pycache__" not in path.parts]
+
+
+def without_products(folder: Path) -> list[Path]:
+    """The Python files of a folder without those of the rooms that are products."""
+    return [path for path in python(folder) if path.relative_to(folder).parts[0] not in PRODUCTS]
 
 
 def counted(room: Path) -> list[Path]:
@@ -74,11 +83,18 @@ def words(pages: Iterable[Path]) -> int:
 def sizes() -> dict[str, int]:
     """What the second table counts."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    core = without_products(PACKAGE)
     return {
+        "core package without `hosts/` and `logs/`, lines": lines(core),
+        "core package without `hosts/` and `logs/`, modules": len(core),
+        "the same without their parts in other rooms, lines": lines({*core} - {PACKAGE / part for part in THEIR_PARTS}),
         "core package, lines": lines(python(PACKAGE)),
         "core package, modules": len(python(PACKAGE)),
         "`packages/turnwise-envs`, lines": lines(python(ENVIRONMENTS / "src")),
-        "tests of both, lines": lines(python(ROOT / "tests", ENVIRONMENTS / "tests")),
+        "tests of both, lines": lines(python(TESTS)),
+        "tests without those of `hosts/`, `logs/` and their parts, lines": lines(
+            {*without_products(TESTS)} - {TESTS / part for part in THEIR_TESTS}
+        ),
         "benchmarks, scripts": len(python(ROOT / "benchmarks")),
         "benchmarks, lines": lines(python(ROOT / "benchmarks")),
         "recipe fields": len(recipe_fields()),

@@ -169,8 +169,9 @@ def test_every_command_of_the_tour_exists_with_its_options_recipes_and_keys(bloc
             continue
         command: Any = typer.main.get_command(app)
         words = words[1:]
-        while hasattr(command, "commands"):
+        while words and words[0] in getattr(command, "commands", {}):
             command, words = command.commands[words[0]], words[1:]
+        assert not hasattr(command, "commands") or command.invoke_without_command, words
         options = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
         assert {word for word in words if word.startswith("--")} <= options, words
         if command.name in WITH_RECIPE:

@@ -28,7 +28,7 @@ from turnwise.collect.players import Advised
 from turnwise.data.tasks import Task
 from turnwise.envs import EpisodeOver, Observation, Restorable, Transition
 from turnwise.envs.prompts.env import PromptsEnv
-from turnwise.envs.search.actions import ANSWER_FORM, SEARCH_FORM
+from turnwise.envs.search.answers import ANSWER_FORM, SEARCH_FORM
 from turnwise.envs.snapshots import pack, unpack
 
 BOUND = 8_000  # bytes

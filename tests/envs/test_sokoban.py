@@ -252,11 +252,12 @@ def test_the_solver_wins_real_levels(level: str) -> None:
 
 def test_a_warm_start_ends_an_example_where_chance_has_spoiled_the_task() -> None:
     from turnwise.agent import Agent, AgentSettings
+    from turnwise.collect.vocabulary import environment_texts
     from turnwise.collect.warmstart import expert_trajectories
-    from turnwise.learn.tiny import build_tiny_for
+    from turnwise.learn.tiny import build_tiny
 
     options = {"size": 5, "least": 1}
-    _, tokenizer = build_tiny_for("sokoban", options=options, sample=5, layers=1, hidden=16, heads=2)
+    _, tokenizer = build_tiny(environment_texts("sokoban", n=5, options=options), layers=1, hidden=16, heads=2)
     agent = Agent(tokenizer, AgentSettings(prompt="action"))
     found = expert_trajectories("sokoban", options, tw.tasks("sokoban", "train", n=40, **options), agent, max_turns=15, noise=0.5)
     assert any(trajectory.success for trajectory in found) and any(not trajectory.success for trajectory in found)

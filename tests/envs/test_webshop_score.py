@@ -71,16 +71,16 @@ def test_an_attribute_may_stand_in_the_texts() -> None:
     ],
 )
 def test_the_kind_of_product_is_judged_by_title_query_and_category(title: str, more: dict[str, str], expected: float) -> None:
-    assert type_share(_product(), make_product(item("B2", title, **more), {}))[0] == expected
+    assert type_share(_product(), make_product(item("B2", title, **more), {})) == expected
 
 
 def test_a_kind_that_is_only_faintly_alike_scores_less() -> None:
     nouns = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu".split()  # noqa: SIM905
     wanted = make_product(item("B1", " ".join(nouns[:6])), {})
     other = make_product(item("B2", "alpha", query="x", product_category="y"), {})
-    assert type_share(wanted, other)[0] == 0.5
-    assert type_share(wanted, make_product(item("B2", "alpha"), {}))[0] == 1.0
-    assert type_share(make_product(item("B1", " ".join(nouns)), {}), other)[0] == 0.1
+    assert type_share(wanted, other) == 0.5
+    assert type_share(wanted, make_product(item("B2", "alpha"), {})) == 1.0
+    assert type_share(make_product(item("B1", " ".join(nouns)), {}), other) == 0.1
 
 
 def test_nouns_leave_out_function_and_describing_words() -> None:

@@ -18,7 +18,7 @@ from train_cases import start
 
 import turnwise as tw
 from turnwise import TurnwiseError
-from turnwise.credit.step import CreditStep
+from turnwise.credit.columns import CreditStep
 from turnwise.data.batch import Batch
 from turnwise.data.tokens import read_tokens, write_tokens
 from turnwise.evaluation.replay import agreement, correlation, ranks, replay

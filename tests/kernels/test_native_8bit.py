@@ -17,7 +17,7 @@ from turnwise.learn.shapes import SHAPES
 from turnwise.planner.fit import demand_of
 from turnwise.planner.memory import Demand
 from turnwise.recipe.schema import Config
-from turnwise.setup.correcting import with_8bit_cache
+from turnwise.setup.training import with_8bit_cache
 from turnwise.util.errors import TurnwiseError
 
 ROOT = Path(__file__).parents[2]

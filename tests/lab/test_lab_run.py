@@ -38,7 +38,7 @@ def test_results_hold_every_problem_algorithm_group_size_and_reading(result: dic
         for label in labels:
             by_size = result["credit"][problem][label]
             assert list(by_size) == ["2", "4"]
-            assert set(by_size["4"]) == {"correlation", "sign_accuracy", "gradient_cosine", "bias_squared", "variance"}
+            assert set(by_size["4"]) == {"correlation", "gradient_cosine"}
             curve = result["learning"][problem]["lines"][label]
             assert len(curve["curve"]) == len(result["learning"][problem]["iterations"]) == 3
         assert result["credit"][problem]["oracle"]["4"]["correlation"]["mean"] == pytest.approx(1)
@@ -70,7 +70,7 @@ def test_without_the_plots_extra_there_is_still_everything_but_pictures(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     files, note = write(result, tmp_path)
-    assert [path.name for path in files] == ["lab.json", "credit.md"]
+    assert [path.name for path in files] == ["lab.json"]
     assert "[plots]" in note
 
 
@@ -84,7 +84,7 @@ def test_the_command_writes_tables_json_and_pictures(tmp_path: Path) -> None:
     found = json.loads((out / "lab.json").read_text())
     assert list(found["credit"]) == ["tree", "chain:length=3"]
     assert found["credit"]["tree"]["gigpo"] == found["credit"]["tree"]["grpo"]
-    assert {path.name for path in out.iterdir()} == {"lab.json", "credit.md", "credit.png", "learning.png"}
+    assert {path.name for path in out.iterdir()} == {"lab.json", "credit.png", "learning.png"}
     assert (out / "credit.png").read_bytes().startswith(b"\x89PNG")
 
 

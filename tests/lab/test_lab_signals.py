@@ -7,11 +7,10 @@ import pytest
 
 import turnwise as tw
 from turnwise.lab.experiment import Settings, run
-from turnwise.lab.lines import choose, read_line
+from turnwise.lab.lines import choose
 from turnwise.lab.problems import make
 from turnwise.lab.signals import FRESH, fresh_returns
-from turnwise.lab.study import make_case, samples_of, views_of
-from turnwise.lab.tables import markdown
+from turnwise.lab.study import make_case, views_of
 
 
 @pytest.mark.parametrize("name", ["grid", "chain", "bifurcation"])
@@ -46,22 +45,11 @@ def test_gains_are_differences_of_the_critics_values() -> None:
     np.testing.assert_allclose(r.column("token.entropy"), -(policy * np.log(policy)).sum(axis=1))
 
 
-def test_credit_by_fresh_attempts_is_unbiased_and_costs_what_it_says() -> None:
-    case = make_case("bifurcation", make("bifurcation"), 0.2)
-    lines = [read_line(name) for name in ("grpo", "gae", "vineppo", "igpo")]
-    samples = samples_of(case, lines, 8, 32, 0)
-    assert samples["grpo"] == 1 and samples["gae"] == samples["igpo"] == 2 and samples["vineppo"] > 3
-
-
-def test_methods_that_need_a_signal_of_the_lab_are_measured_and_the_table_names_all_lines() -> None:
+def test_methods_that_need_a_signal_of_the_lab_are_measured() -> None:
     labels = [line.label for line in choose(None)]
     assert {"vineppo", "igpo", "a2tgpo", "aepo"} <= set(labels) and "istar" not in labels
-    result = run(
-        Settings(problems=["bifurcation"], algos=["grpo", "vineppo", "oracle"], group_sizes=(2, 8), seeds=4, budget=32, iterations=3)
-    )
-    text = markdown(result)
-    assert "| `oracle` (bound) | 1.00 ± 0.00 | 1.00 ± 0.00 |" in text
+    result = run(Settings(problems=["bifurcation"], algos=["grpo", "vineppo"], group_sizes=(2, 8), seeds=4, budget=32, iterations=3))
     means = {label: result["credit"]["bifurcation"][label]["8"]["correlation"]["mean"] for label in ("grpo", "vineppo")}
-    assert means["vineppo"] > means["grpo"] and text.index("`vineppo`") < text.index("`grpo`") < text.index("`oracle`")
+    assert means["vineppo"] > means["grpo"]
     with pytest.raises(tw.TurnwiseError, match=r"istar cannot run in the lab: .*turn\.implicit_reward"):
         run(Settings(problems=["grid"], algos=["istar"], seeds=2))

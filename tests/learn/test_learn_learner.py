@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -317,21 +316,6 @@ def test_a_resumed_learner_goes_on_bit_by_bit(adapters: bool) -> None:
     got = train(resumed, 2)
     assert equal(weights_of(straight), weights_of(resumed)) and equal(straight.state()[0], resumed.state()[0])
     assert {k: v for k, v in wanted.items() if "seconds" not in k} == {k: v for k, v in got.items() if "seconds" not in k}
-
-
-def test_a_state_with_the_critic_among_the_policys_weights_is_continued() -> None:
-    """As checkpoints had it before the critic became an auxiliary model."""
-    settings = LearnerSettings(value=ValueSettings())
-    straight, resumed = Learner(tiny(), settings), Learner(tiny(), settings)
-    found = credited(straight.annotate(Batch.of(trajectories(2))))
-    found = found.with_columns({"turn.target": np.linspace(0, 1, len(found.rollouts))})
-    straight.update(found)
-    tensors, numbers = straight.state()
-    old = {re.sub(r"^model_value/(\w+)/heads\.value\.", r"\1/critic.layer.", name): tensor for name, tensor in tensors.items()}
-    assert {"weights/critic.layer.weight", "optimiser/critic.layer.bias/exp_avg"} < set(old)
-    resumed.load_state(old, {name: value for name, value in numbers.items() if name != "value"})
-    assert straight.update(found)["loss"] == resumed.update(found)["loss"]
-    assert equal(straight.state()[0], resumed.state()[0])
 
 
 def test_a_state_of_another_model_is_refused() -> None:

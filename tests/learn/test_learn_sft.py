@@ -109,14 +109,15 @@ class Noisy:
 @pytest.mark.parametrize("context", ["full", "window"])
 def test_what_chance_did_is_seen_and_never_learned_even_where_prompts_are(context: str, tmp_path: Path) -> None:
     from turnwise.agent import Agent, AgentSettings
+    from turnwise.collect.vocabulary import environment_texts
     from turnwise.collect.warmstart import expert_trajectories
     from turnwise.data.tasks import Task
     from turnwise.learn.sft import _prompt_places
-    from turnwise.learn.tiny import build_tiny_for
+    from turnwise.learn.tiny import build_tiny
 
     (tmp_path / "noisy.py").write_text(NOISY)
     name = f"{tmp_path / 'noisy.py'}:Noisy"
-    model, tokenizer = build_tiny_for(name, extra=["stumble forward"], sample=2, layers=1, hidden=16, heads=2, max_length=512)
+    model, tokenizer = build_tiny([*environment_texts(name, n=2), "stumble forward"], layers=1, hidden=16, heads=2, max_length=512)
     agent = Agent(tokenizer, AgentSettings(prompt="action", context=context, history=2, show_actions=False))
     tasks = [Task(f"t{i}") for i in range(12)]
     found = expert_trajectories(name, {}, tasks, agent, max_turns=12, noise=0.4)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from collect_cases import numbered
+from collect_cases import gathered, numbered
 from method_cases import attempt, gathers, make, resumes_alike, rollouts, train
 
 import turnwise as tw
@@ -19,7 +19,7 @@ from turnwise.data.batch import Batch
 from turnwise.learn.auxiliary.model import heads_of
 from turnwise.methods.archer import archer_values
 from turnwise.methods.kinds_of_models import Heads
-from turnwise.methods.planning import TaskSlots, gathered
+from turnwise.methods.planning import TaskSlots
 from turnwise.methods.step_hrl import HEADS, ROLES, SubtasksEnv, step_roles, step_values
 from turnwise.runs.folder import Run
 from turnwise.runs.reading import stored_batch

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from branch_env import Kept
-from collect_cases import WordEngine, numbered, policy
+from collect_cases import WordEngine, gathered, numbered, policy
 from conftest import ROOT
 from method_cases import collected, line_of, make, trained
 from toy_env import Corridor
@@ -20,7 +20,7 @@ from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.envs.pool import Pool
-from turnwise.methods.planning import TaskSlots, gathered
+from turnwise.methods.planning import TaskSlots
 from turnwise.methods.vpr import Advised
 from turnwise.runs.reading import stored_batch
 

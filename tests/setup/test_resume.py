@@ -76,12 +76,6 @@ def test_the_shell_lengthens_a_run_and_shows_it_beforehand(tmp_path: Path) -> No
     assert json.loads((folder / "summary.json").read_text())["iterations"] == 2
 
 
-def test_a_checkpoint_of_an_older_turnwise_is_read() -> None:
-    from turnwise.setup.state import state_of
-
-    assert state_of({"iteration": 3, "place": 12, "plan": {}}).groups_used == 12 == state_of({"groups_used": 12}).groups_used
-
-
 @pytest.mark.parametrize("plan", ["scaling_inter", "replay_success", "filtered"])
 def test_a_run_that_was_killed_in_its_first_iteration_resumes_with_a_plan_that_has_a_state(plan: str, tmp_path: Path) -> None:
     changes = {"iterations": 2, "plan.name": plan, **({"plan.zero": True} if plan == "filtered" else {})}

@@ -20,8 +20,8 @@ from train_cases import BANDIT, TINY, Heard, Impatient, ended_alike, start, wait
 import turnwise as tw
 from turnwise import TurnwiseError
 from turnwise.api import train_config
+from turnwise.collect.vocabulary import environment_texts
 from turnwise.learn import checkpoint, saving
-from turnwise.learn.tiny import build_tiny_for
 from turnwise.recipe.schema import Config
 from turnwise.recipe.writing import to_toml
 from turnwise.runs import folder as runs
@@ -232,10 +232,10 @@ def test_an_environment_that_takes_its_time_at_the_start_is_named(tmp_path: Path
 
     def slow_words(*rest: Any, **more: Any) -> Any:
         assert released.wait(20), "nothing was said while the environment took its time"
-        return build_tiny_for(*rest, **more)
+        return environment_texts(*rest, **more)
 
     monkeypatch.setattr("turnwise.setup.environment.PATIENCE", 0.05)
-    monkeypatch.setattr("turnwise.learn.tiny.build_tiny_for", slow_words)
+    monkeypatch.setattr("turnwise.setup.build.environment_texts", slow_words)
     start(tmp_path, reporter=Notes(), **{"iterations": 1, "eval.n": 1})
     assert "still playing environment" in said[0] and "does its reset or step return?" in said[0]
 

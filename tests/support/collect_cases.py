@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from toy_env import Corridor
@@ -11,10 +11,11 @@ from turnwise import Task, TaskSet
 from turnwise.agent.base import Parsed, Prompt
 from turnwise.collect.collector import Collector, Start
 from turnwise.collect.model_policy import ModelPolicy
-from turnwise.data.rollouts import Trajectory, Turn
+from turnwise.data.rollouts import Trajectory, Turn, sound
 from turnwise.engines.base import Engine, Finish, Request, Response, Sampling
 from turnwise.envs.base import Observation
 from turnwise.envs.pool import Pool
+from turnwise.methods.planning import Gathered, Plan, TaskSlots
 
 WORDS = ["left", "right", "wait", "<eos>"]
 
@@ -96,3 +97,14 @@ def attempts(rewards: dict[int, list[float]]) -> object:
         return found
 
     return collect
+
+
+def gathered(plan: Plan, slots: TaskSlots, groups: int, collect: Callable[[Sequence[Start]], list[Trajectory]]) -> Gathered:
+    """What a plan brings home where `collect` makes its attempts."""
+    rounds = plan.gather(slots, groups)
+    try:
+        starts = next(rounds)
+        while True:
+            starts = rounds.send(sound(collect(starts)))
+    except StopIteration as end:
+        return end.value

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from branch_env import Kept
-from collect_cases import WordContext, WordEngine, numbered, policy
+from collect_cases import WordContext, WordEngine, gathered, numbered, policy
 from conftest import ROOT
 from safetensors.torch import load_file
 from small_runs import UNTAUGHT, WARMED
@@ -23,7 +23,7 @@ from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.envs.pool import Pool
 from turnwise.learn import checkpoint
-from turnwise.methods.planning import Gathered, Plan, TaskSlots, gathered
+from turnwise.methods.planning import Gathered, Plan, TaskSlots
 from turnwise.methods.registry import plans
 from turnwise.runs.folder import Run
 

@@ -7,21 +7,3 @@ from turnwise.agent.context import Full, PromptMaker, Window, make_context, regi
 from turnwise.agent.parse import Parser
 from turnwise.agent.prompts import Past, PromptTemplate, View
 from turnwise.agent.settings import AgentSettings
-
-__all__ = [
-    "Agent",
-    "AgentSettings",
-    "Chat",
-    "Context",
-    "Full",
-    "Parsed",
-    "Parser",
-    "Past",
-    "Prompt",
-    "PromptMaker",
-    "PromptTemplate",
-    "View",
-    "Window",
-    "make_context",
-    "register_context",
-]

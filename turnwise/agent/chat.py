@@ -158,10 +158,6 @@ class Chat:
         """The images in a text, in order."""
         return tuple(self.pictures[name] for name in MARK.findall(text)) if self.vision is not None else ()
 
-    def known_marks(self, text: str) -> str:
-        """The text without marks of unknown images, which an environment or a model made up."""
-        return MARK.sub(lambda mark: mark[0] if mark[1] in self.pictures else "", text)
-
     def _takes_system(self) -> bool:
         try:
             text = self.render([{"role": "system", "content": ANSWER}, _user(ASKED)])

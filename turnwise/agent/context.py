@@ -28,7 +28,7 @@ from turnwise.agent.registry import contexts, register_context
 from turnwise.agent.settings import AgentSettings
 from turnwise.agent.text import goal_of, well_formed
 from turnwise.data.attempts import Hint
-from turnwise.data.images import Picture, picture, without_marks
+from turnwise.data.images import MARK, Picture, picture, without_marks
 from turnwise.data.tasks import Task
 from turnwise.envs.base import Observation, without
 from turnwise.util.control_strings import neutral
@@ -101,7 +101,8 @@ class PromptMaker:
         """A template filled with texts from outside; if that is far too long for any prompt, its beginning."""
         view = self._beginnings(view) if template.shows_all else view
         text = self.chat.control.own(template.render(self._marked(view)), template.source)
-        text = Marked(self.chat.known_marks(text)) if self.vision is not None else text
+        if self.vision is not None:  # marks of images that nobody showed were made up by an environment or a model
+            text = Marked(MARK.sub(lambda mark: mark[0] if mark[1] in self.chat.pictures else "", text))
         return Marked(self.chat.beginning(text, self.limit))
 
     def _beginnings(self, view: View) -> View:

@@ -23,6 +23,7 @@ from turnwise.cli.envs import envs
 from turnwise.cli.evaluate import evaluate
 from turnwise.cli.export import export
 from turnwise.cli.fit import fit
+from turnwise.cli.lab import SHORT as LAB
 from turnwise.cli.lab import lab
 from turnwise.cli.methods import methods
 from turnwise.cli.new import new
@@ -65,39 +66,20 @@ def _turnwise(
     """Options before a command."""
 
 
-def first_sentence(text: str) -> str:
-    """The first sentence of a docstring, shown in lists of commands."""
-    return re.split(r"(?<=[.?!])\s", " ".join(text.split()), maxsplit=1)[0].rstrip(".")
-
-
 COMMANDS: dict[str, Callable[..., None]] = {
-    "envs": envs,
-    "play": play,
-    "algos": algos,
-    "methods": methods,
-    "recipes": recipes,
-    "new": new,
-    "lab": lab,
-    "fit": fit,
-    "train": train,
-    "eval": evaluate,
-    "sweep": sweep,
-    "compare": compare,
-    "sft": sft,
-    "replay": replay,
-    "diagnose": diagnose,
-    "trajectories": trajectories,
-    "export": export,
-    "serve": serve,
-    "view": view,
-    "report": report,
-    "doctor": doctor,
+    "eval" if command is evaluate else command.__name__: command
+    for command in (
+        *(envs, play, algos, methods, recipes, new, fit, train, evaluate, sweep, compare, sft),
+        *(replay, diagnose, trajectories, export, serve, view, report, doctor),
+    )
 }
-for _name, _command in COMMANDS.items():  # click would truncate a longer help text
-    app.command(name=_name, short_help=first_sentence(_command.__doc__ or ""))(_command)
+for _name, _command in COMMANDS.items():  # click would truncate a longer help text than the first sentence
+    _sentence = re.split(r"(?<=[.?!])\s", " ".join((_command.__doc__ or "").split()), maxsplit=1)[0].rstrip(".")
+    app.command(name=_name, short_help=_sentence)(_command)
 app.add_typer(cluster, name="cluster", short_help=CLUSTER)
 app.add_typer(arena, name="arena", short_help=ARENA)
 app.add_typer(card, name="card", short_help=CARD)
+app.add_typer(lab, name="lab", short_help=LAB)
 
 GONE = {  # commands and options of earlier versions: what replaces them
     "rescore": "is gone: `turnwise trajectories RUN --evals` writes the attempts, and docs/guides/trajectories.md plays them again",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,8 +11,14 @@ import typer
 
 from turnwise.util.errors import TurnwiseError
 
+lab = typer.Typer(name="lab", rich_markup_mode=None, add_completion=False, invoke_without_command=True)
+SHORT = "Measure how close each credit algorithm is to true advantages, and audit one"
+Load = Annotated[list[str] | None, typer.Option(metavar="FILE", help="A Python file that registers your own credit algorithm or problem.")]
 
-def lab(
+
+@lab.callback()
+def compare(
+    context: typer.Context,
     algos: Annotated[
         str | None, typer.Option(help="Credit algorithms, for example gigpo,grpo,gigpo:once=true,oracle. Default: all.")
     ] = None,
@@ -20,14 +27,15 @@ def lab(
     seeds: Annotated[int | None, typer.Option(help="Batches per measurement; learning curves use a quarter of them.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same results file.")] = None,
     skill: Annotated[float | None, typer.Option(help="Skill of the measured policy: 0 is random, 1 is optimal. Default: 0.2.")] = None,
-    load: Annotated[
-        list[str] | None, typer.Option(metavar="FILE", help="A Python file that registers your own credit algorithm or problem.")
-    ] = None,
+    load: Load = None,
     out: Annotated[str, typer.Option(metavar="FOLDER", help="The folder for results and figures.")] = "lab-results",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer seeds, group sizes and iterations.")] = False,
     train: Annotated[bool, typer.Option("--train/--no-train", help="Also train with each credit algorithm.")] = True,
 ) -> None:
-    """Measure the accuracy of each credit algorithm on problems whose true advantages are known."""
+    """Measure the accuracy of each credit algorithm on problems whose true advantages are known. `turnwise lab audit METHOD` looks at
+    one of them closely."""
+    if context.invoked_subcommand:
+        return
     from turnwise.config.loading import load_file
     from turnwise.lab.experiment import QUICK, Settings, read_cases, run, write
     from turnwise.lab.lines import choose
@@ -53,6 +61,37 @@ def lab(
     console.print(f"How good is each algorithm's credit? {chosen}.", soft_wrap=True)
     result = run(settings)
     show(result, console, *write(result, out))
+
+
+@lab.command(short_help="Bias, noise and signs of one credit algorithm, beside placebos")
+def audit(
+    method: Annotated[list[str] | None, typer.Argument(metavar="METHOD", help="Credit algorithms, for example gigpo:gamma=1.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every algorithm that runs in the lab, one line each. Takes minutes.")] = False,
+    problems: Annotated[str | None, typer.Option(help="Problems instead of the four sweeps, for example grid,chain.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same numbers.")] = 0,
+    load: Load = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON.")] = False,
+) -> None:
+    """Show what a credit algorithm does to true advantages: its bias with a p-value, its variance against GRPO's, its signs and its
+    correlation, and how each changes as states repeat less, chance grows, tasks get longer and the policy decides when to stop.
+    Placebos stand beside it."""
+    from turnwise.config.loading import load_file
+    from turnwise.lab import audit as measured
+    from turnwise.lab import audit_tables as tables
+    from turnwise.util.console import Console
+    from turnwise.util.terminal import say
+
+    for path in load or []:
+        load_file(Path(path))
+    if bool(method) == everything:
+        raise TurnwiseError("name a credit algorithm, as in `turnwise lab audit gigpo`, or all of them with --all")
+    result = measured.audit(method, measured.Settings(_names(problems), seed))
+    if as_json:
+        say(json.dumps(result, allow_nan=False))
+        return
+    console = Console(wide=80)
+    for shown in [tables.many(result)] if everything else [tables.one(result, label) for label in result["methods"]]:
+        console.print(shown)
 
 
 def _whole(text: str) -> int:

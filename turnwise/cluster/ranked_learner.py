@@ -28,8 +28,8 @@ class RankLearner:
 
     def __init__(self, learner: LocalLearner):
         self.learner = learner
-        self.update, self.follow_policy, self.save = learner.update, learner.follow_policy, learner.save
-        self.restore, self.save_model = learner.restore, learner.save_model
+        self.update, self.imitate, self.follow_policy = learner.update, learner.imitate, learner.follow_policy
+        self.save, self.restore, self.save_model = learner.save, learner.restore, learner.save_model
 
     def ready(self) -> None:
         """Everything that a recipe can get wrong is loaded."""
@@ -39,9 +39,6 @@ class RankLearner:
         new = self.learner.signal(batch, progress)
         names = [name for name in new.rollouts.names() if not batch.has(name) or not np.array_equal(new.column(name), batch.column(name))]
         return {name: new.column(name) for name in names}
-
-    def imitate(self, examples: Sequence[Trajectory], settings: SftSettings, seed: int) -> dict[str, float]:
-        return self.learner.imitate(examples, settings, seed)
 
     def weights(self, merged: bool) -> Stored:
         """The whole weights; those of the critic stay here."""
@@ -69,8 +66,7 @@ class RankedLearner:
         return batch.with_columns(self.ranks.call("columns", batch, progress, pure=not self.changes))
 
     def update(self, batch: Batch, seed: int, progress: float) -> dict[str, float]:
-        metrics: dict[str, float] = self.ranks.call("update", batch, seed, progress)
-        return metrics
+        return self.ranks.call("update", batch, seed, progress)
 
     def imitate(
         self,
@@ -82,8 +78,7 @@ class RankedLearner:
     ) -> dict[str, float]:
         if measure is not None:
             self.say("sft.until: several learners measure at the end of the warm start only")
-        metrics: dict[str, float] = self.ranks.call("imitate", list(examples), settings, seed)
-        return metrics
+        return self.ranks.call("imitate", list(examples), settings, seed)
 
     def follow_policy(self) -> None:
         self.ranks.call("follow_policy")
@@ -94,8 +89,7 @@ class RankedLearner:
         checkpoint.prune(folder, keep)  # only now: ranks that are lost while they write start again from the one before
 
     def restore(self, path: Path) -> dict[str, Any]:
-        state: dict[str, Any] = self.ranks.call("restore", path.absolute())
-        return state
+        return self.ranks.call("restore", path.absolute())
 
     def weights(self, merged: bool) -> Iterator[tuple[str, Tensor]]:
         stored: Stored = self.ranks.call("weights", merged, pure=True)

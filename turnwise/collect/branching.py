@@ -78,8 +78,7 @@ class Arriving:
         try:
             self.request = self._play.send(result)
         except StopIteration as end:
-            arrived: Arrived = end.value
-            return arrived
+            return end.value
         return None
 
     def shared(self) -> Iterator[tuple[Turn, Transition]]:

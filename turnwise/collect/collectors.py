@@ -23,7 +23,6 @@ from turnwise.data.attempts import Start
 from turnwise.data.rollouts import Trajectory, Turn
 from turnwise.data.tasks import Task
 from turnwise.engines.base import Engine, Request, Response, Sampling
-from turnwise.envs.base import Observation
 from turnwise.envs.pool import Pool
 from turnwise.envs.program.env import ProgramEnv
 from turnwise.envs.scripts import Limits
@@ -129,7 +128,11 @@ class LocalCollectors:
             some = starts[first : first + pool.size]
             results = pool.reset_all((slot, start.task, start.env_seed) for slot, start in enumerate(some))
             for start, result in zip(some, results, strict=True):
-                texts.append("" if result.transition is None else _opening(start, result.observation))
+                if result.transition is None:
+                    texts.append("")
+                    continue
+                goal, text = goal_of(start.task, result.observation), well_formed(result.observation.text.strip())
+                texts.append(text if goal in text else f"{goal}\n{text}")
         return texts
 
 
@@ -156,8 +159,3 @@ def _turn(text: str, prompt_ids: Sequence[int], response: Response, decode: Call
         version=response.version,
         reports=response.reports,
     )
-
-
-def _opening(start: Start, observation: Observation) -> str:
-    goal, text = goal_of(start.task, observation), well_formed(observation.text.strip())
-    return text if goal in text else f"{goal}\n{text}"

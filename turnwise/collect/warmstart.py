@@ -145,8 +145,8 @@ def demonstrated(
             "Examples must come from the recipe's environment, split and number of tasks (env.split, env.tasks)"
         )
     plays = [
-        _play(known[example.task], number, agent, len(example.turns), _script_of(example), 0, on_fault, example=example)
-        for number, example in enumerate(examples)
+        _play(known[one.task], number, agent, len(one.turns), ScriptedPlayer([turn.action for turn in one.turns]), 0, on_fault, example=one)
+        for number, one in enumerate(examples)
     ]
     return _all(portable(name, options), plays, limits or Limits())
 
@@ -163,21 +163,12 @@ def _all(
     return trajectories
 
 
-def _script_of(example: Trajectory) -> ScriptedPlayer:
-    return ScriptedPlayer([turn.action for turn in example.turns])
-
-
 def _ended(trajectory: Trajectory, result: EnvResult, on_fault: OnFault) -> Trajectory:
     """An attempt that a fault has ended."""
     trajectory.stop = Stop.ENVIRONMENT_TIMEOUT if result.fault is Fault.TIMEOUT else Stop.ENVIRONMENT_FAULT
     trajectory.stop_detail = result.message
     on_fault(trajectory, result)
     return trajectory
-
-
-def has_expert(name: str, options: dict[str, Any]) -> bool:
-    """Whether the environment has an expert."""
-    return offers(name, options, "expert", "expert_action")
 
 
 def _play(

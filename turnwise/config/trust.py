@@ -54,12 +54,6 @@ def ask_with(question: Question) -> None:
     _granted.clear()
 
 
-def state_folder() -> Path:
-    """The folder of the marks."""
-    base = os.environ.get("TURNWISE_STATE") or Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "turnwise"
-    return Path(base).expanduser() / "runs"
-
-
 def remember(folder: Path, values: Any) -> None:
     """Mark a run folder as this user's own. If the mark cannot be written, the user is asked about the folder later, and training
     continues."""
@@ -109,7 +103,12 @@ def require(folder: Path, values: Any, vouched: Sequence[str] = (), trust: bool 
 
 
 def _mark(folder: Path) -> Path:
-    return state_folder() / f"{blake2b(str(folder.resolve()).encode('utf-8', 'surrogateescape'), digest_size=16).hexdigest()}.json"
+    base = os.environ.get("TURNWISE_STATE") or Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "turnwise"
+    return (
+        Path(base).expanduser()
+        / "runs"
+        / f"{blake2b(str(folder.resolve()).encode('utf-8', 'surrogateescape'), digest_size=16).hexdigest()}.json"
+    )
 
 
 def _known(folder: Path) -> set[str]:

@@ -142,8 +142,7 @@ def token_sums(values: NDArray[np.floating], r: Rollouts) -> Floats:
 
 def last_turns(r: Rollouts) -> Bools:
     """True for the last turn of each trajectory, of rollouts that are in order."""
-    last: Bools = np.append(r.trajectory[:-1] != r.trajectory[1:], True)
-    return last
+    return np.append(r.trajectory[:-1] != r.trajectory[1:], True)
 
 
 def discounted_returns(r: Rollouts, gamma: float) -> Floats:

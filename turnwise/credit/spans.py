@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from turnwise.credit.diagnose import observe
 from turnwise.credit.registry import Credit, assign
 from turnwise.data.anchors import Ints
-from turnwise.data.rollouts import Rollouts
+from turnwise.data.rollouts import Rollouts, positions
 from turnwise.util.errors import TurnwiseError
 
 
@@ -50,7 +50,7 @@ def spread(credit: Credit, rollouts: Rollouts, start: Any, length: Any, shape: i
     else:
         values = np.repeat(credit.values, lengths)
     flat = np.zeros(size, np.float32)
-    flat[_positions(starts, lengths)] = values
+    flat[positions(starts, lengths)] = values
     return flat.reshape(shape)
 
 
@@ -74,19 +74,10 @@ def turn_numbers(trajectory: Any) -> Ints:
     return numbers
 
 
-def _positions(starts: Ints, lengths: Ints) -> Ints:
-    """The flat positions of all tokens of the spans, span after span."""
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    positions: Ints = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
-    return positions
-
-
 def last_turns(trajectory: Any, t: Any) -> NDArray[np.bool_]:
     """Which rows are the last turn of their trajectory: where a trainer knows one reward of an attempt, this turn gets it."""
     codes = np.unique(np.asarray(trajectory), return_inverse=True)[1]
     times = np.asarray(t)
     latest = np.full(codes.max() + 1, np.iinfo(np.int64).min)
     np.maximum.at(latest, codes, times)
-    last: NDArray[np.bool_] = times == latest[codes]
-    return last
+    return times == latest[codes]

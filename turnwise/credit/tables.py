@@ -19,6 +19,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
@@ -67,19 +68,12 @@ class TableCredit:
     def column(self) -> Any:
         """The credit as a column of the same kind of table: a Series with the frame's index, an Arrow array, or a list of numbers."""
         library = _library(self.source)
+        module: Any = sys.modules.get(library)  # whoever has a table of it has imported it
         if library == "pandas":
-            import pandas
-
-            return pandas.Series(self.values, index=self.source.index, name=ADVANTAGE)
+            return module.Series(self.values, index=self.source.index, name=ADVANTAGE)
         if library == "polars":
-            import polars
-
-            return polars.Series(ADVANTAGE, self.values)
-        if library == "pyarrow":
-            import pyarrow
-
-            return pyarrow.array(self.values)
-        return self.values.tolist()
+            return module.Series(ADVANTAGE, self.values)
+        return self.values.tolist() if module is None else module.array(self.values)
 
     def table(self, name: str = ADVANTAGE) -> Any:
         """A new table: the caller's, with the credit as its last column."""
@@ -120,9 +114,8 @@ def _library(table: Any) -> Literal["pandas", "polars", "pyarrow", ""]:
 def _read(table: Any) -> Any:
     """A frame, an Arrow table, or a list of rows; a file is read."""
     if not isinstance(table, str | Path):
-        if _library(table) == "polars" and type(table).__name__ == "LazyFrame":
-            return table.collect()
-        return table if _library(table) else list(table)
+        lazy = _library(table) == "polars" and type(table).__name__ == "LazyFrame"
+        return table.collect() if lazy else table if _library(table) else list(table)
     path = Path(table)
     if not path.is_file():
         raise TurnwiseError(f"{path}: no such file")

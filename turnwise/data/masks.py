@@ -26,8 +26,7 @@ def own_turns(trajectory: Any, t: Any, parent: Any, branch_t: Any) -> Bools:
     trajectory that was branched from; -1: none in the batch) and `branch_t` (the branch's first own turn) one per trajectory."""
     number = np.asarray(trajectory)
     shared = (np.asarray(parent)[number] >= 0) & (np.asarray(t) < np.asarray(branch_t)[number])
-    unshared: Bools = ~shared
-    return unshared
+    return ~shared
 
 
 def masked(batch: Batch, rule: SharedPrefix) -> Batch:

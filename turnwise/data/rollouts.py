@@ -271,8 +271,7 @@ class Rollouts:
     def _find(self, name: str) -> NDArray[Any] | None:
         level, short_name = split_name(name)
         if name in BUILT_IN:
-            stored: NDArray[Any] | None = getattr(self, BUILT_IN[name])
-            return stored
+            return getattr(self, BUILT_IN[name])
         if name in DERIVED:
             return None if self.success is None and short_name == "success" else DERIVED[name](self)
         further: Mapping[str, NDArray[Any]] = getattr(self, EXTRA[level])
@@ -316,8 +315,7 @@ class Rollouts:
         if column_level == level:
             return column
         if level == "trajectory":
-            of_group: NDArray[Any] = column[self.per_trajectory(self.group)]
-            return of_group
+            return column[self.per_trajectory(self.group)]
         by_turn: NDArray[Any] = column if column_level == "turn" else column[self.group if column_level == "group" else self.trajectory]
         return by_turn if level == "turn" else np.repeat(by_turn, np.diff(self.token_offsets), axis=0)
 
@@ -375,11 +373,13 @@ def alike(values: Any) -> bool:
 
 def ragged(offsets: Ints, order: Ints) -> Ints:
     """The flat indices of the slices `offsets[i]:offsets[i+1]` for i in `order`, concatenated."""
-    lengths = (offsets[1:] - offsets[:-1])[order]
+    return positions(offsets[:-1][order], (offsets[1:] - offsets[:-1])[order])
+
+
+def positions(starts: Ints, lengths: Ints) -> Ints:
+    """The flat indices of slices that have these starts and lengths, slice after slice."""
     ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    flat: Ints = np.arange(total) + np.repeat(offsets[:-1][order] - (ends - lengths), lengths)
-    return flat
+    return np.arange(int(lengths.sum())) + np.repeat(starts - (ends - lengths), lengths)
 
 
 __all__ = ["LARGEST_REWARD", "NOISE", "Rollouts", "Stop", "Trajectory", "Turn", "alike", "dense", "encode", "ragged"]

@@ -12,8 +12,7 @@ from turnwise.engines.reports import read_report, report_columns
 from turnwise.kernels.sample import Columns, Sampled, sample, signed
 from turnwise.util.errors import TurnwiseError
 
-__all__ = ["Columns", "Noted", "Sampled", "draw", "measure", "reports_of", "sample", "signed"]
-draw = sample  # the former name, which engines of users' own may import
+__all__ = ["Columns", "Noted", "Sampled", "measure", "reports_of", "sample", "signed"]
 
 
 def reports_of(samplings: Iterable[Sampling]) -> tuple[str, ...]:

@@ -2,19 +2,3 @@
 
 from turnwise.envs.base import Env, EpisodeOver, Observation, Restorable, Transition
 from turnwise.envs.registry import Need, describe, make, names, needs_package, needs_private, register, tasks
-
-__all__ = [
-    "Env",
-    "EpisodeOver",
-    "Observation",
-    "Restorable",
-    "Transition",
-    "make",
-    "tasks",
-    "names",
-    "describe",
-    "register",
-    "Need",
-    "needs_package",
-    "needs_private",
-]

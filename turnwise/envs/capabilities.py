@@ -21,8 +21,7 @@ class Method(Generic[T]):
         self._name = name
 
     def __get__(self, can: Capabilities, owner: type) -> T | None:
-        method: T | None = can.method(self._name)
-        return method
+        return can.method(self._name)
 
 
 class Capabilities:
@@ -55,8 +54,7 @@ class Capabilities:
     @property
     def splits(self) -> Mapping[str, int | None] | None:
         """The number of tasks of each split; None for as many as requested."""
-        declared: Mapping[str, int | None] | None = getattr(self._env, "splits", None)
-        return declared
+        return getattr(self._env, "splits", None)
 
     @property
     def max_turns(self) -> Any:

@@ -180,7 +180,7 @@ def serve(connection: Connection) -> None:
 
 def _factory(packed: bytes) -> Callable[[], Any]:
     try:
-        return pickle.loads(packed)  # type: ignore[no-any-return]
+        return pickle.loads(packed)
     except BaseException as error:
         reason = failure(error)
 

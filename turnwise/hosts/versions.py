@@ -8,9 +8,10 @@ from importlib import metadata
 from turnwise.util.errors import TurnwiseError
 
 
-def need_version(package: str, version: str) -> None:
-    """Stop unless this release of the package is installed; `version` is its beginning, such as "1.16" for 1.16.0 and 1.16.2."""
-    command = f"pip install '{package}=={version}.*'"
+def need_version(package: str, version: str, command: str = "") -> None:
+    """Stop unless this release of the package is installed; `version` is its beginning, such as "1.16" for 1.16.0 and 1.16.2. `command`
+    installs it, if it is on no package index."""
+    command = command or f"pip install '{package}=={version}.*'"
     try:
         installed = metadata.version(package)
     except metadata.PackageNotFoundError:

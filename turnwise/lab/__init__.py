@@ -6,17 +6,3 @@
 from turnwise.lab.experiment import Settings, run, write
 from turnwise.lab.problems import Builder, Problem, make, problems, register
 from turnwise.lab.values import advantages, expected_return, skilled_policy
-
-__all__ = [
-    "Builder",
-    "Problem",
-    "Settings",
-    "advantages",
-    "expected_return",
-    "make",
-    "problems",
-    "register",
-    "run",
-    "skilled_policy",
-    "write",
-]

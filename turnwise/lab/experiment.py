@@ -13,14 +13,13 @@ from typing import Any
 
 from turnwise.lab.lines import Line, choose
 from turnwise.lab.problems import DEFAULT, make
-from turnwise.lab.study import Case, make_case, measure_case, recurrence_of, samples_of
-from turnwise.lab.tables import markdown
+from turnwise.lab.study import Case, make_case, measure_case, recurrence_of
 from turnwise.lab.training import Schedule, train_case
 from turnwise.util.errors import MissingExtra, TurnwiseError
 from turnwise.util.files import write_text_atomically
 from turnwise.util.version import VERSION
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -76,10 +75,9 @@ def run(settings: Settings | None = None) -> dict[str, Any]:
     cases, lines = read_cases(settings), choose(settings.algos)
     seeds, seed = settings.seeds, settings.seed
     schedule = Schedule(iterations=settings.iterations)
-    result = _header(settings, cases, lines) | {"credit": {}, "samples": {}, "learning": {}}
+    result = _header(settings, cases, lines) | {"credit": {}, "learning": {}}
     for case in cases:
         result["credit"][case.label] = measure_case(case, lines, settings.group_sizes, settings.budget, seeds, seed)
-        result["samples"][case.label] = samples_of(case, lines, settings.shown_size, settings.budget, seed)
         if settings.iterations:
             result["learning"][case.label] = train_case(case, lines, settings.training_seeds, seed, schedule)
     return {name: rounded(part) for name, part in result.items()}
@@ -124,10 +122,10 @@ def rounded(value: Any) -> Any:
 
 
 def write(result: dict[str, Any], folder: str | Path) -> tuple[list[Path], str]:
-    """The JSON file, the table and the pictures in `folder`; the files, and a note if pictures could not be drawn."""
+    """The JSON file and the pictures in `folder`; the files, and a note if pictures could not be drawn."""
     folder = Path(folder)
     text = json.dumps(result, indent=1, allow_nan=False) + "\n"
-    files = [write_text_atomically(folder / "lab.json", text), write_text_atomically(folder / "credit.md", markdown(result))]
+    files = [write_text_atomically(folder / "lab.json", text)]
     try:
         from turnwise.lab.pictures import draw_all
 

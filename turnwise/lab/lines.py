@@ -27,7 +27,7 @@ from turnwise.util.errors import TurnwiseError, unknown_name
 
 ORACLE = "oracle"
 # What each teaches: loops counted once; the two ablations; the public code's statistics; no discount; no division by the deviation;
-# what is left of step credit without any anchors; how much a perfect critic would add.
+# what is left of step credit without any anchors; gains and outcomes apart; how much a perfect critic would add.
 VARIANTS = (
     "gigpo:once=true",
     "gigpo:omega=0",
@@ -36,6 +36,7 @@ VARIANTS = (
     "gigpo:gamma=1",
     "gigpo:norm=none",
     "reinforce_pp:returns=to_go",
+    "igpo:normalise=separate",
     "gae:critic=exact",
 )
 CRITICS = ("estimated", "exact")
@@ -66,10 +67,14 @@ class Line:
             raise TurnwiseError(f"{self.label} cannot run in the lab: {error}") from None
 
     @property
+    def needs(self) -> tuple[str, ...]:
+        """The columns that it reads beyond those of every batch."""
+        return () if self.name == ORACLE else algorithms[self.name].needed(dict(self.options))
+
+    @property
     def uses_critic(self) -> bool:
         """Whether its credit depends on a critic's values."""
-        needs = () if self.name == ORACLE else algorithms[self.name].needed(dict(self.options))
-        return any(need.endswith(".value") or need in FROM_CRITIC for need in needs)
+        return any(need.endswith(".value") or need in FROM_CRITIC for need in self.needs)
 
 
 def read_line(text: str) -> Line:

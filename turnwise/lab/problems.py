@@ -255,6 +255,28 @@ def tree(
     return builder.build([0], horizon or depth, aliasing, recurrence)
 
 
+@register("search")
+def search(
+    *,
+    pay: Annotated[float, Help("reward of every turn that finds something")] = 0.2,
+    steps: Annotated[int, Help("finds there are", low=1, high=64)] = 4,
+    horizon: Horizon = None,
+    aliasing: Aliasing = 1,
+    recurrence: Recurrence = 1.0,
+) -> Problem:
+    """Answer now, search well or search badly: the policy decides when to stop. An answer is right more often after the first find; further
+    ones only pay. Who never answers is not right."""
+    builder = Builder("search", steps, actions=3, outcomes=2)
+    for state in range(steps):
+        right = 0.6 if state else 0.2
+        builder.win(state, 0, right)
+        builder.add(state, 0, builder.lost, 1 - right)
+        for action, finds in ((1, 0.8), (2, 0.4)):
+            builder.add(state, action, min(state + 1, steps - 1), finds, reward=pay)
+            builder.add(state, action, state, 1 - finds)
+    return builder.build([0], horizon or 2 * steps, aliasing, recurrence)
+
+
 def make(text: str, **knobs: Any) -> Problem:
     """A problem from its name and knobs: make("grid", size=5) or make("grid:size=5:aliasing=2")."""
     name, given = parse(text)

@@ -12,6 +12,7 @@ All other signals ask a language model and have no counterpart here. `View.spent
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 
 import numpy as np
 
@@ -57,6 +58,12 @@ class View:
         self._made: dict[str, Rollouts] = {}
         self._fresh: Floats | None = None
         self.spent = 0  # turns of fresh attempts so far
+
+    def on(self, batch: Batch) -> View:
+        """The same run with other anchors in the batch."""
+        view = copy(self)
+        view.batch, view._made = batch, {}
+        return view
 
     def rollouts(self, critic: str = "estimated", signals: tuple[str, ...] = ()) -> Rollouts:
         """The rollouts with a critic's values, and the columns of these signals."""

@@ -7,7 +7,7 @@ trajectories.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 from turnwise.credit import diagnose
 from turnwise.data.rollouts import Floats
 from turnwise.lab.lines import Line, estimated_values
-from turnwise.lab.metrics import Truth, bias_and_variance, interval, measure, truth_of
+from turnwise.lab.metrics import Truth, interval, measure, truth_of
 from turnwise.lab.problems import Problem
 from turnwise.lab.sample import Batch, draw, sample, stack
 from turnwise.lab.signals import View
@@ -61,13 +61,16 @@ def views_of(case: Case, size: int, budget: int, seeds: int, seed: int) -> tuple
     """The batches of one problem and group size, with both critics' values, ready for every line."""
     batch = play(case, size, budget, seeds, seed, "measured")
     independent = play(case, size, budget, seeds, seed, "critic")
-    values = {
-        "estimated": estimated_values(batch, independent, case.problem.states, seeds),
-        "exact": case.value[batch.t, batch.state],
-    }
     truth = truth_of(case.problem, case.policy, batch, seeds, case.advantage)
-    chances = [partial(stream, seed, case.problem.name, "fresh", size, run) for run in range(seeds)]
-    return truth, [View(case.problem, case.policy, batch, run, truth.advantage, values, chances[run]) for run in range(seeds)]
+    values = estimated_values(batch, independent, case.problem.states, seeds)
+    return truth, view_each(case, batch, values, partial(stream, seed, case.problem.name, "fresh", size))
+
+
+def view_each(case: Case, batch: Batch, estimated: Floats, chance: Callable[[int], np.random.Generator]) -> list[View]:
+    """Each run of a batch as the lines see it; `estimated` are a critic's values, `chance` draws the fresh attempts of a run."""
+    truth = case.advantage[batch.t, batch.state, batch.action]
+    values = {"exact": case.value[batch.t, batch.state], "estimated": estimated}
+    return [View(case.problem, case.policy, batch, run, truth, values, partial(chance, run)) for run in range(len(batch.offsets) - 1)]
 
 
 def credit_of(line: Line, views: Sequence[View]) -> Floats:
@@ -82,19 +85,7 @@ def measure_case(case: Case, lines: Sequence[Line], sizes: Sequence[int], budget
         truth, views = views_of(case, size, budget, seeds, seed)
         for line in lines:
             credit = credit_of(line, views)
-            readings = {name: interval(values) for name, values in measure(credit, truth).items()}
-            result[line.label][str(size)] = readings | bias_and_variance(credit, truth)
-    return result
-
-
-def samples_of(case: Case, lines: Sequence[Line], size: int, budget: int, seed: int) -> dict[str, float]:
-    """Turns of the environment per turn that gets credit, by label: 1 for the batch itself, 1 for the batch from which a critic learned,
-    and the turns of fresh attempts."""
-    result = {}
-    for line in lines:
-        _, views = views_of(case, size, budget, 1, seed)
-        credit = line.credit(views[0])
-        result[line.label] = 1.0 + line.uses_critic + views[0].spent / len(credit)
+            result[line.label][str(size)] = {name: interval(values) for name, values in measure(credit, truth).items()}
     return result
 
 

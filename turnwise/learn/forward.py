@@ -104,8 +104,7 @@ def _kernel(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, wi
             k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     longest = max(borders.lengths)
     left = -1 if window is None or window >= longest else window - 1
-    out: Tensor = attend(q, k, v, borders.offsets, borders.offsets, longest, longest, scale=scaling, window_size=(left, 0), **shares)
-    return out
+    return attend(q, k, v, borders.offsets, borders.offsets, longest, longest, scale=scaling, window_size=(left, 0), **shares)
 
 
 def _varlen_attention() -> Any:
@@ -195,8 +194,7 @@ class PackedModel:
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        device: torch.device = next(self.causal.parameters()).device
-        return device
+        return next(self.causal.parameters()).device
 
     def like(self, model: nn.Module) -> PackedModel:
         """Another model, run in the same way."""
@@ -206,8 +204,7 @@ class PackedModel:
         """Call a function that computes with the weights: if they are sharded, they are whole inside."""
         if self.sharded is None:
             return work()
-        found: T = self.sharded.inside(work)
-        return found
+        return self.sharded.inside(work)
 
     def hidden(self, packed: Packed, places: Any = None, layer: int = -1) -> Tensor:
         """The last hidden state of every token, [tokens, size], or of the tokens at `places` (increasing indices, each once). Keep
@@ -366,8 +363,7 @@ def asked(layer: int) -> dict[str, bool]:
 
 def state_of(found: Any, layer: int) -> Tensor:
     """A hidden state of what a model returned."""
-    state: Tensor = found.last_hidden_state if layer == -1 else found.hidden_states[layer]
-    return state
+    return found.last_hidden_state if layer == -1 else found.hidden_states[layer]
 
 
 def _named_lengths(config: Any) -> Iterator[int]:
@@ -385,8 +381,7 @@ def _places(*lengths: int) -> Any:
 
 
 def _distance(one: Tensor, other: Tensor) -> float:
-    largest: float = (one - other).abs().max().item()
-    return largest
+    return (one - other).abs().max().item()
 
 
 class VisionModel(PackedModel):

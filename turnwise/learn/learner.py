@@ -32,7 +32,7 @@ from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Ints, ragged
 from turnwise.learn.activations import logit_chunk
 from turnwise.learn.auxiliary.critic import NAME as CRITIC
-from turnwise.learn.auxiliary.critic import Critic, build_critic, split_old_state
+from turnwise.learn.auxiliary.critic import Critic, build_critic
 from turnwise.learn.auxiliary.model import sum_gradients
 from turnwise.learn.auxiliary.scorer import Reference, Scorer, computing
 from turnwise.learn.checkpoint import AUXILIARY
@@ -623,7 +623,6 @@ class Learner:
             raise TurnwiseError(
                 "the weights that are not trained differ from those of the saved state: it was made with another base model"
             )
-        tensors, numbers = split_old_state(tensors, numbers)
         critic = f"{AUXILIARY}{CRITIC}"
         groups: dict[str, dict[str, Tensor]] = {"weights": {}, "optimiser": {}, "reference": {}, critic: {}}
         for name, tensor in tensors.items():

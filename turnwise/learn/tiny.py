@@ -16,9 +16,6 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
-from turnwise.collect.hooks import Hooks
-from turnwise.collect.vocabulary import environment_texts
-from turnwise.envs.scripts import Limits
 from turnwise.learn.sections import Tiny
 
 UNKNOWN, PAD, SYSTEM, USER, AGENT, END = "<|unknown|>", "<|pad|>", "<|system|>", "<|user|>", "<|agent|>", "<|end|>"
@@ -125,22 +122,3 @@ def build_model(vocabulary: int, size: Tiny, seed: int, tokenizer: Any) -> Any:
     with rng_scope(seed):
         model = LlamaForCausalLM(config)
     return model.eval()
-
-
-def build_tiny_for(
-    env: str,
-    *,
-    options: dict[str, Any] | None = None,
-    extra: Iterable[str] = (),
-    sample: int = 200,
-    limits: Limits | None = None,
-    hooks: Hooks | None = None,
-    **more: Any,
-) -> tuple[Any, Any]:
-    """A tiny model that knows the words of an environment, and those in `extra` (a prompt template, a system message). `more`: what
-    `build_tiny` takes.
-
-    The words come from `sample` tasks, always the same ones: the vocabulary does not depend on the seed. `limits` says how it is played;
-    `hooks` are told.
-    """
-    return build_tiny(chain(environment_texts(env, n=sample, options=options, limits=limits, hooks=hooks), extra), **more)

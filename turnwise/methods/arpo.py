@@ -194,8 +194,7 @@ def arpo_credit(r: Rollouts, *, norm: Norm = "std", weighting: Weighting = "traj
     credit = episode_credit(r, norm=norm, weighting=weighting, invalid_penalty=invalid_penalty)
     turn, size = shared_turns(r)
     mean = segment_sum(relative(credit, turn, size), turn, size) / segment_count(turn, size)
-    shared: Floats = (segment_first(credit, turn, size).astype(np.float64) + mean)[turn]
-    return shared
+    return (segment_first(credit, turn, size).astype(np.float64) + mean)[turn]
 
 
 @method(
@@ -271,8 +270,7 @@ def deviations(values: Any, counts: Any) -> Floats:
     known = exact[counts]
     if len(known) < 2 or alike(known):
         return np.zeros(len(exact))
-    result: Floats = (exact - known.mean()) / known.std(ddof=1)
-    return result
+    return (exact - known.mean()) / known.std(ddof=1)
 
 
 @objectives.register("aepo", paper=AEPO)

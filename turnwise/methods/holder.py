@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from turnwise.config.options import Help
 from turnwise.methods.registry import Brings, method
 from turnwise.objectives import registry as objectives
+from turnwise.objectives.clip import clipped
 from turnwise.objectives.registry import TokenLoss
 
 if TYPE_CHECKING:
@@ -60,7 +61,6 @@ class Holder:
 
     def __post_init__(self) -> None:
         self.updates, self.p = 0, self.start
-        self.low, self.high = 1 - self.clip_low, 1 + self.clip_high
 
     def begin(self, progress: float) -> None:
         """Before each update: where the schedule is."""
@@ -76,16 +76,9 @@ class Holder:
 
         from turnwise.objectives.tokens import MAX_LOG_RATIO
 
-        advantage, log_ratio = tokens.advantage, tokens.log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-        ratio = power_mean(tokens, log_ratio, self.p, self.level)
-        loss = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(self.low, self.high))
-        metrics = {
-            "clip_low": (advantage < 0) & (ratio < self.low),
-            "clip_high": (advantage > 0) & (ratio > self.high),
-            "span_ratio": ratio,
-            "holder_p": torch.full_like(ratio, self.p),
-        }
-        return TokenLoss(loss, metrics)
+        ratio = power_mean(tokens, tokens.log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO), self.p, self.level)
+        loss, metrics = clipped(tokens.advantage, ratio, 1 - self.clip_low, 1 + self.clip_high)
+        return TokenLoss(loss, metrics | {"span_ratio": ratio, "holder_p": torch.full_like(ratio, self.p)})
 
     def state(self) -> dict[str, Any]:
         return {"updates": self.updates}

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from turnwise.config.options import Help
 from turnwise.data.attempts import Branch, Start
-from turnwise.data.rollouts import Trajectory, Turn, alike, sound
+from turnwise.data.rollouts import Trajectory, Turn, alike
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.methods.registry import plan
 from turnwise.util.errors import TurnwiseError
@@ -206,18 +206,6 @@ class Plan:
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None: ...
-
-
-def gathered(plan: Plan, slots: TaskSlots, groups: int, collect: Callable[[Sequence[Start]], list[Trajectory]]) -> Gathered:
-    """What a plan brings home where `collect` makes its attempts."""
-    rounds = plan.gather(slots, groups)
-    try:
-        starts = next(rounds)
-        while True:
-            starts = rounds.send(sound(collect(starts)))
-    except StopIteration as end:
-        result: Gathered = end.value
-        return result
 
 
 @plan("plain")

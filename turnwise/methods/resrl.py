@@ -132,8 +132,7 @@ def resrl_credit(
 
 def successes(r: Rollouts) -> Bools:
     """Whether each trajectory was successful."""
-    won: Bools = np.asarray(r.column("trajectory.success"), np.bool_) if r.has("trajectory.success") else episode_returns(r) > 0
-    return won
+    return np.asarray(r.column("trajectory.success"), np.bool_) if r.has("trajectory.success") else episode_returns(r) > 0
 
 
 def quantiles(values: Floats, group: Ints, size: int, at: tuple[float, float]) -> Floats:

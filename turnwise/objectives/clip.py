@@ -15,6 +15,8 @@ from turnwise.config.options import Help
 from turnwise.objectives.registry import TokenLoss, register
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from turnwise.objectives.tokens import Tokens
 
 
@@ -27,20 +29,19 @@ def clip(
     dual_clip: Annotated[float | None, Help("bound on the ratio if the advantage is negative; 3 in most code bases", low=1)] = None,
 ) -> TokenLoss:
     """PPO's clipped ratio, per token: no reward for moving beyond the bounds in one batch."""
+    return TokenLoss(*clipped(tokens.advantage, tokens.ratio, 1 - clip_low, 1 + clip_high, dual_clip))
+
+
+def clipped(advantage: Tensor, ratio: Tensor, low: float, high: float, dual: float | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+    """PPO's loss of each ratio, and where which bound holds; `dual` bounds the ratio where the advantage is negative."""
     import torch
 
-    advantage, ratio = tokens.advantage, tokens.ratio
-    bounded = ratio.clamp(1 - clip_low, 1 + clip_high)
-    loss = torch.maximum(-advantage * ratio, -advantage * bounded)
-    metrics = {
-        "clip_low": (advantage < 0) & (ratio < 1 - clip_low),
-        "clip_high": (advantage > 0) & (ratio > 1 + clip_high),
-    }
-    if dual_clip is not None:
-        worst = (advantage < 0) & (ratio > dual_clip)
-        loss = torch.where(worst, -advantage * dual_clip, loss)
-        metrics["clip_dual"] = worst
-    return TokenLoss(loss, metrics)
+    loss = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(low, high))
+    metrics = {"clip_low": (advantage < 0) & (ratio < low), "clip_high": (advantage > 0) & (ratio > high)}
+    if dual is not None:
+        metrics["clip_dual"] = (advantage < 0) & (ratio > dual)
+        loss = torch.where(metrics["clip_dual"], -advantage * dual, loss)
+    return loss, metrics
 
 
 @register("cispo", paper="MiniMax-M1, arXiv 2506.13585")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from turnwise.config.options import Help
+from turnwise.objectives.clip import clipped
 from turnwise.objectives.registry import TokenLoss, register
 
 if TYPE_CHECKING:
@@ -28,23 +29,13 @@ def gspo(
     level: Annotated[Literal["turn", "trajectory"], Help("the span that has one ratio; micro-batches must contain whole spans")] = "turn",
 ) -> TokenLoss:
     """One ratio and one clipping decision for a whole turn or trajectory, the geometric mean of its tokens' ratios."""
-    import torch
-
     from turnwise.objectives.tokens import ratio_of
 
-    advantage = tokens.advantage
     span_log_ratio = tokens.mean_over(level, tokens.log_ratio.detach())
     straight_through = tokens.logprob - tokens.logprob.detach() + span_log_ratio
     ratio = ratio_of(straight_through, high=MAX_LOG_SPAN_RATIO)
-    loss = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1 - clip_low, 1 + clip_high))
-    return TokenLoss(
-        loss,
-        {
-            "clip_low": (advantage < 0) & (ratio < 1 - clip_low),
-            "clip_high": (advantage > 0) & (ratio > 1 + clip_high),
-            "span_ratio": ratio,
-        },
-    )
+    loss, metrics = clipped(tokens.advantage, ratio, 1 - clip_low, 1 + clip_high)
+    return TokenLoss(loss, metrics | {"span_ratio": ratio})
 
 
 @register("gmpo", paper="GMPO, arXiv 2507.20673")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -104,7 +105,7 @@ def _details(family: str, entry: Entry[Any]) -> Panel:
     for option in entry.options.values():
         table.add_row(option.name, Text(option.kind), _word(option), Text(option.help.text))
     module = inspect.getmodule(entry.function)
-    notes = Text((module.__doc__ or "").strip() if module is not None and entry.function is not nothing else "")
+    notes = Text(_flowing(module.__doc__ or "") if module is not None and entry.function is not nothing else "")
     lines = [
         *_facts(entry),
         *(_brought(entry) if family == "method" else []),
@@ -112,6 +113,11 @@ def _details(family: str, entry: Entry[Any]) -> Panel:
     ]
     parts = [Text(entry.summary), "", notes, "", table if entry.options else "No options.", "", *map(Text, lines)]
     return Panel(Group(*parts), title=Text(f"{family}: {entry.name}"))
+
+
+def _flowing(text: str) -> str:
+    """Paragraphs of a docstring as one line each, for a terminal of any width; formulas and lists keep their lines."""
+    return re.sub(r"(?m)^(\S.*)\n(?=[^\s-])", r"\1 ", text.strip())
 
 
 def _facts(entry: Entry[Any]) -> list[str]:

@@ -49,7 +49,11 @@ def tables_of(comparison: Comparison) -> list[TextTable]:
     if comparison.tracks:
         tables.append(_tracks(comparison))
     if comparison.also_differ:
-        tables.append(_also_differ(comparison))
+        rows = [
+            [key, "; ".join(f"{value} ({', '.join(labels)})" for value, labels in of.items())] for key, of in comparison.also_differ.items()
+        ]
+        title = "The groups also differ in these settings, and a difference may come from them"
+        tables.append(TextTable(title, ["setting", "values"], rows))
     return tables
 
 
@@ -128,13 +132,6 @@ def _tracks(comparison: Comparison) -> TextTable:
         rows.append([track.metric, track.label, *cells])
     columns = ["metric", _heading(comparison), "iterations", "1st quarter", "2nd", "3rd", "4th", "mean", "least", "most"]
     return TextTable("Over training, mean over seeds", columns, rows)
-
-
-def _also_differ(comparison: Comparison) -> TextTable:
-    rows = []
-    for key, by_value in comparison.also_differ.items():
-        rows.append([key, "; ".join(f"{value} ({', '.join(labels)})" for value, labels in by_value.items())])
-    return TextTable("The groups also differ in these settings, and a difference may come from them", ["setting", "values"], rows)
 
 
 def quarters(values: list[float]) -> list[float | None]:

@@ -76,8 +76,7 @@ def best(scores: np.ndarray[Any, Any], topk: int) -> list[int]:
         places = np.concatenate([above, np.flatnonzero(scores == least)[: topk - len(above)]])
     else:
         places = np.arange(len(scores))
-    ranked: list[int] = places[np.lexsort((places, -scores[places]))].tolist()
-    return ranked
+    return places[np.lexsort((places, -scores[places]))].tolist()
 
 
 WORD = re.compile(r"\w+")

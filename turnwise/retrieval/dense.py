@@ -117,8 +117,7 @@ class Encoder:
         """One row per text. Long texts are truncated to `max_length` tokens."""
         if not texts:
             return np.empty((0, self.width), np.float32)
-        vectors: Floats = self._model.encode(list(texts), batch_size=batch, show_progress_bar=False).astype(np.float32, copy=False)
-        return vectors
+        return self._model.encode(list(texts), batch_size=batch, show_progress_bar=False).astype(np.float32, copy=False)
 
 
 def _folder(model: str) -> Path:

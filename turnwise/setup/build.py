@@ -70,29 +70,13 @@ def load_model(config: Config, folder: Path | None = None, words: Path | None = 
     hooks = hooks or Hooks()
     if not config.engine.declared.in_process:
         return LoadedModel(counting_tokenizer(config, folder, hooks))
-    path, tiny = folder or config.model.path, config.model.tiny
+    path = folder or config.model.path
     if path is not None:
         hooks.on_phase("loading the model")
         model, tokenizer = loading.load_folder(path)
-    elif words is not None:
-        tokenizer = loading.tokenizer_of(words)
-        model = tiny_models.build_model(len(tokenizer), tiny, config.seed, tokenizer)
     else:
-        with patience(config.env, "still playing", hooks.say):
-            model, tokenizer = tiny_models.build_tiny_for(
-                config.env.name,
-                options=dict(config.env.options),
-                extra=[config.agent.system, *([config.agent.instructions] if config.agent.instructions else [])],
-                sample=tiny.vocabulary_tasks,
-                limits=limits_of(config.env, hooks.cancelled),
-                hooks=hooks,
-                layers=tiny.layers,
-                hidden=tiny.hidden,
-                heads=tiny.heads,
-                max_length=tiny.max_length,
-                names=tiny.names,
-                seed=config.seed,
-            )
+        tokenizer = tiny_tokenizer(config, hooks) if words is None else loading.tokenizer_of(words)
+        model = tiny_models.build_model(len(tokenizer), config.model.tiny, config.seed, tokenizer)
     loading.use_threads(model, config.threads)
     check_served(config, model)
     return LoadedModel(tokenizer, model, loading.load_vision(path))
@@ -101,13 +85,25 @@ def load_model(config: Config, folder: Path | None = None, words: Path | None = 
 def counting_tokenizer(config: Config, folder: Path | None, hooks: Hooks) -> Any:
     """The tokenizer of the recipe's model without its weights; if it names none, one made from the environment's words, about one token
     per word: good enough for counting."""
-    path, agent = folder or config.model.path, config.agent
+    path = folder or config.model.path
     if path is not None:
         return loading.tokenizer_of(path)
-    limits = limits_of(config.env, hooks.cancelled)
-    words = environment_texts(config.env.name, n=WORDS_FROM, options=config.env.options, limits=limits, hooks=hooks)
-    texts = [*words, agent.system, agent.instructions or "", load_template(agent.prompt).source]
+    texts = [*texts_of(config, WORDS_FROM, hooks), load_template(config.agent.prompt).source]
     return tiny_models.build_tokenizer(texts, names=config.model.tiny.names)
+
+
+def tiny_tokenizer(config: Config, hooks: Hooks) -> Any:
+    """The tiny model's tokenizer, which knows the words of its environment. It does not depend on the seed."""
+    tiny = config.model.tiny
+    with patience(config.env, "still playing", hooks.say):
+        return tiny_models.build_tokenizer(texts_of(config, tiny.vocabulary_tasks, hooks), tiny.max_length, names=tiny.names)
+
+
+def texts_of(config: Config, tasks: int, hooks: Hooks) -> list[str]:
+    """What the model will read: texts of the environment from so many tasks, always the same ones, and the prompts' own."""
+    limits = limits_of(config.env, hooks.cancelled)
+    texts = environment_texts(config.env.name, n=tasks, options=config.env.options, limits=limits, hooks=hooks)
+    return [*texts, config.agent.system, config.agent.instructions or ""]
 
 
 def load_tokenizer(config: Config, hooks: Hooks) -> LoadedModel:

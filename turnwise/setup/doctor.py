@@ -121,12 +121,8 @@ def machine() -> Iterator[Finding]:
     memory = all_memory()
     yield Finding("memory", f"{memory / 1e9:.0f} GB", memory > 3.5e9, "the quickstart wants 4 GB")
     for what, folder in (("disk for runs", Path.cwd()), ("disk for the cache", cache_folder("."))):
-        free = shutil.disk_usage(_existing(folder)).free
+        free = shutil.disk_usage(next(path for path in (folder, *folder.absolute().parents) if path.exists())).free
         yield Finding(what, f"{free / 1e9:.0f} GB free", free > 2e9, "free some space: a run of a small model writes a few hundred MB")
-
-
-def _existing(folder: Path) -> Path:
-    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
 def _processor() -> str:

@@ -22,7 +22,7 @@ from turnwise.collect.panel import Evaluation, run_panel
 from turnwise.collect.rewards import Rewards
 from turnwise.collect.settings import Eval
 from turnwise.collect.source import Source, sources
-from turnwise.credit.step import CreditStep
+from turnwise.credit.columns import CreditStep
 from turnwise.data.attempts import Start
 from turnwise.data.batch import Batch
 from turnwise.data.rollouts import Trajectory

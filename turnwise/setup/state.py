@@ -4,7 +4,7 @@ needed."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from shlex import quote
 from typing import Any
@@ -76,7 +76,7 @@ def restore(run: Run, training: Training, say: Callable[[str], None]) -> State:
         return _from_scratch(run, training.config, say)
     try:
         stored = training.learner.restore(path)
-        state = state_of(stored["run"])
+        state = State(**stored["run"])
         logs = {name: str(text) for name, text in stored["logs"].items()} if "logs" in stored else None
         training.slots.load_state(state.groups_used, state.branches)
         if state.plan:  # nothing before the first iteration: the plan is as it was made
@@ -91,11 +91,6 @@ def restore(run: Run, training: Training, say: Callable[[str], None]) -> State:
         state.saved = -1  # saved again with the evaluation's result, when that is known
     run.rewind(state.iteration, state.waiting is not None, logs, say)
     return state
-
-
-def state_of(stored: Mapping[str, Any]) -> State:
-    """The state that a checkpoint holds. Older ones call the number of used groups `place`."""
-    return State(**{"groups_used" if name == "place" else name: value for name, value in stored.items()})
 
 
 def _from_scratch(run: Run, config: Config, say: Callable[[str], None]) -> State:

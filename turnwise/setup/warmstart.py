@@ -17,7 +17,8 @@ from turnwise.collect.collector import Start
 from turnwise.collect.collectors import Collectors
 from turnwise.collect.faults import FaultWatch, faulted
 from turnwise.collect.hooks import Hooks
-from turnwise.collect.warmstart import demonstrated, expert_trajectories, has_expert, lists_actions, random_trajectories
+from turnwise.collect.players import offers
+from turnwise.collect.warmstart import demonstrated, expert_trajectories, lists_actions, random_trajectories
 from turnwise.data.rollouts import Trajectory
 from turnwise.data.tasks import TaskSet
 from turnwise.engines.base import WeightReceiver
@@ -28,6 +29,7 @@ from turnwise.methods.planning import TaskSlots
 from turnwise.recipe.schema import Config
 from turnwise.runs.exchange import read_trajectories
 from turnwise.setup.environment import limits_of
+from turnwise.setup.needs import EXPERT
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.seeds import derive
 
@@ -59,7 +61,7 @@ class Examples:
         if sft.file is not None:
             return self._recorded(sft.file, sft.tasks)
         starts = TaskSlots(self.tasks, derive(self.config.seed, "warm start"), 1, self.config.collect.shuffle).groups(sft.tasks)
-        if has_expert(*self._env):
+        if offers(*self._env, *EXPERT):
             noisy = {"noise": sft.noise, "learn_all": sft.imitate == "all"}
             return self._played(expert_trajectories, starts, "warm start noise", on_task, **noisy)
         if sft.required:
@@ -132,7 +134,7 @@ class WarmStart:
         if sft is None:
             return {}
         measured = sft.until is not None or sft.at_least is not None
-        if measured and sft.file is None and not has_expert(config.env.name, dict(config.env.options)):
+        if measured and sft.file is None and not offers(config.env.name, dict(config.env.options), *EXPERT):
             sft = sft.model_copy(update={"until": None, "at_least": None})  # random play teaches the form of actions, not how to win
         examples = self.examples.make(sft, on_task)
         if examples is None or self.hooks.cancelled():

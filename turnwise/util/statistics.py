@@ -81,8 +81,7 @@ def by_cluster(values: ArrayLike, clusters: Sequence[str]) -> NDArray[np.float64
     names, codes = np.unique(np.asarray(clusters, dtype=np.str_), return_inverse=True)
     if len(names) < 2:
         return array
-    sums: NDArray[np.float64] = np.bincount(codes, array).astype(np.float64)
-    return sums
+    return np.bincount(codes, array).astype(np.float64)
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:

@@ -47,7 +47,7 @@ WATCHED: dict[str, list[tuple[str, str, str]]] = {
     ],
     "turnwise.cluster.streaming": [("Stream.play", "plays groups", "")],
     "turnwise.setup.parts": [("Evaluator.__call__", "evaluates", "")],
-    "turnwise.credit.step": [("CreditStep.__call__", "has collected", "")],
+    "turnwise.credit.columns": [("CreditStep.__call__", "has collected", "")],
     "turnwise.learn.local": [
         ("LocalLearner.update", "learns", "has learned"),
         ("LocalLearner.save", "saves", "saved"),

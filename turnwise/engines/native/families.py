@@ -90,8 +90,7 @@ class Shape:
     @property
     def scale(self) -> float:
         """The factor of the products of queries and keys."""
-        scale: float = self.head_dim**-0.5 if self.scaling is None else self.scaling
-        return scale
+        return self.head_dim**-0.5 if self.scaling is None else self.scaling
 
 
 def shape_of(config: Any) -> Shape:

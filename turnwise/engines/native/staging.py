@@ -37,8 +37,7 @@ class StagingBuffer:
         event = self._sent[self._turn]
         if event is not None:
             event.synchronize()
-        host: np.ndarray = self._hosts[self._turn].numpy()
-        return host
+        return self._hosts[self._turn].numpy()
 
     def send(self, size: int) -> None:
         """Copy the first `size` numbers, without waiting."""

@@ -187,7 +187,7 @@ class Caller:
     def _place(self, attempt: Attempt, call: Call, parent: Node | None, digest: bytes, choice: int) -> Running:
         """The position of a call among the conversations of its attempt."""
         line = attempt.conversations.line(parent, digest, choice)
-        sequence = self.driver.new_sequence() if parent is None or parent.children else parent.sequence
+        sequence = next(self.driver.sequences) if parent is None or parent.children else parent.sequence
         if parent is not None:
             call.parent, call.depth = parent.number, parent.depth + 1
             parent.children += 1

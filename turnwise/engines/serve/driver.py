@@ -60,12 +60,8 @@ class Driver:
     def __post_init__(self) -> None:
         self._changed = threading.Condition()
         self._pauses, self._busy, self._stopped = 0, False, False
-        self._keys, self._sequences = count(), count(FIRST_SEQUENCE)
+        self._keys, self.sequences = count(), count(FIRST_SEQUENCE)  # of conversations, whose prefixes the engine may keep until `release`
         self._thread: threading.Thread | None = None
-
-    def new_sequence(self) -> int:
-        """A number for a conversation, whose prefix the engine may keep until `release`."""
-        return next(self._sequences)
 
     def submit(self, ticket: Ticket) -> None:
         with self._changed:

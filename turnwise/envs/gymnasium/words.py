@@ -97,8 +97,7 @@ def prepare(name: str) -> Mapping[str, Any]:
     plugins.load()
     for family in _families:
         if name.startswith(family.prefixes):
-            defaults: Mapping[str, Any] = load_registered(family.prepare)(name)
-            return defaults
+            return load_registered(family.prepare)(name)
     for prefix, extra in addons.GYMNASIUM_IDS.items():
         if name.startswith(prefix):
             raise addons.comes_with(f"a description in words of the gymnasium environment {name!r}", extra)
@@ -111,8 +110,7 @@ def recognised(env: Any) -> Words | None:
     bases = {f"{base.__module__}.{base.__name__}" for base in type(env.unwrapped).__mro__}
     for family in _families:
         if family.base in bases:
-            words: Words = load_registered(family.words)(env)
-            return words
+            return load_registered(family.words)(env)
     return None
 
 

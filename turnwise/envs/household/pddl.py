@@ -124,8 +124,7 @@ def parse_lists(text: str, what: str) -> list[Any]:
         raise TurnwiseError(f"{what}: {len(stack) - 1} parentheses are never closed (a truncated file?)")
     if len(stack[0]) != 1 or not isinstance(stack[0][0], list):
         raise TurnwiseError(f"{what}: expected one parenthesised expression")
-    only: list[Any] = stack[0][0]
-    return only
+    return stack[0][0]
 
 
 def parse_domain(text: str) -> Domain:

@@ -18,8 +18,7 @@ from typing import Any, Literal
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import Observation, Transition
 from turnwise.envs.episodes import EpisodeEnv, check_choice, checked_count
-from turnwise.envs.search.actions import ANSWER_FORM, SEARCH_FORM, Action, read_action
-from turnwise.envs.search.answers import exact_match, f1
+from turnwise.envs.search.answers import ANSWER_FORM, SEARCH_FORM, Action, exact_match, f1, read_action
 from turnwise.envs.search.questions import Library, Which, find_corpus, find_data
 from turnwise.retrieval.base import Hit, Retriever
 from turnwise.retrieval.kinds import check_kind, make_retriever, open_corpus

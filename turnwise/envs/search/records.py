@@ -19,13 +19,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from turnwise.retrieval.corpus import PACKED
 from turnwise.util.errors import TurnwiseError
-from turnwise.util.unpack import open_packed, read_parquet
+from turnwise.util.unpack import json_lines, open_packed, read_parquet
 
 FORMS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 
@@ -77,24 +77,16 @@ def _records(path: Path) -> Iterator[Mapping[str, Any]]:
     if form == ".parquet":
         yield from read_parquet(path)
         return
+    if form == ".jsonl":
+        yield from json_lines(path)
+        return
     with open_packed(path) as file:
-        if form == ".jsonl":
-            yield from _lines(file)
-        elif form == ".json":
+        if form == ".json":
             content = json.load(file)
             yield from content if isinstance(content, list) else content.get("Data") or content["data"]
         else:
             text = io.TextIOWrapper(file, encoding="utf-8", newline="")
             yield from csv.DictReader(text, delimiter="\t" if form == ".tsv" else ",")
-
-
-def _lines(file: Iterable[str | bytes]) -> Iterator[Mapping[str, Any]]:
-    for number, line in enumerate(file, 1):
-        if line.strip():
-            try:
-                yield json.loads(line)
-            except ValueError as error:
-                raise ValueError(f"line {number}: {error}") from None
 
 
 def question_of(record: Mapping[str, Any], otherwise: str) -> Question | None:

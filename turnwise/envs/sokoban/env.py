@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import EpisodeOver, Observation, Transition
+from turnwise.envs.dice import endless_tasks
 from turnwise.envs.episodes import EpisodeEnv, check_choice, checked_count
-from turnwise.envs.sokoban.generator import task_set, turn_knobs
+from turnwise.envs.sokoban.generator import task, turn_knobs
 from turnwise.envs.sokoban.pictures import LARGEST_TILE, SMALLEST_TILE, TILE, Image, draw
 from turnwise.envs.sokoban.room import DIRECTIONS, Room, read_room
 from turnwise.envs.sokoban.solver import Solver
@@ -137,7 +138,7 @@ class GeneratedSokoban(SokobanEnv):
 
     def tasks(self, split: str = "train", n: int | None = None) -> TaskSet:
         """The first `n` rooms of "train", "valid" or "test", each made on demand."""
-        return task_set(self.knobs, split, n)
+        return endless_tasks(f"sokoban {self.knobs.key}", split, n, lambda index: task(self.knobs, split, index))
 
 
 @lru_cache(maxsize=1024)

@@ -16,8 +16,8 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
-from turnwise.data.tasks import Task, TaskSet
-from turnwise.envs.dice import SPLITS, Dice, endless_tasks, part_of_all
+from turnwise.data.tasks import Task
+from turnwise.envs.dice import SPLITS, Dice, part_of_all
 from turnwise.envs.sokoban.room import Boxes, Room, moved_box
 from turnwise.util.errors import TurnwiseError
 
@@ -181,8 +181,3 @@ def task(knobs: Knobs, split: str, index: int) -> Task:
 def task_of(room: Room, split: str, more: Mapping[str, Any], prefix: str) -> Task:
     text = room.text()
     return Task(f"{prefix}-{blake2b(text.encode(), digest_size=8).hexdigest()}", split, {"goal": GOAL, "room": text, **more})
-
-
-def task_set(knobs: Knobs, split: str, n: int | None = None) -> TaskSet:
-    """The first `n` rooms of a split, each made on demand."""
-    return endless_tasks(f"sokoban {knobs.key}", split, n, lambda index: task(knobs, split, index))

@@ -60,7 +60,6 @@ class Score:
     attributes: float
     options: float
     price: float
-    title: float
 
     @property
     def success(self) -> bool:
@@ -79,7 +78,7 @@ class Wish:
 
 def score(wish: Wish, bought: Product, options: Mapping[str, str], colours: Colours = "corrected") -> Score:
     """The score of buying a product with these options."""
-    kind, title = type_share(wish.product, bought)
+    kind = type_share(wish.product, bought)
     attributes = sum(has_attribute(bought, wanted) for wanted in wish.attributes)
     chosen = tuple(options.values())
     pairs = wish.options.items() if isinstance(wish.options, Mapping) else (("", value) for value in wish.options)
@@ -92,7 +91,6 @@ def score(wish: Wish, bought: Product, options: Mapping[str, str], colours: Colo
         attributes=attributes / max(len(wish.attributes), 1),
         options=right / max(len(wish.options), 1),
         price=float(price),
-        title=title,
     )
 
 
@@ -121,16 +119,14 @@ def _whole_word_colour(value: str) -> str:
     return next((colour for colour in COLOURS if colour in words), value)
 
 
-def type_share(wanted: Product, bought: Product) -> tuple[float, float]:
-    """How well a product matches the wanted kind, and the share of the wanted title's nouns that it has."""
+def type_share(wanted: Product, bought: Product) -> float:
+    """How well a product matches the wanted kind."""
     nouns = title_nouns(wanted.title)
     title = len(set(nouns) & set(title_nouns(bought.title))) / len(nouns) if nouns else 0.2
-    if title == 0:
-        return 0.0, title
     if title < 0.1:
-        return 0.1, title
+        return 0.1 if title else 0.0
     alike = title > 0.2 or wanted.query == bought.query or len(wanted.path & bought.path) >= 2
-    return (1.0 if alike else 0.5), title
+    return 1.0 if alike else 0.5
 
 
 @lru_cache(maxsize=1 << 14)

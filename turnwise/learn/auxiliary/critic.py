@@ -7,16 +7,12 @@ values along with the log-probs, adds its loss to the policy's, clips both gradi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from turnwise.learn.auxiliary.model import AuxiliaryModel, Training
 from turnwise.learn.auxiliary.scorer import ReadAt
-from turnwise.learn.checkpoint import AUXILIARY
 from turnwise.learn.device import to_device
 from turnwise.learn.forward import PackedModel
 from turnwise.learn.memory import Budget
@@ -27,7 +23,6 @@ from turnwise.learn.settings import LearnerSettings
 from turnwise.objectives.value import value_loss
 
 NAME = "value"  # of the model, and of its head
-OLD_WEIGHTS = "critic.layer."  # what its weights were called when they were saved among the policy's
 
 
 class ValueHead:
@@ -85,19 +80,3 @@ def build_critic(policy: PackedModel, settings: LearnerSettings, ranks: Ranks | 
         decisions=decisions,
         budget=budget,
     )
-
-
-def split_old_state(tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """A learner's state in today's layout: earlier versions saved the critic's tensors among the policy's."""
-    renamed = {name: _renamed(name) for name in tensors}
-    state = {renamed[name]: tensor for name, tensor in tensors.items()}
-    if any(name != new for name, new in renamed.items()):
-        numbers = {**numbers, NAME: {"updates": 0, "moved": False, "frozen": "", "optimiser": numbers["optimiser"]}}
-    return state, dict(numbers)
-
-
-def _renamed(name: str) -> str:
-    group, _, key = name.partition("/")
-    if group not in ("weights", "optimiser") or not key.startswith(OLD_WEIGHTS):
-        return name
-    return f"{AUXILIARY}{NAME}/{group}/heads.{NAME}.{key.removeprefix(OLD_WEIGHTS)}"

@@ -89,7 +89,7 @@ class Ranks:
         answer, problem = self.gather((answer, problem))[0]
         if problem:
             raise TurnwiseError(problem)
-        return answer  # type: ignore[no-any-return]
+        return answer
 
     def reduced(self, number: float, how: Any) -> float:
         """One number from those of all processes."""
@@ -177,8 +177,7 @@ def is_sharded(tensor: Any) -> bool:
 
 def whole(tensor: Any) -> Tensor:
     """The whole tensor. If it is sharded, all processes call this together."""
-    found: Tensor = tensor.full_tensor() if is_sharded(tensor) else tensor
-    return found
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def placed_like(value: Tensor, own: Any) -> Tensor:
@@ -187,8 +186,7 @@ def placed_like(value: Tensor, own: Any) -> Tensor:
         return value
     from torch.distributed.tensor import distribute_tensor
 
-    found: Tensor = distribute_tensor(value.detach().to(own.device), own.device_mesh, own.placements, src_data_rank=None)
-    return found
+    return distribute_tensor(value.detach().to(own.device), own.device_mesh, own.placements, src_data_rank=None)
 
 
 def put(own: Tensor, value: Tensor) -> None:
