@@ -168,6 +168,13 @@ def test_credit_lands_on_the_tokens_of_its_turn_and_nowhere_else(seed: int) -> N
     assert metrics["size"] == pytest.approx(np.abs(turns).mean())
 
 
+def test_a_row_without_marks_is_a_turn_without_tokens_in_its_place() -> None:
+    from turnwise.credit.spans import turns_of
+
+    rows, starts, lengths = turns_of([[0, 1, 1, 0, 1], [0, 0, 0, 0, 0], [1, 0, 0, 0, 0]])
+    assert (rows.tolist(), starts.tolist(), lengths.tolist()) == ([0, 0, 1, 2], [1, 4, 5, 10], [2, 1, 0, 1])
+
+
 def test_spans_outside_of_the_array_are_named() -> None:
     rollouts = tw.Rollouts.from_columns(group=[0, 0], trajectory=[0, 1], t=[0, 0], reward=[0.0, 1.0], anchor=["a", "a"])
     with pytest.raises(tw.TurnwiseError, match="turn 1: tokens 5 to 8 are not inside an array of 6 tokens"):

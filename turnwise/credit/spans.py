@@ -64,6 +64,17 @@ def spans_of(mask: Any) -> tuple[Ints, Ints, Ints]:
     return rows, rows * marks.shape[1] + columns, ends - columns
 
 
+def turns_of(mask: Any) -> tuple[Ints, Ints, Ints]:
+    """As `spans_of`, where a row without true entries is one turn without tokens: a response that is not trained still had a reward."""
+    marks = np.asarray(mask, bool)
+    rows, starts, lengths = spans_of(marks)
+    empty = np.flatnonzero(~marks.any(axis=1))
+    order = np.argsort(np.concatenate([rows, empty]), kind="stable")
+    columns = (rows, empty), (starts, empty * marks.shape[1]), (lengths, np.zeros_like(empty))
+    rows, starts, lengths = (np.concatenate(pair)[order] for pair in columns)
+    return rows, starts, lengths
+
+
 def turn_numbers(trajectory: Any) -> Ints:
     """For turns in order of time, the index of each in its trajectory: how many rows of the same trajectory stand before it."""
     codes = np.unique(np.asarray(trajectory), return_inverse=True)[1]
