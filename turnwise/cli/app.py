@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from turnwise.cli.algos import algos
+from turnwise.cli.arena import ARENA, CARD, arena, card
 from turnwise.cli.cluster import SHORT as CLUSTER
 from turnwise.cli.cluster import cluster
 from turnwise.cli.compare import compare
@@ -76,6 +77,8 @@ for _name, _command in COMMANDS.items():  # click would truncate a longer help t
     _sentence = re.split(r"(?<=[.?!])\s", " ".join((_command.__doc__ or "").split()), maxsplit=1)[0].rstrip(".")
     app.command(name=_name, short_help=_sentence)(_command)
 app.add_typer(cluster, name="cluster", short_help=CLUSTER)
+app.add_typer(arena, name="arena", short_help=ARENA)
+app.add_typer(card, name="card", short_help=CARD)
 app.add_typer(lab, name="lab", short_help=LAB)
 
 GONE = {  # commands and options of earlier versions: what replaces them

@@ -32,7 +32,9 @@ def read(records: Iterable[Record]) -> Iterator[Attempt]:
         both = _parts(line)
         name = _first(parts, SESSIONS if both else NAMES) or record.where
         outcomes = {key: part[key] for part in reversed(parts) for key in part if key.lower() in OUTCOMES}
-        fields = {key: value for key, value in line.items() if key not in ("messages", "conversations", "request", "response", "completion")}
+        fields = {
+            key: value for key, value in line.items() if key not in ("messages", "conversations", "request", "response", "completion")
+        }
         if both is None:
             yield Attempt(name, list(messages_of(_conversation(line))), _first(parts, TASKS), outcomes, fields)
             continue

@@ -416,7 +416,9 @@ def _waste(turns: Turns, kind: WasteKind, rows: Ints) -> Waste:
     share = len(rows) / max(1, len(turns.t))
     attempts = np.unique(turns.attempt[rows])
     z = NormalDist().inv_cdf(1 - 0.05 / 6)  # three kinds of waste
-    return Waste(kind, len(rows), Interval(share, *wilson(n * share, n, z)), len(attempts), int(turns.won[attempts].sum()), _places(turns, rows))
+    return Waste(
+        kind, len(rows), Interval(share, *wilson(n * share, n, z)), len(attempts), int(turns.won[attempts].sum()), _places(turns, rows)
+    )
 
 
 def _forks(turns: Turns) -> tuple[Fork, ...]:

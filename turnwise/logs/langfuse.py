@@ -95,4 +95,3 @@ def _loaded(value: Any) -> Any:
         except (ValueError, RecursionError):
             return value
     return value
-

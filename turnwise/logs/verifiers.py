@@ -26,7 +26,9 @@ def read(records: Iterable[Record]) -> Iterator[Attempt]:
                 continue
             task = _mapping(trace.get("task") or episode.get("task"))
             data = _mapping(task.get("data"))
-            name = next((value for value in (task.get("key"), data.get("id"), data.get("name"), data.get("idx")) if value is not None), None)
+            name = next(
+                (value for value in (task.get("key"), data.get("id"), data.get("name"), data.get("idx")) if value is not None), None
+            )
             rewards = {key: value for key, value in _mapping(trace.get("rewards")).items() if isinstance(value, dict)}
             total = sum(float(reward.get("score") or 0.0) * float(reward.get("weight", 1.0)) for reward in rewards.values())
             fields = {key: value for key, value in trace.items() if key not in ("nodes", "calls", "tools")}

@@ -176,23 +176,34 @@ def p_value(p: float | None) -> str:
 
 
 def to_rich(comparison: Comparison) -> Rendered:
+    return rendered(tables_of(comparison), comparison.notes)
+
+
+def to_markdown(comparison: Comparison) -> str:
+    return as_markdown(tables_of(comparison), comparison.notes)
+
+
+def rendered(tables: Sequence[TextTable], notes: Sequence[str]) -> Rendered:
+    """Tables and the notes below them for a terminal."""
     parts: list[RichTable | Text] = []
-    for table in tables_of(comparison):
+    for table in tables:
         shown = RichTable(title=Text(table.title), title_justify="left", box=SIMPLE_HEAD, pad_edge=False, title_style="bold")
         for number, heading in enumerate(table.headings):
             shown.add_column(Text(heading), justify="left" if number == 0 else "right", overflow="fold")
         for row in table.rows:
             shown.add_row(*(Text(cell) for cell in row))
         parts.append(shown)
-    return Rendered(*parts, *(Text(f"- {note}") for note in comparison.notes))
+    return Rendered(*parts, *(Text(f"- {note}") for note in notes))
 
 
-def to_markdown(comparison: Comparison) -> str:
+def as_markdown(tables: Sequence[TextTable], notes: Sequence[str]) -> str:
+    """The same for a page."""
+
     def row(cells: Sequence[str]) -> str:
         return "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |"
 
     lines: list[str] = []
-    for table in tables_of(comparison):
+    for table in tables:
         rule = "|---|" + "---:|" * (len(table.headings) - 1)
         lines += [f"**{table.title}**", "", row(table.headings), rule, *map(row, table.rows), ""]
-    return "\n".join(lines + [f"- {note}" for note in comparison.notes]).rstrip() + "\n"
+    return "\n".join(lines + [f"- {note}" for note in notes]).rstrip() + "\n"

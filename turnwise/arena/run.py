@@ -1,0 +1,183 @@
+"""Running an arena: first the runs that choose settings, then the final ones. Each is a run folder in a process of its own, as in a sweep,
+and leaves a card. What is finished is skipped, what was interrupted goes on where it was.
+
+    OUT/arena.json      the file's hash, with which every card was made
+    OUT/runs/           run folders            OUT/cards/      a card per run: all that the report reads
+
+Several machines share the work: each takes a part of the cells, and their cards are copied into one folder. A final cell waits for the
+tuning of its method, so tuning has to be complete, or its cards present, on every machine that makes final runs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from turnwise.arena.card import ENDING, Card, card_of, read, write
+from turnwise.arena.plan import Arena, Cell
+from turnwise.evaluation.sweep import Job, Sweep, inspect
+from turnwise.runs.folder import read_facts
+from turnwise.setup.early import check_trainable, look_at
+from turnwise.util.errors import TurnwiseError
+from turnwise.util.files import write_text_atomically
+from turnwise.util.seeds import derive
+
+ARENA = "arena.json"
+Chosen = dict[tuple[str, str], int]  # by environment and method: the trial that tuning has chosen
+Say, Tell = Callable[[str], None], Callable[[Job], None]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which cells this machine runs: number `index` of `count` equal parts, chosen by the cells' names."""
+
+    index: int = 0
+    count: int = 1
+
+    @classmethod
+    def read(cls, text: str) -> Part:
+        """The second of four parts is written as 2/4."""
+        index, _, count = text.partition("/")
+        if not (index.isdigit() and count.isdigit() and 1 <= int(index) <= int(count)):
+            raise TurnwiseError(f"a part is written as 2/4, the second of four, not {text!r}")
+        return cls(int(index) - 1, int(count))
+
+    def has(self, cell: Cell) -> bool:
+        return derive(0, "arena part", cell.name) % self.count == self.index
+
+
+@dataclass
+class Progress:
+    """What `run` has done."""
+
+    finished: int = 0
+    failed: int = 0
+    left: list[str] = field(default_factory=list)
+    exit_code: int = 0
+
+
+def bind(arena: Arena, out: Path) -> None:
+    """Cards of one folder belong to one arena: another file, or an edited one, needs another folder."""
+    known = read_facts(out, ARENA).get("hash")
+    if known not in (None, arena.hash):
+        raise TurnwiseError(
+            f"{out} has results of an arena with the hash {known}, and this file has {arena.hash}: it was changed after runs were made. "
+            "Take the former file, or another --out"
+        )
+    if known is None:
+        facts = {"name": arena.name, "hash": arena.hash, "settings": arena.settings.model_dump(mode="json")}
+        write_text_atomically(out / ARENA, json.dumps(facts, indent=2) + "\n")
+
+
+def cards_in(out: Path) -> dict[str, Card]:
+    """All cards of a folder, by the name of their cell."""
+    paths = sorted((out / "cards").glob(f"*{ENDING}"))
+    return {path.name.removesuffix(ENDING): read(path) for path in paths}
+
+
+def choose(arena: Arena, cards: Mapping[str, Card]) -> Chosen:
+    """The trial of each method and environment with the best mean success over the tuning seeds; of equal ones the earliest. Only methods
+    whose tuning is complete are in it."""
+    scores: dict[tuple[str, str], dict[int, list[float]]] = {}
+    incomplete = set()
+    for cell in arena.tuning_cells():
+        key = cell.environment, cell.method
+        if cell.name not in cards:
+            incomplete.add(key)
+        else:
+            scores.setdefault(key, {}).setdefault(cell.trial, []).append(cards[cell.name]["headline"]["success"])
+    return {
+        key: max(trials, key=lambda trial: (math.fsum(trials[trial]) / len(trials[trial]), -trial))
+        for key, trials in scores.items()
+        if key not in incomplete
+    }
+
+
+def run(
+    arena: Arena,
+    out: Path,
+    *,
+    at_once: int = 1,
+    threads: int | None = 1,
+    part: Part = Part(),
+    only: str | None = None,
+    most: int | None = None,
+    tell: Tell = lambda job: None,
+    say: Say = lambda text: None,
+) -> Progress:
+    """Run what is missing: `at_once` processes at a time, with `threads` each. `only`: cells whose name contains this. `most`: stop after
+    this many runs."""
+    bind(arena, out)
+    progress = Progress()
+    for stage in ("tuning", "final"):
+        cards = cards_in(out)
+        missing = [cell for cell in _cells(arena, stage, choose(arena, cards)) if cell.name not in cards]
+        mine = [cell for cell in missing if part.has(cell) and (only is None or only in cell.name)]
+        if most is not None:
+            mine = mine[: max(0, most - progress.finished - progress.failed)]
+        say(f"{stage}: {len(mine)} runs to do here, {len(missing)} missing in all")
+        _run_cells(arena, out, mine, at_once, threads, progress, tell, say)
+        progress.left += [cell.name for cell in missing if not (out / "cards" / f"{cell.name}{ENDING}").is_file()]
+        if stage == "tuning" and progress.left and not progress.exit_code and part.count > 1:
+            say("final runs wait until the tuning of all parts is complete: copy the cards of the others into cards/, and run again")
+            break
+        if progress.exit_code:
+            break
+    return progress
+
+
+def _cells(arena: Arena, stage: str, chosen: Chosen) -> Iterable[Cell]:
+    return arena.tuning_cells() if stage == "tuning" else arena.final_cells(chosen)
+
+
+def _run_cells(
+    arena: Arena,
+    out: Path,
+    cells: Sequence[Cell],
+    at_once: int,
+    threads: int | None,
+    progress: Progress,
+    tell: Callable[[Job], None],
+    say: Say,
+) -> None:
+    """A sweep over these cells; each leaves its card as soon as it has ended."""
+    jobs, by_name = [], {cell.name: cell for cell in cells}
+    for cell in cells:
+        config = arena.config(cell, out / "runs").trusted()
+        check_trainable(config, runs=False)
+        look_at(config)
+        job = Job(cell.name, out / "runs" / cell.name, {}, config)
+        inspect(job)
+        jobs.append(job)
+
+    def note(job: Job) -> None:
+        tell(job)
+        if job.state in ("finished", "failed"):
+            keep_card(arena, by_name[job.name], job.folder, out, job.state, job.message)
+            progress.finished += job.state == "finished"
+            progress.failed += job.state == "failed"
+
+    for job in jobs:
+        if job.state == "finished":
+            note(job)
+    sweep = Sweep(out / "runs", [job for job in jobs if job.state != "finished"], at_once, threads, note, say)
+    if sweep.jobs:
+        sweep.run()
+        progress.exit_code = 130 if sweep.exit_code == 130 else progress.exit_code
+
+
+def keep_card(arena: Arena, cell: Cell, folder: Path, out: Path, ended: str, message: str = "") -> Path:
+    """Write the card of a run that has ended, whatever way."""
+    about = {
+        "arena": arena.name,
+        "arena_hash": arena.hash,
+        "environment": cell.environment,
+        "method": cell.method,
+        "control": arena.is_control(cell.method),
+        "tuning": cell.tuning,
+        "trial": cell.trial,
+    }
+    return write(card_of(folder, ended, message, about), out / "cards" / f"{cell.name}{ENDING}")

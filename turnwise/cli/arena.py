@@ -1,0 +1,146 @@
+"""`turnwise arena` and `turnwise card`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from turnwise.util.errors import TurnwiseError, need_training
+
+ARENA = "Compare methods fairly: the same tasks, seeds, budgets and tuning for all"
+CARD = "Rollout cards: one file from which every number of a run can be computed again"
+arena = typer.Typer(name="arena", help=f"{ARENA}.", no_args_is_help=True, rich_markup_mode=None, add_completion=False)
+card = typer.Typer(name="card", help=f"{CARD}.", no_args_is_help=True, rich_markup_mode=None, add_completion=False)
+File = Annotated[str, typer.Argument(metavar="FILE", help="The arena: a TOML file.")]
+Out = Annotated[str | None, typer.Option(metavar="FOLDER", help="Where its runs and cards are. Default: arena-NAME.")]
+
+
+def folder_of(file: str, out: str | None) -> Path:
+    return Path(out or f"arena-{Path(file).stem}")
+
+
+@arena.command("check")
+def check(file: File, out: Out = None) -> None:
+    """Read an arena file, and show its hash and how many runs it has."""
+    from turnwise.arena.plan import Arena
+    from turnwise.arena.run import cards_in, choose
+    from turnwise.util.terminal import say
+
+    read = Arena.load(file)
+    folder = folder_of(file, out)
+    cards = cards_in(folder)
+    tuning, final = list(read.tuning_cells()), list(read.final_cells(choose(read, cards)))
+    for cell in {(cell.environment, cell.method): cell for cell in final}.values():
+        read.config(cell, folder / "runs")  # a mistake in any of them is found here
+    settings = read.settings
+    say(f"{file}: hash {read.hash}")
+    say(f"{len(settings.environments)} environments, {len(settings.methods)} methods, {len(read.methods) - len(settings.methods)} controls")
+    for name, cells in (("tuning", tuning), ("final", final)):
+        say(f"{name}: {len(cells)} runs, {sum(cell.name in cards for cell in cells)} with a card in {folder}")
+
+
+@arena.command("run")
+def run(
+    file: File,
+    out: Out = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of concurrent runs.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Threads per run.")] = 1,
+    part: Annotated[str, typer.Option(help="The cells of this machine: 2/4 is the second of four parts.")] = "1/1",
+    only: Annotated[str | None, typer.Option(metavar="TEXT", help="Only runs whose name contains this.")] = None,
+    most: Annotated[int | None, typer.Option(min=1, help="Stop after this many runs.")] = None,
+) -> None:
+    """Run what is missing; the same command continues. Ctrl-C saves."""
+    need_training("turnwise arena run")
+    from turnwise.arena.plan import Arena
+    from turnwise.arena.run import Part
+    from turnwise.arena.run import run as run_cells
+    from turnwise.report.sweeping import line_of
+    from turnwise.util.terminal import say
+
+    folder = folder_of(file, out)
+    done = run_cells(
+        Arena.load(file),
+        folder,
+        at_once=jobs,
+        threads=threads,
+        part=Part.read(part),
+        only=only,
+        most=most,
+        tell=lambda job: say(line_of(job)),
+        say=say,
+    )
+    say(f"{done.finished} runs finished, {done.failed} failed, {len(done.left)} are missing. Report: turnwise arena report {file}")
+    raise typer.Exit(done.exit_code)
+
+
+@arena.command("report")
+def report(
+    file: File,
+    out: Out = None,
+    form: Annotated[str, typer.Option("--format", help="table, markdown or json.")] = "table",
+    html: Annotated[str | None, typer.Option(metavar="FILE", help="Also write the report as one HTML file.")] = None,
+) -> None:
+    """Show what the cards say: intervals, paired differences, ranks, costs, controls."""
+    import json
+
+    from turnwise.arena.page import page
+    from turnwise.arena.plan import Arena
+    from turnwise.arena.results import results
+    from turnwise.arena.run import cards_in
+    from turnwise.arena.text import sentences, tables
+    from turnwise.report.tables import WIDTH, as_markdown, rendered
+    from turnwise.util.console import Console
+    from turnwise.util.files import write_text_atomically
+    from turnwise.util.terminal import say
+
+    if form not in ("table", "markdown", "json"):
+        raise TurnwiseError(f"--format is one of table, markdown, json, not {form!r}")
+    computed = results(Arena.load(file), cards_in(folder_of(file, out)))
+    if form == "json":
+        say(json.dumps(computed, indent=1))
+    elif form == "markdown":
+        say("\n".join(f"- {sentence}" for sentence in sentences(computed)) + "\n\n" + as_markdown(tables(computed), []), end="")
+    else:
+        console = Console(wide=WIDTH)
+        for sentence in sentences(computed):
+            console.print(sentence, markup=False, highlight=False)
+        console.print(rendered(tables(computed), []))
+    if html is not None:
+        say(f"written: {write_text_atomically(html, page(computed))}", err=True)
+
+
+@card.command("make")
+def make(
+    folder: Annotated[str, typer.Argument(metavar="RUN", help="A run.")],
+    out: Annotated[str | None, typer.Option(metavar="FILE", help="The card. Default: RUN.card.json.gz.")] = None,
+) -> None:
+    """Write the card of a run."""
+    from turnwise.arena.card import ENDING, card_of, write
+    from turnwise.runs.folder import SUMMARY, read_facts
+    from turnwise.util.terminal import say
+
+    run = Path(folder)
+    ended = "finished" if read_facts(run, SUMMARY).get("finished") else "interrupted"
+    say(f"written: {write(card_of(run, ended), Path(out or f'{run.name}{ENDING}'))}")
+
+
+@card.command("verify")
+def verify(files: Annotated[list[str], typer.Argument(metavar="CARD", help="Cards, or folders of cards.")]) -> None:
+    """Compute every headline number of a card from its attempts, and compare. Exits with 1 if one differs."""
+    from turnwise.arena.card import ENDING, read
+    from turnwise.arena.card import verify as differences
+    from turnwise.util.terminal import say
+
+    paths = [path for file in files for path in (sorted(Path(file).rglob(f"*{ENDING}")) if Path(file).is_dir() else [Path(file)])]
+    if not paths:
+        raise TurnwiseError(f"no card (*{ENDING}) lies in {', '.join(files)}")
+    wrong = 0
+    for path in paths:
+        found = differences(read(path))
+        wrong += bool(found)
+        for text in found:
+            say(f"{path}: {text}")
+    say(f"{len(paths)} cards, {wrong} of them wrong")
+    raise typer.Exit(1 if wrong else 0)
