@@ -20,7 +20,7 @@ from turnwise.recipe.schema import fields
 
 PACKAGE = ROOT / "turnwise"
 ENVIRONMENTS, TESTS = ROOT / "packages" / "turnwise-envs", ROOT / "tests"
-# Credit in other trainers and the diagnosis of logs are products of their own within the base: rooms, and what other rooms have for them.
+# Credit in other trainers and the diagnosis of logs are separate products within the base: rooms, and what other rooms have for them.
 PRODUCTS = ("hosts", "logs")
 THEIR_PARTS = ("cli/diagnose.py", "credit/spans.py", "credit/tables.py", "pages/diagnosis.py")
 THEIR_TESTS = ("credit/test_tables.py", "pages/test_pages_diagnosis.py")
