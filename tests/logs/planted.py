@@ -92,7 +92,9 @@ class Fault:
     share: float
 
 
-def play(world: World, task: Task, seed: int, noise: float, slack: int, fault: Fault | None, group: str, number: int) -> tuple[Any, list[int]]:
+def play(
+    world: World, task: Task, seed: int, noise: float, slack: int, fault: Fault | None, group: str, number: int
+) -> tuple[Any, list[int]]:
     """One attempt, and the turns at which the fault showed."""
     rng = random.Random(f"{seed} {task.id} {number}")
     concerned = fault is not None and rng.random() < fault.share
@@ -199,8 +201,8 @@ def played(seed: int, size: tuple[int, int] | None = None, name: str = "", kind:
             attempt, turns = play(chosen, task, seed, noise, slack, fault, task.id, number)
             trajectories.append(attempt)
             planted |= {(attempt.id, t) for t in turns}
-    facts = {"seed": seed, "environment": chosen.name, "fault": kind, "where": fault.where if fault else "", "attempts": attempts, "tasks": count}
-    return trajectories, planted, facts
+    facts = {"seed": seed, "environment": chosen.name, "fault": kind, "where": fault.where if fault else ""}
+    return trajectories, planted, facts | {"attempts": attempts, "tasks": count}
 
 
 def names_it(finding: Finding, planted: Planted) -> bool:
@@ -237,7 +239,8 @@ def measured(seeds: range) -> Iterator[dict[str, Any]]:
     for seed in seeds:
         trajectories, planted, facts = played(seed)
         diagnosis = diagnose(trajectories)
-        row = facts | {"rank": rank_of(diagnosis, planted), "findings": len(diagnosis.findings), "won": round(diagnosis.won / diagnosis.attempts, 3)}
+        row = facts | {"rank": rank_of(diagnosis, planted), "findings": len(diagnosis.findings)}
+        row["won"] = round(diagnosis.won / diagnosis.attempts, 3)
         row["planted"] = len({trajectory for trajectory, _ in planted})
         for way in ("shuffled", "coin"):
             decided_by_nothing(trajectories, seed, way)
@@ -248,7 +251,8 @@ def measured(seeds: range) -> Iterator[dict[str, Any]]:
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     def share(of: list[dict[str, Any]], hit: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         hits = sum(map(hit, of))
-        return {"sets": len(of), "hits": hits, "share": round(hits / max(1, len(of)), 3), "interval": [round(x, 3) for x in wilson(hits, len(of))]}
+        interval = [round(x, 3) for x in wilson(hits, len(of))]
+        return {"sets": len(of), "hits": hits, "share": round(hits / max(1, len(of)), 3), "interval": interval}
 
     def first_ten(row: dict[str, Any]) -> bool:
         return row["rank"] is not None and row["rank"] <= 10

@@ -183,7 +183,9 @@ def test_the_names_of_tasks_change_nothing(entries):
     assert one.compared == other.compared and [waste.turns for waste in one.waste] == [waste.turns for waste in other.waste]
 
     def said(diagnosis):
-        return sorted((f.kind, f.worse.text, f.worse.attempts, f.worse.won, round(f.p, 9), round(f.gain.value, 9)) for f in diagnosis.findings)
+        return sorted(
+            (f.kind, f.worse.text, f.worse.attempts, f.worse.won, round(f.p, 9), round(f.gain.value, 9)) for f in diagnosis.findings
+        )
 
     assert said(one) == said(other)
 

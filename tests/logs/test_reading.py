@@ -129,8 +129,19 @@ def test_too_many_texts_for_pairs_are_an_error() -> None:
 
 @pytest.mark.parametrize(
     ("value", "score"),
-    [(True, 1), (False, 0), (0.4, 0.4), ("Passed", 1), (" FAILED ", 0), ("0.25", 0.25), ({"score": 3}, 3), ({"n": 2, "avg": 0.5}, 0.5)]
-    + [(None, None), ("maybe", None), (float("nan"), None), ([1], None)],
+    [
+        *(
+            (True, 1),
+            (False, 0),
+            (0.4, 0.4),
+            ("Passed", 1),
+            (" FAILED ", 0),
+            ("0.25", 0.25),
+            ({"score": 3}, 3),
+            ({"n": 2, "avg": 0.5}, 0.5),
+        ),
+        *((None, None), ("maybe", None), (float("nan"), None), ([1], None)),
+    ],
 )
 def test_outcomes_are_read_as_scores(value: Any, score: float | None) -> None:
     assert score_of(value) == score
@@ -195,7 +206,7 @@ def test_examples_in_a_prompt_are_not_turns(tmp_path: Path) -> None:
     "item",
     [
         {"type": "ai", "content": "", "tool_calls": [{"name": "f", "args": {"x": 1}, "id": "1", "type": "tool_call"}]},
-        {"lc": 1, "type": "constructor", "id": ["langchain", "AIMessage"], "kwargs": {"content": "", "tool_calls": [{"name": "f", "args": {"x": 1}}]}},
+        {"lc": 1, "id": ["langchain", "AIMessage"], "kwargs": {"content": "", "tool_calls": [{"name": "f", "args": {"x": 1}}]}},
         {"type": "ai", "data": {"content": "", "tool_calls": [{"name": "f", "args": {"x": 1}}]}},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {"x": 1}}]},
         {"role": "assistant", "parts": [{"type": "tool_call", "id": "1", "name": "f", "arguments": {"x": 1}}]},
@@ -230,20 +241,19 @@ def test_errors_are_told_from_results(text: str, error: str | None) -> None:
     assert error_of(text) == error
 
 
-json_values: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=6),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(
-            ["role", "content", "type", "tool_calls", "messages", "id", "kwargs", "data", "parts", "function", "name", "arguments", "traces"]
-            + ["nodes", "steps", "resourceSpans", "scopeSpans", "spans", "attributes", "value", "run_type", "trace_id", "observations", "task"]
-            + ["rewards", "outputs", "inputs", "schema_version", "key", "score", "child_runs", "request", "response", "choices", "message"]
-        ),
-        inner | st.sampled_from(["assistant", "tool", "user", "llm", "GENERATION", "ATIF-v1.8", "tool_call"]),
-        max_size=6,
-    ),
-    max_leaves=25,
-)
+KEYS = """role content type tool_calls messages id kwargs data parts function name arguments traces nodes steps resourceSpans scopeSpans
+    spans attributes value run_type trace_id observations task rewards outputs inputs schema_version key score child_runs request response
+    choices message"""
+VALUES = ["assistant", "tool", "user", "llm", "GENERATION", "ATIF-v1.8", "tool_call"]
+
+
+def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    named = st.dictionaries(st.sampled_from(KEYS.split()), inner | st.sampled_from(VALUES), max_size=6)
+    return st.lists(inner, max_size=3) | named
+
+
+plain_values: st.SearchStrategy[Any] = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=6)
+json_values: st.SearchStrategy[Any] = st.recursive(plain_values, nested, max_leaves=25)
 
 
 @given(json_values)

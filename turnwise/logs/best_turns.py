@@ -1,8 +1,8 @@
 """From logs to data that a model can learn from: pairs of a better and a worse response in the same state, and the turns of won attempts.
 
-A pair needs evidence: of the attempts at a task that came to a state, those that did one thing won more often than those that did another, and the
-95 % interval of the difference (Newcombe's, from Wilson's) lies above 0; two that won against two that lost are enough. Each attempt counts
-once per state, by its first visit. Attempts choose for themselves, so a difference need not be the effect of the choice.
+A pair needs evidence: of the attempts at a task that came to a state, those that did one thing won more often than those that did another,
+and the 95 % interval of the difference (Newcombe's, from Wilson's) lies above 0; two that won against two that lost are enough. Each
+attempt counts once per state, by its first visit. Attempts choose for themselves, so a difference need not be the effect of the choice.
 The written context of a pair is that of the worse response: what the agent must learn is what to do there.
 """
 
@@ -36,8 +36,8 @@ class _Choice:
 
 
 def write_best_turns(folder: str | Path, trajectories: Sequence[Trajectory], attempts: Sequence[Attempt]) -> tuple[int, int]:
-    """Write `pairs.jsonl` (prompt, chosen, rejected: TRL's DPO trainer) and `examples.jsonl` (prompt, completion: its SFT trainer) into a folder.
-    Returns how many each file has."""
+    """Write `pairs.jsonl` (prompt, chosen, rejected: TRL's DPO trainer) and `examples.jsonl` (prompt, completion: its SFT trainer) into a
+    folder. Returns how many each file has."""
     columns = turns_of(trajectories)
     row_of = {id(trajectory): row for row, trajectory in enumerate(trajectories)}
     won = {row_of[id(trajectory)]: bool(win) for trajectory, win in zip(columns.trajectories, columns.won, strict=True)}

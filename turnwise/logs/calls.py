@@ -1,12 +1,11 @@
 """The messages of an attempt from its calls of a model and of tools, which services log one by one and in any order.
 
-A call of a model repeats the conversation so far. Only what is new since the last response is kept of it, so that memory grows with the turns
-and not with their square.
+A call of a model repeats the conversation so far. Only what is new since the last response is kept of it, so that memory grows with the
+turns and not with their square.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any

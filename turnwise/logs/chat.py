@@ -13,6 +13,7 @@ from turnwise.logs.messages import Message, messages_of
 TASKS = ("task_id", "task", "task_name", "example_id", "instance_id", "problem_id", "question_id", "scenario_id", "prompt_id")
 NAMES = ("attempt_id", "attempt", "trajectory_id", "rollout_id", "run_id", "id")
 SESSIONS = ("session_id", "conversation_id", "trace_id", *NAMES)  # what requests of one attempt share
+CONTENT = ("messages", "conversations", "request", "response", "completion")
 PARTS = ("metadata", "info", "scores", "evaluation", "metrics")  # where outcomes and names are, if not beside the messages
 
 
@@ -32,7 +33,7 @@ def read(records: Iterable[Record]) -> Iterator[Attempt]:
         both = _parts(line)
         name = _first(parts, SESSIONS if both else NAMES) or record.where
         outcomes = {key: part[key] for part in reversed(parts) for key in part if key.lower() in OUTCOMES}
-        fields = {key: value for key, value in line.items() if key not in ("messages", "conversations", "request", "response", "completion")}
+        fields = {key: value for key, value in line.items() if key not in CONTENT}
         if both is None:
             yield Attempt(name, list(messages_of(_conversation(line))), _first(parts, TASKS), outcomes, fields)
             continue

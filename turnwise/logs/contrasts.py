@@ -72,7 +72,7 @@ class Family:
     def interval(self, i: int) -> Interval:
         """The interval of a difference, simultaneous over all that were tested."""
         z = NormalDist().inv_cdf(1 - self.level / (2 * max(1, int(self.tested.sum()))))
-        return difference_interval(*(float(values[i]) for values in (self.difference, self.weight, self.slope, self.base)), z)
+        return difference_interval(float(self.difference[i]), float(self.weight[i]), float(self.slope[i]), float(self.base[i]), z)
 
 
 def compare(tables: list[Rows], task: Ints, won: Bools, level: float) -> Family:
@@ -126,7 +126,10 @@ def compare(tables: list[Rows], task: Ints, won: Bools, level: float) -> Family:
         contexts - starts[table],
         choices,
         segment_count(code, size),
-        *(total(values).astype(np.int64) for values in (n1, y1, n0, y0)),
+        n1=total(n1).astype(np.int64),
+        y1=total(y1).astype(np.int64),
+        n0=total(n0).astype(np.int64),
+        y0=total(y0).astype(np.int64),
         difference=total((y1 * n0 - y0 * n1) / n) / weight,
         weight=weight,
         slope=slope,

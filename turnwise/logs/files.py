@@ -38,7 +38,7 @@ def find_files(names: Sequence[str]) -> list[Path]:
     files: dict[Path, None] = {}
     for name in names:
         path = Path(name).expanduser()
-        matches = [path] if path.exists() else sorted(Path(match) for match in glob(name, recursive=True))
+        matches = [path] if path.exists() else sorted(map(Path, glob(str(path), recursive=True)))  # noqa: PTH207 (Path.glob refuses ** inside a word)
         if not matches:
             raise TurnwiseError(f"{name}: no such file or folder, and no file matches it")
         for match in matches:

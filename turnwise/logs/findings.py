@@ -254,11 +254,11 @@ def _distinct(owner: Ints, value: Ints) -> Ints:
 
 
 def _members(turns: Turns, context: Ints | None, choices: list[tuple[Ints, Ints]]) -> Rows:
-    """Attempts that did something anywhere in a context, against those that were there and did not. `choices`: a code for each turn, and the
-    turns that count. Without a context, all attempts at a task are compared."""
+    """Attempts that did something anywhere in a context, against those that were there and did not. `choices`: a code for each turn, and
+    the turns that count. Without a context, all attempts at a task are compared."""
     where = np.zeros(len(turns.t), np.int64) if context is None else context
     present = np.arange(len(turns.t)) if context is None else choices[0][1]
-    parts = [(turns.first(where[present], present), None)]
+    parts: list[tuple[Ints, Ints | None]] = [(turns.first(where[present], present), None)]
     for choice, rows in choices:
         parts.append((turns.first(pair(where[rows], choice[rows])[0], rows), choice))
     rows = np.concatenate([first for first, _ in parts])
@@ -365,9 +365,9 @@ def _choices(turns: Turns, label: Callable[[int], str], choice: Ints, turn: Ints
 
 
 def _ranked(turns: Turns, findings: list[tuple[Finding, Ints, int]]) -> tuple[Finding, ...]:
-    """By what is gained for certain, then by p; of equal ones the most specific first, which is the order of the tables. Left out is what another finding says better: its losing turns are those of one that ranks
-    higher (a state or a result gives way only to another one); or it compares whole attempts, and those that lost had already come to the
-    losing turn of a state or a result."""
+    """By what is gained for certain, then by p; of equal ones the most specific first, which is the order of the tables. Left out is what
+    another finding says better: its losing turns are those of one that ranks higher (a state or a result gives way only to another one);
+    or it compares whole attempts, and those that lost had already come to the losing turn of a state or a result."""
 
     def rank(entry: tuple[Finding, Ints, int]) -> Any:
         finding, _, table = entry
@@ -414,9 +414,9 @@ def _waste(turns: Turns, kind: WasteKind, rows: Ints) -> Waste:
     all_turns = segment_count(cluster, size)
     n = effective_attempts(segment_count(cluster[rows], size), all_turns)
     share = len(rows) / max(1, len(turns.t))
+    interval = Interval(share, *wilson(n * share, n, NormalDist().inv_cdf(1 - 0.05 / 6)))  # three kinds of waste
     attempts = np.unique(turns.attempt[rows])
-    z = NormalDist().inv_cdf(1 - 0.05 / 6)  # three kinds of waste
-    return Waste(kind, len(rows), Interval(share, *wilson(n * share, n, z)), len(attempts), int(turns.won[attempts].sum()), _places(turns, rows))
+    return Waste(kind, len(rows), interval, len(attempts), int(turns.won[attempts].sum()), _places(turns, rows))
 
 
 def _forks(turns: Turns) -> tuple[Fork, ...]:

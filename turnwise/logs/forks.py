@@ -51,7 +51,7 @@ class Tree:
 def credit_of(turns: Turns) -> tuple[Floats, Floats]:
     """GiGPO's credit of each turn, and its step part alone. Where rewards are all alike, winning is the reward of the last turn."""
     reward = np.array([turn.reward for trajectory in turns.trajectories for turn in trajectory.turns], np.float64)
-    columns = {"group": turns.task[turns.attempt], "trajectory": turns.attempt, "t": turns.t, "anchor": turns.state}
+    columns: dict[str, Any] = {"group": turns.task[turns.attempt], "trajectory": turns.attempt, "t": turns.t, "anchor": turns.state}
     rollouts = Rollouts.from_columns(**columns, reward=reward)
     if np.ptp(np.bincount(turns.attempt, reward)) <= 1e-12:
         last: Bools = last_turns(rollouts)

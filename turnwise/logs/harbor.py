@@ -61,7 +61,7 @@ def _messages(steps: list[Any]) -> Iterator[Message]:
 
 
 def _trial(path: Path) -> Mapping[str, Any]:
-    """The result of the trial that a trajectory is part of: in the folder above `agent/`, of a task with steps above `steps/NAME/agent/`."""
+    """The result of the trial of a trajectory: in the folder above `agent/`, or, of a task with steps, above `steps/NAME/agent/`."""
     for folder in path.absolute().parents[:4]:
         result = folder / "result.json"
         if result.is_file() and result.stat().st_size <= LARGEST_JSON:

@@ -1,5 +1,5 @@
-"""Exports of Langfuse: traces with their observations and scores, rows of observations and of scores (from the API or a blob storage), as JSON
-or JSON lines. Names are read as the API writes them (`traceId`) and as exports do (`trace_id`)."""
+"""Exports of Langfuse: traces with their observations and scores, rows of observations and of scores (from the API or a blob storage), as
+JSON or JSON lines. Names are read as the API writes them (`traceId`) and as exports do (`trace_id`)."""
 
 from __future__ import annotations
 
@@ -95,4 +95,3 @@ def _loaded(value: Any) -> Any:
         except (ValueError, RecursionError):
             return value
     return value
-

@@ -1,8 +1,8 @@
 """One form for the messages of every provider and service: who said what, which tools were called, what came back.
 
 A log is untrusted: whatever has another form than expected is read as text or left out, and nothing is evaluated. Read are the messages of
-OpenAI's Chat Completions and the items of its Responses, content blocks of Anthropic, parts of OpenTelemetry's GenAI conventions, LangChain's
-messages (plain and serialised), and ShareGPT's. Images and audio become a word in brackets.
+OpenAI's Chat Completions and the items of its Responses, content blocks of Anthropic, parts of OpenTelemetry's GenAI conventions,
+LangChain's messages (plain and serialised), and ShareGPT's. Images and audio become a word in brackets.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ ROLES = {
     **dict.fromkeys(("function", "observation", "ToolMessage", "FunctionMessage"), "tool"),
 }
 ERROR_TEXT = re.compile(
-    r"(?:\x1b\[[\d;]*m|[\W_])*(?:[\w.]*(?:error|exception)\b|err\b|fail(?:ed|ure)\b|fatal\b|traceback\b|invalid\b|unauthori[sz]ed\b|forbidden\b|"
-    r"(?:permission|access) denied|timed? ?out\b|unable to\b|cannot\b|could not\b|no such\b|not found\b|unknown \w+)",
+    r"(?:\x1b\[[\d;]*m|[\W_])*(?:[\w.]*(?:error|exception)\b|err\b|fail(?:ed|ure)\b|fatal\b|traceback\b|invalid\b|unauthori[sz]ed\b|"
+    r"forbidden\b|(?:permission|access) denied|timed? ?out\b|unable to\b|cannot\b|could not\b|no such\b|not found\b|unknown \w+)",
     re.IGNORECASE,
 )
 EXIT_CODE = re.compile(r"\b(?:exit(?:ed with)?|return) ?(?:code|status)\W{1,3}-?[1-9]\d*", re.IGNORECASE)
@@ -45,8 +45,9 @@ class Call(NamedTuple):
 
 @dataclass(slots=True)
 class Message:
-    """`role`: system, user, assistant or tool. Of a tool's result, `call` is the id of its call and `error` says what went wrong. `given`: of an
-    assistant's message that was part of the prompt. `action` and `anchor` are known where an environment of Turnwise was played."""
+    """`role`: system, user, assistant or tool. Of a tool's result, `call` is the id of its call and `error` says what went wrong.
+    `given`: an assistant's message that was part of the prompt. `action` and `anchor` are known where an environment of Turnwise was
+    played."""
 
     role: str
     text: str = ""
@@ -133,8 +134,8 @@ def _part(part: Any, texts: list[str], calls: list[Call], inner: list[Message]) 
             call = str(part.get("tool_use_id") or part.get("id") or "")
             inner.append(Message("tool", text, call=call, error=error_of(text, part.get("is_error") is True)))
         elif kind not in ("thinking", "reasoning", "redacted_thinking"):
-            text = part.get("text", part.get("content", part.get("refusal")))
-            texts.append(text if isinstance(text, str) else f"[{kind or 'part'}]")
+            said = part.get("text", part.get("content", part.get("refusal")))
+            texts.append(said if isinstance(said, str) else f"[{kind or 'part'}]")
 
 
 def _call(call: Mapping[str, Any]) -> Call:
@@ -174,8 +175,8 @@ def _text(value: Any) -> str:
 
 
 def error_of(text: str, flagged: bool = False) -> str | None:
-    """The error message in what a tool returned, None if it does not look like an error: a flag of the log, a text that begins like an error, an
-    exit code other than 0, or JSON that says so."""
+    """The error message in what a tool returned, None if it does not look like an error: a flag of the log, a text that begins like an
+    error, an exit code other than 0, or JSON that says so."""
     if not flagged and text[:1] in "{[" and JSON_ERROR.search(text, 0, 20_000):
         return _error_in_json(text)
     if not (flagged or ERROR_TEXT.match(text, 0, LONGEST_ERROR) or EXIT_CODE.search(text, max(0, len(text) - LONGEST_ERROR))):

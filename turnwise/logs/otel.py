@@ -1,8 +1,8 @@
 """OpenTelemetry with the GenAI conventions, as OTLP JSON (the collector's file exporter, or what was sent to a collector).
 
-The messages of a call are read wherever the conventions have kept them: attributes of the span (`gen_ai.input.messages`), the event with the
-operation's details, one event per message (`gen_ai.user.message`, `gen_ai.choice`) on the span or as a log record, and numbered attributes
-(`gen_ai.prompt.0.content`). The outcome is an event `gen_ai.evaluation.result`, or an attribute that `--outcome` names.
+The messages of a call are read wherever the conventions have kept them: attributes of the span (`gen_ai.input.messages`), the event with
+the operation's details, one event per message (`gen_ai.user.message`, `gen_ai.choice`) on the span or as a log record, and numbered
+attributes (`gen_ai.prompt.0.content`). The outcome is an event `gen_ai.evaluation.result`, or an attribute that `--outcome` names.
 """
 
 from __future__ import annotations

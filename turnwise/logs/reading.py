@@ -35,7 +35,7 @@ Progress = Callable[[int], None]
 
 @dataclass
 class Logs:
-    """What was read. `notes` say what was left out, and why. `attempts` are the messages behind the trajectories, if they were asked for."""
+    """What was read. `notes` say what was left out, and why; `attempts` are the messages behind the trajectories, if asked for."""
 
     trajectories: list[Trajectory] = field(default_factory=list)
     attempts: list[Attempt] = field(default_factory=list)
@@ -61,7 +61,7 @@ def read_logs(
 
     format: of `FORMATS`; by default, each record's own. task, outcome: the names (or paths, with dots) of the task's id and of the outcome;
     outcomes: a CSV file with an id and an outcome in each row. won_at: the score from which on an attempt is won. similar_tasks,
-    similar_states: the similarity from which on two tasks, or two states of a task, are one; embed: the model of sentences that measures it.
+    similar_states: the similarity from which on two tasks, or states of a task, are one; embed: the model of sentences that measures it.
     """
     logs, counts = Logs(), Counter[str]()
     scores = _outcomes(Path(outcomes)) if outcomes is not None else None
@@ -179,5 +179,6 @@ def _nothing(counts: Counter[str], names: list[str], outcome: str | None) -> Tur
     if counts["read"]:
         return TurnwiseError(f"of {counted(counts['read'], 'attempt')}, none has a turn of the agent. Are the messages logged at all?")
     return TurnwiseError(
-        f"no attempts: {counted(counts['unknown'], 'record')} of unknown form. Known formats: {', '.join(FORMATS)}; --format takes one for granted"
+        f"no attempts: {counted(counts['unknown'], 'record')} of unknown form. Known formats: {', '.join(FORMATS)}; "
+        "--format takes one for granted"
     )

@@ -18,7 +18,7 @@ def is_episode(value: Any) -> bool:
 
 
 def read(records: Iterable[Record]) -> Iterator[Attempt]:
-    """One attempt per trace. Its reward is the weighted sum of the trace's rewards; `--outcome rewards.NAME` or `metrics.NAME` takes one."""
+    """One attempt per trace. Its reward is the weighted sum of the rewards; `--outcome rewards.NAME` or `metrics.NAME` takes one."""
     for record in records:
         episode = record.value
         for trace in episode.get("traces", [episode]):
@@ -26,7 +26,8 @@ def read(records: Iterable[Record]) -> Iterator[Attempt]:
                 continue
             task = _mapping(trace.get("task") or episode.get("task"))
             data = _mapping(task.get("data"))
-            name = next((value for value in (task.get("key"), data.get("id"), data.get("name"), data.get("idx")) if value is not None), None)
+            names = (task.get("key"), *(data.get(key) for key in ("id", "name", "idx")))
+            name = next((value for value in names if value is not None), None)
             rewards = {key: value for key, value in _mapping(trace.get("rewards")).items() if isinstance(value, dict)}
             total = sum(float(reward.get("score") or 0.0) * float(reward.get("weight", 1.0)) for reward in rewards.values())
             fields = {key: value for key, value in trace.items() if key not in ("nodes", "calls", "tools")}
