@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import turnwise as tw
 from turnwise.logs.columns import common_form, turns_of
 from turnwise.logs.findings import KINDS, LONGEST_TEXT, Place, diagnose
+from turnwise.logs.findings import _members as members
 from turnwise.logs.forks import tree
 
 
@@ -72,6 +73,14 @@ def test_the_last_result_is_not_a_cause_of_the_outcome():
         for n in range(60)
     ]
     assert diagnose(trajectories).findings == ()
+
+
+def test_an_attempt_counts_once_if_a_tool_and_a_whole_action_have_one_name():
+    turns = turns_of([attempt("t", 0, [("a", "ask"), ("b", "ask", {"tool": "retry"})], True)])
+    every = np.arange(2)
+    rows = members(turns, None, [(turns.tool, every), (turns.action_form, every)])
+    counted = list(zip(rows.choice.tolist(), rows.attempt.tolist(), strict=True))
+    assert len(counted) == len(set(counted)) == 3, "there, ask, retry"
 
 
 def test_error_messages_that_precede_failure_are_one_template():
@@ -158,7 +167,7 @@ def test_texts_are_bounded():
 
 def test_a_common_form_has_neither_numbers_nor_ids():
     assert common_form("take  mug 2 from\nshelf 11") == common_form("take mug 3 from shelf 4") == "take mug # from shelf #"
-    assert common_form("at 12:30:05, id 3f2a9c1e-aaaa-4bcd-9e1f-123456789abc") == "at # id #"
+    assert common_form("at 12:30:05, id 3f2a9c1e-aaaa-4bcd-9e1f-123456789abc") == "at #, id #"
 
 
 turn = st.tuples(st.sampled_from("abcd"), st.sampled_from(["x 1", "x 2", "y"]), st.sampled_from([{}, {"error": "e 1"}, {"tool": "z"}]))

@@ -6,13 +6,12 @@ response before; its result is the observation of the next turn.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from turnwise.data.rollouts import Trajectory, Turn
-from turnwise.logs.messages import LONGEST_ERROR, Call, Message
+from turnwise.logs.messages import LONGEST_ERROR, Call, Message, number_of
 from turnwise.util.errors import TurnwiseError
 
 LONGEST_OBSERVATION = 20_000  # characters that a turn keeps of what the agent saw
@@ -63,7 +62,7 @@ def score_of(value: Any) -> float | None:
             value = float(word)
         except ValueError:
             return None
-    return float(value) if isinstance(value, (bool, int, float)) and math.isfinite(value) else None
+    return number_of(value)
 
 
 def outcome_of(attempt: Attempt, key: str | None) -> float | None:

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from turnwise.logs.attempts import Attempt
-from turnwise.logs.messages import Call, Message, arguments_of, canonical, error_of, messages_of
+from turnwise.logs.messages import Call, Message, arguments_of, canonical, error_of, messages_of, number_of
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Calls:
         items = _items(prompt)
         new: list[Message] = []
         end = len(items)
-        while end:
+        while end and not (isinstance(items[end - 1], dict) and items[end - 1].get("role") == "assistant"):
             read = list(messages_of(items[end - 1]))
             if any(message.role == "assistant" for message in read):
                 break
@@ -101,9 +101,9 @@ def seconds(value: Any) -> float:
     if isinstance(value, str):
         try:
             return datetime.fromisoformat(value).timestamp()
-        except ValueError:
+        except (ValueError, OverflowError):
             return 0.0
-    return float(value) if isinstance(value, (int, float)) else 0.0
+    return number_of(value) or 0.0
 
 
 def chat(value: Any, keys: tuple[str, ...] = ("messages", "input", "prompt")) -> Any:

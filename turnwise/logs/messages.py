@@ -8,6 +8,7 @@ LangChain's messages (plain and serialised), and ShareGPT's. Images and audio be
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 LONGEST_ERROR = 300  # characters of an error message
 LONGEST_TEXT = 200_000  # characters of a message; the rest is cut off
 DEEPEST = 4  # lists of messages in lists of messages
+DEEPEST_ARGUMENTS = 50
 ROLES = {
     **{name: name for name in ("system", "user", "assistant", "tool")},
     **dict.fromkeys(("developer", "SystemMessage"), "system"),
@@ -73,9 +75,9 @@ def messages_of(value: Any, depth: int = 0) -> Iterator[Message]:
 
 
 def _one(item: Mapping[str, Any]) -> Iterator[Message]:
-    if "kwargs" in item and isinstance(item["kwargs"], dict) and isinstance(item.get("id"), list) and item["id"]:  # LangChain, serialised
+    if "kwargs" in item and isinstance(item["kwargs"], dict) and items_of(item.get("id")):  # LangChain, serialised
         item = {**item["kwargs"], "type": item["id"][-1], "role": None}
-    elif "data" in item and isinstance(item["data"], dict) and item.get("type") in ROLES:
+    elif "data" in item and isinstance(item["data"], dict) and str(item.get("type")) in ROLES:
         item = {**item["data"], "type": item["type"]}
     kind = str(item.get("type") or "")
     role = ROLES.get(str(item.get("role") or item.get("from") or kind))
@@ -96,11 +98,9 @@ def _one(item: Mapping[str, Any]) -> Iterator[Message]:
         message.call = str(item.get("tool_call_id") or item.get("call_id") or item.get("id") or "")
         message.error = error_of(message.text, item.get("status") == "error" or item.get("is_error") is True)
     elif role == "assistant":
-        listed = item.get("tool_calls")
-        calls += [_call(call) for call in listed if isinstance(call, dict)] if isinstance(listed, list) else []
+        calls += [_call(call) for call in items_of(item.get("tool_calls")) if isinstance(call, dict)]
         message.calls = tuple(calls)
-    if "reward" in item and isinstance(item["reward"], (int, float)):
-        message.reward = float(item["reward"])
+    message.reward = number_of(item.get("reward")) or 0.0
     if message.text or message.calls or not inner:
         yield message
     yield from inner
@@ -147,19 +147,54 @@ def _call(call: Mapping[str, Any]) -> Call:
 
 def arguments_of(value: Any) -> dict[str, Any]:
     """A tool's arguments as a dictionary: models write JSON, and sometimes something else."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return {"input": value} if value else {}
+    value = loaded(value)
+    if _deeper(value, DEEPEST_ARGUMENTS):
+        return {"input": "[nested too deeply]"}
     if isinstance(value, dict):
         return dict(value)
-    return {} if value is None else {"input": value}
+    return {} if value is None or value == "" else {"input": value}
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    """Whether a value is nested more deeply than that."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels == 0 or any(_deeper(each, levels - 1) for each in inner if isinstance(each, (dict, list)))
 
 
 def canonical(value: Any) -> str:
     """Equal values as equal JSON."""
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+    try:
+        return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+    except RecursionError:
+        return "[nested too deeply]"
+
+
+def loaded(value: Any) -> Any:
+    """The structure in a text of JSON; anything else as it is."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return value
+
+
+def number_of(value: Any) -> float | None:
+    """A finite number; None for anything else. JSON has integers of any size."""
+    try:
+        return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def fields_of(value: Any) -> Mapping[str, Any]:
+    """A JSON object; an empty one for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def items_of(value: Any) -> list[Any]:
+    """A JSON array; an empty one for anything else."""
+    return value if isinstance(value, list) else []
 
 
 def _text(value: Any) -> str:
@@ -186,12 +221,7 @@ def error_of(text: str, flagged: bool = False) -> str | None:
 
 
 def _error_in_json(text: str) -> str | None:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(value, dict):
-        return None
+    value = fields_of(loaded(text))
     told = value.get("error") or value.get("errors")
     failed = value.get("status") in ("error", "failed", "failure") or value.get("success") is False or value.get("ok") is False
     if not (told or failed or value.get("isError") is True or value.get("is_error") is True):
@@ -203,5 +233,4 @@ def _error_in_json(text: str) -> str | None:
 
 
 def _time(item: Mapping[str, Any]) -> float | None:
-    time = item.get("timestamp", item.get("created_at"))
-    return float(time) if isinstance(time, (int, float)) and not isinstance(time, bool) else None
+    return number_of(item.get("timestamp", item.get("created_at")))
