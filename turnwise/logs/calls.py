@@ -35,10 +35,11 @@ class Calls:
     outcomes: dict[str, Any] = field(default_factory=dict)
     fields: dict[str, Any] = field(default_factory=dict)
     task: str | None = None
+    prompt: tuple[float, str] = (float("inf"), "")  # the last one, where a log has prompts as text
 
     def model(self, start: float, prompt: Any, response: Any) -> None:
         """Add a call of a model."""
-        said = list(messages_of(response))
+        said = messages_of(response)
         for message in said:
             message.role = "assistant" if message.role == "user" else message.role  # a response that is plain text
             message.time = message.time or start
@@ -46,7 +47,7 @@ class Calls:
         new: list[Message] = []
         end = len(items)
         while end and not (isinstance(items[end - 1], dict) and items[end - 1].get("role") == "assistant"):
-            read = list(messages_of(items[end - 1]))
+            read = messages_of(items[end - 1])
             if any(message.role == "assistant" for message in read):
                 break
             new[:0], end = read, end - 1
@@ -68,7 +69,7 @@ class Calls:
             self.model(0.0, *self.whole)
             if self.tools:  # the single steps are known from the tools
                 self.models[0] = (0.0, self.models[0][1], [])
-        messages = list(messages_of(self.beginning[1]))
+        messages = messages_of(self.beginning[1])
         for message in messages:
             message.given = message.role == "assistant"
         failed = {tool.call.id or tool.result: tool.error for tool in self.tools if tool.error}

@@ -35,7 +35,7 @@ def read(records: Iterable[Record]) -> Iterator[Attempt]:
         outcomes = {key: part[key] for part in reversed(parts) for key in part if key.lower() in OUTCOMES}
         fields = {key: value for key, value in line.items() if key not in CONTENT}
         if both is None:
-            yield Attempt(name, list(messages_of(_conversation(line))), _first(parts, TASKS), outcomes, fields)
+            yield Attempt(name, messages_of(_conversation(line)), _first(parts, TASKS), outcomes, fields)
             continue
         if isinstance(line.get("completion"), (list, str)):  # a prompt with a completion that may have many turns
             yield Attempt(name, _given(both[0]) + _said(both[1]), _first(parts, TASKS), outcomes, fields)
@@ -67,14 +67,14 @@ def _parts(line: Mapping[str, Any]) -> tuple[Any, Any] | None:
 
 
 def _given(prompt: Any) -> list[Message]:
-    messages = list(messages_of(prompt))
+    messages = messages_of(prompt)
     for message in messages:
         message.given = message.role == "assistant"
     return messages
 
 
 def _said(completion: Any) -> list[Message]:
-    return [Message("assistant", completion)] if isinstance(completion, str) else list(messages_of(completion))
+    return [Message("assistant", completion)] if isinstance(completion, str) else messages_of(completion)
 
 
 def _first(parts: list[Any], names: tuple[str, ...]) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -30,7 +30,7 @@ ERROR_TEXT = re.compile(
     r"forbidden\b|(?:permission|access) denied|timed? ?out\b|unable to\b|cannot\b|could not\b|no such\b|not found\b|unknown \w+)",
     re.IGNORECASE,
 )
-EXIT_CODE = re.compile(r"\b(?:exit(?:ed with)?|return) ?(?:code|status)\W{1,3}-?[1-9]\d*", re.IGNORECASE)
+EXIT_CODE = re.compile(r"\b(?:exit(?:ed with)?|return) ?(?:code|status)\W{1,3}-?[1-9]\d*")
 JSON_ERROR = re.compile(r'"(?:error|errors|status|success|ok|isError|is_error)"')
 
 
@@ -63,18 +63,16 @@ class Message:
     anchor: Any = None
 
 
-def messages_of(value: Any, depth: int = 0) -> Iterator[Message]:
+def messages_of(value: Any, depth: int = 0) -> list[Message]:
     """The messages in a text, a message, or a list of messages."""
-    if isinstance(value, str) and value:
-        yield Message("user", value[:LONGEST_TEXT])
-    elif isinstance(value, list) and depth < DEEPEST:
-        for item in value:
-            yield from messages_of(item, depth + 1)
-    elif isinstance(value, dict):
-        yield from _one(value)
+    if isinstance(value, dict):
+        return _read(value)
+    if isinstance(value, list) and depth < DEEPEST:
+        return [message for item in value for message in messages_of(item, depth + 1)]
+    return [Message("user", value[:LONGEST_TEXT])] if isinstance(value, str) and value else []
 
 
-def _one(item: Mapping[str, Any]) -> Iterator[Message]:
+def _read(item: Mapping[str, Any]) -> list[Message]:
     if "kwargs" in item and isinstance(item["kwargs"], dict) and items_of(item.get("id")):  # LangChain, serialised
         item = {**item["kwargs"], "type": item["id"][-1], "role": None}
     elif "data" in item and isinstance(item["data"], dict) and str(item.get("type")) in ROLES:
@@ -82,42 +80,48 @@ def _one(item: Mapping[str, Any]) -> Iterator[Message]:
     kind = str(item.get("type") or "")
     role = ROLES.get(str(item.get("role") or item.get("from") or kind))
     if role is None or kind.endswith(("_call", "_call_output")):
-        yield from _item(kind, item)
-        return
+        return _item(kind, item)
     text = item.get("content")
     calls: list[Call] = []
     inner: list[Message] = []
     if not isinstance(text, str):
-        parts = next((item[key] for key in ("content", "parts", "value", "message") if item.get(key) is not None), None)
+        parts = _first(item, "content", "parts", "value", "message")
         texts: list[str] = []
         for part in parts if isinstance(parts, list) else [parts]:
             _part(part, texts, calls, inner)
         text = "\n".join([each for each in texts if each])
-    message = Message(role, text[:LONGEST_TEXT], time=_time(item))
+    if inner and not (text or calls or item.get("tool_calls")):
+        return inner
+    time = number_of(_first(item, "timestamp", "created_at"))
+    message = Message(role, text[:LONGEST_TEXT], time=time, reward=number_of(item.get("reward")) or 0.0)
     if role == "tool":
         message.call = str(item.get("tool_call_id") or item.get("call_id") or item.get("id") or "")
         message.error = error_of(message.text, item.get("status") == "error" or item.get("is_error") is True)
     elif role == "assistant":
         calls += [_call(call) for call in items_of(item.get("tool_calls")) if isinstance(call, dict)]
         message.calls = tuple(calls)
-    message.reward = number_of(item.get("reward")) or 0.0
-    if message.text or message.calls or not inner:
-        yield message
-    yield from inner
+    return [message, *inner]
 
 
-def _item(kind: str, item: Mapping[str, Any]) -> Iterator[Message]:
+def _first(item: Mapping[str, Any], *names: str) -> Any:
+    """The value of the first of these names that has one."""
+    for name in names:
+        if (value := item.get(name)) is not None:
+            return value
+    return None
+
+
+def _item(kind: str, item: Mapping[str, Any]) -> list[Message]:
     """An item of OpenAI's Responses that is not a message: a call, or what a call returned."""
+    messages = []
     call = str(item.get("call_id") or item.get("id") or "")
-    if kind.endswith("_call_output"):
-        text = _text(item.get("output"))
-        yield Message("tool", text, call=call, error=error_of(text))
-    elif kind.endswith("_call"):
-        arguments = next((item[key] for key in ("arguments", "input", "action", "queries") if item.get(key) is not None), None)
-        yield Message("assistant", calls=(Call(str(item.get("name") or kind), arguments_of(arguments), call),))
-        if item.get("output") is not None or item.get("error") is not None:
-            text = _text(item.get("output") or item.get("error"))
-            yield Message("tool", text, call=call, error=error_of(text, item.get("error") is not None))
+    if kind.endswith("_call"):
+        arguments = _first(item, "arguments", "input", "action", "queries")
+        messages.append(Message("assistant", calls=(Call(str(item.get("name") or kind), arguments_of(arguments), call),)))
+    if kind.endswith("_call_output") or (messages and _first(item, "output", "error") is not None):
+        text = _text(item.get("output") or item.get("error"))
+        messages.append(Message("tool", text, call=call, error=error_of(text, item.get("error") is not None)))
+    return messages
 
 
 def _part(part: Any, texts: list[str], calls: list[Call], inner: list[Message]) -> None:
@@ -129,8 +133,7 @@ def _part(part: Any, texts: list[str], calls: list[Call], inner: list[Message]) 
         if kind in ("tool_use", "tool_call"):
             calls.append(_call(part))
         elif kind in ("tool_result", "tool_call_response"):
-            result = next((part[key] for key in ("content", "response", "result") if part.get(key) is not None), "")
-            text = _text(result)
+            text = _text(_first(part, "content", "response", "result"))
             call = str(part.get("tool_use_id") or part.get("id") or "")
             inner.append(Message("tool", text, call=call, error=error_of(text, part.get("is_error") is True)))
         elif kind not in ("thinking", "reasoning", "redacted_thinking"):
@@ -141,8 +144,8 @@ def _part(part: Any, texts: list[str], calls: list[Call], inner: list[Message]) 
 def _call(call: Mapping[str, Any]) -> Call:
     function = call["function"] if isinstance(call.get("function"), dict) else call
     name = function.get("name") or function.get("function_name") or "?"
-    arguments = next((function[key] for key in ("arguments", "args", "input") if function.get(key) is not None), None)
-    return Call(str(name), arguments_of(arguments), str(call.get("id") or call.get("tool_call_id") or ""))
+    arguments = arguments_of(_first(function, "arguments", "args", "input"))
+    return Call(str(name), arguments, str(call.get("id") or call.get("tool_call_id") or ""))
 
 
 def arguments_of(value: Any) -> dict[str, Any]:
@@ -214,10 +217,14 @@ def error_of(text: str, flagged: bool = False) -> str | None:
     error, an exit code other than 0, or JSON that says so."""
     if not flagged and text[:1] in "{[" and JSON_ERROR.search(text, 0, 20_000):
         return _error_in_json(text)
-    if not (flagged or ERROR_TEXT.match(text, 0, LONGEST_ERROR) or EXIT_CODE.search(text, max(0, len(text) - LONGEST_ERROR))):
+    if not (flagged or ERROR_TEXT.match(text, 0, LONGEST_ERROR) or _exit_code(text[-LONGEST_ERROR:].lower())):
         return None
     lines = [line for line in text.strip().splitlines() if line.strip()] or ["error"]
     return lines[-1 if lines[0].startswith("Traceback") else 0].strip()[:LONGEST_ERROR]
+
+
+def _exit_code(end: str) -> bool:
+    return ("exit" in end or "return" in end) and EXIT_CODE.search(end) is not None  # a search alone takes ten times as long
 
 
 def _error_in_json(text: str) -> str | None:
@@ -230,7 +237,3 @@ def _error_in_json(text: str) -> str | None:
         told = told.get("message") or told.get("type") or told
     told = told if told and told is not True else value.get("message") or value.get("detail") or "error"
     return (told if isinstance(told, str) else canonical(told))[:LONGEST_ERROR]
-
-
-def _time(item: Mapping[str, Any]) -> float | None:
-    return number_of(item.get("timestamp", item.get("created_at")))

@@ -68,13 +68,13 @@ def _add(calls: Calls, span: Mapping[str, Any], attributes: Mapping[str, Any]) -
         _add_call(calls, start, attributes)
     elif operation == "invoke_agent":
         calls.whole = (loaded(attributes.get("gen_ai.input.messages")), loaded(attributes.get("gen_ai.output.messages")))
-    small = {key: value for key, value in attributes.items() if not key.startswith(LARGE)}
-    calls.fields = calls.fields | small if not span.get("parentSpanId") else small | calls.fields
+    is_root = not span.get("parentSpanId")
+    calls.fields |= {key: value for key, value in attributes.items() if (is_root or key not in calls.fields) and not key.startswith(LARGE)}
 
 
 def _add_call(calls: Calls, start: float, attributes: Mapping[str, Any]) -> None:
     """A call of a model whose messages are attributes: as a whole, or numbered."""
-    given = loaded(attributes.get("gen_ai.input.messages", attributes.get("gen_ai.prompt")))
+    given = _continued(calls, start, attributes.get("gen_ai.input.messages", attributes.get("gen_ai.prompt")))
     done = loaded(attributes.get("gen_ai.output.messages", attributes.get("gen_ai.completion")))
     if given is None and done is None:
         given, done = _numbered(attributes)
@@ -82,6 +82,17 @@ def _add_call(calls: Calls, start: float, attributes: Mapping[str, Any]) -> None
         instructions = loaded(attributes.get("gen_ai.system_instructions"))
         system = [{"role": "system", "parts": instructions}] if isinstance(instructions, list) else []
         calls.model(start, system + (given if isinstance(given, list) else [given] if given else []), done)
+
+
+def _continued(calls: Calls, start: float, text: Any) -> Any:
+    """The messages of a prompt. Of one that continues the prompt before it, only what it adds: most of a log is such repetition."""
+    before, last = calls.prompt
+    if not isinstance(text, str):
+        return text
+    calls.prompt = (start, text)
+    if before <= start and last.endswith("]") and text.startswith(",", len(last) - 1) and text.startswith(last[:-1]):
+        return loaded(f"[{text[len(last) :]}")
+    return loaded(text)
 
 
 def _numbered(attributes: Mapping[str, Any]) -> tuple[Any, Any]:
