@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import lzma
+import random
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -276,7 +279,38 @@ def test_no_record_breaks_a_reader(value: Any) -> None:
 def test_lines_that_are_damaged_are_counted_and_left_out(tmp_path: Path) -> None:
     path = write(tmp_path / "log.jsonl", [line(), '{"messages": [', line(), "\x00", json.dumps(line())[:-9]])
     logs = read_logs([path])
-    assert len(logs.trajectories) == 2 and logs.notes == ["3 lines are not JSON; they were left out"]
+    assert len(logs.trajectories) == 2 and logs.notes == ["3 lines left out: not JSON"]
+
+
+def test_a_file_whose_first_line_is_damaged_is_read_from_the_second(tmp_path: Path) -> None:
+    logs = read_logs([write(tmp_path / "log.jsonl", ['"messages": [', line(), line()])])
+    assert len(logs.trajectories) == 2 and logs.notes == ["1 line left out: not JSON"]
+
+
+@pytest.mark.parametrize(("name", "pack"), [("a.jsonl.gz", gzip.compress), ("a.jsonl.xz", lzma.compress)])
+def test_a_packed_file_that_is_damaged_is_read_up_to_there(tmp_path: Path, name: str, pack: Any) -> None:
+    text = "".join(json.dumps(line(random.Random(number).randbytes(2000).hex())) + "\n" for number in range(200)).encode()
+    (tmp_path / name).write_bytes(pack(text)[:-50_000])
+    logs = read_logs([tmp_path / name])
+    assert 50 < len(logs.trajectories) < 200 and "damaged after" in logs.notes[0]
+    packed = bytearray(pack(text))
+    packed[60_000:60_100] = bytes(100)
+    (tmp_path / name).write_bytes(packed)
+    assert 0 < len(read_logs([tmp_path / name]).trajectories) < 200
+    (tmp_path / name).write_bytes(b"hello")
+    with pytest.raises(TurnwiseError, match="cannot be read"):
+        read_logs([tmp_path / name])
+
+
+def test_numbers_and_structures_that_are_too_large_break_nothing(tmp_path: Path) -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(300):
+        deep = {"a": deep}
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": deep}}
+    messages = [{"role": "user", "content": "x", "timestamp": 10**400}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    path = write(tmp_path / "log.jsonl", [{"messages": messages, "reward": 10**400, "success": True, "metadata": deep}])
+    (read,) = read_logs([path], keep_attempts=True).trajectories
+    assert read.success and read.turns[0].action == 'f {"input":"[nested too deeply]"}'
 
 
 def test_an_array_and_an_indented_document_are_read_like_lines(tmp_path: Path) -> None:
@@ -301,7 +335,8 @@ def test_a_folder_does_not_lead_out_of_itself(tmp_path: Path) -> None:
     [
         ([{"what": 1}], "1 record of unknown form. Known formats: otel, harbor"),
         ([{"messages": [{"role": "user", "content": "x"}], "success": True}], "none has a turn of the agent"),
-        (["[" * 100_000], "no attempts"),
+        (["[" * 100_000], "no attempts: 1 line of no JSON"),
+        ([], "no attempts: the files are empty"),
     ],
 )
 def test_logs_without_attempts_say_why(tmp_path: Path, lines: list[Any], error: str) -> None:

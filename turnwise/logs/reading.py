@@ -113,9 +113,10 @@ def _attempts(names: list[str], form: str | None, logs: Logs, counts: Counter[st
     waiting: dict[str, list[Record]] = {}
     yield from _streams(records, form, waiting, counts)
     logs.formats += list(waiting)
-    for why, count in (("lines are not JSON", reader.broken), ("records have no format that is known", counts["unknown"])):
-        if count:
-            logs.notes.append(f"{count:,} {why}; they were left out")
+    counts["broken"] = reader.broken
+    logs.notes += reader.notes
+    logs.notes += [f"{counted(reader.broken, 'line')} left out: not JSON"] if reader.broken else []
+    logs.notes += [f"{counted(counts['unknown'], 'record')} left out: of no known format"] if counts["unknown"] else []
 
 
 def _streams(records: Iterator[Record], form: str | None, waiting: dict[str, list[Record]], counts: Counter[str]) -> Iterator[Attempt]:
@@ -178,7 +179,8 @@ def _nothing(counts: Counter[str], names: list[str], outcome: str | None) -> Tur
         )
     if counts["read"]:
         return TurnwiseError(f"of {counted(counts['read'], 'attempt')}, none has a turn of the agent. Are the messages logged at all?")
+    there = [f"{counted(counts['unknown'], 'record')} of unknown form"] if counts["unknown"] else []
+    there += [f"{counted(counts['broken'], 'line')} of no JSON"] if counts["broken"] else []
     return TurnwiseError(
-        f"no attempts: {counted(counts['unknown'], 'record')} of unknown form. Known formats: {', '.join(FORMATS)}; "
-        "--format takes one for granted"
+        f"no attempts: {' and '.join(there) or 'the files are empty'}. Known formats: {', '.join(FORMATS)}; --format takes one for granted"
     )

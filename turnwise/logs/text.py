@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
-from turnwise.logs.findings import Choice, Diagnosis, Finding, Fork, Interval, Place
+from turnwise.logs.findings import ANYTHING_ELSE, Choice, Diagnosis, Finding, Fork, Interval, Place
 from turnwise.util.printable import counted
 
 WIDEST = 100
-SCOPES = {"task": "in one task", "equal": "in {tasks}, at equal states", "similar": "in {tasks}, at states that are alike"}
+SCOPES = {"task": "in one task", "equal": "in {tasks}, at equal states", "similar": "in {tasks}, at states that are alike"}  # of states
 LOSES = {
     "state": "In this state: {where}",
     "result": "What this call returned: {where}",
     "tool": "Tool {where}",
-    "error": "Error: {where}",
+    "error": "Error from {where}",
     "waste": "Waste: {where}",
 }
+GAINS = {"state": "all did the better", "result": "it never happened", "error": "it never happened"}
 
 
 def diagnosis_text(diagnosis: Diagnosis, width: int = 80, top: int = 10, forks: int = 3) -> str:
@@ -67,11 +68,13 @@ def _finding(finding: Finding, number: int, width: int) -> Iterator[str]:
     yield from _wrapped(f"{number}. {head}", width, "  ", "     ")
     for mark, choice in (("✗", finding.worse), ("✓", finding.better)):
         yield from _wrapped(f"{mark} {_line(choice.text)}: {_won(choice)}", width, "     ", "       ")
-    if finding.better.text == "anything else" and (rest := [each for each in finding.choices if each.text != finding.worse.text][:3]):
-        yield from _wrapped("such as " + "; ".join(f"{_line(each.text)} ({_won(each)})" for each in rest), width, "       ", "       ")
+        if choice.text == ANYTHING_ELSE:
+            rest = [each for each in finding.choices if each.text not in (finding.worse.text, finding.better.text)][:3]
+            yield from _wrapped("such as " + "; ".join(f"{_line(each.text)} ({_won(each)})" for each in rest), width, "       ")
     gain = f"{finding.gain.value:+.1f} tasks won per 100 attempts ({finding.gain.low:+.1f} to {finding.gain.high:+.1f})"
-    scope = SCOPES[finding.scope].format(tasks=counted(finding.tasks, "task"))
-    yield from _wrapped(f"{gain} if all did the better; {scope}, p = {finding.adjusted:.2g}.", width, "     ")
+    gain += f" if {GAINS.get(finding.kind, 'none did it')}"
+    scope = SCOPES[finding.scope] if finding.kind == "state" else "in {tasks}"
+    yield from _wrapped(f"{gain}; {scope.format(tasks=counted(finding.tasks, 'task'))}, p = {finding.adjusted:.2g}.", width, "     ")
     yield from _wrapped(_places(finding.turns[:3]), width, "     ")
     yield ""
 
