@@ -166,8 +166,8 @@ def habit(world: World, fault: Fault, text: str, actions: Any, advice: str) -> s
     return opposite[advice]
 
 
-def where(world: World, kind: str, trials: list[Any], rng: random.Random) -> str:
-    """A tool, or a state, that at least a fifth of the attempts meet; otherwise the most frequent."""
+def where(world: World, kind: str, trials: list[Any], rng: random.Random) -> str | None:
+    """A tool, or a state, that at least a fifth of the attempts meet; otherwise the most frequent, if there is one."""
     met: dict[str, int] = {}
     for attempt in trials:
         places: set[str] = set()
@@ -182,7 +182,7 @@ def where(world: World, kind: str, trials: list[Any], rng: random.Random) -> str
         for place in places - {"look", "wait"}:
             met[place] = met.get(place, 0) + 1
     frequent = sorted(place for place, times in met.items() if times >= len(trials) / 5)
-    return rng.choice(frequent) if frequent else max(sorted(met), key=lambda place: met[place])
+    return rng.choice(frequent) if frequent else max(sorted(met), key=lambda place: met[place], default=None)
 
 
 def played(seed: int, size: tuple[int, int] | None = None, name: str = "", kind: str = "") -> tuple[list[Any], Planted, dict[str, Any]]:
@@ -194,7 +194,9 @@ def played(seed: int, size: tuple[int, int] | None = None, name: str = "", kind:
     tasks = rng.sample(chosen.tasks, count)
     noise, slack, share = rng.uniform(0.05, 0.2), rng.randint(2, 4), rng.uniform(0.3, 0.6)
     trials = [play(chosen, task, seed, noise, slack, None, task.id, 10_000)[0] for task in tasks]
-    fault = None if kind == "none" else Fault(kind, where(chosen, kind, trials, rng), share)
+    if kind == "habit" and where(chosen, kind, trials, random.Random(seed)) is None:
+        kind = "silent"  # no attempt comes to a state of this habit
+    fault = None if kind == "none" else Fault(kind, where(chosen, kind, trials, rng) or "", share)
     trajectories, planted = [], set()
     for task in tasks:
         for number in range(attempts):

@@ -34,14 +34,15 @@ def attempts() -> Iterator[tuple[str, str, list[tuple[str, dict[str, Any], str]]
     for task in range(TASKS):
         for number in range(ATTEMPTS):
             rng = random.Random(f"{task} {number}")
-            turns, place = [], 0
+            turns, place, chance = [], 1, 0.7
             for _ in range(TURNS):
                 tool = rng.choice(("find", "open", "edit", "send"))
+                chance *= 0.3 if tool == "send" and place % 10 == 0 else 1.0  # what was sent after an error is wrong
                 place = (place * 3 + len(tool) + rng.randrange(3)) % 40
                 text = "Error: " if place % 10 == 0 else ""
                 text += " ".join(random.Random(f"{task} {place}").choices(WORDS, k=LONG // 6))
                 turns.append((tool, {"record": place}, text[:LONG]))
-            yield f"{task}/{number}", f"task {task}", turns, rng.random() < (0.3 if place % 7 else 0.8)
+            yield f"{task}/{number}", f"task {task}", turns, rng.random() < chance
 
 
 def conversation(task: str, turns: list[tuple[str, dict[str, Any], str]]) -> list[dict[str, Any]]:

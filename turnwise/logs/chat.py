@@ -10,7 +10,7 @@ from turnwise.logs.calls import Calls, chat, seconds
 from turnwise.logs.files import Record
 from turnwise.logs.messages import Message, messages_of
 
-TASKS = ("task_id", "task", "task_name", "example_id", "instance_id", "problem_id", "question_id", "scenario_id", "prompt_id")
+TASKS = ("task_id", "example_id", "instance_id", "problem_id", "question_id", "scenario_id", "prompt_id", "task_name", "task")  # ids first
 NAMES = ("attempt_id", "attempt", "trajectory_id", "rollout_id", "run_id", "id")
 SESSIONS = ("session_id", "conversation_id", "trace_id", *NAMES)  # what requests of one attempt share
 CONTENT = ("messages", "conversations", "request", "response", "completion")
