@@ -45,7 +45,8 @@ def read(records: Iterable[Record]) -> Iterator[Attempt]:
             if signal == "resourceLogs":
                 events[trace, span].append(row)
                 continue
-            events[trace, span] += [event for event in items_of(row.get("events")) if isinstance(event, dict)]
+            if with_span := items_of(row.get("events")):
+                events[trace, span] += [event for event in with_span if isinstance(event, dict)]
             _add(calls, row, attributes)
     for (trace, _), of_span in events.items():
         _add_events(traces[trace], of_span)
