@@ -14,15 +14,15 @@ from pathlib import Path
 DATA = Path(__file__).parent / "data"
 SYSTEM = "You are a shop assistant."
 START = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
+FOUND = ("I look it up.", "find", {"order": 17}, "paid on Monday")
+FAILED = ("", "refund", {"order": 17}, "Error: find the order first")
 # id, task, question, turns (said, tool, arguments, result), answer, won
 ATTEMPTS = [
-    ("a1", "refund-17", "Refund order 17.",
-     [("I look it up.", "find", {"order": 17}, "paid on Monday"), ("", "refund", {"order": 17, "full": True}, '{"ok": true}')], "Refunded.", True),
-    ("a2", "refund-17", "Refund order 17.",
-     [("", "refund", {"order": 17}, "Error: find the order first"), ("", "refund", {"order": 17}, "Error: find the order first")], "Sorry.", False),
+    ("a1", "refund-17", "Refund order 17.", [FOUND, ("", "refund", {"order": 17, "full": True}, '{"ok": true}')], "Refunded.", True),
+    ("a2", "refund-17", "Refund order 17.", [FAILED, FAILED], "Sorry.", False),
     ("b1", "stock-pear", "How many pears are left?", [("", "stock", {"item": "pear"}, "4")], "4", True),
     ("b2", "stock-pear", "How many pears are left?", [], "Many.", False),
-]  # fmt: skip
+]
 
 
 def messages(turns, answer):
@@ -56,15 +56,15 @@ def make_openai():
         for number, message in enumerate(message for message in told[2:] if message["role"] == "assistant"):
             finish = "tool_calls" if message.get("tool_calls") else "stop"
             completion = {"id": f"c{number}", "object": "chat.completion", "created": 1_790_000_000 + number, "model": "m"}
-            completion = ChatCompletion.model_validate(completion | {"choices": [{"index": 0, "finish_reason": finish, "message": message}]})
+            completion["choices"] = [{"index": 0, "finish_reason": finish, "message": message}]
+            completion = ChatCompletion.model_validate(completion)
             row = {"session_id": name, "task_id": task, "request": {"model": "m", "messages": list(sent)}}
             requests.append(row | {"response": completion.model_dump(mode="json", exclude_none=True)})
             output = [{"type": "reasoning", "id": "r", "summary": []}]
             if message.get("content"):
                 part = {"type": "output_text", "text": message["content"], "annotations": []}
                 output.append({"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [part]})
-            for call in message.get("tool_calls", []):
-                output.append({"type": "function_call", "call_id": call["id"], **call["function"]})
+            output += [{"type": "function_call", "call_id": call["id"], **call["function"]} for call in message.get("tool_calls", [])]
             response = {"id": "r", "object": "response", "created_at": 1_790_000_000 + number, "model": "m", "output": output}
             response |= {"parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
             done = Response.model_validate(response).model_dump(mode="json", exclude_none=True)
@@ -180,24 +180,23 @@ def make_langsmith():
     from langsmith.schemas import Feedback, Run
 
     space, runs, feedback = UUID(int=0), [], []
+
+    def run(root, kind, label, given, done, start, **more):
+        more = {"id": uuid5(root, f"{start}"), "trace_id": root, "parent_run_id": root, **more}
+        return Run(name=label, run_type=kind, inputs=given, outputs=done, start_time=start, **more).model_dump(mode="json")
+
     for name, task, question, turns, answer, won in ATTEMPTS:
         told, root = dialogue(question, turns, answer), uuid5(space, name)
         times = (START + timedelta(seconds=second) for second in range(1000))
-        shared = {"trace_id": root, "parent_run_id": root}
-
-        def run(kind, label, given, done, start, **more):
-            more = {"id": uuid5(space, f"{name} {start}"), **shared, **more}
-            return Run(name=label, run_type=kind, inputs=given, outputs=done, start_time=start, **more).model_dump(mode="json")
-
         more = {"id": root, "parent_run_id": None, "reference_example_id": uuid5(space, task)}
-        runs.append(run("chain", "agent", {"question": question}, {"output": answer}, next(times), **more))
+        runs.append(run(root, "chain", "agent", {"question": question}, {"output": answer}, next(times), **more))
         for place, message in enumerate(told):
             if message["role"] == "assistant":
                 done = {"choices": [{"index": 0, "message": message}]}
-                runs.append(run("llm", "ChatOpenAI", {"messages": told[:place]}, done, next(times)))
+                runs.append(run(root, "llm", "ChatOpenAI", {"messages": told[:place]}, done, next(times)))
             elif message["role"] == "tool":
                 failed = message["content"] if message["content"].startswith("Error") else None
-                runs.append(run("tool", "tool", {"input": "…"}, {"output": message["content"]}, next(times), error=failed))
+                runs.append(run(root, "tool", "tool", {"input": "…"}, {"output": message["content"]}, next(times), error=failed))
         about = {"run_id": root, "trace_id": root, "created_at": START, "modified_at": START}
         feedback.append(Feedback(id=uuid5(space, f"f{name}"), key="correct", score=won, **about).model_dump(mode="json"))
     write("langsmith.jsonl", [*reversed(runs), *feedback])
@@ -207,23 +206,23 @@ def make_langfuse():
     from langfuse.api.commons.types import BooleanScore, ObservationV2
 
     rows, scores = [], []
+
+    def observation(trace, kind, label, given, done, start, parent=None, **more):
+        common = {"id": f"{trace}-{start.timestamp():.0f}", "trace_id": trace, "project_id": "p", "start_time": start, "type": kind}
+        row = ObservationV2(**common, name=label, input=given, output=done, parent_observation_id=parent, **more)
+        return json.loads(row.json(by_alias=True))
+
     for name, task, question, turns, answer, won in ATTEMPTS:
         told = dialogue(question, turns, answer)
         times = (START + timedelta(seconds=second) for second in range(1000))
-
-        def observation(kind, label, given, done, start, parent=None, **more):
-            common = {"id": f"{name}-{start.timestamp():.0f}", "trace_id": name, "project_id": "p", "start_time": start, "type": kind}
-            row = ObservationV2(**common, name=label, input=given, output=done, parent_observation_id=parent, **more)
-            return json.loads(row.json(by_alias=True))
-
-        root = observation("AGENT", "agent", question, answer, next(times), metadata={"dataset_item_id": task})
+        root = observation(name, "AGENT", "agent", question, answer, next(times), metadata={"dataset_item_id": task})
         rows.append(root)
         for place, message in enumerate(told):
             if message["role"] == "assistant":
-                rows.append(observation("GENERATION", "llm", json.dumps(told[:place]), message, next(times), root["id"]))
+                rows.append(observation(name, "GENERATION", "llm", json.dumps(told[:place]), message, next(times), root["id"]))
             elif message["role"] == "tool":
                 level = {"level": "ERROR", "status_message": message["content"]} if message["content"].startswith("Error") else {}
-                rows.append(observation("TOOL", "tool", "…", message["content"], next(times), root["id"], **level))
+                rows.append(observation(name, "TOOL", "tool", "…", message["content"], next(times), root["id"], **level))
         common = {"id": f"s{name}", "trace_id": name, "name": "correct", "source": "API", "environment": "default", "timestamp": START}
         score = BooleanScore(**common, created_at=START, updated_at=START, value=float(won), string_value=str(won))
         scores.append(json.loads(score.json(by_alias=True)))
@@ -250,11 +249,11 @@ def make_harbor():
 
 
 def make_verifiers():
+    from verifiers.v1.configs.agent import AgentConfig
     from verifiers.v1.episode import Episode
     from verifiers.v1.graph import MessageNode
     from verifiers.v1.task import TaskData
     from verifiers.v1.trace import AgentInfo, Reward, Trace, TraceTask
-    from verifiers.v1.configs.agent import AgentConfig
 
     lines = []
     for name, task, question, turns, answer, won in ATTEMPTS:

@@ -92,7 +92,9 @@ class Fault:
     share: float
 
 
-def play(world: World, task: Task, seed: int, noise: float, slack: int, fault: Fault | None, group: str, number: int) -> tuple[Any, list[int]]:
+def play(
+    world: World, task: Task, seed: int, noise: float, slack: int, fault: Fault | None, group: str, number: int
+) -> tuple[Any, list[int]]:
     """One attempt, and the turns at which the fault showed."""
     rng = random.Random(f"{seed} {task.id} {number}")
     concerned = fault is not None and rng.random() < fault.share
@@ -164,8 +166,8 @@ def habit(world: World, fault: Fault, text: str, actions: Any, advice: str) -> s
     return opposite[advice]
 
 
-def where(world: World, kind: str, trials: list[Any], rng: random.Random) -> str:
-    """A tool, or a state, that at least a fifth of the attempts meet; otherwise the most frequent."""
+def where(world: World, kind: str, trials: list[Any], rng: random.Random) -> str | None:
+    """A tool, or a state, that at least a fifth of the attempts meet; otherwise the most frequent, if there is one."""
     met: dict[str, int] = {}
     for attempt in trials:
         places: set[str] = set()
@@ -180,7 +182,7 @@ def where(world: World, kind: str, trials: list[Any], rng: random.Random) -> str
         for place in places - {"look", "wait"}:
             met[place] = met.get(place, 0) + 1
     frequent = sorted(place for place, times in met.items() if times >= len(trials) / 5)
-    return rng.choice(frequent) if frequent else max(sorted(met), key=lambda place: met[place])
+    return rng.choice(frequent) if frequent else max(sorted(met), key=lambda place: met[place], default=None)
 
 
 def played(seed: int, size: tuple[int, int] | None = None, name: str = "", kind: str = "") -> tuple[list[Any], Planted, dict[str, Any]]:
@@ -192,15 +194,17 @@ def played(seed: int, size: tuple[int, int] | None = None, name: str = "", kind:
     tasks = rng.sample(chosen.tasks, count)
     noise, slack, share = rng.uniform(0.05, 0.2), rng.randint(2, 4), rng.uniform(0.3, 0.6)
     trials = [play(chosen, task, seed, noise, slack, None, task.id, 10_000)[0] for task in tasks]
-    fault = None if kind == "none" else Fault(kind, where(chosen, kind, trials, rng), share)
+    if kind == "habit" and where(chosen, kind, trials, random.Random(seed)) is None:
+        kind = "silent"  # no attempt comes to a state of this habit
+    fault = None if kind == "none" else Fault(kind, where(chosen, kind, trials, rng) or "", share)
     trajectories, planted = [], set()
     for task in tasks:
         for number in range(attempts):
             attempt, turns = play(chosen, task, seed, noise, slack, fault, task.id, number)
             trajectories.append(attempt)
             planted |= {(attempt.id, t) for t in turns}
-    facts = {"seed": seed, "environment": chosen.name, "fault": kind, "where": fault.where if fault else "", "attempts": attempts, "tasks": count}
-    return trajectories, planted, facts
+    facts = {"seed": seed, "environment": chosen.name, "fault": kind, "where": fault.where if fault else ""}
+    return trajectories, planted, facts | {"attempts": attempts, "tasks": count}
 
 
 def names_it(finding: Finding, planted: Planted) -> bool:
@@ -237,7 +241,8 @@ def measured(seeds: range) -> Iterator[dict[str, Any]]:
     for seed in seeds:
         trajectories, planted, facts = played(seed)
         diagnosis = diagnose(trajectories)
-        row = facts | {"rank": rank_of(diagnosis, planted), "findings": len(diagnosis.findings), "won": round(diagnosis.won / diagnosis.attempts, 3)}
+        row = facts | {"rank": rank_of(diagnosis, planted), "findings": len(diagnosis.findings)}
+        row["won"] = round(diagnosis.won / diagnosis.attempts, 3)
         row["planted"] = len({trajectory for trajectory, _ in planted})
         for way in ("shuffled", "coin"):
             decided_by_nothing(trajectories, seed, way)
@@ -248,7 +253,8 @@ def measured(seeds: range) -> Iterator[dict[str, Any]]:
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     def share(of: list[dict[str, Any]], hit: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         hits = sum(map(hit, of))
-        return {"sets": len(of), "hits": hits, "share": round(hits / max(1, len(of)), 3), "interval": [round(x, 3) for x in wilson(hits, len(of))]}
+        interval = [round(x, 3) for x in wilson(hits, len(of))]
+        return {"sets": len(of), "hits": hits, "share": round(hits / max(1, len(of)), 3), "interval": interval}
 
     def first_ten(row: dict[str, Any]) -> bool:
         return row["rank"] is not None and row["rank"] <= 10

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from turnwise.logs import contrasts
-from turnwise.logs.contrasts import Rows, compare, difference_interval, exact_tail, within_reach
+from turnwise.logs.contrasts import Rows, compare, exact_tail, within_reach
 
 
 def rows(context, choice, attempt, **options):
@@ -109,17 +109,28 @@ def test_where_nothing_decides_findings_are_rare():
     assert false <= 18, "the 97.5 % bound of 200 draws at 5 %"
 
 
-@pytest.mark.parametrize(("size", "rates"), [(2, (0.5, 0.5)), (8, (0.2, 0.7)), (8, (0.9, 0.95)), (40, (0.1, 0.3))])
-def test_intervals_cover_the_difference(size, rates):
+@pytest.mark.parametrize(
+    ("size", "tasks", "rates"),
+    [(2, 200, (0.5, 0.5)), (8, 50, (0.2, 0.7)), (8, 50, (0.9, 0.95)), (40, 10, (0.1, 0.3)), (20, 1, (0.05, 0.95))],
+)
+def test_intervals_cover_the_difference(size, tasks, rates):
     """Strata of `size` attempts, half of them with the choice; each task adds to both rates."""
-    rng, tasks, covered = np.random.default_rng(7), 400 // size, 0
+    rng, covered = np.random.default_rng(7), 0
     task = np.repeat(np.arange(tasks), size)
     choice = np.tile(np.arange(size) % 2, tasks)
     for _ in range(400):
         won = rng.random(len(task)) < np.where(choice == 1, rates[1], rates[0])
         family = compare([one_context(choice)], task, won, 0.05)
-        i = int(np.flatnonzero(family.choice == 1)[0])
-        values = (family.difference, family.weight, family.slope, family.base)
-        low, high = difference_interval(*(float(value[i]) for value in values), 1.959964)
-        covered += low <= rates[1] - rates[0] <= high
+        (i,) = np.flatnonzero(family.tested)
+        low, high = family.interval(int(i))
+        covered += low <= (rates[1] - rates[0]) * (1 if family.choice[i] == 1 else -1) <= high
     assert covered >= 0.92 * 400
+
+
+def test_an_interval_says_what_the_test_says_of_a_few_attempts():
+    """All of ten against none of eight, among 30 comparisons: p says that the difference is no chance, and so does the interval."""
+    choice = np.array([1] * 10 + [0] * 8)
+    tables = [one_context(choice) for _ in range(30)]
+    family = compare(tables, np.zeros(18, np.int64), choice == 1, 0.01)
+    low, high = family.interval(int(np.flatnonzero(family.tested)[0]))
+    assert family.adjusted[family.tested].max() < 0.01 and 0.1 < max(low, -high) < 0.5

@@ -88,7 +88,7 @@ def test_all_formats_in_one_folder_are_read_together(tmp_path: Path) -> None:
     (tmp_path / "notes.json").write_text('{"nothing": "of the kind"}')
     logs = read_logs([tmp_path])
     assert sorted(logs.formats) == ["messages", "otel", "verifiers"] and len(logs.trajectories) == 3 * len(ATTEMPTS)
-    assert logs.notes == ["1 records have no format that is known; they were left out"]
+    assert logs.notes == ["1 record left out: of no known format"]
 
 
 def test_calls_of_tools_alone_are_turns(tmp_path: Path) -> None:

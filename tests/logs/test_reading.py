@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import lzma
+import random
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -129,8 +132,19 @@ def test_too_many_texts_for_pairs_are_an_error() -> None:
 
 @pytest.mark.parametrize(
     ("value", "score"),
-    [(True, 1), (False, 0), (0.4, 0.4), ("Passed", 1), (" FAILED ", 0), ("0.25", 0.25), ({"score": 3}, 3), ({"n": 2, "avg": 0.5}, 0.5)]
-    + [(None, None), ("maybe", None), (float("nan"), None), ([1], None)],
+    [
+        *(
+            (True, 1),
+            (False, 0),
+            (0.4, 0.4),
+            ("Passed", 1),
+            (" FAILED ", 0),
+            ("0.25", 0.25),
+            ({"score": 3}, 3),
+            ({"n": 2, "avg": 0.5}, 0.5),
+        ),
+        *((None, None), ("maybe", None), (float("nan"), None), ([1], None)),
+    ],
 )
 def test_outcomes_are_read_as_scores(value: Any, score: float | None) -> None:
     assert score_of(value) == score
@@ -195,7 +209,7 @@ def test_examples_in_a_prompt_are_not_turns(tmp_path: Path) -> None:
     "item",
     [
         {"type": "ai", "content": "", "tool_calls": [{"name": "f", "args": {"x": 1}, "id": "1", "type": "tool_call"}]},
-        {"lc": 1, "type": "constructor", "id": ["langchain", "AIMessage"], "kwargs": {"content": "", "tool_calls": [{"name": "f", "args": {"x": 1}}]}},
+        {"lc": 1, "id": ["langchain", "AIMessage"], "kwargs": {"content": "", "tool_calls": [{"name": "f", "args": {"x": 1}}]}},
         {"type": "ai", "data": {"content": "", "tool_calls": [{"name": "f", "args": {"x": 1}}]}},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {"x": 1}}]},
         {"role": "assistant", "parts": [{"type": "tool_call", "id": "1", "name": "f", "arguments": {"x": 1}}]},
@@ -230,20 +244,19 @@ def test_errors_are_told_from_results(text: str, error: str | None) -> None:
     assert error_of(text) == error
 
 
-json_values: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=6),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(
-            ["role", "content", "type", "tool_calls", "messages", "id", "kwargs", "data", "parts", "function", "name", "arguments", "traces"]
-            + ["nodes", "steps", "resourceSpans", "scopeSpans", "spans", "attributes", "value", "run_type", "trace_id", "observations", "task"]
-            + ["rewards", "outputs", "inputs", "schema_version", "key", "score", "child_runs", "request", "response", "choices", "message"]
-        ),
-        inner | st.sampled_from(["assistant", "tool", "user", "llm", "GENERATION", "ATIF-v1.8", "tool_call"]),
-        max_size=6,
-    ),
-    max_leaves=25,
-)
+KEYS = """role content type tool_calls messages id kwargs data parts function name arguments traces nodes steps resourceSpans scopeSpans
+    spans attributes value run_type trace_id observations task rewards outputs inputs schema_version key score child_runs request response
+    choices message"""
+VALUES = ["assistant", "tool", "user", "llm", "GENERATION", "ATIF-v1.8", "tool_call"]
+
+
+def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    named = st.dictionaries(st.sampled_from(KEYS.split()), inner | st.sampled_from(VALUES), max_size=6)
+    return st.lists(inner, max_size=3) | named
+
+
+plain_values: st.SearchStrategy[Any] = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=6)
+json_values: st.SearchStrategy[Any] = st.recursive(plain_values, nested, max_leaves=25)
 
 
 @given(json_values)
@@ -266,7 +279,38 @@ def test_no_record_breaks_a_reader(value: Any) -> None:
 def test_lines_that_are_damaged_are_counted_and_left_out(tmp_path: Path) -> None:
     path = write(tmp_path / "log.jsonl", [line(), '{"messages": [', line(), "\x00", json.dumps(line())[:-9]])
     logs = read_logs([path])
-    assert len(logs.trajectories) == 2 and logs.notes == ["3 lines are not JSON; they were left out"]
+    assert len(logs.trajectories) == 2 and logs.notes == ["3 lines left out: not JSON"]
+
+
+def test_a_file_whose_first_line_is_damaged_is_read_from_the_second(tmp_path: Path) -> None:
+    logs = read_logs([write(tmp_path / "log.jsonl", ['"messages": [', line(), line()])])
+    assert len(logs.trajectories) == 2 and logs.notes == ["1 line left out: not JSON"]
+
+
+@pytest.mark.parametrize(("name", "pack"), [("a.jsonl.gz", gzip.compress), ("a.jsonl.xz", lzma.compress)])
+def test_a_packed_file_that_is_damaged_is_read_up_to_there(tmp_path: Path, name: str, pack: Any) -> None:
+    text = "".join(json.dumps(line(random.Random(number).randbytes(2000).hex())) + "\n" for number in range(200)).encode()
+    (tmp_path / name).write_bytes(pack(text)[:-50_000])
+    logs = read_logs([tmp_path / name])
+    assert 50 < len(logs.trajectories) < 200 and "damaged after" in logs.notes[0]
+    packed = bytearray(pack(text))
+    packed[60_000:60_100] = bytes(100)
+    (tmp_path / name).write_bytes(packed)
+    assert 0 < len(read_logs([tmp_path / name]).trajectories) < 200
+    (tmp_path / name).write_bytes(b"hello")
+    with pytest.raises(TurnwiseError, match="cannot be read"):
+        read_logs([tmp_path / name])
+
+
+def test_numbers_and_structures_that_are_too_large_break_nothing(tmp_path: Path) -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(300):
+        deep = {"a": deep}
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": deep}}
+    messages = [{"role": "user", "content": "x", "timestamp": 10**400}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    path = write(tmp_path / "log.jsonl", [{"messages": messages, "reward": 10**400, "success": True, "metadata": deep}])
+    (read,) = read_logs([path], keep_attempts=True).trajectories
+    assert read.success and read.turns[0].action == 'f {"input":"[nested too deeply]"}'
 
 
 def test_an_array_and_an_indented_document_are_read_like_lines(tmp_path: Path) -> None:
@@ -291,7 +335,8 @@ def test_a_folder_does_not_lead_out_of_itself(tmp_path: Path) -> None:
     [
         ([{"what": 1}], "1 record of unknown form. Known formats: otel, harbor"),
         ([{"messages": [{"role": "user", "content": "x"}], "success": True}], "none has a turn of the agent"),
-        (["[" * 100_000], "no attempts"),
+        (["[" * 100_000], "no attempts: 1 line of no JSON"),
+        ([], "no attempts: the files are empty"),
     ],
 )
 def test_logs_without_attempts_say_why(tmp_path: Path, lines: list[Any], error: str) -> None:

@@ -88,9 +88,10 @@ def read(logs: list[str], **options: Any) -> Any:
     """Logs, with progress on a terminal, and with notes about what was left out on standard error."""
     from turnwise.logs.reading import read_logs
     from turnwise.util.console import Console
+    from turnwise.util.garbage import rare_searches
     from turnwise.util.terminal import say
 
-    with Console(stderr=True).status("reading …") as status:
+    with rare_searches(), Console(stderr=True).status("reading …") as status:
         result = read_logs(logs, progress=lambda count: status.update(f"reading … {count:,} attempts"), **options)
     for note in result.notes:
         say(note, err=True)

@@ -33,7 +33,7 @@ def export(
 ) -> None:
     """Write a run's weights as a model folder that transformers can load, and push it to a hub.
 
-    With --best-turns: write preference pairs (TRL's DPO) and the turns of won attempts (its SFT) from logs or from a run. The options of
+    With --best-turns: write preference pairs (TRL's DPO) and the turns of won attempts (its SFT) from logs or from a run; the options of
     logs are those of `turnwise diagnose`."""
     if best_turns:
         if out is None or push is not None or model is not None or adapters or best:

@@ -7,7 +7,7 @@ by a small epsilon.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from turnwise.config.options import Help
 from turnwise.data.anchors import Ints, dense
 from turnwise.data.rollouts import NOISE, Bools, Floats, Rollouts
 
+Scalar = TypeVar("Scalar", bound=np.generic)
 EPSILON = 1e-6  # added to a standard deviation before dividing by it
 
 Norm = Annotated[Literal["std", "none"], Help("divide by the sample standard deviation + 1e-6, or do not divide")]
@@ -42,7 +43,7 @@ def segment_count(segment: Ints, size: int) -> Ints:
     return np.bincount(segment, minlength=size)
 
 
-def segment_first(values: NDArray[np.generic], segment: Ints, size: int) -> NDArray[np.generic]:
+def segment_first(values: NDArray[Scalar], segment: Ints, size: int) -> NDArray[Scalar]:
     """The first value of each segment (0 for an empty one)."""
     first = np.zeros(size, values.dtype)
     first[segment[::-1]] = values[::-1]  # numpy keeps the last assignment of a repeated index: the first row

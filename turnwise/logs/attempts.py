@@ -1,18 +1,17 @@
 """From the messages of an attempt to its turns, and from what a log says about its outcome to won or lost.
 
-A turn is one response of the agent: all that it said and called before it saw something new. Its observation is what it saw since the response
-before; its result is the observation of the next turn.
+A turn is one response of the agent: all that it said and called before it saw something new. Its observation is what it saw since the
+response before; its result is the observation of the next turn.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from turnwise.data.rollouts import Trajectory, Turn
-from turnwise.logs.messages import LONGEST_ERROR, Call, Message
+from turnwise.logs.messages import LONGEST_ERROR, Call, Message, number_of
 from turnwise.util.errors import TurnwiseError
 
 LONGEST_OBSERVATION = 20_000  # characters that a turn keeps of what the agent saw
@@ -63,7 +62,7 @@ def score_of(value: Any) -> float | None:
             value = float(word)
         except ValueError:
             return None
-    return float(value) if isinstance(value, (bool, int, float)) and math.isfinite(value) else None
+    return number_of(value)
 
 
 def outcome_of(attempt: Attempt, key: str | None) -> float | None:
@@ -76,12 +75,12 @@ def outcome_of(attempt: Attempt, key: str | None) -> float | None:
     named = [lower[name] for name in OUTCOMES if name in lower]
     if not named and len(scores) > 1:
         raise TurnwiseError(f"attempt {attempt.id!r} has several scores: {', '.join(sorted(scores)[:20])}. Say which one: --outcome NAME")
-    return (named or [*scores.values(), None])[0]
+    return next(iter((*named, *scores.values())), None)
 
 
 def trajectory_of(attempt: Attempt, score: float, won_at: float) -> Trajectory:
-    """The turns of an attempt. Its score is the reward of the last turn, unless the log has rewards of single turns. Tasks and states have no
-    names yet."""
+    """The turns of an attempt. Its score is the reward of the last turn, unless the log has rewards of single turns. Tasks and states have
+    no names yet."""
     trajectory = Trajectory("", attempt.id, success=score >= won_at, stop_detail=attempt.stop)
     turn: Turn | None = None
     seen: list[Message] = []

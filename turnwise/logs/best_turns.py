@@ -1,8 +1,8 @@
 """From logs to data that a model can learn from: pairs of a better and a worse response in the same state, and the turns of won attempts.
 
-A pair needs evidence: of the attempts at a task that came to a state, those that did one thing won more often than those that did another, and the
-95 % interval of the difference (Newcombe's, from Wilson's) lies above 0; two that won against two that lost are enough. Each attempt counts
-once per state, by its first visit. Attempts choose for themselves, so a difference need not be the effect of the choice.
+A pair needs evidence: of the attempts at a task that came to a state, those that did one thing won more often than those that did another,
+and the 95 % interval of the difference (Newcombe's, from Wilson's) lies above 0; two that won against two that lost are enough. Each
+attempt counts once per state, by its first visit. Attempts choose for themselves, so a difference need not be the effect of the choice.
 The written context of a pair is that of the worse response: what the agent must learn is what to do there.
 """
 
@@ -16,10 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from turnwise.data.rollouts import Trajectory
+import numpy as np
+
+from turnwise.credit.diagnose import explain
+from turnwise.credit.segments import last_turns
+from turnwise.data.rollouts import Floats, Rollouts, Trajectory
 from turnwise.logs.attempts import Attempt
-from turnwise.logs.columns import turns_of
-from turnwise.logs.forks import credit_of
+from turnwise.logs.columns import Turns, turns_of
 from turnwise.logs.messages import Message
 from turnwise.util.files import write_text_atomically
 from turnwise.util.statistics import wilson
@@ -36,13 +39,13 @@ class _Choice:
 
 
 def write_best_turns(folder: str | Path, trajectories: Sequence[Trajectory], attempts: Sequence[Attempt]) -> tuple[int, int]:
-    """Write `pairs.jsonl` (prompt, chosen, rejected: TRL's DPO trainer) and `examples.jsonl` (prompt, completion: its SFT trainer) into a folder.
-    Returns how many each file has."""
+    """Write `pairs.jsonl` (prompt, chosen, rejected: TRL's DPO trainer) and `examples.jsonl` (prompt, completion: its SFT trainer) into a
+    folder. Returns how many each file has."""
     columns = turns_of(trajectories)
     row_of = {id(trajectory): row for row, trajectory in enumerate(trajectories)}
     won = {row_of[id(trajectory)]: bool(win) for trajectory, win in zip(columns.trajectories, columns.won, strict=True)}
     pairs = [_pair(attempts, better, worse) for better, worse in _pairs(trajectories, won)]
-    step = credit_of(columns)[1]
+    step = step_credit(columns)
     turns = [(row_of[id(columns.trajectories[i])], int(t)) for i, t in zip(columns.attempt, columns.t, strict=True)]
     best = [place for place, credit in zip(turns, step, strict=True) if won[place[0]] and credit >= 0]
     examples = [{"prompt": _context(attempts[i], t), "completion": _response(attempts[i], t)} for i, t in best]
@@ -51,6 +54,16 @@ def write_best_turns(folder: str | Path, trajectories: Sequence[Trajectory], att
         write_text_atomically(Path(folder) / name, "".join(json.dumps(row) + "\n" for row in rows))
         counts.append(len(rows))
     return counts[0], counts[1]
+
+
+def step_credit(turns: Turns) -> Floats:
+    """The step part of GiGPO's credit of each turn. Where rewards are all alike, winning is the reward of the last turn."""
+    reward = np.array([turn.reward for trajectory in turns.trajectories for turn in trajectory.turns], np.float64)
+    columns: dict[str, Any] = {"group": turns.task[turns.attempt], "trajectory": turns.attempt, "t": turns.t, "anchor": turns.state}
+    rollouts = Rollouts.from_columns(**columns, reward=reward)
+    if np.ptp(np.bincount(turns.attempt, reward)) <= 1e-12:
+        rollouts = Rollouts.from_columns(**columns, reward=np.where(last_turns(rollouts), turns.won[turns.attempt], 0.0))
+    return explain(rollouts)["step"]
 
 
 def _pairs(trajectories: Sequence[Trajectory], won: dict[int, bool]) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:

@@ -1,18 +1,17 @@
 """The messages of an attempt from its calls of a model and of tools, which services log one by one and in any order.
 
-A call of a model repeats the conversation so far. Only what is new since the last response is kept of it, so that memory grows with the turns
-and not with their square.
+A call of a model repeats the conversation so far. Only what is new since the last response is kept of it, so that memory grows with the
+turns and not with their square.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from turnwise.logs.attempts import Attempt
-from turnwise.logs.messages import Call, Message, arguments_of, canonical, error_of, messages_of
+from turnwise.logs.messages import Call, Message, arguments_of, canonical, error_of, messages_of, number_of
 
 
 @dataclass(slots=True)
@@ -36,18 +35,19 @@ class Calls:
     outcomes: dict[str, Any] = field(default_factory=dict)
     fields: dict[str, Any] = field(default_factory=dict)
     task: str | None = None
+    prompt: tuple[float, str] = (float("inf"), "")  # the last one, where a log has prompts as text
 
     def model(self, start: float, prompt: Any, response: Any) -> None:
         """Add a call of a model."""
-        said = list(messages_of(response))
+        said = messages_of(response)
         for message in said:
             message.role = "assistant" if message.role == "user" else message.role  # a response that is plain text
             message.time = message.time or start
         items = _items(prompt)
         new: list[Message] = []
         end = len(items)
-        while end:
-            read = list(messages_of(items[end - 1]))
+        while end and not (isinstance(items[end - 1], dict) and items[end - 1].get("role") == "assistant"):
+            read = messages_of(items[end - 1])
             if any(message.role == "assistant" for message in read):
                 break
             new[:0], end = read, end - 1
@@ -69,7 +69,7 @@ class Calls:
             self.model(0.0, *self.whole)
             if self.tools:  # the single steps are known from the tools
                 self.models[0] = (0.0, self.models[0][1], [])
-        messages = list(messages_of(self.beginning[1]))
+        messages = messages_of(self.beginning[1])
         for message in messages:
             message.given = message.role == "assistant"
         failed = {tool.call.id or tool.result: tool.error for tool in self.tools if tool.error}
@@ -102,9 +102,9 @@ def seconds(value: Any) -> float:
     if isinstance(value, str):
         try:
             return datetime.fromisoformat(value).timestamp()
-        except ValueError:
+        except (ValueError, OverflowError):
             return 0.0
-    return float(value) if isinstance(value, (int, float)) else 0.0
+    return number_of(value) or 0.0
 
 
 def chat(value: Any, keys: tuple[str, ...] = ("messages", "input", "prompt")) -> Any:

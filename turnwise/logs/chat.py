@@ -10,9 +10,10 @@ from turnwise.logs.calls import Calls, chat, seconds
 from turnwise.logs.files import Record
 from turnwise.logs.messages import Message, messages_of
 
-TASKS = ("task_id", "task", "task_name", "example_id", "instance_id", "problem_id", "question_id", "scenario_id", "prompt_id")
+TASKS = ("task_id", "example_id", "instance_id", "problem_id", "question_id", "scenario_id", "prompt_id", "task_name", "task")  # ids first
 NAMES = ("attempt_id", "attempt", "trajectory_id", "rollout_id", "run_id", "id")
 SESSIONS = ("session_id", "conversation_id", "trace_id", *NAMES)  # what requests of one attempt share
+CONTENT = ("messages", "conversations", "request", "response", "completion")
 PARTS = ("metadata", "info", "scores", "evaluation", "metrics")  # where outcomes and names are, if not beside the messages
 
 
@@ -32,11 +33,9 @@ def read(records: Iterable[Record]) -> Iterator[Attempt]:
         both = _parts(line)
         name = _first(parts, SESSIONS if both else NAMES) or record.where
         outcomes = {key: part[key] for part in reversed(parts) for key in part if key.lower() in OUTCOMES}
-        fields = {
-            key: value for key, value in line.items() if key not in ("messages", "conversations", "request", "response", "completion")
-        }
+        fields = {key: value for key, value in line.items() if key not in CONTENT}
         if both is None:
-            yield Attempt(name, list(messages_of(_conversation(line))), _first(parts, TASKS), outcomes, fields)
+            yield Attempt(name, messages_of(_conversation(line)), _first(parts, TASKS), outcomes, fields)
             continue
         if isinstance(line.get("completion"), (list, str)):  # a prompt with a completion that may have many turns
             yield Attempt(name, _given(both[0]) + _said(both[1]), _first(parts, TASKS), outcomes, fields)
@@ -68,14 +67,14 @@ def _parts(line: Mapping[str, Any]) -> tuple[Any, Any] | None:
 
 
 def _given(prompt: Any) -> list[Message]:
-    messages = list(messages_of(prompt))
+    messages = messages_of(prompt)
     for message in messages:
         message.given = message.role == "assistant"
     return messages
 
 
 def _said(completion: Any) -> list[Message]:
-    return [Message("assistant", completion)] if isinstance(completion, str) else list(messages_of(completion))
+    return [Message("assistant", completion)] if isinstance(completion, str) else messages_of(completion)
 
 
 def _first(parts: list[Any], names: tuple[str, ...]) -> str | None:

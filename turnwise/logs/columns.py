@@ -13,6 +13,7 @@ import numpy as np
 from turnwise.credit.segments import pair, segment_count, segment_first
 from turnwise.data.anchors import Ints, encode
 from turnwise.data.rollouts import FAULTS, Bools, Trajectory
+from turnwise.logs.grouping import Words, normal
 
 Outcome = Literal["success", "return above the task's median", "none"]
 NO_ERROR = -1
@@ -32,6 +33,7 @@ class Names:
 
     def __init__(self) -> None:
         self.texts: list[str] = []
+        self.words = Words()
         self._codes: dict[str, int] = {}
         self._forms: dict[int, int] = {}
 
@@ -152,7 +154,7 @@ def _tool(info: Any, action: str) -> str:
 def _error(turn: Any, names: Names) -> int:
     text = turn.info.get("error")
     if text:
-        return names.form(names(str(text)))
+        return names.form(names(normal(str(text), names.words)))
     return NO_ERROR if turn.valid else names("(the response has no valid action)")
 
 

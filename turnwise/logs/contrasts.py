@@ -47,9 +47,9 @@ class Rows:
 @dataclass(frozen=True, eq=False)
 class Family:
     """Comparisons of a kind, one entry each: `table` and `context` say where, `choice` which choice is compared with all others. `n1`
-    attempts made it and `y1` of them won, `n0` and `y0` made another one, in the `tasks` that have both. `weight`, `slope` and `base` are
-    what the interval needs. `fewest` is the smallest p that is possible with who chose what; `p` is 1 where it was not `tested`, and
-    `adjusted` accounts for the number that was."""
+    attempts made it and `y1` of them won, `n0` and `y0` made another one, in the `tasks` that have both. `weight`, `slope`, `base` and
+    `separate`, the standard error of two separate shares, are what the interval needs. `fewest` is the smallest p that is possible with
+    who chose what; `p` is 1 where it was not `tested`, and `adjusted` accounts for the number that was."""
 
     table: Ints
     context: Ints
@@ -63,16 +63,26 @@ class Family:
     weight: Floats
     slope: Floats
     base: Floats
+    separate: Floats
     fewest: Floats
     tested: Bools
+    one_sided: Bools
     p: Floats
     adjusted: Floats
     level: float
 
     def interval(self, i: int) -> Interval:
-        """The interval of a difference, simultaneous over all that were tested."""
+        """The interval of a difference, simultaneous over all that were tested. The end near 0 is also known from the test (Miettinen
+        1976): the difference lies as many standard errors from 0 as its p says, unless that of two separate shares is larger. Of both
+        ends the one further from 0 counts: the variance of the interval is too large where few attempts differ much."""
         z = NormalDist().inv_cdf(1 - self.level / (2 * max(1, int(self.tested.sum()))))
-        return difference_interval(*(float(values[i]) for values in (self.difference, self.weight, self.slope, self.base)), z)
+        difference = float(self.difference[i])
+        low, high = difference_interval(difference, float(self.weight[i]), float(self.slope[i]), float(self.base[i]), z)
+        distance = -NormalDist().inv_cdf(float(self.p[i]) / (1 if self.one_sided[i] else 2))
+        if distance <= 0:
+            return low, high
+        near = difference - math.copysign(z * max(abs(difference) / distance, float(self.separate[i])), difference)
+        return (max(low, near), high) if difference > 0 else (low, min(high, near))
 
 
 def compare(tables: list[Rows], task: Ints, won: Bools, level: float) -> Family:
@@ -126,13 +136,18 @@ def compare(tables: list[Rows], task: Ints, won: Bools, level: float) -> Family:
         contexts - starts[table],
         choices,
         segment_count(code, size),
-        *(total(values).astype(np.int64) for values in (n1, y1, n0, y0)),
+        n1=total(n1).astype(np.int64),
+        y1=total(y1).astype(np.int64),
+        n0=total(n0).astype(np.int64),
+        y0=total(y0).astype(np.int64),
         difference=total((y1 * n0 - y0 * n1) / n) / weight,
         weight=weight,
         slope=slope,
         base=base,
+        separate=np.sqrt(total((n1 * n0 / n) ** 2 * (y1 * (n1 - y1) / n1**3 + y0 * (n0 - y0) / n0**3))) / weight,
         fewest=fewest,
         tested=tested,
+        one_sided=one_sided,
         p=p,
         adjusted=adjusted,
         level=level,

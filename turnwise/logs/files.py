@@ -6,13 +6,16 @@ Files are from outside: their size is bounded, a line that is not JSON is counte
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from glob import glob
+from lzma import LZMAError
 from pathlib import Path
 from typing import Any
 
 from turnwise.util.errors import TurnwiseError
+from turnwise.util.printable import counted
 from turnwise.util.unpack import PACKED, open_packed, packed_lines
 
 ENDINGS = (".jsonl", ".json", ".ndjson")
@@ -38,7 +41,7 @@ def find_files(names: Sequence[str]) -> list[Path]:
     files: dict[Path, None] = {}
     for name in names:
         path = Path(name).expanduser()
-        matches = [path] if path.exists() else sorted(Path(match) for match in glob(name, recursive=True))
+        matches = [path] if path.exists() else sorted(map(Path, glob(str(path), recursive=True)))  # noqa: PTH207 (Path.glob refuses ** inside a word)
         if not matches:
             raise TurnwiseError(f"{name}: no such file or folder, and no file matches it")
         for match in matches:
@@ -60,45 +63,45 @@ def _ending(path: Path) -> str:
 
 
 class Reader:
-    """Gives the records of files, and counts what it left out."""
+    """Gives the records of files, and notes what it left out."""
 
     def __init__(self) -> None:
         self.broken = 0  # lines that are not JSON
+        self.notes: list[str] = []
 
     def records(self, path: Path) -> Iterator[Record]:
         """The values of a file. A file whose first line is not a JSON value is read as one document; the items of an array are records."""
-        first = True
+        number = 0
         try:
-            for number, line in enumerate(packed_lines(path), start=1):
-                if not line.strip():
-                    continue
+            for number, line in enumerate(filter(bytes.strip, packed_lines(path)), start=1):
                 try:
                     value = json.loads(line)
                 except (ValueError, RecursionError):
-                    if first:
-                        yield from self._document(path)
+                    if number == 1 and (document := _document(path)) is not None:
+                        yield from _items(path, 1, document)
                         return
                     self.broken += 1
-                    continue
-                yield from self._items(path, number, value) if first else [Record(path, number, value)]
-                first = False
-        except (OSError, EOFError) as error:
-            raise TurnwiseError(f"{path}: cannot be read ({error})") from None
+                else:
+                    yield from _items(path, number, value) if number == 1 else [Record(path, number, value)]
+        except (OSError, EOFError, LZMAError, zlib.error) as error:
+            if not number:
+                raise TurnwiseError(f"{path}: cannot be read ({error})") from None
+            self.notes.append(f"{path.name}: damaged after {counted(number, 'line')}; what follows was not read ({error})")
 
-    def _document(self, path: Path) -> Iterator[Record]:
-        with open_packed(path) as file:
-            text = file.read(LARGEST_JSON + 1)
-        if len(text) > LARGEST_JSON:
-            raise TurnwiseError(f"{path}: one JSON document of more than {LARGEST_JSON:,} bytes; write JSON lines instead")
-        try:
-            yield from self._items(path, 1, json.loads(text))
-        except (ValueError, RecursionError):
-            self.broken += 1
 
-    @staticmethod
-    def _items(path: Path, number: int, value: Any) -> Iterator[Record]:
-        """An array of records, unless it is one conversation: an array of messages."""
-        if isinstance(value, list) and not (value and isinstance(value[0], dict) and ("role" in value[0] or "from" in value[0])):
-            yield from (Record(path, place, item) for place, item in enumerate(value, start=1))
-        else:
-            yield Record(path, number, value)
+def _document(path: Path) -> Any:
+    """The value of a file that is one JSON document; None if it is not."""
+    with open_packed(path) as file:
+        text = file.read(LARGEST_JSON + 1)
+    try:
+        return json.loads(text) if len(text) <= LARGEST_JSON else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _items(path: Path, number: int, value: Any) -> Iterator[Record]:
+    """An array of records, unless it is one conversation: an array of messages."""
+    if isinstance(value, list) and not (value and isinstance(value[0], dict) and ("role" in value[0] or "from" in value[0])):
+        yield from (Record(path, place, item) for place, item in enumerate(value, start=1))
+    else:
+        yield Record(path, number, value)

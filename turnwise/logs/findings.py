@@ -20,6 +20,7 @@ from turnwise.data.anchors import Ints
 from turnwise.data.rollouts import Bools, Trajectory
 from turnwise.logs.columns import NO_ERROR, Outcome, Turns, turns_of, varies
 from turnwise.logs.contrasts import Family, Rows, compare
+from turnwise.util.printable import counted
 from turnwise.util.statistics import effective_attempts, wilson
 
 Label = int | str
@@ -27,11 +28,11 @@ Kind = Literal["state", "result", "tool", "error", "waste"]
 Scope = Literal["task", "equal", "similar"]
 WasteKind = Literal["loop", "repeated call", "ignored error"]
 KINDS: dict[Kind, str] = {
-    "state": "an action taken from a state, against the other actions taken there",
-    "result": "what a call returned, against the other results of the same call",
-    "tool": "attempts that used a tool, against those that did not",
-    "error": "attempts that saw an error message, against those that did not",
-    "waste": "attempts with a loop, a repeated call or an ignored error, against those without",
+    "state": "an action with the others taken in the same state",
+    "result": "what a call returned with its other results",
+    "tool": "attempts that used a tool with those that did not",
+    "error": "attempts that saw an error message with those that did not",
+    "waste": "attempts with a loop, a repeated call or an ignored error with those without",
 }
 
 
@@ -75,7 +76,7 @@ class Finding:
                 at states that are equal but for numbers and names (`where` is their common form)
     task        the task, if there is only one
     worse       the choice that loses, and better: what the others did. The numbers of both are of tasks that have both
-    choices     all choices at this place in all tasks, the most frequent first; at most ten
+    choices     all choices at this place in these tasks, the most frequent first; at most ten
     difference  the share of won attempts with the better choice minus that with the worse, within tasks
     gain        tasks won per 100 attempts if the worse choice were never made and the better always, were the difference its effect
     p           exact, two-sided, within tasks; `adjusted` accounts for all comparisons of the kind and for the kinds
@@ -112,7 +113,7 @@ class Waste:
 
 @dataclass(frozen=True)
 class Fork:
-    """The earliest state of a task from which attempts that won and attempts that lost went different ways. A description, not a test."""
+    """The state of a task from which attempts that won and attempts that lost went different ways the most. A description, not a test."""
 
     task: Label
     t: int
@@ -254,16 +255,19 @@ def _distinct(owner: Ints, value: Ints) -> Ints:
 
 
 def _members(turns: Turns, context: Ints | None, choices: list[tuple[Ints, Ints]]) -> Rows:
-    """Attempts that did something anywhere in a context, against those that were there and did not. `choices`: a code for each turn, and the
-    turns that count. Without a context, all attempts at a task are compared."""
+    """Attempts that did something anywhere in a context, against those that were there and did not. `choices`: a code for each turn, and
+    the turns that count. Without a context, all attempts at a task are compared."""
     where = np.zeros(len(turns.t), np.int64) if context is None else context
     present = np.arange(len(turns.t)) if context is None else choices[0][1]
-    parts = [(turns.first(where[present], present), None)]
+    parts: list[tuple[Ints, Ints | None]] = [(turns.first(where[present], present), None)]
     for choice, rows in choices:
         parts.append((turns.first(pair(where[rows], choice[rows])[0], rows), choice))
     rows = np.concatenate([first for first, _ in parts])
-    codes = [np.full(len(first), -1) if choice is None else choice[first] for first, choice in parts]
-    return Rows(where[rows], np.concatenate(codes), turns.attempt[rows], rows, partition=False, one_sided=True)
+    codes = np.concatenate([np.full(len(first), -1) if choice is None else choice[first] for first, choice in parts])
+    both, count = pair(pair(where[rows], codes + 1)[0], turns.attempt[rows])  # the name of a tool may also be a whole action
+    once = segment_first(np.arange(len(rows)), both, count)
+    rows, codes = rows[once], codes[once]
+    return Rows(where[rows], codes, turns.attempt[rows], rows, partition=False, one_sided=True)
 
 
 def _waste_table(turns: Turns, wasted: dict[WasteKind, Ints]) -> _Table:
@@ -321,7 +325,11 @@ def _findings(turns: Turns, tables: list[_Table], family: Family) -> Iterator[tu
 
 
 def _finding(turns: Turns, table: _Table, family: Family, i: int) -> tuple[Finding, Ints]:
-    rows = np.flatnonzero((table.rows.context == family.context[i]) & (table.rows.choice >= 0))
+    here = np.flatnonzero(table.rows.context == family.context[i])
+    task, choice = turns.task[table.rows.attempt[here]], table.rows.choice[here]
+    chosen, present = choice == family.choice[i], (choice == -1) | table.rows.partition
+    made, there = segment_count(task[chosen], turns.tasks)[task], segment_count(task[present], turns.tasks)[task]
+    rows = here[(choice >= 0) & (made > 0) & (made < there)]  # of tasks that have both
     choice, turn = table.rows.choice[rows], table.rows.turn[rows]
     chosen = choice == family.choice[i]
     others = np.unique(choice[~chosen])
@@ -365,9 +373,9 @@ def _choices(turns: Turns, label: Callable[[int], str], choice: Ints, turn: Ints
 
 
 def _ranked(turns: Turns, findings: list[tuple[Finding, Ints, int]]) -> tuple[Finding, ...]:
-    """By what is gained for certain, then by p; of equal ones the most specific first, which is the order of the tables. Left out is what another finding says better: its losing turns are those of one that ranks
-    higher (a state or a result gives way only to another one); or it compares whole attempts, and those that lost had already come to the
-    losing turn of a state or a result."""
+    """By what is gained for certain, then by p; of equal ones the most specific first, which is the order of the tables. Left out is what
+    another finding says better: its losing turns are those of one that ranks higher (a state or a result gives way only to another one);
+    or it compares whole attempts, and those that lost had already come to the losing turn of a state or a result."""
 
     def rank(entry: tuple[Finding, Ints, int]) -> Any:
         finding, _, table = entry
@@ -414,41 +422,34 @@ def _waste(turns: Turns, kind: WasteKind, rows: Ints) -> Waste:
     all_turns = segment_count(cluster, size)
     n = effective_attempts(segment_count(cluster[rows], size), all_turns)
     share = len(rows) / max(1, len(turns.t))
+    interval = Interval(share, *wilson(n * share, n, NormalDist().inv_cdf(1 - 0.05 / 6)))  # three kinds of waste
     attempts = np.unique(turns.attempt[rows])
-    z = NormalDist().inv_cdf(1 - 0.05 / 6)  # three kinds of waste
-    return Waste(
-        kind, len(rows), Interval(share, *wilson(n * share, n, z)), len(attempts), int(turns.won[attempts].sum()), _places(turns, rows)
-    )
+    return Waste(kind, len(rows), interval, len(attempts), int(turns.won[attempts].sum()), _places(turns, rows))
 
 
 def _forks(turns: Turns) -> tuple[Fork, ...]:
-    """Of each task, the first state that attempts reached in the same way, and from which their actions ended differently. One step for
-    each time t, for all tasks at once."""
-    forks: dict[int, Fork] = {}
+    """Of each task, the state that attempts reached in the same way and where one of their actions separates won from lost ones the most;
+    the clearest first. One step for each time t, for all tasks at once."""
+    apart, forks = np.full(turns.tasks, 1e-9), dict[int, Ints]()
     path = turns.task.copy()  # of each attempt: the states and actions so far
     by_time = np.argsort(turns.t, kind="stable")
     starts = np.searchsorted(turns.t[by_time], np.arange(int(turns.t.max(initial=-1)) + 2))
-    pending = varies(turns.task, turns.won)
     for start, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
         rows = by_time[start:end]
-        rows = rows[pending[turns.task[turns.attempt[rows]]]]
-        if not len(rows):
-            break
         attempt = turns.attempt[rows]
         node, nodes = pair(path[attempt], turns.state[rows])
         branch, branches = pair(node, turns.action[rows])
         won = turns.won[attempt].astype(np.float64)
-        rate = segment_sum(won, node, nodes) / segment_count(node, nodes)
-        own_rate = segment_sum(won, branch, branches) / segment_count(branch, branches)
-        parting = own_rate[branch] != rate[node]
-        for first in np.flatnonzero(parting).tolist():
-            task = int(turns.task[attempt[first]])
-            if task not in forks:
-                here = rows[node == node[first]]
-                forks[task] = _fork(turns, here)
+        n, n1 = segment_count(node, nodes)[node], segment_count(branch, branches)[branch]
+        y, y1 = segment_sum(won, node, nodes)[node], segment_sum(won, branch, branches)[branch]
+        between = (y1 * n - y * n1) ** 2 / (n * n1 * np.maximum(n - n1, 1))  # how much of the outcomes' squares one action explains
+        task, most = turns.task[attempt], np.zeros(turns.tasks)
+        np.maximum.at(most, task, between)
+        for first in segment_first(np.arange(len(rows))[between == most[task]], task[between == most[task]], turns.tasks)[most > apart]:
+            forks[int(task[first])] = rows[node == node[first]]
+        apart = np.maximum(apart, most)
         path[attempt] = branch
-        pending[list(forks)] = False
-    return tuple(forks[task] for task in sorted(forks))
+    return tuple(_fork(turns, forks[task]) for task in sorted(forks, key=lambda task: (-round(float(apart[task]), 9), task)))
 
 
 def _fork(turns: Turns, rows: Ints) -> Fork:
@@ -462,11 +463,11 @@ def _fork(turns: Turns, rows: Ints) -> Fork:
 def _not_usable(trajectories: Sequence[Trajectory], turns: Turns) -> Iterator[Unsaid]:
     dropped = len(trajectories) - len(turns.task)
     if dropped:
-        yield Unsaid(f"{dropped} attempts", "they have no turns, or a fault of the machinery ended them", None)
+        yield Unsaid(counted(dropped, "attempt"), "they have no turns, or a fault of the machinery ended them", None)
     alike = turns.tasks - int(varies(turns.task, turns.won).sum())
     if alike:
         sizes = segment_count(turns.task, turns.tasks)
-        yield Unsaid(f"{alike} of {turns.tasks} tasks", "all attempts ended alike: nothing decides there", int(sizes.max()) + 1)
+        yield Unsaid(f"{alike} of {counted(turns.tasks, 'task')}", "all attempts ended alike: nothing decides there", int(sizes.max()) + 1)
 
 
 def _not_tested(turns: Turns, kind: Kind, family: Family | None) -> Iterator[Unsaid]:
@@ -474,13 +475,13 @@ def _not_tested(turns: Turns, kind: Kind, family: Family | None) -> Iterator[Uns
     possible p grows about as the number of attempts does."""
     missing = {
         "state": "no two attempts at a task took different actions in the same state",
-        "result": "no call that was made again at a task returned something else",
+        "result": "no call was made by two attempts at a task and returned different things",
         "tool": "all attempts at a task used the same tools",
         "error": "no error message is in the log, or all attempts at a task saw the same",
         "waste": "no attempt has such a turn, or all attempts at a task have",
     }
     if family is None or not len(family.fewest):
-        yield Unsaid(KINDS[kind], missing[kind], None)
+        yield Unsaid(f"comparing {KINDS[kind]}", missing[kind], None)
         return
     small = family.fewest[~family.tested & np.isfinite(family.fewest)]
     useful = small[small < 1]
@@ -491,4 +492,4 @@ def _not_tested(turns: Turns, kind: Kind, family: Family | None) -> Iterator[Uns
         target = np.log(family.level / (int(family.tested.sum()) + 1))
         factor = float(target / np.log(useful.min()))
         needed = int(np.ceil(max(1.0, factor) * len(turns.task) / turns.tasks)) + 1
-    yield Unsaid(f"{len(small)} comparisons: {KINDS[kind]}", "too few attempts differ there", needed)
+    yield Unsaid(f"{counted(len(small), 'comparison')} of {KINDS[kind]}", "too few attempts differ there", needed)

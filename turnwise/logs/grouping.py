@@ -1,8 +1,8 @@
 """Which attempts are of one task, and which turns start from one state.
 
-A task is the log's own name of it, else the first message of the user. A state is the last observation. Both are compared as texts in which
-what differs from attempt to attempt stands for itself no longer: ids, times of day, dates with a time, durations and addresses. Other numbers
-count: a price or a row tells states apart. With a threshold, similar texts are one: by the meaning that a model of sentences sees, or by letters.
+A task is the log's own name of it, else the first message of the user. A state is the last observation. Both are compared as texts without
+what differs from attempt to attempt: ids, times of day, dates with a time, durations and addresses. Other numbers count: a price or a row
+tells states apart. With a threshold, similar texts are one: by the meaning that a model of sentences sees, or by letters.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from turnwise.logs.attempts import Attempt
 from turnwise.logs.calls import seconds
 from turnwise.logs.files import LARGEST_JSON, Record
-from turnwise.logs.messages import Message, messages_of
+from turnwise.logs.messages import Message, fields_of, items_of, loaded, messages_of
 
 
 def is_trajectory(value: Any) -> bool:
@@ -26,9 +25,8 @@ def read(records: Iterable[Record]) -> Iterator[Attempt]:
         if not _is_atif(record.value):
             continue
         trial, document = _trial(record.path), record.value
-        rewards = (trial.get("verifier_result") or {}).get("rewards") or {}
-        outcomes = dict(rewards) if isinstance(rewards, dict) else {}
-        fault = trial.get("exception_info") or {}
+        outcomes = dict(fields_of(fields_of(trial.get("verifier_result")).get("rewards")))
+        fault = fields_of(trial.get("exception_info")).get("exception_type")
         name = trial.get("trial_name") or document.get("trajectory_id") or document.get("session_id") or record.where
         yield Attempt(
             str(name),
@@ -36,7 +34,7 @@ def read(records: Iterable[Record]) -> Iterator[Attempt]:
             str(trial["task_name"]) if trial.get("task_name") else None,
             outcomes,
             {**trial, **{key: document[key] for key in ("extra", "final_metrics", "session_id", "agent") if key in document}},
-            str(fault.get("exception_type") or "") if isinstance(fault, dict) else "",
+            str(fault or ""),
         )
 
 
@@ -52,23 +50,18 @@ def _messages(steps: list[Any]) -> Iterator[Message]:
         for message in messages_of({"role": source, "content": step.get("message"), "tool_calls": step.get("tool_calls")}):
             message.time = time
             yield message
-        observation = step.get("observation")
-        results = observation.get("results") if isinstance(observation, dict) else None
-        for result in results if isinstance(results, list) else []:
+        for result in items_of(fields_of(step.get("observation")).get("results")):
             if isinstance(result, dict):
                 role = "user" if source == "system" else "tool"
                 yield from messages_of({"role": role, "content": result.get("content"), "tool_call_id": result.get("source_call_id")})
 
 
 def _trial(path: Path) -> Mapping[str, Any]:
-    """The result of the trial that a trajectory is part of: in the folder above `agent/`, of a task with steps above `steps/NAME/agent/`."""
+    """The result of the trial of a trajectory: in the folder above `agent/`, or, of a task with steps, above `steps/NAME/agent/`."""
     for folder in path.absolute().parents[:4]:
         result = folder / "result.json"
         if result.is_file() and result.stat().st_size <= LARGEST_JSON:
-            try:
-                value = json.loads(result.read_bytes())
-            except (ValueError, RecursionError):
-                return {}
-            if isinstance(value, dict) and "trial_name" in value:
+            value = fields_of(loaded(result.read_bytes().decode(errors="replace")))
+            if "trial_name" in value:
                 return value
     return {}

@@ -1,9 +1,8 @@
-"""Exports of Langfuse: traces with their observations and scores, rows of observations and of scores (from the API or a blob storage), as JSON
-or JSON lines. Names are read as the API writes them (`traceId`) and as exports do (`trace_id`)."""
+"""Exports of Langfuse: traces with their observations and scores, rows of observations and of scores (from the API or a blob storage), as
+JSON or JSON lines. Names are read as the API writes them (`traceId`) and as exports do (`trace_id`)."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from turnwise.logs.attempts import Attempt
 from turnwise.logs.calls import Calls, chat, seconds
 from turnwise.logs.files import Record
+from turnwise.logs.messages import fields_of, items_of, loaded
 
 UPPER = re.compile(r"(?<=[a-z])(?=[A-Z])")
 DONE = ("messages", "output", "response")
@@ -46,12 +46,11 @@ def read(records: Iterable[Record]) -> Iterator[Attempt]:
                 continue
             row = _row(value)
             inner = row.pop("trace", None)
-            subject = row.get("subject")
-            about = subject.get("id") if isinstance(subject, dict) and subject.get("kind", "trace") == "trace" else None
-            trace = str(row.get("trace_id") or about or (inner or row).get("id") or parent)
+            subject = fields_of(row.get("subject"))
+            about = subject.get("id") if subject.get("kind", "trace") == "trace" else None
+            trace = str(row.get("trace_id") or about or (fields_of(inner) or row).get("id") or parent)
             for part in ("observations", "scores"):
-                rows = row.pop(part, None)
-                waiting += [(each, trace) for each in rows] if isinstance(rows, list) else []
+                waiting += [(each, trace) for each in items_of(row.pop(part, None))]
             if isinstance(inner, dict):
                 waiting.append((inner, trace))
             elif parent and "trace_id" not in row:
@@ -62,7 +61,7 @@ def read(records: Iterable[Record]) -> Iterator[Attempt]:
 
 
 def _add(calls: Calls, row: dict[str, Any]) -> None:
-    given, done, kind = _loaded(row.get("input")), _loaded(row.get("output")), row.get("type")
+    given, done, kind = loaded(row.get("input")), loaded(row.get("output")), row.get("type")
     start = seconds(row.get("start_time"))
     failed = row.get("level") == "ERROR"
     if kind == "GENERATION":
@@ -73,25 +72,14 @@ def _add(calls: Calls, row: dict[str, Any]) -> None:
         text = row.get("string_value")
         calls.outcomes[str(row["name"])] = row["value"] if row["value"] is not None else text
         return
-    metadata = _loaded(row.get("metadata"))
+    metadata = loaded(row.get("metadata"))
     if kind not in TYPES or not row.get("parent_observation_id"):  # the trace itself, or its root
         calls.whole = (chat(given) if given is not None else calls.whole[0], chat(done, DONE) if done is not None else calls.whole[1])
         calls.fields |= {key: value for key, value in row.items() if key not in ("input", "output")} | {"metadata": metadata}
     item = row.get("dataset_item_id") or row.get("experiment_item_id")
-    if isinstance(metadata, dict):
-        item = item or metadata.get("dataset_item_id") or metadata.get("langfuse.experiment.item.id")
+    item = item or fields_of(metadata).get("dataset_item_id") or fields_of(metadata).get("langfuse.experiment.item.id")
     calls.task = calls.task or (str(item) if item else None)
 
 
 def _row(value: Mapping[str, Any]) -> dict[str, Any]:
     return {UPPER.sub("_", str(key)).lower(): each for key, each in value.items()}
-
-
-def _loaded(value: Any) -> Any:
-    """JSON that an export holds as text."""
-    if isinstance(value, str) and value[:1] in ("{", "["):
-        try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
-            return value
-    return value

@@ -8,6 +8,7 @@ from typing import Any
 from turnwise.logs.attempts import Attempt
 from turnwise.logs.calls import Calls, chat, seconds
 from turnwise.logs.files import Record
+from turnwise.logs.messages import fields_of, items_of
 
 DONE = ("messages", "output", "response", "text", "content")
 
@@ -56,8 +57,7 @@ def _runs(value: Any) -> Iterator[Mapping[str, Any]]:
                 waiting += envelope
                 continue
             yield value
-            if isinstance(value.get("child_runs"), list):
-                waiting += value["child_runs"]
+            waiting += items_of(value.get("child_runs"))
 
 
 def _add(calls: Calls, run: Mapping[str, Any]) -> None:
@@ -74,10 +74,7 @@ def _add(calls: Calls, run: Mapping[str, Any]) -> None:
         calls.tool(start, run.get("name"), arguments, result, run.get("error"), call)
     if not run.get("parent_run_id"):
         calls.whole = (chat(given), chat(done, DONE))
-        extra = run.get("extra")
-        metadata = extra.get("metadata") if isinstance(extra, dict) else None
+        metadata = fields_of(run.get("extra")).get("metadata")
         calls.fields |= {"metadata": metadata, "inputs": given, "outputs": done, "name": run.get("name"), "tags": run.get("tags")}
         calls.task = str(run["reference_example_id"]) if run.get("reference_example_id") else None
-    stats = run.get("feedback_stats")
-    if isinstance(stats, dict):
-        calls.outcomes |= {str(key): value for key, value in stats.items() if value is not None}
+    calls.outcomes |= {key: value for key, value in fields_of(run.get("feedback_stats")).items() if value is not None}

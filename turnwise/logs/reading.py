@@ -35,7 +35,7 @@ Progress = Callable[[int], None]
 
 @dataclass
 class Logs:
-    """What was read. `notes` say what was left out, and why. `attempts` are the messages behind the trajectories, if they were asked for."""
+    """What was read. `notes` say what was left out, and why; `attempts` are the messages behind the trajectories, if asked for."""
 
     trajectories: list[Trajectory] = field(default_factory=list)
     attempts: list[Attempt] = field(default_factory=list)
@@ -61,7 +61,7 @@ def read_logs(
 
     format: of `FORMATS`; by default, each record's own. task, outcome: the names (or paths, with dots) of the task's id and of the outcome;
     outcomes: a CSV file with an id and an outcome in each row. won_at: the score from which on an attempt is won. similar_tasks,
-    similar_states: the similarity from which on two tasks, or two states of a task, are one; embed: the model of sentences that measures it.
+    similar_states: the similarity from which on two tasks, or states of a task, are one; embed: the model of sentences that measures it.
     """
     logs, counts = Logs(), Counter[str]()
     scores = _outcomes(Path(outcomes)) if outcomes is not None else None
@@ -113,9 +113,10 @@ def _attempts(names: list[str], form: str | None, logs: Logs, counts: Counter[st
     waiting: dict[str, list[Record]] = {}
     yield from _streams(records, form, waiting, counts)
     logs.formats += list(waiting)
-    for why, count in (("lines are not JSON", reader.broken), ("records have no format that is known", counts["unknown"])):
-        if count:
-            logs.notes.append(f"{count:,} {why}; they were left out")
+    counts["broken"] = reader.broken
+    logs.notes += reader.notes
+    logs.notes += [f"{counted(reader.broken, 'line')} left out: not JSON"] if reader.broken else []
+    logs.notes += [f"{counted(counts['unknown'], 'record')} left out: of no known format"] if counts["unknown"] else []
 
 
 def _streams(records: Iterator[Record], form: str | None, waiting: dict[str, list[Record]], counts: Counter[str]) -> Iterator[Attempt]:
@@ -178,6 +179,8 @@ def _nothing(counts: Counter[str], names: list[str], outcome: str | None) -> Tur
         )
     if counts["read"]:
         return TurnwiseError(f"of {counted(counts['read'], 'attempt')}, none has a turn of the agent. Are the messages logged at all?")
+    there = [f"{counted(counts['unknown'], 'record')} of unknown form"] if counts["unknown"] else []
+    there += [f"{counted(counts['broken'], 'line')} of no JSON"] if counts["broken"] else []
     return TurnwiseError(
-        f"no attempts: {counted(counts['unknown'], 'record')} of unknown form. Known formats: {', '.join(FORMATS)}; --format takes one for granted"
+        f"no attempts: {' and '.join(there) or 'the files are empty'}. Known formats: {', '.join(FORMATS)}; --format takes one for granted"
     )

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
-from turnwise.logs.findings import Choice, Diagnosis, Finding, Fork, Interval, Place
+from turnwise.logs.findings import ANYTHING_ELSE, Choice, Diagnosis, Finding, Fork, Interval, Place
 from turnwise.util.printable import counted
 
 WIDEST = 100
-SCOPES = {"task": "within one task", "equal": "within {tasks}, at equal states", "similar": "within {tasks}, at states that are alike"}
+SCOPES = {"task": "in one task", "equal": "in {tasks}, at equal states", "similar": "in {tasks}, at states that are alike"}  # of states
 LOSES = {
     "state": "In this state: {where}",
     "result": "What this call returned: {where}",
     "tool": "Tool {where}",
-    "error": "Error: {where}",
+    "error": "Error from {where}",
     "waste": "Waste: {where}",
 }
+GAINS = {"state": "all did the better", "result": "it never happened", "error": "it never happened"}
 
 
 def diagnosis_text(diagnosis: Diagnosis, width: int = 80, top: int = 10, forks: int = 3) -> str:
@@ -34,26 +35,26 @@ def diagnosis_text(diagnosis: Diagnosis, width: int = 80, top: int = 10, forks: 
         lines += _wrapped(f"Nothing that chance does not explain, in {counted(compared, 'comparison')}.", width, "  ")
     else:
         more = f"{len(diagnosis.findings) - top} more with --top. " if len(diagnosis.findings) > top else ""
-        note = f"{more}{counted(compared, 'comparison')}; the chance that even one of these findings is none is below "
-        lines += _wrapped(f"{note}{percent(diagnosis.level)}.", width, "  ")
+        note = f"{more}{counted(compared, 'comparison')}: the chance that any finding is mere chance is below {percent(diagnosis.level)}."
+        lines += _wrapped(note, width, "  ")
     if any(waste.turns for waste in diagnosis.waste):
         lines += ["", "WASTED TURNS", ""]
     for waste in diagnosis.waste:
         if waste.turns:
             told = f"{counted(waste.turns, 'turn')}, {percent(waste.share.value)} of all ({_range(waste.share)})"
-            lines += _wrapped(f"{waste.kind}: {told}. In {counted(waste.attempts, 'attempt')}, {waste.won} won.", width, "  ")
+            lines += _wrapped(f"{waste.kind}: {told}. In {counted(waste.attempts, 'attempt')}; {waste.won:,} won.", width, "  ")
             lines += _wrapped(_places(waste.examples[:2]), width, "      ")
     if diagnosis.forks:
         lines += ["", "WHERE WON AND LOST ATTEMPTS PART", ""]
-    for fork in sorted(diagnosis.forks, key=_parting, reverse=True)[:forks]:
+    for fork in diagnosis.forks[:forks]:
         lines += _fork(fork, width)
     if len(diagnosis.forks) > forks:
         lines.append(f"  … and {counted(len(diagnosis.forks) - forks, 'more task')}: --json has all of them")
     if diagnosis.unsaid:
         lines += ["", "WHAT IS NOT SAID", ""]
     for unsaid in diagnosis.unsaid:
-        needs = f"; it takes about {counted(unsaid.attempts, 'attempt')} at each task" if unsaid.attempts else ""
-        lines += _wrapped(f"- {unsaid.what}: {unsaid.why}{needs}", width, "  ", "    ")
+        needs = f". At least about {counted(unsaid.attempts, 'attempt')} at each task would be needed" if unsaid.attempts else ""
+        lines += _wrapped(f"- {unsaid.what}: {unsaid.why}{needs}.", width, "  ", "    ")
     return "\n".join(lines) + "\n"
 
 
@@ -67,11 +68,13 @@ def _finding(finding: Finding, number: int, width: int) -> Iterator[str]:
     yield from _wrapped(f"{number}. {head}", width, "  ", "     ")
     for mark, choice in (("✗", finding.worse), ("✓", finding.better)):
         yield from _wrapped(f"{mark} {_line(choice.text)}: {_won(choice)}", width, "     ", "       ")
-    if finding.better.text == "anything else" and (rest := [each for each in finding.choices if each.text != finding.worse.text][:3]):
-        yield from _wrapped("such as " + "; ".join(f"{_line(each.text)} ({_won(each)})" for each in rest), width, "       ", "       ")
+        if choice.text == ANYTHING_ELSE:
+            rest = [each for each in finding.choices if each.text not in (finding.worse.text, finding.better.text)][:3]
+            yield from _wrapped("such as " + "; ".join(f"{_line(each.text)} ({_won(each)})" for each in rest), width, "       ")
     gain = f"{finding.gain.value:+.1f} tasks won per 100 attempts ({finding.gain.low:+.1f} to {finding.gain.high:+.1f})"
-    scope = SCOPES[finding.scope].format(tasks=counted(finding.tasks, "task"))
-    yield from _wrapped(f"{gain} if only the better were done; {scope}, p = {finding.adjusted:.2g}.", width, "     ")
+    gain += f" if {GAINS.get(finding.kind, 'none did it')}"
+    scope = SCOPES[finding.scope] if finding.kind == "state" else "in {tasks}"
+    yield from _wrapped(f"{gain}; {scope.format(tasks=counted(finding.tasks, 'task'))}, p = {finding.adjusted:.2g}.", width, "     ")
     yield from _wrapped(_places(finding.turns[:3]), width, "     ")
     yield ""
 
@@ -83,12 +86,6 @@ def _fork(fork: Fork, width: int) -> Iterator[str]:
         yield from _wrapped(f"{_line(choice.text)}: {_won(choice)}", width, "      ", "        ")
     if len(fork.choices) > 4:
         yield f"      … and {counted(len(fork.choices) - 4, 'other choice')}"
-
-
-def _parting(fork: Fork) -> float:
-    """How far the outcomes of a fork's two most frequent choices lie apart, in attempts."""
-    one, other = (fork.choices * 2)[:2]
-    return abs(one.won / one.attempts - other.won / other.attempts) * min(one.attempts, other.attempts)
 
 
 def _won(choice: Choice) -> str:

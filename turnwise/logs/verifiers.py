@@ -7,7 +7,7 @@ from typing import Any
 
 from turnwise.logs.attempts import Attempt
 from turnwise.logs.files import Record
-from turnwise.logs.messages import Message, messages_of
+from turnwise.logs.messages import Message, fields_of, items_of, messages_of, number_of
 
 
 def is_episode(value: Any) -> bool:
@@ -18,19 +18,18 @@ def is_episode(value: Any) -> bool:
 
 
 def read(records: Iterable[Record]) -> Iterator[Attempt]:
-    """One attempt per trace. Its reward is the weighted sum of the trace's rewards; `--outcome rewards.NAME` or `metrics.NAME` takes one."""
+    """One attempt per trace. Its reward is the weighted sum of the rewards; `--outcome rewards.NAME` or `metrics.NAME` takes one."""
     for record in records:
         episode = record.value
         for trace in episode.get("traces", [episode]):
             if not isinstance(trace, dict):
                 continue
-            task = _mapping(trace.get("task") or episode.get("task"))
-            data = _mapping(task.get("data"))
-            name = next(
-                (value for value in (task.get("key"), data.get("id"), data.get("name"), data.get("idx")) if value is not None), None
-            )
-            rewards = {key: value for key, value in _mapping(trace.get("rewards")).items() if isinstance(value, dict)}
-            total = sum(float(reward.get("score") or 0.0) * float(reward.get("weight", 1.0)) for reward in rewards.values())
+            task = fields_of(trace.get("task") or episode.get("task"))
+            data = fields_of(task.get("data"))
+            names = (task.get("key"), *(data.get(key) for key in ("id", "name", "idx")))
+            name = next((value for value in names if value is not None), None)
+            rewards = [value for value in fields_of(trace.get("rewards")).values() if isinstance(value, dict)]
+            total = sum((number_of(reward.get("score")) or 0.0) * (number_of(reward.get("weight", 1.0)) or 0.0) for reward in rewards)
             fields = {key: value for key, value in trace.items() if key not in ("nodes", "calls", "tools")}
             yield Attempt(
                 str(trace.get("id") or record.where),
@@ -45,13 +44,9 @@ def read(records: Iterable[Record]) -> Iterator[Attempt]:
 def _messages(trace: Mapping[str, Any]) -> list[Message]:
     """The messages in the order in which they happened: branches begin again from an earlier message, and no message is there twice."""
     messages = []
-    for node in trace.get("nodes") or []:
+    for node in items_of(trace.get("nodes")):
         if isinstance(node, dict):
             for message in messages_of(node.get("message")):
-                message.given, message.time = not node.get("sampled"), node.get("timestamp")
+                message.given, message.time = not node.get("sampled"), number_of(node.get("timestamp"))
                 messages.append(message)
     return messages
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}

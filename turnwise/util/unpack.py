@@ -43,14 +43,14 @@ def too_much(path: Path, limit: int) -> TurnwiseError:
 class _Bounded(io.RawIOBase):
     """A stream that raises an error if more data arrives than is allowed."""
 
-    def __init__(self, inner: BinaryIO, path: Path):
+    def __init__(self, inner: Any, path: Path):
         self._inner, self._path, self._limit, self._count = inner, path, limit_of(path), 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        data = self._inner.read(len(buffer))
+        data = self._inner.read1(len(buffer))  # what is there, although the file may be damaged after it
         self._count += len(data)
         if self._count > self._limit:
             raise too_much(self._path, self._limit)

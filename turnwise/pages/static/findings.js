@@ -153,7 +153,7 @@
     draw(FORKS);
     return section(
       "Where won and lost attempts part",
-      "By task, the earliest state from which attempts that won and attempts that lost went different ways. It describes, and tests nothing.",
+      "By task, the state where one action separates won from lost attempts the most, the clearest first. It describes, and tests nothing.",
       node,
     );
   };
