@@ -164,7 +164,7 @@ def cost_rows(_: str | None = None) -> list[str]:
 
 
 def audit_rows(levels: str | None = None) -> list[str]:
-    """The tables of docs/measurements/2026-11-credit-audit.md: all methods, or means for `READING; QUESTION; NAME; NAME/CONTROL; …`, a row per name."""
+    """The tables of 2026-11-credit-audit.md: all methods, or means for `READING; QUESTION; NAME; NAME/CONTROL; …`, a row per name."""
     result = json.loads((ROOT / "docs/measurements/2026-11-credit-audit.json").read_text(encoding="utf-8"))
     if levels is None:
         return [f"| `{label}` | {' | '.join(rest).replace('-', '−')} |" for label, *rest in audit_tables.summary(result)]

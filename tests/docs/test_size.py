@@ -20,10 +20,14 @@ from turnwise.recipe.schema import fields
 
 PACKAGE = ROOT / "turnwise"
 ENVIRONMENTS, TESTS = ROOT / "packages" / "turnwise-envs", ROOT / "tests"
-# Credit in other trainers and the diagnosis of logs are separate products within the base: rooms, and what other rooms have for them.
-PRODUCTS = ("hosts", "logs")
-THEIR_PARTS = ("cli/diagnose.py", "credit/spans.py", "credit/tables.py", "pages/diagnosis.py")
-THEIR_TESTS = ("credit/test_tables.py", "pages/test_pages_diagnosis.py")
+# Credit in other trainers, the diagnosis of logs and the arena are products of their own within the base: rooms, and what other rooms have
+# for them.
+PRODUCTS = ("hosts", "logs", "arena")
+THEIR_PARTS = (
+    *("cli/arena.py", "cli/diagnose.py", "credit/spans.py", "credit/tables.py"),
+    *("lab/audit.py", "lab/audit_tables.py", "pages/diagnosis.py"),
+)
+THEIR_TESTS = ("credit/test_tables.py", "pages/test_pages_diagnosis.py", "lab/test_lab_audit.py")
 
 
 def lines(paths: Iterable[Path]) -> int:
@@ -83,18 +87,15 @@ def words(pages: Iterable[Path]) -> int:
 def sizes() -> dict[str, int]:
     """What the second table counts."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    core = without_products(PACKAGE)
+    core = {*without_products(PACKAGE)} - {PACKAGE / part for part in THEIR_PARTS}
     return {
-        "core package without `hosts/` and `logs/`, lines": lines(core),
-        "core package without `hosts/` and `logs/`, modules": len(core),
-        "the same without their parts in other rooms, lines": lines({*core} - {PACKAGE / part for part in THEIR_PARTS}),
+        "core package without the products, lines": lines(core),
+        "core package without the products, modules": len(core),
         "core package, lines": lines(python(PACKAGE)),
         "core package, modules": len(python(PACKAGE)),
         "`packages/turnwise-envs`, lines": lines(python(ENVIRONMENTS / "src")),
         "tests of both, lines": lines(python(TESTS)),
-        "tests without those of `hosts/`, `logs/` and their parts, lines": lines(
-            {*without_products(TESTS)} - {TESTS / part for part in THEIR_TESTS}
-        ),
+        "tests without those of the products, lines": lines({*without_products(TESTS)} - {TESTS / part for part in THEIR_TESTS}),
         "benchmarks, scripts": len(python(ROOT / "benchmarks")),
         "benchmarks, lines": lines(python(ROOT / "benchmarks")),
         "recipe fields": len(recipe_fields()),

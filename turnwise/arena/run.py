@@ -27,7 +27,8 @@ from turnwise.util.seeds import derive
 
 ARENA = "arena.json"
 Chosen = dict[tuple[str, str], int]  # by environment and method: the trial that tuning has chosen
-Say, Tell = Callable[[str], None], Callable[[Job], None]
+Say = Callable[[str], None]
+Tell = Callable[[Job], None]
 
 
 @dataclass(frozen=True)
