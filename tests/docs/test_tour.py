@@ -28,7 +28,7 @@ from turnwise.cli.app import app
 from turnwise.recipe.reading import is_recipe, parse_override, shipped_recipes
 from turnwise.recipe.schema import Config
 
-TOUR = sorted((ROOT / "docs" / "tour").glob("[1-3]*.md"))
+TOUR = sorted((ROOT / "docs" / "tour").glob("[1-4]*.md"))
 TRIED = [page for page in TOUR if page.name < "3"]  # the others need GPUs
 BLOCK = re.compile(r"(?:^<!-- (?P<note>[^\n]*) -->\n)?^```(?P<kind>console|bash|python|toml)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 WITH_RECIPE = {"train", "sweep", "fit", "sft", "check"}
