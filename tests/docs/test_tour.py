@@ -156,6 +156,20 @@ def test_a_reader_who_types_what_a_page_says_gets_to_its_end(
                 assert block.printed() == [line.rstrip() for line in printed.splitlines() if line.strip()], page.name
 
 
+SKILL = ROOT / "skills" / "turnwise" / "SKILL.md"
+SHORTER = shlex.split("iterations=1 seed=0 sft.steps=2 sft.tasks=8 eval.n=2 eval.repeats=1 collect.groups=2 model.tiny.hidden=16")
+
+
+def test_a_coding_assistant_that_follows_the_skill_to_the_letter_gets_to_its_end(reader: Callable[[list[str]], SimpleNamespace]) -> None:
+    lines = [line for line in SKILL.read_text(encoding="utf-8").splitlines() if line.startswith("    ")]
+    commands = [shlex.split(line, comments=True) for line in lines]
+    assert len(commands) > 15
+    for words in commands:
+        trains = words[1] in ("train", "sweep") and not {"--dry-run", "--help-config"} & {*words}
+        ended = reader(with_less_to_do(words, SHORTER if trains else []))
+        assert not ended.returncode, f"{shlex.join(words)}\n{ended.stdout}\n{ended.stderr}"
+
+
 ALL = [pytest.param(block, id=f"{block.page}:{number}") for page in TOUR for number, block in enumerate(blocks(page)) if not block.file]
 
 
