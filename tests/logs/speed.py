@@ -121,6 +121,7 @@ def measured(*arguments: str) -> dict[str, Any]:
 
 def main() -> None:
     folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
     messages, otel, run = folder / "messages.jsonl", folder / "otel.jsonl", folder / "run"
     if not run.exists():
         write(messages, ({"id": n, "task_id": t, "success": w, "messages": conversation(t, turns)} for n, t, turns, w in attempts()))
