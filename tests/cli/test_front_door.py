@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import importlib.util
 import json
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, Cli
 from typer.testing import CliRunner
 
 import turnwise as tw
@@ -150,3 +151,14 @@ def test_a_command_that_loads_for_long_says_so_and_one_that_has_spoken_does_not(
         with terminal.still_loading(0.01):
             time.sleep(0.3)
         assert len(said) == wanted and all("loading" in text for text in said)
+
+
+def test_a_program_without_a_web_server_is_an_error_before_anything_is_loaded(
+    here: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert here("new", "agent", "my_agent").returncode == 0
+    find = importlib.util.find_spec
+    monkeypatch.setattr("turnwise.setup.early.find_spec", lambda name: None if name == "starlette" else find(name))
+    ended = here("train", "my_agent.toml", "iterations=1")
+    assert ended.returncode == 2 and "[serve]" in ended.stderr and "evaluation" not in ended.stderr
+    assert not (tmp_path / "runs").exists()

@@ -2,7 +2,8 @@
 
     python tests/docs/first_hour.py PATH/TO/VENV [102 103 …]      (default: the pages that need no GPU)
 
-Nothing else should run meanwhile. Blocks that tests do not run (an installation, a server) are left out here, too.
+The commands run in that environment, with the extras that the pages name; this script needs the packages of the tests. Nothing else should
+run meanwhile. Blocks that tests do not run (an installation, a server) are left out here, too.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ ERROR_TEXT = re.compile(
     re.IGNORECASE,
 )
 EXIT_CODE = re.compile(r"\b(?:exit(?:ed with)?|return) ?(?:code|status)\W{1,3}-?[1-9]\d*")
+CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
 JSON_ERROR = re.compile(r'"(?:error|errors|status|success|ok|isError|is_error)"')
 
 
@@ -167,7 +168,7 @@ def _deeper(value: Any, levels: int) -> bool:
 def canonical(value: Any) -> str:
     """Equal values as equal JSON."""
     try:
-        return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+        return CANONICAL.encode(value)
     except RecursionError:
         return "[nested too deeply]"
 

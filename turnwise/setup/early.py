@@ -14,6 +14,7 @@ from turnwise.config.loading import check_reference
 from turnwise.config.references import code_in, is_reference
 from turnwise.engines.registry import declared
 from turnwise.envs import registry
+from turnwise.envs.capabilities import Capabilities
 from turnwise.learn.sections import Lora
 from turnwise.methods.registry import model_kinds
 from turnwise.recipe.names import pieces
@@ -102,6 +103,7 @@ def check_trainable(config: Config, runs: bool = True) -> None:
         )
     if config.cluster is None:  # otherwise another machine may be the one that learns
         check_adapters(config.model.lora)
+        check_endpoint(config.env.name)
     check_families(config, hub=runs)
     if runs:
         make_trackers(config.run.trackers, config.run.tracker_options)
@@ -113,6 +115,12 @@ def check_adapters(lora: Lora | None) -> None:
         raise MissingExtra("training with LoRA (model.lora)", "lora")
     if lora is not None and lora.base == "4bit" and find_spec("bitsandbytes") is None:
         raise MissingExtra("a base in 4 bits (model.lora.base)", "4bit")
+
+
+def check_endpoint(env: str) -> None:
+    """Reports the web server that an environment needs which plays by itself, if it is not installed."""
+    if find_spec("starlette") is None and not is_reference(env) and Capabilities(registry.spec(env).load()).plays_itself:
+        raise MissingExtra("a program that calls the model (env.name=program)", "serve")
 
 
 def check_families(config: Config, folder: Path | None = None, hub: bool = True) -> None:
