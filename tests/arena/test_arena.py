@@ -279,7 +279,9 @@ def test_differences_are_paired_by_seed_and_corrected(arena):
     line = report["differences"]["grpo"]["gigpo"]
     assert line["difference"] == pytest.approx(0.2, abs=0.011) and line["seeds"] == 3
     assert report["by_environment"]["line"]["gigpo"]["mean"] == pytest.approx(0.82, abs=0.011)
-    assert report["predictions"][0]["place"] == 1
+    assert (report["predictions"][0]["place"], report["predictions"][0]["best"]) == (1, ["gigpo"])
+    equal = results(arena, made_up(arena, {}))["predictions"][0]
+    assert equal["place"] == 1 and set(equal["best"]) == set(arena.methods)
     shared = [one for one in report["differences"]["grpo"].values() if one["p"] is not None]
     assert all(one["holm"] >= one["p"] for one in shared)
 

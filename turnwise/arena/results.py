@@ -181,10 +181,13 @@ def predictions(arena: Arena, grid: Grid) -> list[dict[str, Any]]:
             for name in arena.methods
             if (seeds := grid.seeds(environment, name))
         }
-        order = sorted(means, key=lambda name: -means[name])
-        place = order.index(prediction.method) + 1 if prediction.method in order else None
+        if not means:
+            continue
+        highest, predicted = max(means.values()), means.get(prediction.method)
+        best = [name for name, mean in means.items() if mean == highest]
+        place = None if predicted is None else 1 + sum(mean > predicted for mean in means.values())
         facts = {"environment": environment, "predicted": prediction.method, "why": prediction.why}
-        lines.append(facts | {"best": order[:1], "place": place, "of": len(order)})
+        lines.append(facts | {"best": best, "place": place, "of": len(means)})
     return lines
 
 

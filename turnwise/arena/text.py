@@ -34,9 +34,8 @@ def sentences(results: Results) -> Iterator[str]:
         told = "they hold" if share >= 0.8 else "close methods cannot be told apart; see the intervals of ranks"
         yield f"Ranks by one half of the seeds and by the other correlate at {share:.2f}: {told}."
     for line in results["predictions"]:
-        best = line["best"][0] if line["best"] else "nothing"
         predicted = f"{line['predicted']} was predicted to win, because {line['why']}"
-        yield f"{line['environment']}: {predicted}; it is number {line['place']} of {line['of']}, and {best} is best."
+        yield f"{line['environment']}: {predicted}; it is number {line['place']} of {line['of']}. Best: {', '.join(line['best'])}."
     if results["missing"]:
         yield f"{len(results['missing'])} runs are missing; {results['missing'][0]} is the first."
 
