@@ -248,6 +248,8 @@ def test_a_loop_of_parents_in_a_file_ends(tmp_path: Path) -> None:
         node["parent"] = len(row["traces"][0]["nodes"]) - 1
     path.write_text(json.dumps(row))
     verifiers.give_in_file(path, path, "gigpo")
+    nodes = json.loads(path.read_text())["traces"][0]["nodes"]
+    assert all(len(node["advantages"]) == sum(node["mask"]) for node in nodes if node["sampled"])
 
 
 def test_lists_of_the_wrong_length_are_refused() -> None:

@@ -263,7 +263,7 @@ json_values: st.SearchStrategy[Any] = st.recursive(plain_values, nested, max_lea
 def test_no_record_breaks_a_reader(value: Any) -> None:
     from turnwise.logs.files import Record
 
-    list(messages_of(value))
+    assert all(isinstance(message.text, str) for message in messages_of(value))
     for fits, read in FORMATS.values():
         if fits(value):
             try:

@@ -66,7 +66,8 @@ class RankedLearner:
         return batch.with_columns(self.ranks.call("columns", batch, progress, pure=not self.changes))
 
     def update(self, batch: Batch, seed: int, progress: float) -> dict[str, float]:
-        return self.ranks.call("update", batch, seed, progress)
+        metrics: dict[str, float] = self.ranks.call("update", batch, seed, progress)
+        return metrics
 
     def imitate(
         self,
@@ -78,7 +79,8 @@ class RankedLearner:
     ) -> dict[str, float]:
         if measure is not None:
             self.say("sft.until: several learners measure at the end of the warm start only")
-        return self.ranks.call("imitate", list(examples), settings, seed)
+        metrics: dict[str, float] = self.ranks.call("imitate", list(examples), settings, seed)
+        return metrics
 
     def follow_policy(self) -> None:
         self.ranks.call("follow_policy")
@@ -89,7 +91,8 @@ class RankedLearner:
         checkpoint.prune(folder, keep)  # only now: ranks that are lost while they write start again from the one before
 
     def restore(self, path: Path) -> dict[str, Any]:
-        return self.ranks.call("restore", path.absolute())
+        state: dict[str, Any] = self.ranks.call("restore", path.absolute())
+        return state
 
     def weights(self, merged: bool) -> Iterator[tuple[str, Tensor]]:
         stored: Stored = self.ranks.call("weights", merged, pure=True)

@@ -78,7 +78,8 @@ class Arriving:
         try:
             self.request = self._play.send(result)
         except StopIteration as end:
-            return end.value
+            arrived: Arrived = end.value
+            return arrived
         return None
 
     def shared(self) -> Iterator[tuple[Turn, Transition]]:

@@ -153,7 +153,8 @@ class _Uncached(SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
-        return self.source_to_code(self.get_data(path), path)
+        code: CodeType = self.source_to_code(self.get_data(path), path)
+        return code
 
 
 def load_file(path: Path) -> ModuleType:

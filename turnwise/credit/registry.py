@@ -99,7 +99,8 @@ class Credit:
         if self.level == "turn":
             return exact
         sums = np.concatenate([np.zeros(1), np.cumsum(exact)])[rollouts.token_offsets]
-        return np.diff(sums) / np.maximum(np.diff(rollouts.token_offsets), 1)
+        means: Floats = np.diff(sums) / np.maximum(np.diff(rollouts.token_offsets), 1)
+        return means
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,8 @@ def _placed(values: NDArray[Any], name: str, rollouts: Rollouts) -> NDArray[Any]
     level = split_name(name)[0]
     if rollouts.is_in_order or level in ("group", "trajectory"):
         return values
-    return values[ragged(rollouts.in_order().token_offsets, rollouts.positions) if level == "token" else rollouts.positions]
+    result: NDArray[Any] = values[ragged(rollouts.in_order().token_offsets, rollouts.positions) if level == "token" else rollouts.positions]
+    return result
 
 
 def _by_name(columns: Mapping[str, Any], name: str) -> tuple[PerTurn, dict[str, Any]]:

@@ -143,7 +143,8 @@ def token_sums(values: NDArray[np.floating], r: Rollouts) -> Floats:
 
 def last_turns(r: Rollouts) -> Bools:
     """True for the last turn of each trajectory, of rollouts that are in order."""
-    return np.append(r.trajectory[:-1] != r.trajectory[1:], True)
+    last: Bools = np.append(r.trajectory[:-1] != r.trajectory[1:], True)
+    return last
 
 
 def discounted_returns(r: Rollouts, gamma: float) -> Floats:

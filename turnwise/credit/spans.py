@@ -91,4 +91,5 @@ def last_turns(trajectory: Any, t: Any) -> NDArray[np.bool_]:
     times = np.asarray(t)
     latest = np.full(codes.max() + 1, np.iinfo(np.int64).min)
     np.maximum.at(latest, codes, times)
-    return times == latest[codes]
+    last: NDArray[np.bool_] = times == latest[codes]
+    return last

@@ -54,7 +54,7 @@ def encode(columns: dict[str, Any]) -> tuple[dict[str, Ints], AnchorTable]:
 
 def _as_list(name: str, values: Any) -> Sequence[Any]:
     if isinstance(values, np.ndarray) and values.ndim == 1:
-        return values.tolist()  # plain Python values
+        return values.tolist()  # type: ignore[no-any-return]  # plain Python values
     if isinstance(values, (str, bytes)):
         raise TurnwiseError(f"column {name!r}: one value per turn is required, got a single {type(values).__name__}")
     return values if isinstance(values, (list, tuple)) else list(values)

@@ -26,7 +26,8 @@ def own_turns(trajectory: Any, t: Any, parent: Any, branch_t: Any) -> Bools:
     trajectory that was branched from; -1: none in the batch) and `branch_t` (the branch's first own turn) one per trajectory."""
     number = np.asarray(trajectory)
     shared = (np.asarray(parent)[number] >= 0) & (np.asarray(t) < np.asarray(branch_t)[number])
-    return ~shared
+    unshared: Bools = ~shared
+    return unshared
 
 
 def masked(batch: Batch, rule: SharedPrefix) -> Batch:

@@ -271,7 +271,8 @@ class Rollouts:
     def _find(self, name: str) -> NDArray[Any] | None:
         level, short_name = split_name(name)
         if name in BUILT_IN:
-            return getattr(self, BUILT_IN[name])
+            stored: NDArray[Any] | None = getattr(self, BUILT_IN[name])
+            return stored
         if name in DERIVED:
             return None if self.success is None and short_name == "success" else DERIVED[name](self)
         further: Mapping[str, NDArray[Any]] = getattr(self, EXTRA[level])
@@ -315,7 +316,8 @@ class Rollouts:
         if column_level == level:
             return column
         if level == "trajectory":
-            return column[self.per_trajectory(self.group)]
+            of_group: NDArray[Any] = column[self.per_trajectory(self.group)]
+            return of_group
         by_turn: NDArray[Any] = column if column_level == "turn" else column[self.group if column_level == "group" else self.trajectory]
         return by_turn if level == "turn" else np.repeat(by_turn, np.diff(self.token_offsets), axis=0)
 
@@ -379,7 +381,8 @@ def ragged(offsets: Ints, order: Ints) -> Ints:
 def positions(starts: Ints, lengths: Ints) -> Ints:
     """The flat indices of slices that have these starts and lengths, slice after slice."""
     ends = np.cumsum(lengths)
-    return np.arange(int(lengths.sum())) + np.repeat(starts - (ends - lengths), lengths)
+    flat: Ints = np.arange(int(lengths.sum())) + np.repeat(starts - (ends - lengths), lengths)
+    return flat
 
 
 __all__ = ["LARGEST_REWARD", "NOISE", "Rollouts", "Stop", "Trajectory", "Turn", "alike", "dense", "encode", "ragged"]

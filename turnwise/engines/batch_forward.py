@@ -32,7 +32,8 @@ class BatchForward:
 
     @property
     def device(self) -> torch.device:
-        return self.model.get_input_embeddings().weight.device
+        device: torch.device = self.model.get_input_embeddings().weight.device
+        return device
 
     def read(self, ids: list[list[int]], past: BatchCache | None, shifts: Sequence[int] = ()) -> tuple[Tensor, BatchCache]:
         """The logits after the last token of every row, and the cache with the tokens in it. Shorter rows are padded on the left."""

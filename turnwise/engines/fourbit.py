@@ -27,8 +27,10 @@ def dense(weight: Any) -> Tensor:
     """A layer's weight as plain numbers; one that is not packed passes unchanged."""
     state = getattr(weight, "quant_state", None)
     if state is None:
-        return weight
-    return library().functional.dequantize_4bit(weight.data, state)
+        plain: Tensor = weight
+        return plain
+    found: Tensor = library().functional.dequantize_4bit(weight.data, state)
+    return found
 
 
 def unpack(weight: Any, out: Tensor) -> None:
@@ -42,7 +44,8 @@ def unpack(weight: Any, out: Tensor) -> None:
 
 def times(x: Tensor, weight: Any) -> Tensor:
     """The rows of x times a packed weight, as the library does it best: for few rows without unpacking, where it has such a kernel."""
-    return library().matmul_4bit(x, weight.data.t(), quant_state=weight.quant_state)
+    product: Tensor = library().matmul_4bit(x, weight.data.t(), quant_state=weight.quant_state)
+    return product
 
 
 def unread(weight: Any) -> str | None:

@@ -21,7 +21,8 @@ class Method(Generic[T]):
         self._name = name
 
     def __get__(self, can: Capabilities, owner: type) -> T | None:
-        return can.method(self._name)
+        method: T | None = can.method(self._name)
+        return method
 
 
 class Capabilities:
@@ -54,7 +55,8 @@ class Capabilities:
     @property
     def splits(self) -> Mapping[str, int | None] | None:
         """The number of tasks of each split; None for as many as requested."""
-        return getattr(self._env, "splits", None)
+        declared: Mapping[str, int | None] | None = getattr(self._env, "splits", None)
+        return declared
 
     @property
     def max_turns(self) -> Any:

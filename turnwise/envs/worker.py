@@ -180,7 +180,7 @@ def serve(connection: Connection) -> None:
 
 def _factory(packed: bytes) -> Callable[[], Any]:
     try:
-        return pickle.loads(packed)
+        return pickle.loads(packed)  # type: ignore[no-any-return]
     except BaseException as error:
         reason = failure(error)
 

@@ -108,7 +108,8 @@ def ranks(values: Floats) -> Floats:
     """Ranks from 0; equal values share the mean of theirs."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
-    return (ends - (counts + 1) / 2)[inverse.reshape(-1)]
+    shared_ranks: Floats = (ends - (counts + 1) / 2)[inverse.reshape(-1)]
+    return shared_ranks
 
 
 def biggest_differences(

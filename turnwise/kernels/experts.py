@@ -73,7 +73,8 @@ def gathered(rows: Tensor, plan: Routing) -> Tensor:
 def grouped(rows: Tensor, weight: Tensor, offsets: Tensor) -> Tensor:
     """Every group of rows times its own weight, [groups, out, in]."""
     if rows.is_cuda:
-        return torch.nn.functional.grouped_mm(rows, weight.transpose(-2, -1), offs=offsets)
+        product: Tensor = torch.nn.functional.grouped_mm(rows, weight.transpose(-2, -1), offs=offsets)
+        return product
     out = rows.new_empty(len(rows), weight.shape[1])
     for group, start, end in filled(offsets):
         torch.mm(rows[start:end], weight[group].t(), out=out[start:end])

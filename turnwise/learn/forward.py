@@ -104,7 +104,8 @@ def _kernel(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, wi
             k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     longest = max(borders.lengths)
     left = -1 if window is None or window >= longest else window - 1
-    return attend(q, k, v, borders.offsets, borders.offsets, longest, longest, scale=scaling, window_size=(left, 0), **shares)
+    out: Tensor = attend(q, k, v, borders.offsets, borders.offsets, longest, longest, scale=scaling, window_size=(left, 0), **shares)
+    return out
 
 
 def _varlen_attention() -> Any:
@@ -194,7 +195,8 @@ class PackedModel:
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return next(self.causal.parameters()).device
+        device: torch.device = next(self.causal.parameters()).device
+        return device
 
     def like(self, model: nn.Module) -> PackedModel:
         """Another model, run in the same way."""
@@ -204,7 +206,8 @@ class PackedModel:
         """Call a function that computes with the weights: if they are sharded, they are whole inside."""
         if self.sharded is None:
             return work()
-        return self.sharded.inside(work)
+        found: T = self.sharded.inside(work)
+        return found
 
     def hidden(self, packed: Packed, places: Any = None, layer: int = -1) -> Tensor:
         """The last hidden state of every token, [tokens, size], or of the tokens at `places` (increasing indices, each once). Keep
@@ -363,7 +366,8 @@ def asked(layer: int) -> dict[str, bool]:
 
 def state_of(found: Any, layer: int) -> Tensor:
     """A hidden state of what a model returned."""
-    return found.last_hidden_state if layer == -1 else found.hidden_states[layer]
+    state: Tensor = found.last_hidden_state if layer == -1 else found.hidden_states[layer]
+    return state
 
 
 def _named_lengths(config: Any) -> Iterator[int]:
@@ -381,7 +385,8 @@ def _places(*lengths: int) -> Any:
 
 
 def _distance(one: Tensor, other: Tensor) -> float:
-    return (one - other).abs().max().item()
+    largest: float = (one - other).abs().max().item()
+    return largest
 
 
 class VisionModel(PackedModel):

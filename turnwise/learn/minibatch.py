@@ -260,7 +260,8 @@ def has_token(packed: Packed, tokens: Mask) -> Mask:
     masked, counted = np.zeros(size, np.bool_), np.zeros(size, np.bool_)
     masked[packed.turn[~tokens]] = True
     counted[packed.turn[tokens]] = True
-    return (counted | ~masked)[packed.turn_row]
+    has: Mask = (counted | ~masked)[packed.turn_row]
+    return has
 
 
 def _token_flags(batch: Batch, mask: Any, what: str) -> Mask:

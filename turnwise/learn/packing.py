@@ -282,7 +282,8 @@ def _numbers_of(trajectories: Sequence[Trajectory], rollouts: Rollouts | None) -
     if rollouts.tokens is not None and (wrong := rollouts.tokens != tokens).any():
         row = int(wrong.argmax())
         raise TurnwiseError(f"column 'tokens', row {row}: {rollouts.tokens[row]}, but the turn has {tokens[row]} response ids")
-    return rollouts.trajectory[first].tolist()
+    found: list[int] = rollouts.trajectory[first].tolist()
+    return found
 
 
 def _sized(columns: Mapping[str, NDArray[Any]], size: int, what: str) -> dict[str, NDArray[Any]]:

@@ -194,7 +194,8 @@ def arpo_credit(r: Rollouts, *, norm: Norm = "std", weighting: Weighting = "traj
     credit = episode_credit(r, norm=norm, weighting=weighting, invalid_penalty=invalid_penalty)
     turn, size = shared_turns(r)
     mean = segment_sum(relative(credit, turn, size), turn, size) / segment_count(turn, size)
-    return (segment_first(credit, turn, size).astype(np.float64) + mean)[turn]
+    shared: Floats = (segment_first(credit, turn, size).astype(np.float64) + mean)[turn]
+    return shared
 
 
 @method(
@@ -270,7 +271,8 @@ def deviations(values: Any, counts: Any) -> Floats:
     known = exact[counts]
     if len(known) < 2 or alike(known):
         return np.zeros(len(exact))
-    return (exact - known.mean()) / known.std(ddof=1)
+    result: Floats = (exact - known.mean()) / known.std(ddof=1)
+    return result
 
 
 @objectives.register("aepo", paper=AEPO)

@@ -45,7 +45,8 @@ def _centred(column: Any, counted: Mask) -> Floats:
     if not counted.any():
         return values
     values = values - values[counted.argmax()]  # equal values then differ from their mean by exactly 0
-    return values - values[counted].mean()
+    centred: Floats = values - values[counted].mean()
+    return centred
 
 
 @objectives.register("clip_cov", paper="Cui et al. 2025, Clip-Cov, arXiv 2505.22617", needs=("token.old_logprob",))

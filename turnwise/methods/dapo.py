@@ -83,4 +83,5 @@ def overlong(
 
 def penalty(length: Floats, limit: int, buffer: int, factor: float) -> Floats:
     """min(0, −(length − (limit − buffer)) / buffer · factor)."""
-    return np.minimum(0.0, -(length - (limit - buffer)) / buffer * factor)
+    values: Floats = np.minimum(0.0, -(length - (limit - buffer)) / buffer * factor)
+    return values

@@ -132,7 +132,8 @@ def resrl_credit(
 
 def successes(r: Rollouts) -> Bools:
     """Whether each trajectory was successful."""
-    return np.asarray(r.column("trajectory.success"), np.bool_) if r.has("trajectory.success") else episode_returns(r) > 0
+    won: Bools = np.asarray(r.column("trajectory.success"), np.bool_) if r.has("trajectory.success") else episode_returns(r) > 0
+    return won
 
 
 def quantiles(values: Floats, group: Ints, size: int, at: tuple[float, float]) -> Floats:

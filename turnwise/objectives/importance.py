@@ -116,7 +116,8 @@ class Reject:
 
         def mean(values: Floats) -> Floats:
             size = np.bincount(span, counted)
-            return (np.bincount(span, np.where(counted, values, 0.0)) / np.maximum(size, 1))[span]
+            result: Floats = (np.bincount(span, np.where(counted, values, 0.0)) / np.maximum(size, 1))[span]
+            return result
 
         kept = _within(np.exp(mean(log_weight)), *self.ratio) & _within(mean(weight - log_weight - 1), None, self.k3_high)
         kept &= _within(mean(log_weight**2 / 2), None, self.k2_high)

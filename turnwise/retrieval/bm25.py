@@ -76,7 +76,8 @@ def best(scores: np.ndarray[Any, Any], topk: int) -> list[int]:
         places = np.concatenate([above, np.flatnonzero(scores == least)[: topk - len(above)]])
     else:
         places = np.arange(len(scores))
-    return places[np.lexsort((places, -scores[places]))].tolist()
+    ranked: list[int] = places[np.lexsort((places, -scores[places]))].tolist()
+    return ranked
 
 
 WORD = re.compile(r"\w+")

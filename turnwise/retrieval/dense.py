@@ -117,7 +117,8 @@ class Encoder:
         """One row per text. Long texts are truncated to `max_length` tokens."""
         if not texts:
             return np.empty((0, self.width), np.float32)
-        return self._model.encode(list(texts), batch_size=batch, show_progress_bar=False).astype(np.float32, copy=False)
+        vectors: Floats = self._model.encode(list(texts), batch_size=batch, show_progress_bar=False).astype(np.float32, copy=False)
+        return vectors
 
 
 def _folder(model: str) -> Path:

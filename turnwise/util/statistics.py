@@ -81,7 +81,8 @@ def by_cluster(values: ArrayLike, clusters: Sequence[str]) -> NDArray[np.float64
     names, codes = np.unique(np.asarray(clusters, dtype=np.str_), return_inverse=True)
     if len(names) < 2:
         return array
-    return np.bincount(codes, array).astype(np.float64)
+    sums: NDArray[np.float64] = np.bincount(codes, array).astype(np.float64)
+    return sums
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:

@@ -171,7 +171,8 @@ class CpuRunner:
             return x + layer.experts(normed, self._activate)
         active = self._activate(layer.gate_up(normed))
         if layer.after_mlp is None:
-            return layer.down.add(active, x)
+            added: Tensor = layer.down.add(active, x)
+            return added
         return x + self._norm(layer.down(active), layer.after_mlp)
 
     def _activate(self, both: Tensor) -> Tensor:

@@ -90,7 +90,8 @@ class Shape:
     @property
     def scale(self) -> float:
         """The factor of the products of queries and keys."""
-        return self.head_dim**-0.5 if self.scaling is None else self.scaling
+        scale: float = self.head_dim**-0.5 if self.scaling is None else self.scaling
+        return scale
 
 
 def shape_of(config: Any) -> Shape:

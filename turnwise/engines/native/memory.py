@@ -79,4 +79,5 @@ def _reachable(device: torch.device) -> int:
     device = torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
     free, total = torch.cuda.mem_get_info(device)
     share = int(torch.cuda.get_per_process_memory_fraction(device) * total)
-    return min(free + torch.cuda.memory_reserved(device), share)
+    reachable: int = min(free + torch.cuda.memory_reserved(device), share)
+    return reachable

@@ -37,7 +37,8 @@ class StagingBuffer:
         event = self._sent[self._turn]
         if event is not None:
             event.synchronize()
-        return self._hosts[self._turn].numpy()
+        host: np.ndarray = self._hosts[self._turn].numpy()
+        return host
 
     def send(self, size: int) -> None:
         """Copy the first `size` numbers, without waiting."""

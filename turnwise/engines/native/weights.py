@@ -355,7 +355,8 @@ def _joined(parameters: Sequence[Any], dtype: torch.dtype, last: Tensor | None) 
         joined = torch.cat([p.detach() for p in parameters]).to(dtype)
         return last.copy_(joined) if last is not None and last.shape == joined.shape and last.device == joined.device else joined
     if len(parameters) == 1:
-        return parameters[0].detach()
+        single: Tensor = parameters[0].detach()
+        return single
     if not _adjacent(parameters):
         home = torch.cat([p.detach() for p in parameters])
         for parameter, part in zip(parameters, home.split(rows), strict=True):

@@ -97,7 +97,8 @@ def prepare(name: str) -> Mapping[str, Any]:
     plugins.load()
     for family in _families:
         if name.startswith(family.prefixes):
-            return load_registered(family.prepare)(name)
+            defaults: Mapping[str, Any] = load_registered(family.prepare)(name)
+            return defaults
     for prefix, extra in addons.GYMNASIUM_IDS.items():
         if name.startswith(prefix):
             raise addons.comes_with(f"a description in words of the gymnasium environment {name!r}", extra)
@@ -110,7 +111,8 @@ def recognised(env: Any) -> Words | None:
     bases = {f"{base.__module__}.{base.__name__}" for base in type(env.unwrapped).__mro__}
     for family in _families:
         if family.base in bases:
-            return load_registered(family.words)(env)
+            words: Words = load_registered(family.words)(env)
+            return words
     return None
 
 

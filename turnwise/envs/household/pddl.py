@@ -124,7 +124,8 @@ def parse_lists(text: str, what: str) -> list[Any]:
         raise TurnwiseError(f"{what}: {len(stack) - 1} parentheses are never closed (a truncated file?)")
     if len(stack[0]) != 1 or not isinstance(stack[0][0], list):
         raise TurnwiseError(f"{what}: expected one parenthesised expression")
-    return stack[0][0]
+    only: list[Any] = stack[0][0]
+    return only
 
 
 def parse_domain(text: str) -> Domain:

@@ -78,7 +78,8 @@ def build(name: str, section: AuxiliarySettings, policy: Learner, tokenizer: Any
 def dtype_of(section: AuxiliarySettings, device: torch.device, policy: str) -> torch.dtype:
     """The dtype of the computation. A frozen model on a GPU needs no more than half precision."""
     half = not section.trained and device.type == "cuda" and section.reads is None
-    return getattr(torch, "bfloat16" if half else policy)
+    found: torch.dtype = getattr(torch, "bfloat16" if half else policy)
+    return found
 
 
 def _weights(name: str, section: AuxiliarySettings, kind: Any, learner: Learner, tokenizer: Any, seed: int) -> tuple[PackedModel, Any]:

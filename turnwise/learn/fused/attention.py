@@ -119,7 +119,8 @@ class Frame:
     @property
     def scale(self) -> float:
         """The scale of the products of queries and keys."""
-        return self.size**-0.5 if self.scaling is None else self.scaling
+        scale: float = self.size**-0.5 if self.scaling is None else self.scaling
+        return scale
 
     def runs_for(self, window: int) -> list[Run]:
         """The calls of a layer: a window that is shorter than a sequence needs the kernel that knows windows."""

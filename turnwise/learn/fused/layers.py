@@ -140,7 +140,8 @@ def _norm_backward(
     """As the kernel. The gradient of a weight that has a buffer is added there, and None stands for it."""
     ops = operations(x.device)
     if buffer is None or not wanted:
-        return ops.norm_backward(grad, more, x, scales, weight)
+        found: tuple[Tensor, Tensor] = ops.norm_backward(grad, more, x, scales, weight)
+        return found
     before = buffer.sum
     x_grad, own = ops.norm_backward(grad, more, x, scales, weight, before)
     if before is None:
@@ -205,7 +206,8 @@ def _after_backward(grad: Tensor, last: Any, weight: Tensor | None) -> tuple[Ten
     if weight is None:
         return grad, None
     out, scales = last
-    return operations(grad.device).norm_backward(grad.contiguous(), None, out, scales, weight)
+    found: tuple[Tensor, Tensor] = operations(grad.device).norm_backward(grad.contiguous(), None, out, scales, weight)
+    return found
 
 
 def _spread(rows: Tensor, places: Tensor, count: int) -> Tensor:
@@ -287,7 +289,8 @@ class LastNorm(torch.autograd.Function):  # type: ignore[misc]
         total, normed, scales = operations(x.device).add_norm(x, delta, factor, eps)
         ctx.save_for_backward(total, scales, weight, factor)
         ctx.buffer = buffer_of(weight)
-        return normed
+        out: Tensor = normed
+        return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
@@ -373,7 +376,8 @@ def _back(rows: Tensor, plan: Routing) -> Tensor:
 def _outer(left: Tensor, right: Tensor, offsets: Tensor) -> Tensor:
     """leftᵀ · right of every group of rows: [groups, left, right]."""
     if left.is_cuda:
-        return torch.nn.functional.grouped_mm(left.t(), right, offs=offsets)
+        product: Tensor = torch.nn.functional.grouped_mm(left.t(), right, offs=offsets)
+        return product
     out = left.new_zeros(len(offsets), left.shape[1], right.shape[1])
     for group, start, end in filled(offsets):
         torch.mm(left[start:end].t(), right[start:end], out=out[group])

@@ -65,7 +65,8 @@ class Pass:
         attention, mlp = self.kept if torch.is_grad_enabled() else (self.kept[0], False)
         half, first, second = parameters_of(module, self.layer) if own is None else own
         x, delta = AttentionHalf.apply(x, delta, self.layer, self.frame, attention, self.places, *first)
-        return half.apply(x, delta, self.layer, self.frame.eps, self.activation, mlp, *second)
+        found: tuple[Tensor, Tensor] = half.apply(x, delta, self.layer, self.frame.eps, self.activation, mlp, *second)
+        return found
 
 
 class FusedStack:
@@ -151,7 +152,8 @@ class FusedStack:
             left = len(layers) - number
             own = Pass(layer, frame, shape.activation, self.kept.of(left), places if left == 1 else None)
             x, delta = own(module, x, delta, self._of(number, module, layer)) if self.sharded is None else module(x, delta, own)
-        return LastNorm.apply(x, delta, inner.norm.weight, self.weights.norm, shape.eps)
+        out: Tensor = LastNorm.apply(x, delta, inner.norm.weight, self.weights.norm, shape.eps)
+        return out
 
     def _rotations(self, longest: int) -> list[tuple[Tensor, Tensor]]:
         tables = self._tables
@@ -166,7 +168,8 @@ def embedded(ids: Tensor, module: Any) -> Tensor:
     """The rows of an embedding."""
     if buffer_of(module.weight) is None or not module.weight.requires_grad:
         return embedding(ids, module.weight, module.padding_idx)
-    return Embedding.apply(ids, module.weight, module.padding_idx)
+    found: Tensor = Embedding.apply(ids, module.weight, module.padding_idx)
+    return found
 
 
 def _forward(module: Any, x: Tensor, *rest: Any, **named: Any) -> Any:

@@ -89,7 +89,7 @@ class Ranks:
         answer, problem = self.gather((answer, problem))[0]
         if problem:
             raise TurnwiseError(problem)
-        return answer
+        return answer  # type: ignore[no-any-return]
 
     def reduced(self, number: float, how: Any) -> float:
         """One number from those of all processes."""
@@ -177,7 +177,8 @@ def is_sharded(tensor: Any) -> bool:
 
 def whole(tensor: Any) -> Tensor:
     """The whole tensor. If it is sharded, all processes call this together."""
-    return tensor.full_tensor() if is_sharded(tensor) else tensor
+    found: Tensor = tensor.full_tensor() if is_sharded(tensor) else tensor
+    return found
 
 
 def placed_like(value: Tensor, own: Any) -> Tensor:
@@ -186,7 +187,8 @@ def placed_like(value: Tensor, own: Any) -> Tensor:
         return value
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(value.detach().to(own.device), own.device_mesh, own.placements, src_data_rank=None)
+    found: Tensor = distribute_tensor(value.detach().to(own.device), own.device_mesh, own.placements, src_data_rank=None)
+    return found
 
 
 def put(own: Tensor, value: Tensor) -> None:

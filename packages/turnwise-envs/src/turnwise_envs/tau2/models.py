@@ -103,13 +103,13 @@ def read_user(given: Any) -> Speak | None:
     if given == SCRIPTED:
         return None
     if callable(given):
-        return given
+        return given  # type: ignore[no-any-return]
     if isinstance(given, str):
         if ":" not in given or "://" in given:
             raise TurnwiseError(
                 f'tau2: user is "{SCRIPTED}", a table {{url = "http://…/v1", model = "…"}}, or my_user.py:function, not {given!r}'
             )
-        return load_reference(given, SPEAKER)
+        return load_reference(given, SPEAKER)  # type: ignore[no-any-return]
     if not isinstance(given, Mapping):
         raise TurnwiseError(f"tau2: user cannot be {type(given).__name__}")
     known = [field.name for field in fields(UserServer)]
