@@ -4,6 +4,7 @@ python benchmarks/learning.py quickstart --seeds 0 1 2 --write     the quickstar
 python benchmarks/learning.py budget recipes/numberline-tiny.toml --samples 6000 --seeds 3 --write
 python benchmarks/learning.py intervals --write                    how often confidence intervals hold the true value (simulated)
 python benchmarks/learning.py seeds --write                        how many seeds it takes to see a difference (simulated)
+python benchmarks/learning.py trl gigpo START --write trl-gigpo    ALFWorld in TRL with our credit; also grpo, and turnwise (needs a GPU)
 """
 
 from __future__ import annotations
@@ -13,19 +14,31 @@ import json
 import math
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from bench import ROOT, Part, main, read_results
 from numpy.typing import NDArray
 
 import turnwise as tw
-from turnwise.recipe.reading import parse_override
+from turnwise.agent.agent import Agent
+from turnwise.collect.hooks import Hooks
+from turnwise.data.attempts import Start
+from turnwise.envs import registry
+from turnwise.methods.planning import TaskSlots
+from turnwise.recipe.reading import parse_override, recipe_layers
+from turnwise.recipe.schema import Config, config_of
+from turnwise.setup.build import LoadedModel, build_agent, load_tokenizer
 from turnwise.util.statistics import (
     by_cluster,
     mean_and_error,
@@ -400,11 +413,184 @@ def equal_rows(_: str | None = None) -> list[str]:
     return [f"| {100 * spread:.0f} points | {' | '.join(shares)} |" for spread, shares in cells.items()]
 
 
+# -- TRL beside Turnwise ------------------------------------------------------------------------------------------------------------------
+
+GAMES = "alfworld-0.5b-gigpo"  # the recipe whose tasks, groups, lengths and learning rate all arms have
+
+
+def trl_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("arm", choices=["grpo", "gigpo", "turnwise"], help="TRL's own GRPO, TRL with GiGPO's credit, or Turnwise with it")
+    parser.add_argument("start", help="the folder of the model that all arms start from")
+    parser.add_argument("--iterations", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("runs/trl"))
+    parser.add_argument("--rows", type=int, default=16, help="sequences per pass of TRL's learner")
+    parser.add_argument("--change", action="append", default=[], metavar="KEY=VALUE", help="another setting of the recipe, for all arms")
+
+
+def measure_trl(options: argparse.Namespace) -> dict[str, Any]:
+    """ALFWorld with a 0.5B model in TRL and in Turnwise: the same games in the same order, seconds of each iteration, success at the end.
+
+    TRL generates with vLLM in its own process. Its rollout function plays with Turnwise's environment and prompts, so that all arms see
+    the same tokens."""
+    same = {"model.path": options.start, "seed": options.seed, "iterations": options.iterations, "agent.max_prompt_tokens": 6144}
+    changes = same | {"eval.every": 0} | dict(map(parse_override, options.change))
+    folder = (options.out / f"{options.arm}-{options.seed}").resolve()
+    if options.arm == "turnwise":
+        given = [f"{key}={value}" for key, value in changes.items()]
+        _turnwise("train", GAMES, *given, f"out={folder.parent}", f"name={folder.name}", "eval.n=8")
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        lines = [line for line in lines if "time/collect" in line]
+        times = {"iteration": "time/iteration", "rollout": "time/collect"}
+        rounds = {name: [round(line[key], 3) for line in lines] for name, key in times.items()}
+        rounds["success"] = [round(line["collect/success"], 4) for line in lines]
+        rounds["turns"] = [round(line["collect/turns"] / line["collect/trajectories"], 2) for line in lines]
+    else:
+        trl = get_context("spawn").Process(target=train_in_trl, args=(options, config_of(recipe_layers(GAMES), changes), folder))
+        trl.start()
+        trl.join()  # a process of its own: the evaluation gets the memory back
+        rounds = json.loads((folder / "rounds.json").read_text())
+    panel = [f"model.path={folder / 'model'}", *(f"{key}={value}" for key, value in changes.items() if key.startswith("agent."))]
+    outcome = json.loads(_turnwise("eval", GAMES, *panel, "--split", "valid_seen", "--json"))
+    kept = {"success": outcome["success"], "attempts": outcome["attempts"], "interval": outcome["interval"]}
+    return {"arm": options.arm, "seed": options.seed, "rounds": rounds, "seconds": statistics.median(rounds["iteration"][1:]), "eval": kept}
+
+
+def _turnwise(*arguments: str) -> str:
+    ended = subprocess.run([sys.executable, "-m", "turnwise", *arguments], stdout=subprocess.PIPE, text=True, check=True)
+    return ended.stdout
+
+
+def train_in_trl(options: argparse.Namespace, config: Config, folder: Path) -> None:
+    """Train with TRL from the recipe's settings; the model and what was measured are left in `folder`."""
+    from datasets import Dataset  # type: ignore[import-not-found]
+    from trl import GRPOConfig, GRPOTrainer  # type: ignore[import-not-found]
+
+    from turnwise.hosts.trl import CreditTrainer
+
+    tokenizer = load_tokenizer(config, Hooks()).tokenizer
+    games = Games(config, build_agent(config, LoadedModel(tokenizer)))
+    per_step, learner, sampling = config.learner.minibatch_size, config.learner, config.engine
+    attempts = config.collect.groups * config.collect.group_size
+    arguments = GRPOConfig(
+        str(folder),
+        seed=options.seed,
+        max_steps=options.iterations * attempts // per_step,
+        per_device_train_batch_size=options.rows,
+        gradient_accumulation_steps=per_step // options.rows,
+        steps_per_generation=attempts // options.rows,
+        num_generations=config.collect.group_size,
+        max_completion_length=sampling.max_tokens,  # of one response: the rollout function plays many
+        shuffle_dataset=False,
+        learning_rate=learner.lr,
+        lr_scheduler_type="constant",
+        weight_decay=learner.weight_decay,
+        max_grad_norm=learner.clip,
+        beta=config.objective.kl_coef,
+        gradient_checkpointing=False,
+        use_vllm=torch.cuda.is_available(),
+        vllm_mode="colocate",
+        vllm_gpu_memory_utilization=0.3,
+        vllm_max_model_length=config.agent.max_prompt_tokens + sampling.max_tokens,
+        vllm_importance_sampling_mode="token_truncate",
+        generation_kwargs={"stop_token_ids": list(games.agent.stop_ids)},
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
+    given = {"args": arguments, "model": options.start, "processing_class": tokenizer, "rollout_func": games.play}
+    given |= {"reward_funcs": rewards, "train_dataset": Dataset.from_list([{"prompt": str(slot)} for slot in range(len(games.starts))])}
+    credit = {"gamma": 0.95, "omega": 1.0, "norm": "std"}
+    trainer = GRPOTrainer(**given) if options.arm == "grpo" else CreditTrainer(credit="gigpo", credit_options=credit, **given)
+    trainer.train()
+    now = time.perf_counter()
+    trainer.save_model(str(folder / "model"))
+    begun = [begin for begin, _ in games.times]
+    iterations = [after - before for before, after in pairwise([*begun, now])]
+    rollouts = [end - begin for begin, end in games.times]
+    rounds = {"iteration": iterations, "rollout": rollouts, "success": games.success, "turns": games.lengths}
+    (folder / "rounds.json").write_text(json.dumps({name: [round(value, 4) for value in values] for name, values in rounds.items()}))
+
+
+def rewards(earned: list[float], **_: Any) -> list[float]:
+    return earned
+
+
+class Games:
+    """The recipe's attempts as TRL plays them: all attempts of a batch take a turn, then the next. A prompt of TRL's is a task's number."""
+
+    def __init__(self, config: Config, agent: Agent):
+        self.config, self.agent = config, agent
+        tasks = registry.tasks(config.env.name, config.env.split, n=config.env.tasks, **config.env.options)
+        slots = TaskSlots(tasks, config.seed, config.collect.group_size, config.collect.shuffle)
+        self.starts = slots.groups(config.collect.groups * config.iterations)[:: config.collect.group_size]
+        attempts = config.collect.groups * config.collect.group_size
+        self.environments = [registry.make(config.env.name, **config.env.options) for _ in range(attempts)]
+        self.times: list[tuple[float, float]] = []
+        self.success: list[float] = []
+        self.lengths: list[float] = []
+
+    def play(self, prompts: list[str], trainer: Any) -> dict[str, Any]:
+        begin = time.perf_counter()
+        attempts = [Attempt(self.starts[int(slot)], env, self.agent) for slot, env in zip(prompts, self.environments, strict=True)]
+        playing = attempts
+        for _ in range(self.config.env.max_turns or 0):
+            asked = [list(attempt.context.prompt().ids) for attempt in playing]
+            _, responses, log_probs, _ = trainer.vllm_generation.generate(asked, None, num_generations=1)
+            for attempt, ids, response, scores in zip(playing, asked, responses, log_probs, strict=True):
+                attempt.step(ids, list(response), [score[0] for score in scores], self.config.env.reward_scale)
+            playing = [attempt for attempt in playing if not attempt.over]
+            if not playing:
+                break
+        self.times.append((begin, time.perf_counter()))
+        self.success.append(sum(attempt.success for attempt in attempts) / len(attempts))
+        self.lengths.append(sum(len(attempt.turns) for attempt in attempts) / len(attempts))
+        return {
+            "prompt_ids": [attempt.ids[: attempt.first] for attempt in attempts],
+            "completion_ids": [attempt.ids[attempt.first :] for attempt in attempts],
+            "logprobs": [attempt.log_probs for attempt in attempts],
+            "env_mask": [attempt.mask for attempt in attempts],
+            "turns": [attempt.turns for attempt in attempts],
+            "earned": [sum(turn["reward"] for turn in attempt.turns) for attempt in attempts],
+        }
+
+
+class Attempt:
+    """One game: its tokens, which of them were sampled, and its turns."""
+
+    def __init__(self, start: Start, env: Any, agent: Agent):
+        self.env, self.agent, self.context = env, agent, agent.context()
+        self.seen = env.reset(start.task, start.env_seed)
+        self.context.start(start.task, self.seen)
+        self.ids: list[int] = []
+        self.mask: list[int] = []
+        self.log_probs: list[float] = []
+        self.turns: list[dict[str, Any]] = []
+        self.first, self.over, self.success = 0, False, False
+
+    def step(self, asked: list[int], response: list[int], log_probs: list[float], scale: float) -> None:
+        self.first = self.first or len(asked)
+        between = len(asked) - max(len(self.ids), self.first)
+        if between < 0 or asked[: len(self.ids)] != self.ids:
+            raise SystemExit("a dialogue was cut: raise agent.max_prompt_tokens")
+        self.ids = asked + response
+        self.mask += [0] * between + [1] * len(response)
+        self.log_probs += [0.0] * between + log_probs
+        _, parsed = self.agent.read(response, self.seen)
+        transition = self.env.step(parsed.action)
+        self.turns.append({"anchor": self.seen.key, "reward": scale * transition.reward, "valid": parsed.valid})
+        self.seen, self.over, self.success = transition.observation, transition.done, transition.success
+        if not self.over:
+            self.context.record(response, parsed, self.seen)
+
+
 PARTS = {
     "quickstart": Part(measure_quickstart, quickstart_options),
     "budget": Part(measure_budget, budget_options),
     "intervals": Part(measure_intervals, simulation_options),
     "seeds": Part(measure_seeds, simulation_options),
+    "trl": Part(measure_trl, trl_options),
 }
 
 
