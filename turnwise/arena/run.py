@@ -16,16 +16,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from turnwise.arena.card import ENDING, Card, card_of, read, write
 from turnwise.arena.plan import Arena, Cell
+from turnwise.arena.settings import ArenaSettings
 from turnwise.evaluation.sweep import Job, Sweep, inspect
-from turnwise.runs.folder import read_facts
+from turnwise.runs.folder import ARENA, read_facts
 from turnwise.setup.early import check_trainable, look_at
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
 from turnwise.util.seeds import derive
 
-ARENA = "arena.json"
 Chosen = dict[tuple[str, str], int]  # by environment and method: the trial that tuning has chosen
 Say = Callable[[str], None]
 Tell = Callable[[Job], None]
@@ -71,6 +73,17 @@ def bind(arena: Arena, out: Path) -> None:
     if known is None:
         facts = {"name": arena.name, "hash": arena.hash, "settings": arena.settings.model_dump(mode="json")}
         write_text_atomically(out / ARENA, json.dumps(facts, indent=2) + "\n")
+
+
+def arena_of(out: Path) -> Arena:
+    """The arena whose runs or cards a folder holds."""
+    facts = read_facts(out, ARENA)
+    if not isinstance(facts.get("settings"), dict):
+        raise TurnwiseError(f"{out / ARENA} is missing or damaged: turnwise arena run writes it")
+    try:
+        return Arena(str(facts.get("name")), out, ArenaSettings.model_validate(facts["settings"]))
+    except ValidationError:
+        raise TurnwiseError(f"{out / ARENA} was written by another version of Turnwise: take that version, or run again") from None
 
 
 def cards_in(out: Path) -> dict[str, Card]:

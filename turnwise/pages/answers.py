@@ -64,7 +64,17 @@ class Answers:
         return answer(words)
 
     def runs(self, words: Words) -> Any:
-        return {"folder": str(self.listed.root), "runs": self.listed.cards()}
+        return {"folder": str(self.listed.root), "runs": self.listed.cards(), "arena": self.listed.arena}
+
+    def arena(self) -> str:
+        """The report of the arena whose folder is shown, as a page of its own."""
+        from turnwise.arena.page import page
+        from turnwise.arena.results import results
+        from turnwise.arena.run import arena_of, cards_in
+
+        if not self.listed.arena:
+            raise TurnwiseError(f"{self.listed.root} is not the folder of an arena")
+        return page(results(arena_of(self.listed.root), cards_in(self.listed.root)))
 
     def run(self, words: Words) -> Any:
         run = self._run(words)

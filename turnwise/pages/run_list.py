@@ -18,7 +18,7 @@ from typing import Any
 
 from turnwise.credit import parts
 from turnwise.methods.settings import CREDIT
-from turnwise.runs.folder import CONFIG, SUMMARY, Run, read_facts
+from turnwise.runs.folder import ARENA, CONFIG, SUMMARY, Run, read_facts
 from turnwise.runs.metrics import METRICS
 from turnwise.runs.tail import news
 from turnwise.util.errors import TurnwiseError
@@ -75,9 +75,10 @@ class RunList:
         if not self.root.is_dir():
             raise TurnwiseError(f"{self.root} is not a folder: give a run, or a folder that holds runs")
         self.single = (self.root / CONFIG).is_file()
+        self.arena = (self.root / ARENA).is_file()
         self._progress: dict[str, Progress] = {}
         self._lock = threading.Lock()
-        if not self.folders():
+        if not self.folders() and not self.arena:
             raise TurnwiseError(f"{self.root} holds no run: a run is a folder that `turnwise train` made, with a {CONFIG}")
 
     def folders(self) -> dict[str, Path]:

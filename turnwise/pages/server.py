@@ -49,8 +49,8 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 HEADERS = {
-    "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -93,6 +93,8 @@ def answer(answers: Answers, target: str, headers: Message) -> tuple[HTTPStatus,
             return HTTPStatus.OK, KINDS[name.rsplit(".", 1)[1]], body.encode()
         case ["", "api", name]:
             return HTTPStatus.OK, "application/json", as_json(answers(name, words)).encode()
+        case ["", "arena"]:
+            return HTTPStatus.OK, KINDS["html"], answers.arena().encode()
         case ["", "picture"]:
             return HTTPStatus.OK, "image/png", answers.picture(words)
     return HTTPStatus.NOT_FOUND, "text/plain", b"There is no such page.\n"
@@ -117,7 +119,7 @@ class Handler(BaseHTTPRequestHandler):
             status, kind, body = HTTPStatus.INTERNAL_SERVER_ERROR, "application/json", as_json({"error": words}).encode()
         if "Transfer-Encoding" in self.headers or self.headers.get("Content-Length", "0").strip() != "0":
             self.close_connection = True  # the request's body is not read here
-        self._send(status, kind, body)
+        self._send(status, kind, body, REPORT_POLICY if self.path == "/arena" else POLICY)  # the report has no script
 
     do_HEAD = do_GET
 
@@ -125,9 +127,10 @@ class Handler(BaseHTTPRequestHandler):
         """What is not a request, or asks for anything but GET and HEAD."""
         self._send(HTTPStatus(code), "text/plain", f"{message or HTTPStatus(code).phrase}\n".encode())
 
-    def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+    def _send(self, status: HTTPStatus, kind: str, body: bytes, policy: str = POLICY) -> None:
         self.close_connection = self.close_connection or status is not HTTPStatus.OK
         self.send_response(status)
+        self.send_header("Content-Security-Policy", policy)
         for name, value in HEADERS.items():
             self.send_header(name, value)
         self.send_header("Content-Type", kind)

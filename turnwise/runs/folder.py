@@ -45,7 +45,7 @@ from turnwise.util.unpack import packed_lines
 if TYPE_CHECKING:
     from turnwise.collect.panel import Evaluation
 
-CONFIG, SUMMARY = "config.toml", "summary.json"
+CONFIG, SUMMARY, ARENA = "config.toml", "summary.json", "arena.json"
 ENVIRONMENT = "environment.json"
 
 

@@ -165,6 +165,7 @@
             `This file holds ${T.file.attempts} of the ${T.file.kept} attempts of the iterations shown; \`turnwise view\` shows all.`,
           )
         : el("p", { class: "dim" }, shown.folder),
+      shown.arena ? el("p", null, el("a", { href: "/arena" }, "Report of this arena")) : null,
       el(
         "p",
         { class: "dim small" },
