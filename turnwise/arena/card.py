@@ -28,7 +28,7 @@ SCHEMA, FORMAT = "turnwise.card", 1
 ENDING = ".card.json.gz"
 LARGEST = 64 << 20  # bytes of an unpacked card: thousands of evaluations
 Card = dict[str, Any]
-COSTS = ("attempts", "left_out", "tokens_sampled", "tokens_trained", "tokens_computed", "seconds")
+COSTS = ("attempts", "left_out", "tokens_sampled", "tokens_trained", "tokens_computed", "calls", "seconds")
 COLLAPSE = 0.5  # a run has collapsed if it ends below this share of its best evaluation
 
 
@@ -54,7 +54,7 @@ def card_of(folder: Path, ended: str, message: str = "", about: Mapping[str, Any
 
 def cost_of(line: Mapping[str, Any], config: Config) -> dict[str, float]:
     """What one iteration took. Attempts that were not learned from count: those that ended with a fault, and groups that a plan dropped.
-    Their tokens are estimated by those of a turn that was learned from."""
+    Their tokens are estimated by those of a turn that was learned from. `calls`: turns that further models read, once for each model."""
     learned = float(line.get("collect/attempts", line.get("collect/trajectories", 0.0)))
     left_out = float(line.get("collect/faults", 0.0))
     left_out += config.collect.group_size * (
@@ -71,6 +71,7 @@ def cost_of(line: Mapping[str, Any], config: Config) -> dict[str, float]:
         "tokens_sampled": max(tokens, per_turn * float(line.get("collect/generations", turns))),
         "tokens_trained": float(line.get("learner/tokens", 0.0)),
         "tokens_computed": float(line.get("learner/tokens_forward", 0.0)),
+        "calls": turns * len(config.models),
         "seconds": float(line.get("time/iteration" if line["iteration"] else "time/sft", 0.0)),
     }
 

@@ -92,9 +92,9 @@ def _fits(results: Results) -> TextTable:
 
 
 def _costs(results: Results) -> TextTable:
-    names = ("attempts", "tokens_sampled", "tokens_trained", "tokens_computed", "seconds")
+    names = ("attempts", "tokens_sampled", "tokens_trained", "tokens_computed", "calls", "seconds")
     rows = [[method, *(amount(line[name]) for name in names)] for method, line in results["costs"].items()]
-    return TextTable("What a run takes", ["method", "attempts", "sampled", "trained", "computed", "seconds"], rows)
+    return TextTable("What a run takes", ["method", "attempts", "sampled", "trained", "computed", "calls", "seconds"], rows)
 
 
 def _ends(results: Results) -> TextTable:
