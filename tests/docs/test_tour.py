@@ -157,7 +157,7 @@ def test_a_reader_who_types_what_a_page_says_gets_to_its_end(
 
 
 SKILL = ROOT / "skills" / "turnwise" / "SKILL.md"
-SHORTER = shlex.split("iterations=1 seed=0 sft.steps=2 sft.tasks=8 eval.n=2 eval.repeats=1 collect.groups=2 model.tiny.hidden=16")
+SHORTER = shlex.split("iterations=1 seed=0 sft.steps=2 sft.tasks=8 sft.at_least=none eval.n=2 eval.repeats=1 collect.groups=2")
 
 
 def test_a_coding_assistant_that_follows_the_skill_to_the_letter_gets_to_its_end(reader: Callable[[list[str]], SimpleNamespace]) -> None:
