@@ -30,6 +30,7 @@ SHORT: dict[str, Any] = {
     "model.tiny.vocabulary_tasks": 4,
     "model.tiny.layers": 1,
     "eval.every": 0,
+    "eval.repeats": 1,
     "run.checkpoint_every": 0,
 }
 
@@ -99,7 +100,7 @@ def test_the_page_about_tools_is_followed_at_the_first_try(tmp_path: Path, monke
     written = subprocess.run([sys.executable, "shop.py"], check=True, capture_output=True, text=True)
     Path("shop.jsonl").write_text(written.stdout)
     assert check("tools", episodes=2, turns=4, file="shop.jsonl", functions="shop.py:price", reward="shop.py:right").ok
-    result = trained("shop.toml", tmp_path)
+    result = trained("shop.toml", tmp_path, **{"env.max_turns": 3})  # the calls, and the answer
     assert result.summary["panel_size"] == 9  # all that the file holds out
 
 
