@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 import typer
 from conftest import ROOT
+from launching import python
 
 import turnwise as tw
 from turnwise.cli.app import app
@@ -129,7 +130,7 @@ def reader(
         if words[0] == "turnwise":
             return here(*words[1:])
         assert words[0] == "python", f"a page asks for {words[0]}"
-        ended = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, check=False)
+        ended = python(*words[1:])
         return SimpleNamespace(returncode=ended.returncode, stdout=ended.stdout, stderr=ended.stderr)
 
     before = set(sys.modules)
