@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Compiled files are kept, whatever the environment says: the tests start hundreds of processes, and each would compile everything again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help quickstart test debian browser sandbox bfcl compiled lint check bench test-oracle test-agents test-gpu test-cluster test-resume test-envs test-hosts bench-envs programs docs docs-test notebooks lock release clean
+.PHONY: help quickstart test debian browser sandbox bfcl compiled lint ruff types tests bench test-oracle test-agents test-gpu test-cluster test-resume test-envs test-hosts bench-envs programs docs docs-test notebooks lock release clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -35,10 +35,13 @@ $(VENV)/.dev: $(VENV)/.made pyproject.toml packages/turnwise-envs/pyproject.toml
 quickstart: $(VENV)/.quickstart  ## set up and train the tiny agent of recipes/quickstart.toml
 	$(BIN)/turnwise train
 
-# Three workers for two cores: many tests wait for other processes, those of the cluster for minutes.
+# mypy runs beside the tests, and a failure of either is the whole's. Three workers for two cores: many tests wait for other processes, those
+# of the cluster for minutes.
 test:  ## set up, lint, type-check and run every test; WORKERS=N at a time (3)
-	@$(MAKE) --no-print-directory -j2 bfcl debian
-	@$(MAKE) --no-print-directory -j2 lint compiled
+	@$(MAKE) --no-print-directory ruff
+	@$(MAKE) --no-print-directory --keep-going -j4 types tests
+
+tests: bfcl debian compiled
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n $(or $(WORKERS),3) --dist worksteal
 
 # In a new clone, the tests are compiled once, beside mypy, and not by every worker.
@@ -83,9 +86,13 @@ test-cluster: $(VENV)/.dev  ## kill engines, environments, ranks, nodes and the 
 test-resume: $(VENV)/.dev  ## kill and resume a small run of every method, and compare weights and logs; ONLY=a,b for some
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python tests/support/resume_methods.py $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 
-lint: $(VENV)/.dev  ## ruff and mypy
+lint: ruff types  ## ruff and mypy
+
+ruff: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
 	$(BIN)/mypy
 
 # TextWorld and ALFWorld in a virtual environment of their own. TextWorld is published for x86-64 alone, because it carries a compiler that

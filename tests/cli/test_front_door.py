@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, Cli
+from launching import python
 from typer.testing import CliRunner
 
 import turnwise as tw
@@ -35,7 +36,7 @@ def test_a_new_file_passes_its_test_and_is_never_overwritten(kind: str, tmp_path
     said = shown("new", kind, "my_first")
     files = {path.name for path in tmp_path.iterdir()}
     assert files >= {name.format(name="my_first") for name in FILES[kind]} and all(name in said for name in files)
-    test = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=tmp_path, capture_output=True, text=True)
+    test = python("-m", "pytest", "-q", "-p", "no:cacheprovider")
     assert test.returncode == 0, test.stdout
     tidy = subprocess.run(
         [sys.executable, "-m", "ruff", "check", "--isolated", "--line-length", "140", "--select", "E,F,B", "."], cwd=tmp_path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
+from launching import python
 
 from turnwise.config.loading import load_file
 
@@ -35,7 +35,7 @@ def bench() -> ModuleType:
 
 @pytest.mark.parametrize("script", sorted(path.name for path in BENCHMARKS.glob("*.py")))
 def test_every_script_starts(script: str) -> None:
-    shown = subprocess.run([sys.executable, str(BENCHMARKS / script), "--help"], capture_output=True, text=True, check=False)
+    shown = python(str(BENCHMARKS / script), "--help")
     assert shown.returncode == 0 and f"benchmarks/{script}" in shown.stdout, shown.stderr
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,7 @@ def words(pages: Iterable[Path]) -> int:
     return sum(len(path.read_text(encoding="utf-8").split()) for path in pages)
 
 
+@cache
 def sizes() -> dict[str, int]:
     """What the second table counts."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
@@ -106,6 +108,7 @@ def sizes() -> dict[str, int]:
     }
 
 
+@cache
 def rooms() -> dict[str, tuple[int, int]]:
     """Room → its files and lines."""
     folders = sorted(path.parent for path in PACKAGE.glob("*/__init__.py"))

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 import typer
 from conftest import ROOT
+from launching import python
 
 import turnwise as tw
 from turnwise.cli.app import app
@@ -129,7 +130,7 @@ def reader(
         if words[0] == "turnwise":
             return here(*words[1:])
         assert words[0] == "python", f"a page asks for {words[0]}"
-        ended = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, check=False)
+        ended = python(*words[1:])
         return SimpleNamespace(returncode=ended.returncode, stdout=ended.stdout, stderr=ended.stderr)
 
     before = set(sys.modules)
@@ -157,7 +158,7 @@ def test_a_reader_who_types_what_a_page_says_gets_to_its_end(
 
 
 SKILL = ROOT / "skills" / "turnwise" / "SKILL.md"
-SHORTER = shlex.split("iterations=1 seed=0 sft.steps=2 sft.tasks=8 eval.n=2 eval.repeats=1 collect.groups=2 model.tiny.hidden=16")
+SHORTER = shlex.split("iterations=1 seed=0 sft.steps=2 sft.tasks=8 sft.at_least=none eval.n=2 eval.repeats=1 collect.groups=2")
 
 
 def test_a_coding_assistant_that_follows_the_skill_to_the_letter_gets_to_its_end(reader: Callable[[list[str]], SimpleNamespace]) -> None:

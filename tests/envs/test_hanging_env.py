@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from launching import Program
 from train_cases import TINY, Heard
 
 import turnwise as tw
@@ -83,14 +81,14 @@ print("interrupted", result.interrupted, flush=True)
 """
 
 
-def launch(folder: Path, what: str) -> subprocess.Popen[str]:
-    """A run in a process of its own whose environment does something odd in its third iteration."""
+def launch(folder: Path, what: str) -> Program:
+    """A run in a process of its own whose environment does something odd in its third iteration. It writes to the file `printed`."""
     (folder / "odd.py").write_text(ENV)
     settings = {**TINY, "env.name": "odd.py:Odd", "env.tasks": 8, "eval.n": 1, "run.checkpoint_every": 5}
     settings |= {"iterations": 5, "out": ".", "name": "try"}
-    known = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    code = START.replace("{SETTINGS}", repr(settings))
-    return subprocess.Popen([sys.executable, "-c", code, what], cwd=folder, env=known, stdout=subprocess.PIPE, text=True)
+    printed = folder / "printed"
+    printed.touch()
+    return Program(["-c", START.replace("{SETTINGS}", repr(settings)), what], (str(printed), os.devnull), folder)
 
 
 def resumed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[str]]:
@@ -102,8 +100,7 @@ def resumed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[st
 
 def test_a_run_whose_environment_ended_the_process_says_so_when_it_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = launch(tmp_path, "exit")
-    run.communicate()
-    assert run.returncode == 7 and (tmp_path / "try" / FILE).is_file()
+    assert run.wait() == 7 and (tmp_path / "try" / FILE).is_file()
     result, notes = resumed(tmp_path, monkeypatch)
     [note] = [note for note in notes if "the last start" in note]
     assert "ended inside step() of environment 'odd.py:Odd', at task '" in note and ", turn 1." in note and "env.workers" in note
@@ -119,7 +116,8 @@ def test_the_first_signal_ends_a_run_whose_environment_never_returns_and_keeps_w
         assert run.poll() is None
         time.sleep(0.05)
     run.send_signal(signal.SIGTERM)
-    printed, _ = run.communicate()
+    run.wait()
+    printed = (tmp_path / "printed").read_text()
     found = checkpoint.latest_good(tmp_path / "try" / "checkpoints")
     assert found is not None and found.step == 2, "saved although run.checkpoint_every is 5"
     if what in ("stubborn", "c"):

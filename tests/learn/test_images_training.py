@@ -232,6 +232,8 @@ def test_sokoban_trains_from_its_pictures_alone(folder: Path, tmp_path: Path, co
 
 
 def test_a_dry_run_counts_the_parameters_of_a_model_that_sees(folder: Path) -> None:
-    result = CliRunner().invoke(app, ["train", str(HERE.parent / "recipes" / "sokoban-pictures.toml"), "--dry-run", f"model.path={folder}"])
+    result = CliRunner().invoke(
+        app, ["train", str(HERE.parent / "recipes" / "sokoban-pictures.toml"), "--dry-run", "env.tasks=16", f"model.path={folder}"]
+    )
     model = load_folder(folder)[0]
     assert result.exit_code == 0 and f"model: {sum(weight.numel() for weight in model.parameters()):,} parameters" in result.output

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from launching import python
 
 from turnwise.learn import checkpoint
 from turnwise.learn.checkpoint import best, checkpoints, latest_good, load, save
@@ -122,7 +121,7 @@ from turnwise.learn.checkpoint import save
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 save(sys.argv[1], 2, {"weights/big": torch.zeros(100_000)}, {})
 """
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False)
+    done = python("-c", program, str(tmp_path))
     assert done.returncode == 1 and "TurnwiseError" in done.stderr and "could not be written" in done.stderr, done.stderr[-800:]
     assert names(tmp_path) == ["step-00000001"]
 

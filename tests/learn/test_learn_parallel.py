@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from launching import python
 from learn_cases import credited, tiny, trajectories
 from native_models import one_thread_each
 from torch import Tensor
@@ -24,7 +22,6 @@ from turnwise.objectives import Loss
 
 __all__ = ["one_thread_each"]  # a fixture
 pytestmark = pytest.mark.usefixtures("one_thread_each")
-ROOT = Path(__file__).parents[2]
 
 
 def updated(monkeypatch: pytest.MonkeyPatch, kind: str, used: set[int]) -> tuple[dict[str, Tensor], dict[str, float]]:
@@ -142,5 +139,5 @@ print("done")
 
 def test_threads_never_wait_for_each_other() -> None:
     """A thread's forward pass begins when no graph holds the weights, and the main thread adds up gradients at the same time."""
-    ran = subprocess.run([sys.executable, "-c", ROUNDS], capture_output=True, text=True, timeout=180, cwd=ROOT, check=False)
+    ran = python("-c", ROUNDS)
     assert ran.returncode == 0 and ran.stdout.strip() == "done", ran.stderr

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
 from filelock import FileLock
+from launching import Program
 from learn_cases import tiny, trajectories
 from ranks_cases import CASES
 
@@ -38,9 +36,10 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     with FileLock(f"{folder}.lock"):  # other workers of this run that need it wait and read the same
         if not folder.exists():
             folder.mkdir()
-            paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
-            settings = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-            started = subprocess.Popen([sys.executable, "-c", RUN, str(folder)], env=settings, start_new_session=True)
+            settings = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+            printed = folder / "printed"
+            printed.touch()
+            started = Program(["-c", RUN, str(folder)], (str(printed), str(printed)), env=settings)
             try:
                 started.wait(timeout=900)
             finally:
