@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-import subprocess
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -59,9 +56,9 @@ class Started:
     failing: frozenset[str] = frozenset()
     count = 0
 
-    def __init__(self, command: list[str], **_: Any):
+    def __init__(self, words: list[str], log: Path, variables: dict[str, str]):
         Started.count += 1
-        folder = command[command.index("--resume") + 1]
+        folder = words[words.index("--resume") + 1]
         self.pid = 0
         self.returncode = 1 if Path(folder).name in self.failing else 0
         if not self.returncode:
@@ -73,7 +70,7 @@ class Started:
 
 @pytest.fixture
 def arena(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Arena:
-    monkeypatch.setattr("turnwise.evaluation.sweep.subprocess", SimpleNamespace(Popen=Started, DEVNULL=subprocess.DEVNULL))
+    monkeypatch.setattr(running, "Forked", Started)
     monkeypatch.setattr(Started, "count", 0)
     monkeypatch.setattr("turnwise.evaluation.sweep.POLL", 0.0)
     return file(tmp_path, FILE)

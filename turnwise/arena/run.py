@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +20,10 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from turnwise.arena.card import ENDING, Card, card_of, read, write
+from turnwise.arena.forked import Forked
 from turnwise.arena.plan import Arena, Cell
 from turnwise.arena.settings import ArenaSettings
-from turnwise.evaluation.sweep import Job, Sweep, inspect
+from turnwise.evaluation.sweep import Job, Sweep, inspect, spawned
 from turnwise.runs.folder import ARENA, read_facts
 from turnwise.setup.early import check_trainable, look_at
 from turnwise.util.errors import TurnwiseError
@@ -177,7 +179,9 @@ def _run_cells(
     for job in jobs:
         if job.state == "finished":
             note(job)
-    sweep = Sweep(out / "runs", [job for job in jobs if job.state != "finished"], at_once, threads, note, say)
+    copied = sys.platform == "linux" and all(job.config.device == "cpu" for job in jobs)
+    start = Forked if copied else spawned
+    sweep = Sweep(out / "runs", [job for job in jobs if job.state != "finished"], at_once, threads, note, say, start)
     if sweep.jobs:
         sweep.run()
         progress.exit_code = 130 if sweep.exit_code == 130 else progress.exit_code

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from turnwise.config.trust import remember
 from turnwise.evaluation.sweep_values import points, read_axes
@@ -42,6 +42,30 @@ POLL = 0.25
 State = Literal["waiting", "running", "finished", "failed", "stopped"]
 
 
+class Process(Protocol):
+    """The part of `subprocess.Popen` that a sweep uses."""
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    def poll(self) -> int | None: ...
+
+    def send_signal(self, number: int, /) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+Start = Callable[[Sequence[str], Path, dict[str, str]], Process]
+"""Starts `turnwise WORDS…` in a session of its own, with its output in a file, and these variables."""
+
+
+def spawned(words: Sequence[str], log: Path, variables: dict[str, str]) -> Process:
+    """A new process."""
+    command = [sys.executable, "-m", "turnwise", *words]
+    with log.open("ab") as file:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=variables, start_new_session=True)
+
+
 @dataclass
 class Job:
     """One run of the sweep and its status."""
@@ -58,7 +82,7 @@ class Job:
     exit_code: int | None = None
     started: float = 0.0
     seconds: float = 0.0
-    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    process: Process | None = field(default=None, repr=False)
     after: int = 0  # what was read of its metrics: see runs/tail.py
     mark: int = 0
 
@@ -133,7 +157,8 @@ def _difference(there: Config, asked: Config) -> str:
 
 class Sweep:
     """Runs the jobs of a plan, `at_once` of them at a time. `tell` is called with a job whenever its state changes or it was evaluated;
-    `say` takes notices. `threads` are those of each process: all cores (or what OMP_NUM_THREADS allows) divided among them if None."""
+    `say` takes notices, `start` starts a process. `threads` are those of each: all cores (or what OMP_NUM_THREADS allows) divided among
+    them if None."""
 
     def __init__(
         self,
@@ -143,8 +168,10 @@ class Sweep:
         threads: int | None = None,
         tell: Callable[[Job], None] = lambda job: None,
         say: Callable[[str], None] = lambda text: None,
+        start: Start = spawned,
     ):
         self.folder, self.jobs, self.at_once, self.tell, self.say = folder, list(jobs), at_once, tell, say
+        self.start = start
         self.threads = threads or max(1, (told() or cores()) // at_once)
         self.asked = threads is not None
         self.head: dict[str, Any] = {"jobs": at_once, "threads": self.threads}
@@ -198,11 +225,7 @@ class Sweep:
         environment = os.environ | {CORES: str(self.threads)}
         if self.asked or told():
             environment["OMP_NUM_THREADS"] = str(self.threads)  # otherwise each run chooses among its cores by its model's size
-        command = [sys.executable, "-m", "turnwise", "train", "--resume", str(job.folder)]
-        with (job.folder / LOG).open("ab") as log:
-            job.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
-            )
+        job.process = self.start(["train", "--resume", str(job.folder)], job.folder / LOG, environment)
         job.state, job.started, job.message = "running", time.monotonic(), ""
         self._changed(job)
 
