@@ -11,7 +11,7 @@ import pytest
 import slow_credit as slow
 from hypothesis import given
 from hypothesis import strategies as st
-from references import hgpo, verl
+from references import hgpo, pooled_td, verl
 
 import turnwise as tw
 
@@ -75,6 +75,13 @@ discounts = st.sampled_from([0.0, 0.5, 0.95, 1.0])
 def test_grpo_equals_its_definition(rows: list[slow.Row], norm: str, weighting: str, penalty: float) -> None:
     check_close("grpo", rows, slow.grpo(rows, norm, weighting, penalty), norm=norm, weighting=weighting, invalid_penalty=penalty)
     check_close("dr_grpo", rows, slow.grpo(rows, "none", weighting, penalty), weighting=weighting, invalid_penalty=penalty)
+
+
+@given(batches(), discounts, st.sampled_from([0.0, 1.0, 2.5]), norms, penalties)
+def test_pooled_td_equals_its_definition(rows: list[slow.Row], gamma: float, prior: float, norm: str, penalty: float) -> None:
+    rows, _ = ordered(rows)
+    expected = pooled_td.pooled_td(rows, gamma, prior, norm, penalty)
+    check_close("pooled_td", rows, expected, gamma=gamma, prior=prior, norm=norm, invalid_penalty=penalty)
 
 
 @given(batches(), weightings, penalties)

@@ -245,6 +245,7 @@ PARTS: dict[str, set[str]] = {
     "icepop": {"objective.importance", "objective.importance_options", "learner.old_logprobs"},
     "ipa": {"objective.importance", "objective.importance_options", "learner.old_logprobs"},
     "loop": {"credit.norm"},
+    "pooled_td": {"credit.norm"},
     "ppo": {"credit.gamma", "credit.norm"},
     "reinforce_pp": {"credit.norm"},
     "reinforce_pp_baseline": {"credit.norm"},

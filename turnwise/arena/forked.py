@@ -7,6 +7,7 @@ process, get new ones.
 from __future__ import annotations
 
 import os
+import runpy
 import signal
 import sys
 from collections.abc import Sequence
@@ -71,9 +72,7 @@ def _become(words: Sequence[str], log: Path, variables: dict[str, str]) -> None:
         os.environ.clear()
         os.environ.update(variables)
         sys.argv = ["turnwise", *words]
-        from turnwise.cli.app import main
-
-        main()
+        runpy.run_module("turnwise", run_name="__main__")
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)

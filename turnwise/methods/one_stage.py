@@ -1,8 +1,8 @@
 """Methods that are one credit function, with or without a critic, or one objective.
 
-Without a critic, attempts at one task are compared with each other; GiGPO, HGPO and GraphGPO compare states as well. A critic is a small
-head on the policy's hidden states (`learner.value`). In turn-level PPO one action is one response: the critic has one value per turn, and
-advantages are computed over turns.
+Without a critic, attempts at one task are compared with each other; GiGPO, HGPO, GraphGPO and Pooled TD compare states as well. A critic is
+a small head on the policy's hidden states (`learner.value`). In turn-level PPO one action is one response: the critic has one value per
+turn, and advantages are computed over turns.
 
 GSPO, GMPO, CISPO and SAPO change how far one batch may move the policy, with GRPO's credit. They differ from PPO's clip only if a batch is
 used for more than one optimiser step: `learner.minibatches` or `learner.epochs` above 1. IcePop leaves out tokens on which engine and
@@ -78,6 +78,22 @@ def graph_gpo(
     """A turn is scored by the distance to success in the graph of states that the group has visited."""
     own = {"credit.name": "graph_gpo", "credit.gamma": gamma, "credit.scale": scale, "credit.omega": omega}
     return Brings(own, VERL_AGENT | {"credit.norm": "std", "credit.weighting": "step", "credit.invalid_penalty": 0.1})
+
+
+@method(
+    "pooled_td",
+    paper="Turnwise: docs/methods/pooled_td.md",
+    changes="credit",
+    costs="nothing: states are hashed",
+    evidence="measured here",
+)
+def pooled_td(
+    *,
+    gamma: RecipeDiscount = None,
+    prior: Annotated[float, Help("κ: weight of the other attempts' mean return in a state's baseline", low=0)] = 1.0,
+) -> dict[str, Any]:
+    """A turn is judged by the value of the state that it led to, pooled over the group's attempts."""
+    return Brings({"credit.name": "pooled_td", "credit.gamma": gamma, "credit.prior": prior}, {})
 
 
 @method(
