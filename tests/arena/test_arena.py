@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +106,8 @@ def a_card(arena: Arena, cell: Cell, share: float, ended: str = "finished") -> c
     }
     about = {"arena_hash": arena.hash, "environment": cell.environment, "method": cell.method}
     card = {
+        "schema": cards.SCHEMA,
+        "format": cards.FORMAT,
         "about": about,
         "recipe": cards.to_toml(config),
         "config_hash": cards.content_hash(config),
@@ -235,6 +239,31 @@ def test_a_damaged_card_is_an_error_that_names_it(tmp_path, data):
     (tmp_path / "x.card.json.gz").write_bytes(data)
     with pytest.raises(TurnwiseError, match=r"x\.card\.json\.gz"):
         cards.read(tmp_path / "x.card.json.gz")
+
+
+def test_packed_cards_are_the_same_cards_and_are_read_where_single_ones_are(arena, tmp_path):
+    found = made_up(arena, {"gigpo": 0.7})
+    path = cards.pack(found, tmp_path / "cards" / "all.cards.tar.xz")
+    assert path.read_bytes() == cards.pack(dict(reversed(found.items())), tmp_path / "again.cards.tar.xz").read_bytes()
+    single = a_card(arena, Cell("line", "grpo", 7), 0.5)
+    cards.write(single, tmp_path / "cards" / "single.card.json.gz")
+    read = running.cards_in(tmp_path)
+    assert read == json.loads(json.dumps(found | {"single": single}))
+
+
+@pytest.mark.parametrize("member", ["link", "folder", "text", "cut off"])
+def test_packed_cards_that_are_damaged_or_hold_something_else_are_an_error(tmp_path, member):
+    path = tmp_path / "x.cards.tar.xz"
+    kinds = {"link": tarfile.SYMTYPE, "folder": tarfile.DIRTYPE, "text": tarfile.REGTYPE, "cut off": tarfile.REGTYPE}
+    with tarfile.open(path, "w:xz") as archive:
+        entry = tarfile.TarInfo("../a.card.json")
+        entry.type, entry.linkname, entry.size = kinds[member], "/etc/passwd", 4 if member == "text" else 0
+        archive.addfile(entry, io.BytesIO(b"text"))
+    if member == "cut off":
+        path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(TurnwiseError, match=r"x\.cards\.tar\.xz"):
+        cards.read_all([path])
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
 
 
 def test_results_of_a_changed_file_do_not_go_into_the_same_folder(arena, tmp_path):

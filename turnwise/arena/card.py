@@ -7,9 +7,12 @@ is what tables show; `verify` computes it from the rest. Crashes, timeouts and a
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import lzma
 import math
 import platform
+import tarfile
 import tomllib
 import zlib
 from collections.abc import Mapping, Sequence
@@ -26,6 +29,7 @@ from turnwise.util.version import VERSION
 
 SCHEMA, FORMAT = "turnwise.card", 1
 ENDING = ".card.json.gz"
+PACKED, MEMBER = ".cards.tar.xz", ".card.json"  # many cards in one file, which is a tenth of the size
 LARGEST = 64 << 20  # bytes of an unpacked card: thousands of evaluations
 Card = dict[str, Any]
 COSTS = ("attempts", "left_out", "tokens_sampled", "tokens_trained", "tokens_computed", "calls", "seconds")
@@ -167,9 +171,58 @@ def _equal(one: Any, other: Any) -> bool:
 
 def write(card: Card, path: Path) -> Path:
     """The same card gives the same bytes."""
-    text = json.dumps(card, allow_nan=False, separators=(",", ":"))
-    packed = gzip.compress(text.encode(), compresslevel=9, mtime=0)
+    packed = gzip.compress(_text(card), compresslevel=9, mtime=0)
     return write_atomically(path, lambda file: file.write(packed))
+
+
+def pack(cards: Mapping[str, Card], path: Path) -> Path:
+    """Many cards in one file, by their names. The same cards give the same bytes."""
+
+    def add(file: Any) -> None:
+        with tarfile.open(fileobj=file, mode="w:xz", preset=9) as archive:
+            for name, card in sorted(cards.items()):
+                text = _text(card)
+                member = tarfile.TarInfo(name + MEMBER)
+                member.size = len(text)
+                archive.addfile(member, io.BytesIO(text))
+
+    return write_atomically(path, add)
+
+
+def _text(card: Card) -> bytes:
+    return json.dumps(card, allow_nan=False, separators=(",", ":")).encode()
+
+
+def read_all(paths: Sequence[Path]) -> dict[str, Card]:
+    """The cards in these files and folders, by their names: single ones, and packed ones."""
+    files: list[Path] = []
+    for path in paths:
+        files += [one for ending in (PACKED, ENDING) for one in sorted(path.rglob(f"*{ending}"))] if path.is_dir() else [path]
+    cards: dict[str, Card] = {}
+    for path in files:
+        cards |= _unpacked(path) if path.name.endswith(PACKED) else {path.name.removesuffix(ENDING): read(path)}
+    return cards
+
+
+def _unpacked(path: Path) -> dict[str, Card]:
+    """Members are read in memory; nothing is written under a name that the archive gives."""
+    texts: dict[str, Any] = {}
+    wrong = ""
+    try:
+        with tarfile.open(path, "r:xz") as archive:
+            for member in archive:
+                file = archive.extractfile(member) if member.isreg() and member.name.endswith(MEMBER) else None
+                if file is None or member.size > LARGEST:
+                    wrong = member.name
+                    break
+                texts[member.name.removesuffix(MEMBER)] = json.loads(file.read())
+    except OSError as error:
+        raise TurnwiseError(f"{path}: {error.strerror or error}. `turnwise card pack` writes such files") from None
+    except (EOFError, ValueError, RecursionError, tarfile.TarError, lzma.LZMAError) as error:
+        raise TurnwiseError(f"{path}: damaged after it was written ({error})") from None
+    if wrong:
+        raise TurnwiseError(f"{path}: {wrong!r} is no card")
+    return {name: checked(card, f"{path}: {name}") for name, card in texts.items()}
 
 
 def read(path: str | Path) -> Card:
@@ -182,10 +235,15 @@ def read(path: str | Path) -> Card:
         raise TurnwiseError(f"{path}: {error.strerror or error}. `turnwise card` and `turnwise arena run` write cards") from None
     except (EOFError, ValueError, RecursionError, zlib.error) as error:
         raise TurnwiseError(f"{path}: damaged after it was written ({error})") from None
+    return checked(card, path)
+
+
+def checked(card: Any, where: str | Path) -> Card:
+    """A card that has what is read of it."""
     if not isinstance(card, dict) or card.get("schema") != SCHEMA or card.get("format") != FORMAT:
-        raise TurnwiseError(f"{path}: not a card of this version of Turnwise (format {FORMAT})")
+        raise TurnwiseError(f"{where}: not a card of this version of Turnwise (format {FORMAT})")
     texts, lists, tables = ("recipe", "config_hash", "ended"), ("iterations", "evaluations"), ("about", "headline")
     needed = dict.fromkeys(texts, str) | dict.fromkeys(lists, list) | dict.fromkeys(tables, dict) | {"seed": int}
     if wrong := [key for key, kind in needed.items() if not isinstance(card.get(key), kind)]:
-        raise TurnwiseError(f"{path}: its {wrong[0]} is missing or has another form: the file was edited")
+        raise TurnwiseError(f"{where}: its {wrong[0]} is missing or has another form: the file was edited")
     return card

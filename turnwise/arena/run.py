@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from turnwise.arena.card import ENDING, Card, card_of, read, write
+from turnwise.arena.card import ENDING, Card, card_of, read_all, write
 from turnwise.arena.forked import Forked
 from turnwise.arena.plan import Arena, Cell
 from turnwise.arena.settings import ArenaSettings
@@ -90,8 +90,8 @@ def arena_of(out: Path) -> Arena:
 
 def cards_in(out: Path) -> dict[str, Card]:
     """All cards of a folder, by the name of their cell."""
-    paths = sorted((out / "cards").glob(f"*{ENDING}"))
-    return {path.name.removesuffix(ENDING): read(path) for path in paths}
+    folder = out / "cards"
+    return read_all([folder]) if folder.is_dir() else {}
 
 
 def choose(arena: Arena, cards: Mapping[str, Card]) -> Chosen:
