@@ -1,4 +1,4 @@
-"""A row of rooms to walk through from one end to the other. The letter of a room decides which action leads on."""
+"""A row of rooms to walk through from one end to the other. The sign on a room decides which action leads on."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from turnwise.envs.cards.base import drawn_tasks
 from turnwise.envs.dice import Dice
 from turnwise.envs.episodes import EpisodeEnv, checked_count
 
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
-BACKWARDS = "bcfghkmpsuvyz"  # where + leads back and - leads on
+SIGNS = [consonant + vowel for consonant in "bdfghjklmnprstvwz" for vowel in "aeiou"]
+BACKWARDS = {sign for sign in SIGNS if Dice(f"line {sign}").below(2)}  # where + leads back and - leads on
 
 
 class Line(EpisodeEnv):
-    """A row of `length` rooms with different letters. In half of the rooms + leads to the next room and - to the one before, in the
+    """A row of `length` rooms with different signs. In half of the rooms + leads to the next room and - to the one before, in the
     others it is the other way round. A step goes the wrong way with a probability of `slip` percent. The reward is 1 in the last room."""
 
     name = "line"
@@ -25,24 +25,24 @@ class Line(EpisodeEnv):
 
     def __init__(self, length: int = 8, slip: int = 0):
         super().__init__()
-        self.length = checked_count(length, 2, 26, "line: length must be an integer from 2 to 26")
+        self.length = checked_count(length, 2, len(SIGNS), f"line: length must be an integer from 2 to {len(SIGNS)}")
         self.slip = checked_count(slip, 0, 50, "line: slip is a probability in percent, 0 to 50")
         self.max_turns = 3 * length
-        self.rooms, self.at, self.moves, self.seed = "", 0, 0, 0
+        self.rooms: list[str] = []
+        self.at = self.moves = self.seed = 0
 
     def tasks(self, split: str = "train", n: int | None = None) -> TaskSet:
-        """Different letters in a random order. The letters decide the split."""
+        """Different signs in a random order, which decides the split."""
 
         def draw(dice: Dice) -> tuple[str, dict[str, Any]]:
-            letters = list(LETTERS)
-            dice.shuffle(letters)
-            rooms = "".join(letters[: self.length])
-            return rooms, {"goal": "Go on.", "rooms": rooms}
+            signs = list(SIGNS)
+            dice.shuffle(signs)
+            return " ".join(signs[: self.length]), {"goal": "Go on.", "rooms": signs[: self.length]}
 
         return drawn_tasks("line", split, n, draw, str(self.length))
 
     def _begin(self, task: Task, seed: int) -> None:
-        self.rooms, self.at, self.moves, self.seed = str(task.data["rooms"]), 0, 0, seed
+        self.rooms, self.at, self.moves, self.seed = list(task.data["rooms"]), 0, 0, seed
 
     def _play(self, action: str) -> Transition:
         self.moves += 1
