@@ -31,5 +31,5 @@ class Told(GeneratedSokoban):
 
 
 def _way(steps: int, less: str, more: str) -> str:
-    """How far in words: twice is another word than once."""
-    return "" if steps == 0 else ("far" if abs(steps) > 1 else "") + (less if steps < 0 else more)
+    """A direction without a distance."""
+    return "" if steps == 0 else less if steps < 0 else more
