@@ -1,10 +1,10 @@
-"""Writes the goods of the small shop, in the format of WebShop's files, beside this file. They are made up: 6 kinds of 5 materials."""
+"""Writes the goods of the small shop, in the format of WebShop's files, beside this file. They are made up: 4 kinds of 4 materials."""
 
 import json
 from pathlib import Path
 
-KINDS, MATERIALS = ("lamp", "rug", "mug", "bed", "box", "tray"), ("oak", "tin", "wool", "clay", "jute")
-OPTIONS = {"color": ("red", "blue", "green", "black", "white", "pink"), "size": ("small", "medium", "large", "giant")}
+KINDS, MATERIALS = ("lamp", "rug", "mug", "bed"), ("oak", "tin", "wool", "clay")
+OPTIONS = {"color": ("red", "blue", "green", "black"), "size": ("small", "medium", "large")}
 FOLDER = Path(__file__).parent
 
 goods, attributes = [], {}
