@@ -150,3 +150,8 @@ def test_a_warm_start_that_never_gets_there_ends_all_the_same(tmp_path: Path, ca
     result = start(tmp_path, "Taught", **{"sft.steps": 2, "sft.at_least": 1.0, "sft.look_tasks": 4, "sft.lr": 1e-9})
     assert result.metrics[0]["sft/steps"] == 2 + 4 and result.metrics[0]["sft/success"] < 1
     assert "below the 100% that the recipe asks for" in "".join(capsys.readouterr())
+
+
+def test_prompts_that_do_not_fit_are_said_before_anything_is_learned(tmp_path: Path) -> None:
+    with pytest.raises(TurnwiseError, match=r"no prompt fits into agent\.max_prompt_tokens=2"):
+        start(tmp_path, "Stairs", **{"agent.max_prompt_tokens": 2})

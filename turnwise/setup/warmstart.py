@@ -139,7 +139,12 @@ class WarmStart:
         examples = self.examples.make(sft, on_task)
         if examples is None or self.hooks.cancelled():
             return {}
-        longest, limit = max(len(turn.response_ids) for example in examples for turn in example.turns), config.engine.max_tokens
+        longest = max((len(turn.response_ids) for example in examples for turn in example.turns), default=0)
+        if longest == 0:
+            raise TurnwiseError(
+                f"the warm start has nothing to learn: no prompt fits into agent.max_prompt_tokens={config.agent.max_prompt_tokens}. Raise that"
+            )
+        limit = config.engine.max_tokens
         if longest > limit:
             say(f"warning: a response of the warm start has {longest} tokens, and engine.max_tokens={limit} cuts it off: raise that")
         metrics = self._imitate(sft, examples)
