@@ -46,7 +46,7 @@ class SmallShop(WebShopEnv):
 
 
 def _brief(task: Task, split: str) -> Task:
-    return replace(task, split=split, data={**task.data, "goal": f"{' '.join(task.data['options'].values())} {task.data['product']}"})
+    return replace(task, split=split, data={**task.data, "goal": f"{task.data['product']} {' '.join(task.data['options'].values())}"})
 
 
 def _full(page: str, action: str) -> str:
