@@ -25,10 +25,10 @@ ENVIRONMENTS, TESTS = ROOT / "packages" / "turnwise-envs", ROOT / "tests"
 # for them.
 PRODUCTS = ("hosts", "logs", "arena")
 THEIR_PARTS = (
-    *("cli/arena.py", "cli/diagnose.py", "credit/spans.py", "credit/tables.py"),
+    *("cli/arena.py", "cli/diagnose.py", "credit/spans.py", "credit/tables.py", "credit/pooled_td.py", "credit/auto.py"),
     *("lab/audit.py", "lab/audit_tables.py", "pages/diagnosis.py"),
 )
-THEIR_TESTS = ("credit/test_tables.py", "pages/test_pages_diagnosis.py", "lab/test_lab_audit.py")
+THEIR_TESTS = ("credit/test_tables.py", "references/pooled_td.py", "pages/test_pages_diagnosis.py", "lab/test_lab_audit.py")
 
 
 def lines(paths: Iterable[Path]) -> int:

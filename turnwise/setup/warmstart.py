@@ -141,9 +141,8 @@ class WarmStart:
             return {}
         longest = max((len(turn.response_ids) for example in examples for turn in example.turns), default=0)
         if longest == 0:
-            raise TurnwiseError(
-                f"the warm start has nothing to learn: no prompt fits into agent.max_prompt_tokens={config.agent.max_prompt_tokens}. Raise that"
-            )
+            width = config.agent.max_prompt_tokens
+            raise TurnwiseError(f"the warm start has nothing to learn: no prompt fits into agent.max_prompt_tokens={width}. Raise that")
         limit = config.engine.max_tokens
         if longest > limit:
             say(f"warning: a response of the warm start has {longest} tokens, and engine.max_tokens={limit} cuts it off: raise that")
