@@ -134,6 +134,16 @@ def test_every_method_gets_the_same_seeds_budget_and_number_of_trials(arena):
     assert trials == {"grpo": {0, 1}, "gigpo": {0, 1}}
 
 
+def test_code_beside_an_arena_is_found_from_any_folder(tmp_path, monkeypatch):
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "own.py").write_text("def credit(r):\n    return r.reward\n")
+    arena = file(
+        tmp_path / "beside", FILE.replace('[methods.grpo]\n"credit.name" = "grpo"', '[methods.grpo]\n"credit.name" = "own.py:credit"')
+    )
+    monkeypatch.chdir(tmp_path)
+    assert arena.config(Cell("line", "grpo", 100), tmp_path / "runs").credit.name == "beside/own.py:credit"
+
+
 def test_controls_have_the_settings_that_their_method_was_tuned_to(arena):
     chosen = {("line", "gigpo"): 1}
     trial = arena.trials("gigpo")[1]

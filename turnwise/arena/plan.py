@@ -43,6 +43,7 @@ from pydantic import ValidationError
 
 from turnwise.arena.controls import CONTROLS
 from turnwise.arena.settings import ArenaSettings, MethodSettings
+from turnwise.config.references import with_code_beside
 from turnwise.config.section import problem
 from turnwise.recipe.reading import find_recipe
 from turnwise.recipe.schema import Config
@@ -173,7 +174,7 @@ class Arena:
         path = find_recipe(Path(environment.recipe), self.folder)
         panel = self.settings.tuning.panel if cell.tuning else self.settings.panel
         tuned = self.trials(self.settings.controls or "" if self.is_control(cell.method) else cell.method)[cell.trial]
-        values = flatten(environment.options) | flatten(method.options) | tuned
+        values = with_code_beside(flatten(environment.options) | flatten(method.options) | tuned, self.folder)
         values |= {f"eval.{key}": value for key, value in panel.items()}
         values |= {"name": cell.name, "out": str(out), "seed": cell.seed}
         config = Config.load(path, values)
