@@ -16,8 +16,9 @@ BACKWARDS = {sign for sign in SIGNS if Dice(f"line {sign}").below(2)}  # where +
 
 
 class Line(EpisodeEnv):
-    """A row of `length` rooms with different signs. In half of the rooms + leads to the next room and - to the one before, in the
-    others it is the other way round. A step goes the wrong way with a probability of `slip` percent. The reward is 1 in the last room."""
+    """A row of `length` rooms with different signs. In half of the rooms + leads to the next room and - to the one
+    before, in the others it is the other way round. A step goes the wrong way with a probability of `slip`
+    percent. The reward is 1 in the last room."""
 
     name = "line"
     depends_on = ("length", "slip")

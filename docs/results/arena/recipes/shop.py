@@ -7,14 +7,16 @@ from pathlib import Path
 
 from turnwise.data.tasks import Task, TaskSet
 from turnwise.envs.base import Observation, Transition
+from turnwise.envs.episodes import check_choice
 from turnwise.envs.webshop.env import WebShopEnv
 
 HELD_OUT = 64
 
 
 class SmallShop(WebShopEnv):
-    """16 products with a colour and a size to choose. The score is the reward. Pages are short: the first results, or the product and
-    what is still to be chosen. An action is the text that WebShop has in brackets: on the search page a query, elsewhere a label."""
+    """16 products with a colour and a size to choose. The score is the reward. Pages are short: the first results, or
+    the product and what is still to be chosen. An action is the text that WebShop has in brackets: on the search
+    page a query, elsewhere a label."""
 
     def __init__(self) -> None:
         super().__init__(Path(__file__).parent / "shop", anchor="state")
@@ -22,6 +24,7 @@ class SmallShop(WebShopEnv):
     def tasks(self, split: str = "train") -> TaskSet:
         """A third of the goals is held out. They are told in four words."""
         goals = [*super().tasks("train"), *super().tasks("valid")]
+        check_choice("split of the shop", split, ("train", "valid"))
         chosen = goals[:-HELD_OUT] if split == "train" else goals[-HELD_OUT:]
         return TaskSet((_brief(task, split) for task in chosen), f"shop/{split}")
 

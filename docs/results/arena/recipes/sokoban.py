@@ -10,8 +10,8 @@ from turnwise.envs.sokoban.room import DIRECTIONS, Room
 
 
 class Told(GeneratedSokoban):
-    """Rooms with one box. The text says where the box is from the player, where the target is from the box, and what a step in
-    each direction does; the anchor is the whole state."""
+    """Rooms with one box. The text says where the box is from the player, where the target is from the box, and what a
+    step in each direction does; the anchor is the whole state."""
 
     def __init__(self, size: int = 5, depth: int = 8, least: int = 2):
         super().__init__(size, 1, depth, least, anchor="state")

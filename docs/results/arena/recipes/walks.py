@@ -19,9 +19,9 @@ MUTE = "nothing"
 
 
 class Walk(EpisodeEnv):
-    """A square of `side` × `side` cells with a sign in each: a word that means the way to the goal or, on the goal, stop. What the words
-    mean has to be learned. A share of `mute` percent of the cells has no sign. The attempt ends with the action stop; the reward is 1 if
-    that was on the goal. A step over the edge changes nothing."""
+    """A square of `side` × `side` cells with a sign in each: a word that means the way to the goal or, on the goal,
+    stop. What the words mean has to be learned. A share of `mute` percent of the cells has no sign. The attempt
+    ends with the action stop; the reward is 1 if that was on the goal. A step over the edge changes nothing."""
 
     name = "walk"
     depends_on = ("side", "mute")
