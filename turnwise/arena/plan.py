@@ -158,6 +158,14 @@ class Arena:
                     for trial, seed in product(range(len(trials)), self.settings.tuning.seeds):
                         yield Cell(environment, method, seed, trial, True)
 
+    def is_tuned(self, cell: Cell, chosen: Mapping[tuple[str, str], int]) -> bool:
+        """Whether the settings of a final cell are known: its method has nothing to choose, or has chosen."""
+        return (cell.environment, self._tuned(cell.method)) in chosen or len(self.trials(self._tuned(cell.method))) == 1
+
+    def _tuned(self, method: str) -> str:
+        """The method whose tuning decides: a control has the settings of its method."""
+        return (self.settings.controls or "") if self.is_control(method) else method
+
     def final_cells(self, chosen: Mapping[tuple[str, str], int]) -> Iterator[Cell]:
         """The runs that are reported, with the trial that tuning chose for (environment, method); a control has the settings of its
         method. Seed by seed, so that an arena that is stopped early has whole seeds."""
@@ -165,15 +173,14 @@ class Arena:
             for environment in self.settings.environments:
                 for method, settings in self.methods.items():
                     if self.takes_part(method, environment) and (settings.seeds is None or number < settings.seeds):
-                        tuned = (self.settings.controls or "") if self.is_control(method) else method
-                        yield Cell(environment, method, seed, chosen.get((environment, tuned), 0))
+                        yield Cell(environment, method, seed, chosen.get((environment, self._tuned(method)), 0))
 
     def config(self, cell: Cell, out: Path) -> Config:
         """The recipe of a cell."""
         environment, method = self.settings.environments[cell.environment], self.methods[cell.method]
         path = find_recipe(Path(environment.recipe), self.folder)
         panel = self.settings.tuning.panel if cell.tuning else self.settings.panel
-        tuned = self.trials(self.settings.controls or "" if self.is_control(cell.method) else cell.method)[cell.trial]
+        tuned = self.trials(self._tuned(cell.method))[cell.trial]
         values = with_code_beside(flatten(environment.options) | flatten(method.options) | tuned, self.folder)
         values |= {f"eval.{key}": value for key, value in panel.items()}
         values |= {"name": cell.name, "out": str(out), "seed": cell.seed}

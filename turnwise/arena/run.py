@@ -124,22 +124,22 @@ def run(
     tell: Tell = lambda job: None,
     say: Say = lambda text: None,
 ) -> Progress:
-    """Run what is missing: `at_once` processes at a time, with `threads` each. `only`: cells whose name contains this. `most`: stop after
-    this many runs."""
+    """Run what is missing: `at_once` processes at a time, with `threads` each. `only`: cells whose name contains all of these words.
+    `most`: stop after this many runs."""
     bind(arena, out)
     progress = Progress()
     for stage in ("tuning", "final"):
         cards = cards_in(out)
-        missing = [cell for cell in _cells(arena, stage, choose(arena, cards)) if cell.name not in cards]
-        mine = [cell for cell in missing if part.has(cell) and (only is None or only in cell.name)]
+        chosen = choose(arena, cards)
+        missing = [cell for cell in _cells(arena, stage, chosen) if cell.name not in cards]
+        tuned = [cell for cell in missing if cell.tuning or arena.is_tuned(cell, chosen)]
+        mine = [cell for cell in tuned if part.has(cell) and all(word in cell.name for word in (only or "").split())]
         if most is not None:
             mine = mine[: max(0, most - progress.finished - progress.failed)]
-        say(f"{stage}: {len(mine)} runs to do here, {len(missing)} missing in all")
+        waiting = f"; {len(missing) - len(tuned)} wait for the tuning of their method" if len(tuned) < len(missing) else ""
+        say(f"{stage}: {len(mine)} runs to do here, {len(missing)} missing in all{waiting}")
         _run_cells(arena, out, mine, at_once, threads, progress, tell, say)
         progress.left += [cell.name for cell in missing if not (out / "cards" / f"{cell.name}{ENDING}").is_file()]
-        if stage == "tuning" and progress.left and not progress.exit_code and part.count > 1:
-            say("final runs wait until the tuning of all parts is complete: copy the cards of the others into cards/, and run again")
-            break
         if progress.exit_code:
             break
     return progress

@@ -48,7 +48,7 @@ def run(
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of concurrent runs.")] = 1,
     threads: Annotated[int, typer.Option(min=1, help="Threads per run.")] = 1,
     part: Annotated[str, typer.Option(help="The cells of this machine: 2/4 is the second of four parts.")] = "1/1",
-    only: Annotated[str | None, typer.Option(metavar="TEXT", help="Only runs whose name contains this.")] = None,
+    only: Annotated[str | None, typer.Option(metavar="WORDS", help="Only runs whose name contains all of these words.")] = None,
     most: Annotated[int | None, typer.Option(min=1, help="Stop after this many runs.")] = None,
 ) -> None:
     """Run what is missing; the same command continues. Ctrl-C saves."""

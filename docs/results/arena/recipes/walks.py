@@ -21,19 +21,21 @@ MUTE = "nothing"
 class Walk(EpisodeEnv):
     """A square of `side` × `side` cells with a sign in each: a word that means the way to the goal or, on the goal,
     stop. What the words mean has to be learned. A share of `mute` percent of the cells has no sign. The attempt
-    ends with the action stop; the reward is 1 if that was on the goal. A step over the edge changes nothing."""
+    ends with the action stop; the reward is 1 if that was on the goal. A step over the edge changes nothing. With
+    `trail`, a state is the whole way to a cell, as in a dialogue, and attempts that part never share a state again."""
 
     name = "walk"
-    depends_on = ("side", "mute")
+    depends_on = ("side", "mute", "trail")
     instructions = f"Follow the signs to the goal and stop there. The actions are {', '.join(ACTIONS)}."
 
-    def __init__(self, side: int = 6, mute: int = 20):
+    def __init__(self, side: int = 6, mute: int = 20, trail: bool = False):
         super().__init__()
         self.side = checked_count(side, 3, 20, "walk: side must be an integer from 3 to 20")
         self.mute = checked_count(mute, 0, 90, "walk: mute is a share in percent, 0 to 90")
-        self.max_turns = 50
+        self.max_turns, self.trail = 50, trail
         self.signs: list[list[str]] = []
         self.at, self.goal = (0, 0), (0, 0)
+        self.way: list[int] = []
 
     def tasks(self, split: str = "train", n: int | None = None) -> TaskSet:
         """Start and goal at least three steps apart, and a number that the signs are drawn with."""
@@ -52,6 +54,7 @@ class Walk(EpisodeEnv):
         self.at, self.goal = tuple(task.data["start"]), tuple(task.data["end"])
         cells = [[(row, column) for column in range(self.side)] for row in range(self.side)]
         self.signs = [[self._sign(dice, cell) for cell in row] for row in cells]
+        self.way = [self.at[0] * self.side + self.at[1]]
 
     def _sign(self, dice: Dice, cell: tuple[int, ...]) -> str:
         word, mute = dice.pick(SIGNS[self._way(cell)]), dice.below(100) < self.mute
@@ -70,19 +73,21 @@ class Walk(EpisodeEnv):
         row, column = self.at[0] + down, self.at[1] + right
         if 0 <= row < self.side and 0 <= column < self.side:
             self.at = row, column
+        self.way.append(self.at[0] * self.side + self.at[1])
         won = word == "stop" and self.at == self.goal
         return Transition(self._see(), float(won), word == "stop", won, {"understood": word in ACTIONS})
 
     def _see(self) -> Observation:
         row, column = self.at
-        return Observation(f"Sign: {self.signs[row][column]}", actions=ACTIONS, anchor=row * self.side + column)
+        anchor = ",".join(map(str, self.way)) if self.trail else row * self.side + column
+        return Observation(f"Sign: {self.signs[row][column]}", actions=ACTIONS, anchor=anchor)
 
     def expert_action(self) -> str:
         return self._way(self.at)
 
     def _kept(self) -> dict[str, Any]:
-        return {"at": list(self.at)}
+        return {"at": list(self.at), "way": list(self.way)}
 
     def _resume(self, task: Task, kept: Mapping[str, Any]) -> None:
         self._begin(task, 0)
-        self.at = tuple(kept["at"])
+        self.at, self.way = tuple(kept["at"]), list(kept["way"])
