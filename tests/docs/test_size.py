@@ -74,10 +74,8 @@ def pages() -> list[Path]:
 
 
 def manual() -> list[Path]:
-    """What a user reads: neither what is looked up, nor how something was measured, nor what `turnwise compare` wrote."""
-    docs = ROOT / "docs"
-    aside = {docs / name for name in ("reference", "methods", "measurements")}
-    aside |= {path for path in (docs / "results").iterdir() if path.is_dir()}
+    """What a user reads: neither what is looked up, nor how something was measured, nor what was found."""
+    aside = {ROOT / "docs" / name for name in ("reference", "methods", "measurements", "results")}
     return [page for page in pages() if not aside & {*page.parents}]
 
 

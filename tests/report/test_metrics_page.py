@@ -27,6 +27,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "dynamic sampling": {"plan.name": "dynamic", "engine.name": "transformers"},
     "filtered groups": {"plan.name": "filtered", "plan.zero": True},
     "resampled batches": {"plan.name": "gpg", "plan.attempts": 2},
+    "a credit that is chosen": {"credit.name": "auto"},
     "importance": {"objective.importance": "truncate", "learner.minibatches": 2},
     "rejection": {"objective.importance": "reject", "objective.importance_options": {"k3_high": 0.01}},
     "faults": {"env.name": BANDIT.replace(":Bandit", ":Fickle"), "env.tasks": 40, "collect.groups": 8},

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnwise.credit.anchor_groups import anchor_groups
+from turnwise.credit.auto import choose
 from turnwise.credit.gigpo import step_credit
 from turnwise.credit.grpo import episode_credit
 from turnwise.credit.registry import algorithms, parts
@@ -105,6 +106,8 @@ def observe(name: str, options: Mapping[str, Any], rollouts: Rollouts, values: A
     """What a run logs of its credit: `sizes` of its own, and what `diagnose` says with the algorithm's own options. Numbers about step
     credit are left out where the algorithm has none."""
     result = diagnose(rollouts, **explaining(name, options)) | sizes(values)
+    if name == "auto":
+        result["chosen"] = {choose(rollouts): 1.0}
     return result if "step" in parts(name) else {key: value for key, value in result.items() if key not in OF_STEPS}
 
 

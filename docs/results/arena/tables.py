@@ -1,0 +1,125 @@
+"""The tables of docs/results/arena.md, the report, and the data of `credit.name = "auto"`: all from the cards beside this file.
+
+python docs/results/arena/tables.py page     # writes arena.md between its marks, and arena/report.html
+python docs/results/arena/tables.py auto     # writes turnwise/credit/auto.json, from tuning runs alone
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from turnwise.arena.card import Card, read_all
+from turnwise.arena.page import page
+from turnwise.arena.plan import Arena
+from turnwise.arena.results import results, tuning
+from turnwise.arena.text import sentences, tables
+from turnwise.credit import auto
+from turnwise.report.tables import TextTable, as_markdown, percent, points
+from turnwise.util.files import write_text_atomically
+
+HERE = Path(__file__).resolve().parent
+PAGE, REPORT, DATA = HERE.parent / "arena.md", HERE / "report.html", auto.DATA
+CHOICES = ("grpo", "gigpo", "hgpo", "graph_gpo", "pooled_td")  # credits that need nothing but the batch, of methods that are no more
+IN_FULL = 3  # tables of the report that stand on the page: over all environments, and the differences to both baselines
+
+
+def load() -> tuple[Arena, dict[str, Card]]:
+    return Arena.load(HERE / "cpu.toml"), read_all([HERE / "cards"])
+
+
+def tuned(arena: Arena, cards: Mapping[str, Card]) -> dict[str, dict[str, float]]:
+    """By environment and method, the mean over tuning seeds of the best setting."""
+    scores: dict[str, dict[str, float]] = {}
+    for line in tuning(arena, cards, {}):
+        best = scores.setdefault(line["environment"], {})
+        best[line["method"]] = max(line["mean"], best.get(line["method"], 0.0))
+    return scores
+
+
+def final(computed: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """The same of the final runs."""
+    return {environment: {name: line["mean"] for name, line in lines.items()} for environment, lines in computed["by_environment"].items()}
+
+
+def write_auto(arena: Arena, cards: Mapping[str, Card]) -> None:
+    """What the credit `auto` knows."""
+    looks, scores = json.loads((HERE / "regimes.json").read_text())["regimes"], tuned(arena, cards)
+    known = {
+        name: {"features": regime["features"], "scores": {credit: round(scores[name][credit], 4) for credit in CHOICES}}
+        for name, regime in looks.items()
+    }
+    text = json.dumps({"arena": arena.hash, "names": auto.FEATURES, "regimes": known}, indent=1)
+    write_text_atomically(DATA, text + "\n")
+
+
+def matrix(computed: Mapping[str, Any]) -> TextTable:
+    """All methods on all environments, in the order of their ranks."""
+    means, overall = final(computed), computed["overall"]
+    names = sorted(overall, key=lambda name: overall[name]["rank"])
+    best = {environment: max(line.values()) for environment, line in means.items()}
+    rows = []
+    for name in names:
+        cells = [
+            f"{'**' if means[e][name] == best[e] else ''}{percent(means[e][name])}{'**' if means[e][name] == best[e] else ''}"
+            for e in means
+        ]
+        rows.append([name, *cells, percent(overall[name]["mean"])])
+    return TextTable("Success in per cent, mean over seeds; bold: the best", ["method", *means, "mean"], rows)
+
+
+def sensitivity(computed: Mapping[str, Any]) -> TextTable:
+    """How much the learning rate matters to each method: the mean over environments of its best, its default and its worst setting."""
+    tried: dict[str, dict[str, list[float]]] = {}
+    for line in computed["tuning"]:
+        tried.setdefault(line["method"], {}).setdefault(line["environment"], []).append(line["mean"])
+    rows = []
+    for name, by_environment in tried.items():
+        columns = [[pick(values) for values in by_environment.values()] for pick in (max, lambda values: values[0], min)]
+        rows.append([name, *(percent(math.fsum(column) / len(column)) for column in columns)])
+    rows.sort(key=lambda row: -float(row[1]))
+    return TextTable("Tuning: the best of three learning rates, the default, and the worst", ["method", "best", "default", "worst"], rows)
+
+
+def choosing(computed: Mapping[str, Any]) -> TextTable:
+    """What `auto` chooses for a regime that had no part in its data, and what that costs against the best and against fixed choices."""
+    known, truth = auto.regimes(), final(computed)
+    rows, sums = [], dict.fromkeys(("auto", *CHOICES), 0.0)
+    for name, (chosen, regret) in auto.left_out(known, truth).items():
+        best = max(CHOICES, key=lambda credit: truth[name][credit])
+        sums["auto"] += regret
+        for credit in CHOICES:
+            sums[credit] += truth[name][best] - truth[name][credit]
+        rows.append([name, chosen, best, points(-regret)])
+    rows += [
+        [f"mean, always {name}" if name != "auto" else "mean of auto", "", "", points(-total / len(known))] for name, total in sums.items()
+    ]
+    return TextTable("auto: the regime left out of its data", ["regime", "chosen", "best", "points"], rows)
+
+
+def write_page(arena: Arena, cards: Mapping[str, Card]) -> None:
+    """The tables between the marks of arena.md, and the whole report."""
+    computed = results(arena, cards)
+    parts = {
+        "said": "\n".join(f"- {sentence}" for sentence in sentences(computed)) + "\n",
+        "matrix": as_markdown([matrix(computed)], []),
+        "overall": as_markdown(tables(computed)[:IN_FULL], []),
+        "costs": as_markdown([table for table in tables(computed) if table.title.startswith(("What a run", "How runs"))], []),
+        "sensitivity": as_markdown([sensitivity(computed)], []),
+        "auto": as_markdown([choosing(computed)], []),
+    }
+    text = PAGE.read_text(encoding="utf-8")
+    for name, part in parts.items():
+        begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
+        before, rest = text.split(begin)
+        text = f"{before}{begin}\n{part.strip()}\n\n{end}{rest.split(end)[1]}"
+    write_text_atomically(PAGE, text)
+    write_text_atomically(REPORT, page(computed))
+
+
+if __name__ == "__main__":
+    {"page": write_page, "auto": write_auto}[sys.argv[1]](*load())
