@@ -12,8 +12,10 @@ from pathlib import Path
 PROGRAM = """
 import json, os, sys, time
 from pathlib import Path
+from turnwise.arena import forked
 from turnwise.arena.forked import Forked
 
+forked.LOADED = ("torch", "no.such.module")
 folder = Path(sys.argv[1])
 variables = dict(os.environ, TURNWISE_TEST="told")
 def ended(*words):

@@ -28,7 +28,7 @@ FEATURES = ("repetition", "log_turns", "contrast", "success")
 WIDTHS = np.array([0.2, 0.5, 0.25, 0.25])  # a difference of one width halves a regime's weight, nearly
 
 
-@register("auto", paper="Turnwise: docs/results/arena.md", parts={"step": None}, needs=("group.peers",))
+@register("auto", paper="Turnwise: docs/results/arena.md", needs=("group.peers",))
 def auto(r: Rollouts, *, gamma: TurnDiscount = 0.95, norm: Norm = "std", invalid_penalty: Penalty = 0.0) -> Floats:
     """The credit that did best in the arena's regimes that are most like the batch."""
     name = choose(r)
