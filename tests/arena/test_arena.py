@@ -198,6 +198,15 @@ def test_a_run_arena_leaves_cards_whose_numbers_follow_and_a_second_call_runs_no
     assert "<script" not in page(report) and all(table.rows for table in tables(report))
 
 
+def test_final_runs_wait_until_their_method_is_tuned(arena, tmp_path):
+    out, words = tmp_path / "out", []
+    running.run(arena, out, only="tuning grpo", say=words.append)
+    assert {card["about"]["method"] for card in running.cards_in(out).values()} == {"grpo"}
+    assert words[-1] == "final: 0 runs to do here, 21 missing in all; 18 wait for the tuning of their method"
+    done = running.run(arena, out, only="final seed100", say=words.append)
+    assert done.finished == 1 and "line-grpo-final-seed100" in running.cards_in(out)
+
+
 def test_a_card_of_a_run_has_its_evaluations_attempt_by_attempt(tmp_path):
     tw.train(
         "numberline-tiny",
@@ -259,6 +268,13 @@ def test_packed_cards_are_the_same_cards_and_are_read_where_single_ones_are(aren
     cards.write(single, tmp_path / "cards" / "single.card.json.gz")
     read = running.cards_in(tmp_path)
     assert read == json.loads(json.dumps(found | {"single": single}))
+
+
+def test_packed_cards_are_read_up_to_a_size(arena, tmp_path, monkeypatch):
+    path = cards.pack(made_up(arena, {}), tmp_path / "all.cards.tar.xz")
+    monkeypatch.setattr(cards, "MOST", 10_000)
+    with pytest.raises(TurnwiseError, match="into several files"):
+        cards.read_all([path])
 
 
 @pytest.mark.parametrize("member", ["link", "folder", "text", "cut off"])

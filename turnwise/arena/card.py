@@ -31,6 +31,7 @@ SCHEMA, FORMAT = "turnwise.card", 1
 ENDING = ".card.json.gz"
 PACKED, MEMBER = ".cards.tar.xz", ".card.json"  # many cards in one file, which is a tenth of the size
 LARGEST = 64 << 20  # bytes of an unpacked card: thousands of evaluations
+MOST = 1 << 30  # bytes of all cards in one file: a hundred thousand short runs
 Card = dict[str, Any]
 COSTS = ("attempts", "left_out", "tokens_sampled", "tokens_trained", "tokens_computed", "calls", "seconds")
 COLLAPSE = 0.5  # a run has collapsed if it ends below this share of its best evaluation
@@ -207,13 +208,17 @@ def read_all(paths: Sequence[Path]) -> dict[str, Card]:
 def _unpacked(path: Path) -> dict[str, Card]:
     """Members are read in memory; nothing is written under a name that the archive gives."""
     texts: dict[str, Any] = {}
-    wrong = ""
+    wrong, total = "", 0
     try:
         with tarfile.open(path, "r:xz") as archive:
             for member in archive:
                 file = archive.extractfile(member) if member.isreg() and member.name.endswith(MEMBER) else None
+                total += member.size
                 if file is None or member.size > LARGEST:
-                    wrong = member.name
+                    wrong = f"{member.name!r} is no card"
+                elif total > MOST:
+                    wrong = f"its cards take more than {MOST >> 20} MiB: pack them into several files"
+                if wrong or file is None:
                     break
                 texts[member.name.removesuffix(MEMBER)] = json.loads(file.read())
     except OSError as error:
@@ -221,7 +226,7 @@ def _unpacked(path: Path) -> dict[str, Card]:
     except (EOFError, ValueError, RecursionError, tarfile.TarError, lzma.LZMAError) as error:
         raise TurnwiseError(f"{path}: damaged after it was written ({error})") from None
     if wrong:
-        raise TurnwiseError(f"{path}: {wrong!r} is no card")
+        raise TurnwiseError(f"{path}: {wrong}")
     return {name: checked(card, f"{path}: {name}") for name, card in texts.items()}
 
 

@@ -25,7 +25,7 @@ from turnwise.data.rollouts import Floats, Rollouts
 
 DATA = Path(__file__).with_name("auto.json")
 FEATURES = ("repetition", "log_turns", "contrast", "success")
-WIDTHS = np.array([0.2, 0.5, 0.25, 0.25])  # a difference of one width halves a regime's weight, nearly
+WIDTHS = np.array([0.2, 0.5, 0.25, 0.25])  # units of distance; set by hand, before there were scores
 
 
 @register("auto", paper="Turnwise: docs/results/arena.md", needs=("group.peers",))
