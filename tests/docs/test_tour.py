@@ -133,6 +133,10 @@ def reader(
         ended = python(*words[1:])
         return SimpleNamespace(returncode=ended.returncode, stdout=ended.stdout, stderr=ended.stderr)
 
+    for name, module in list(sys.modules.items()):  # what other tests have saved under the names that pages use
+        if str(getattr(module, "__file__", None) or "").startswith(str(tmp_path.parent)):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if not folder.startswith(str(tmp_path.parent))])
     before = set(sys.modules)
     yield typed
     for name in set(sys.modules) - before:  # what pages have saved is imported under names such as my_method
