@@ -206,6 +206,7 @@ def test_the_pages_fit_and_everything_is_named(page: Any, tmp_path: Path, width:
         for address in ("", "#/run?run=logs", "#/finding?run=logs&n=0", "#/tree?run=logs&group=room-1", "#/attempts?run=logs"):
             open_page(page, served.url + address)
             page.wait_for_selector(".finding, .cell")
+            page.wait_for_selector("body.logs")  # what a run is, the pages ask while they are drawn
             nameless = page.evaluate(
                 "[...document.querySelectorAll('button, a')].filter((one) => !(one.textContent.trim() || one.ariaLabel)).length"
             )
