@@ -140,6 +140,10 @@ class Arena:
         allowed = self.methods[method].environments
         return allowed is None or environment in allowed
 
+    def attempts(self, environment: str) -> int:
+        """The attempts of training that a run may use, those that a method throws away included."""
+        return self.settings.environments[environment].attempts or self.settings.attempts
+
     def trials(self, method: str) -> list[Values]:
         """The settings that a method may try: its defaults, then others in an order that depends on the method's name alone."""
         axes = self.settings.tuning.common | self.methods[method].tune
@@ -185,9 +189,9 @@ class Arena:
         values |= {f"eval.{key}": value for key, value in panel.items()}
         values |= {"name": cell.name, "out": str(out), "seed": cell.seed}
         config = Config.load(path, values)
-        attempts = environment.attempts or self.settings.attempts
-        iterations = max(1, attempts // (config.collect.groups * config.collect.group_size))
-        values |= {"iterations": iterations, "eval.every": max(1, iterations // self.settings.evaluations)}
+        iterations = max(1, self.attempts(cell.environment) // (config.collect.groups * config.collect.group_size))
+        every = 1 if config.plan is not None else max(1, iterations // self.settings.evaluations)  # a plan may use up the attempts early
+        values |= {"iterations": iterations, "eval.every": every}
         if self.is_control(cell.method):
             values = {key: value for key, value in values.items() if not key.startswith("credit.")} | _control(cell.method, config)
         return Config.load(path, values)

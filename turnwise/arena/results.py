@@ -32,7 +32,7 @@ def results(arena: Arena, cards: Mapping[str, Card]) -> dict[str, Any]:
     cells = list(arena.final_cells(chosen))
     if strange := [name for name, card in cards.items() if card["about"].get("arena_hash") != arena.hash]:
         raise TurnwiseError(f"{len(strange)} cards, {strange[0]} among them, were made with another arena file: take them out of cards/")
-    lines = {cell: headline(cards[cell.name], budget(arena, cell.environment)) for cell in cells if cell.name in cards}
+    lines = {cell: headline(cards[cell.name], arena.attempts(cell.environment)) for cell in cells if cell.name in cards}
     if not lines:
         raise TurnwiseError("there is no card of a final run yet: turnwise arena run makes them")
     grid = Grid(arena, lines)
@@ -57,11 +57,6 @@ def results(arena: Arena, cards: Mapping[str, Card]) -> dict[str, Any]:
         "tuning": tuning(arena, cards, chosen),
         "split_half": scores.split_half(methods) if len(methods) > 2 else None,
     }
-
-
-def budget(arena: Arena, environment: str) -> float:
-    """The attempts of training that a score may use."""
-    return float(arena.settings.environments[environment].attempts or arena.settings.attempts)
 
 
 class Grid:
@@ -241,7 +236,7 @@ def tuning(arena: Arena, cards: Mapping[str, Card], chosen: Mapping[tuple[str, s
     tried: dict[tuple[str, str, int], list[float]] = {}
     for cell in arena.tuning_cells():
         if cell.name in cards:
-            line = headline(cards[cell.name], budget(arena, cell.environment))
+            line = headline(cards[cell.name], arena.attempts(cell.environment))
             tried.setdefault((cell.environment, cell.method, cell.trial), []).append(float(line["success"]))
     return [
         {

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from turnwise.arena.card import ENDING, Card, card_of, read_all, write
+from turnwise.arena.card import ENDING, Card, card_of, headline, read_all, write
 from turnwise.arena.forked import Forked
 from turnwise.arena.plan import Arena, Cell
 from turnwise.arena.settings import ArenaSettings
@@ -95,8 +95,8 @@ def cards_in(out: Path) -> dict[str, Card]:
 
 
 def choose(arena: Arena, cards: Mapping[str, Card]) -> Chosen:
-    """The trial of each method and environment with the best mean success over the tuning seeds; of equal ones the earliest. Only methods
-    whose tuning is complete are in it."""
+    """The trial of each method and environment with the best mean success over the tuning seeds, within the budget of attempts; of equal
+    ones the earliest. Only methods whose tuning is complete are in it."""
     scores: dict[tuple[str, str], dict[int, list[float]]] = {}
     incomplete = set()
     for cell in arena.tuning_cells():
@@ -104,7 +104,7 @@ def choose(arena: Arena, cards: Mapping[str, Card]) -> Chosen:
         if cell.name not in cards:
             incomplete.add(key)
         else:
-            scores.setdefault(key, {}).setdefault(cell.trial, []).append(cards[cell.name]["headline"]["success"])
+            scores.setdefault(key, {}).setdefault(cell.trial, []).append(headline(cards[cell.name], arena.attempts(cell.environment))["success"])
     return {
         key: max(trials, key=lambda trial: (math.fsum(trials[trial]) / len(trials[trial]), -trial))
         for key, trials in scores.items()
