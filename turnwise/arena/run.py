@@ -104,7 +104,8 @@ def choose(arena: Arena, cards: Mapping[str, Card]) -> Chosen:
         if cell.name not in cards:
             incomplete.add(key)
         else:
-            scores.setdefault(key, {}).setdefault(cell.trial, []).append(headline(cards[cell.name], arena.attempts(cell.environment))["success"])
+            within = headline(cards[cell.name], arena.attempts(cell.environment))
+            scores.setdefault(key, {}).setdefault(cell.trial, []).append(within["success"])
     return {
         key: max(trials, key=lambda trial: (math.fsum(trials[trial]) / len(trials[trial]), -trial))
         for key, trials in scores.items()
