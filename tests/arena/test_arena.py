@@ -198,6 +198,19 @@ def test_a_run_arena_leaves_cards_whose_numbers_follow_and_a_second_call_runs_no
     assert "<script" not in page(report) and all(table.rows for table in tables(report))
 
 
+def test_a_published_run_is_repeated_from_its_card_alone(arena, tmp_path):
+    name = "line-gigpo-final-seed100"
+    card = made_up(arena, {})[name]
+    card["about"] |= {"trial": 1, "tuning": False}
+    [(old, new)] = running.again(arena, {name: card}, tmp_path / "again").values()
+    assert old is card and new is not None and new["about"]["trial"] == 1 and cards.verify(new) == []
+    ran = Started.count
+    assert running.again(arena, {name: card}, tmp_path / "again")[name] == (card, new) and Started.count == ran
+    for changed, message in (({"seed": 101}, "another run"), ({"about": card["about"] | {"arena_hash": "other"}}, "another arena file")):
+        with pytest.raises(TurnwiseError, match=message):
+            running.again(arena, {name: card | changed}, tmp_path / "other")
+
+
 def test_final_runs_wait_until_their_method_is_tuned(arena, tmp_path):
     out, words = tmp_path / "out", []
     running.run(arena, out, only="tuning grpo", say=words.append)
@@ -318,9 +331,23 @@ def test_tuning_takes_the_best_mean_and_waits_until_it_is_complete(arena):
     assert running.choose(arena, found) == {("line", "grpo"): 1}
 
 
+def test_tuning_looks_at_no_more_attempts_than_the_budget_allows(arena):
+    found = made_up(arena, {}, drift=0.1)
+    for name in ("line-grpo-tuning-trial1-seed0", "line-grpo-tuning-trial0-seed0"):
+        for cost in found[name]["iterations"]:
+            cost["attempts"] *= 1 if "trial0" in name else 3  # its last evaluation is beyond the budget
+    assert running.choose(arena, found) == {("line", "grpo"): 0, ("line", "gigpo"): 1}
+
+
+def test_a_method_whose_plan_may_collect_more_is_evaluated_after_every_iteration(tmp_path):
+    arena = file(tmp_path, FILE.replace("attempts = 16", "attempts = 64") + '[methods.dapo]\n"method.name" = "dapo"\n')
+    assert arena.config(Cell("line", "dapo", 100), Path("runs")).eval.every == 1
+    assert arena.config(Cell("line", "grpo", 100), Path("runs")).eval.every == 4
+
+
 def test_a_placebo_that_wins_is_said_first(arena):
     report = results(arena, made_up(arena, {"control-shuffled": 0.7}))
-    assert next(sentences(report)).startswith("A PLACEBO WINS: control-shuffled")
+    assert next(sentences(report)).startswith("A PLACEBO WINS. control-shuffled − gigpo: +20.0 points")
     assert "class=alarm" in page(report)
     honest = results(arena, made_up(arena, {"gigpo": 0.9} | dict.fromkeys([name for name in arena.methods if arena.is_control(name)], 0.2)))
     assert not any("PLACEBO" in text for text in sentences(honest))

@@ -32,7 +32,7 @@ def test_the_report_of_an_arena_is_a_link_beside_its_runs(page: Any, folder: Pat
         open_page(page, served.url)
         page.get_by_role("link", name="Report of this arena").click()
         page.wait_for_selector("svg")
-        assert page.locator("li.alarm").inner_text().startswith("A PLACEBO WINS: control-shuffled")
+        assert page.locator("li.alarm").inner_text().startswith("A PLACEBO WINS. control-shuffled")
         assert page.locator("svg circle").first.evaluate("mark => getComputedStyle(mark).fill") != "rgb(0, 0, 0)", "its style is allowed"
 
 

@@ -146,6 +146,39 @@ def run(
     return progress
 
 
+def again(
+    arena: Arena,
+    published: Mapping[str, Card],
+    out: Path,
+    *,
+    at_once: int = 1,
+    threads: int | None = 1,
+    tell: Tell = lambda job: None,
+    say: Say = lambda text: None,
+) -> dict[str, tuple[Card, Card | None]]:
+    """Run the cells of published cards again, each with the settings that its card names. By name, the published card and the new one; none
+    where the run was interrupted."""
+    bind(arena, out)
+    made = cards_in(out)
+    cells = [cell_of(arena, name, card) for name, card in published.items() if name not in made]
+    _run_cells(arena, out, cells, at_once, threads, Progress(), tell, say)
+    made = cards_in(out)
+    return {name: (card, made.get(name)) for name, card in published.items()}
+
+
+def cell_of(arena: Arena, name: str, card: Card) -> Cell:
+    """The cell that a card belongs to."""
+    about = card["about"]
+    if about.get("arena_hash") != arena.hash:
+        raise TurnwiseError(
+            f"{name}: its card was made with another arena file, of the hash {about.get('arena_hash')}; this has {arena.hash}"
+        )
+    cell = Cell(about.get("environment", ""), about.get("method", ""), card["seed"], about.get("trial", 0), bool(about.get("tuning")))
+    if cell.name != name:
+        raise TurnwiseError(f"{name}: its card is that of another run, or was edited")
+    return cell
+
+
 def _cells(arena: Arena, stage: str, chosen: Chosen) -> Iterable[Cell]:
     return arena.tuning_cells() if stage == "tuning" else arena.final_cells(chosen)
 

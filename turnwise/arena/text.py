@@ -10,16 +10,25 @@ from turnwise.report.tables import number as amount
 
 Results = Mapping[str, Any]
 PERCENT = "success in per cent"
+REMOVED = {  # what a control takes away from its method
+    "control-shuffled": "which turn gets which credit",
+    "control-random_anchors": "which turns share a state",
+    "control-constant": "that turns get different credit",
+    "control-flipped": "the sign of the credit",
+    "control-omega-0": "the comparison within states",
+}
+UNEQUAL = 2.0  # times the median's tokens
 
 
 def sentences(results: Results) -> Iterator[str]:
     """What a reader must know before the tables."""
     for line in results["placebos"]:
-        method = f"{line['control']} ({points(line['difference'])} points to {line['method']})"
+        method, removed = line["method"], REMOVED[line["control"]]
+        gap = f"{line['control']} − {method}: {points(line['difference'])} points ({between(line['interval'], signed=True)})"
         if line["wins"]:
-            yield f"A PLACEBO WINS: {method}. What {line['method']} gains here does not come from its credit."
+            yield f"A PLACEBO WINS. {gap}. It is not shown that {method} gains anything by {removed}."
         elif not line["told_apart"]:
-            yield f"A placebo cannot be told from its method: {method}, {between(line['interval'], signed=True)}."
+            yield f"A placebo cannot be told from its method. {gap}. What it lacks: {removed}."
     overall = results["overall"]
     if overall:
         best = min(overall, key=lambda name: overall[name]["rank"])
@@ -36,6 +45,11 @@ def sentences(results: Results) -> Iterator[str]:
     for line in results["predictions"]:
         predicted = f"{line['predicted']} was predicted to win, because {line['why']}"
         yield f"{line['environment']}: {predicted}; it is number {line['place']} of {line['of']}. Best: {', '.join(line['best'])}."
+    tokens = {name: line["tokens_sampled"] for name, line in results["costs"].items()}
+    median = sorted(tokens.values())[len(tokens) // 2]
+    for name, sampled in tokens.items():
+        if median and sampled > UNEQUAL * median:
+            yield f"{name} samples {sampled / median:.0f} times as many tokens as the median method: read its place with that in mind."
     if results["missing"]:
         yield f"{len(results['missing'])} runs are missing; {results['missing'][0]} is the first."
 

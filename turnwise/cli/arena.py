@@ -75,6 +75,43 @@ def run(
     raise typer.Exit(done.exit_code)
 
 
+@arena.command("again")
+def again(
+    file: File,
+    cells: Annotated[list[str], typer.Argument(metavar="CELL", help="Runs by name: line-gigpo-final-seed1000.")],
+    cards: Annotated[str | None, typer.Option(metavar="CARDS", help="Their cards. Default: cards/NAME beside FILE.")] = None,
+    out: Annotated[str | None, typer.Option(metavar="FOLDER", help="Where the new runs go. Default: arena-NAME-again.")] = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of concurrent runs.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Threads per run.")] = 1,
+) -> None:
+    """Repeat published runs: does the new success fall into the interval of the old one?"""
+    need_training("turnwise arena again")
+    from turnwise.arena.card import headline, read_all
+    from turnwise.arena.plan import Arena
+    from turnwise.arena.run import again as run_again
+    from turnwise.report.sweeping import line_of
+    from turnwise.report.tables import NONE, TextTable, between, percent, rendered
+    from turnwise.util.console import Console
+    from turnwise.util.terminal import say
+
+    read, where = Arena.load(file), Path(cards or Path(file).parent / "cards" / Path(file).stem)
+    published = read_all([where])
+    if missing := [name for name in cells if name not in published]:
+        raise TurnwiseError(f"{where} has no card of {missing[0]}: `turnwise arena run {file} --only {missing[0]}` makes one")
+    chosen = {name: published[name] for name in cells}
+    folder = Path(out or f"arena-{read.name}-again")
+    repeated = run_again(read, chosen, folder, at_once=jobs, threads=threads, tell=lambda job: say(line_of(job)), say=say)
+    rows = []
+    for name, (old, new) in repeated.items():
+        budget = read.attempts(old["about"]["environment"])
+        before, after = headline(old, budget), None if new is None else headline(new, budget)
+        low, high = before.get("interval", (0.0, 1.0))
+        found = [NONE, NONE] if after is None else [percent(after["success"]), "yes" if low <= after["success"] <= high else "no"]
+        rows.append([name, percent(before["success"]), between((low, high)), *found])
+    title = f"{sum(row[-1] == 'yes' for row in rows)} of {len(rows)} fall into the interval of the published run (95 %, over tasks)"
+    Console().print(rendered([TextTable(title, ["run", "published", "95 %", "again", "inside"], rows)], []))
+
+
 @arena.command("report")
 def report(
     file: File,
