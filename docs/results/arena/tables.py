@@ -1,6 +1,6 @@
-"""The tables of docs/results/arena.md, the report, and the data of `credit.name = "auto"`: all from the cards beside this file.
+"""The tables of docs/results/arena.md, the reports, and the data of `credit.name = "auto"`: all from the cards beside this file.
 
-python docs/results/arena/tables.py page     # writes arena.md between its marks, and arena/report.html
+python docs/results/arena/tables.py page     # writes arena.md between its marks, and arena/cpu.html and alfworld.html
 python docs/results/arena/tables.py auto     # writes turnwise/credit/auto.json, from tuning runs alone
 """
 
@@ -23,13 +23,13 @@ from turnwise.report.tables import TextTable, as_markdown, percent, points
 from turnwise.util.files import write_text_atomically
 
 HERE = Path(__file__).resolve().parent
-PAGE, REPORT, DATA = HERE.parent / "arena.md", HERE / "report.html", auto.DATA
+PAGE, DATA = HERE.parent / "arena.md", auto.DATA
 CHOICES = ("grpo", "gigpo", "hgpo", "graph_gpo", "pooled_td")  # credits that need nothing but the batch, of methods that are no more
 IN_FULL = 3  # tables of the report that stand on the page: over all environments, and the differences to both baselines
 
 
-def load() -> tuple[Arena, dict[str, Card]]:
-    return Arena.load(HERE / "cpu.toml"), read_all([HERE / "cards"])
+def load(name: str = "cpu") -> tuple[Arena, dict[str, Card]]:
+    return Arena.load(HERE / f"{name}.toml"), read_all([HERE / "cards" / name])
 
 
 def tuned(arena: Arena, cards: Mapping[str, Card]) -> dict[str, dict[str, float]]:
@@ -102,8 +102,8 @@ def choosing(computed: Mapping[str, Any]) -> TextTable:
 
 
 def write_page(arena: Arena, cards: Mapping[str, Card]) -> None:
-    """The tables between the marks of arena.md, and the whole report."""
-    computed = results(arena, cards)
+    """The tables between the marks of arena.md, and the whole reports."""
+    computed, alfworld = results(arena, cards), results(*load("alfworld"))
     parts = {
         "said": "\n".join(f"- {sentence}" for sentence in sentences(computed)) + "\n",
         "matrix": as_markdown([matrix(computed)], []),
@@ -111,6 +111,7 @@ def write_page(arena: Arena, cards: Mapping[str, Card]) -> None:
         "costs": as_markdown([table for table in tables(computed) if table.title.startswith(("What a run", "How runs"))], []),
         "sensitivity": as_markdown([sensitivity(computed)], []),
         "auto": as_markdown([choosing(computed)], []),
+        "alfworld": as_markdown([table for table in tables(alfworld) if table.title.startswith("alfworld")], []),
     }
     text = PAGE.read_text(encoding="utf-8")
     for name, part in parts.items():
@@ -118,7 +119,8 @@ def write_page(arena: Arena, cards: Mapping[str, Card]) -> None:
         before, rest = text.split(begin)
         text = f"{before}{begin}\n{part.strip()}\n\n{end}{rest.split(end)[1]}"
     write_text_atomically(PAGE, text)
-    write_text_atomically(REPORT, page(computed))
+    for name, report in (("cpu", computed), ("alfworld", alfworld)):
+        write_text_atomically(HERE / f"{name}.html", page(report))
 
 
 if __name__ == "__main__":
