@@ -121,12 +121,10 @@ def run(
     threads: int | None = 1,
     part: Part = Part(),
     only: str | None = None,
-    most: int | None = None,
     tell: Tell = lambda job: None,
     say: Say = lambda text: None,
 ) -> Progress:
-    """Run what is missing: `at_once` processes at a time, with `threads` each. `only`: cells whose name contains all of these words.
-    `most`: stop after this many runs."""
+    """Run what is missing: `at_once` processes at a time, with `threads` each. `only`: cells whose name contains all of these words."""
     bind(arena, out)
     progress = Progress()
     for stage in ("tuning", "final"):
@@ -135,8 +133,6 @@ def run(
         missing = [cell for cell in _cells(arena, stage, chosen) if cell.name not in cards]
         tuned = [cell for cell in missing if cell.tuning or arena.is_tuned(cell, chosen)]
         mine = [cell for cell in tuned if part.has(cell) and all(word in cell.name for word in (only or "").split())]
-        if most is not None:
-            mine = mine[: max(0, most - progress.finished - progress.failed)]
         waiting = f"; {len(missing) - len(tuned)} wait for the tuning of their method" if len(tuned) < len(missing) else ""
         say(f"{stage}: {len(mine)} runs to do here, {len(missing)} missing in all{waiting}")
         _run_cells(arena, out, mine, at_once, threads, progress, tell, say)

@@ -49,7 +49,6 @@ def run(
     threads: Annotated[int, typer.Option(min=1, help="Threads per run.")] = 1,
     part: Annotated[str, typer.Option(help="The cells of this machine: 2/4 is the second of four parts.")] = "1/1",
     only: Annotated[str | None, typer.Option(metavar="WORDS", help="Only runs whose name contains all of these words.")] = None,
-    most: Annotated[int | None, typer.Option(min=1, help="Stop after this many runs.")] = None,
 ) -> None:
     """Run what is missing; the same command continues. Ctrl-C saves."""
     need_training("turnwise arena run")
@@ -67,7 +66,6 @@ def run(
         threads=threads,
         part=Part.read(part),
         only=only,
-        most=most,
         tell=lambda job: say(line_of(job)),
         say=say,
     )
@@ -79,12 +77,10 @@ def run(
 def again(
     file: File,
     cells: Annotated[list[str], typer.Argument(metavar="CELL", help="Runs by name: line-gigpo-final-seed1000.")],
-    cards: Annotated[str | None, typer.Option(metavar="CARDS", help="Their cards. Default: cards/NAME beside FILE.")] = None,
     out: Annotated[str | None, typer.Option(metavar="FOLDER", help="Where the new runs go. Default: arena-NAME-again.")] = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of concurrent runs.")] = 1,
-    threads: Annotated[int, typer.Option(min=1, help="Threads per run.")] = 1,
 ) -> None:
-    """Repeat published runs: does the new success fall into the interval of the old one?"""
+    """Repeat runs whose cards are in cards/NAME beside FILE: does the new success fall into the interval of the published one?"""
     need_training("turnwise arena again")
     from turnwise.arena.card import headline, read_all
     from turnwise.arena.plan import Arena
@@ -94,13 +90,13 @@ def again(
     from turnwise.util.console import Console
     from turnwise.util.terminal import say
 
-    read, where = Arena.load(file), Path(cards or Path(file).parent / "cards" / Path(file).stem)
-    published = read_all([where])
+    read, where = Arena.load(file), Path(file).parent / "cards" / Path(file).stem
+    published = read_all([where]) if where.is_dir() else {}
     if missing := [name for name in cells if name not in published]:
-        raise TurnwiseError(f"{where} has no card of {missing[0]}: `turnwise arena run {file} --only {missing[0]}` makes one")
+        raise TurnwiseError(f"{where} has no card of {missing[0]}: `turnwise arena run {file}` makes cards; copy those to repeat there")
     chosen = {name: published[name] for name in cells}
     folder = Path(out or f"arena-{read.name}-again")
-    repeated = run_again(read, chosen, folder, at_once=jobs, threads=threads, tell=lambda job: say(line_of(job)), say=say)
+    repeated = run_again(read, chosen, folder, at_once=jobs, tell=lambda job: say(line_of(job)), say=say)
     rows = []
     for name, (old, new) in repeated.items():
         budget = read.attempts(old["about"]["environment"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,15 @@ from typing import Any
 from turnwise.arena.card import Card, read_all
 from turnwise.arena.page import page
 from turnwise.arena.plan import Arena
-from turnwise.arena.results import results, tuning
+from turnwise.arena.results import BASELINES, LEVEL, results, tuning
 from turnwise.arena.text import sentences, tables
 from turnwise.credit import auto
-from turnwise.report.tables import TextTable, as_markdown, percent, points
+from turnwise.report.tables import NONE, TextTable, as_markdown, percent, points
 from turnwise.util.files import write_text_atomically
 
 HERE = Path(__file__).resolve().parent
 PAGE, DATA = HERE.parent / "arena.md", auto.DATA
 CHOICES = ("grpo", "gigpo", "hgpo", "graph_gpo", "pooled_td")  # credits that need nothing but the batch, of methods that are no more
-IN_FULL = 3  # tables of the report that stand on the page: over all environments, and the differences to both baselines
 
 
 def load(name: str = "cpu") -> tuple[Arena, dict[str, Card]]:
@@ -58,18 +58,24 @@ def write_auto(arena: Arena, cards: Mapping[str, Card]) -> None:
 
 
 def matrix(computed: Mapping[str, Any]) -> TextTable:
-    """All methods on all environments, in the order of their ranks."""
-    means, overall = final(computed), computed["overall"]
+    """All methods on all environments, in the order of their ranks. A star: a difference that is sure after Holm's correction."""
+    means, overall, costs = final(computed), computed["overall"], computed["costs"]
     names = sorted(overall, key=lambda name: overall[name]["rank"])
     best = {environment: max(line.values()) for environment, line in means.items()}
     rows = []
     for name in names:
-        cells = [
-            f"{'**' if means[e][name] == best[e] else ''}{percent(means[e][name])}{'**' if means[e][name] == best[e] else ''}"
-            for e in means
-        ]
-        rows.append([name, *cells, percent(overall[name]["mean"])])
-    return TextTable("Success in per cent, mean over seeds; bold: the best", ["method", *means, "mean"], rows)
+        cells = [f"**{percent(line[name])}**" if line[name] == best[e] else percent(line[name]) for e, line in means.items()]
+        low, high = overall[name]["rank_interval"]
+        cells += [percent(overall[name]["mean"]), f"{overall[name]['rank']:g} ({low:.0f}–{high:.0f})"]
+        for base in BASELINES:
+            line = computed["differences"][base].get(name)
+            cells.append(NONE if line is None else points(line["difference"]) + ("*" if (line.get("holm") or 1.0) < LEVEL else ""))
+        rows.append([name, *cells, f"{costs[name]['tokens_sampled'] / costs['grpo']['tokens_sampled']:.1f}"])
+    headings = ["method", *means, "mean", "rank (95 %)", *(f"− {base}" for base in BASELINES), "tokens"]
+    title = (
+        f"Success in per cent, mean of {len(computed['complete_seeds'])} seeds; bold: the best; *: p < 0.05 after Holm; tokens: grpo is 1"
+    )
+    return TextTable(title, headings, rows)
 
 
 def sensitivity(computed: Mapping[str, Any]) -> TextTable:
@@ -105,10 +111,8 @@ def write_page(arena: Arena, cards: Mapping[str, Card]) -> None:
     """The tables between the marks of arena.md, and the whole reports."""
     computed, alfworld = results(arena, cards), results(*load("alfworld"))
     parts = {
-        "said": "\n".join(f"- {sentence}" for sentence in sentences(computed)) + "\n",
+        "said": "\n".join(textwrap.fill(f"- {sentence}", 118, subsequent_indent="  ") for sentence in sentences(computed)) + "\n",
         "matrix": as_markdown([matrix(computed)], []),
-        "overall": as_markdown(tables(computed)[:IN_FULL], []),
-        "costs": as_markdown([table for table in tables(computed) if table.title.startswith(("What a run", "How runs"))], []),
         "sensitivity": as_markdown([sensitivity(computed)], []),
         "auto": as_markdown([choosing(computed)], []),
         "alfworld": as_markdown([table for table in tables(alfworld) if table.title.startswith("alfworld")], []),
