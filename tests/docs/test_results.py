@@ -20,6 +20,5 @@ def test_every_run_behind_a_page_has_a_card_with_the_same_numbers():
 
 
 def test_the_cards_of_the_arenas_are_whole():
-    for name in ("cpu", "alfworld"):
-        cards = read_all([RESULTS / "arena" / "cards" / name])
-        assert cards and {key: wrong for key, card in cards.items() if (wrong := verify(card))} == {}
+    cards = read_all([RESULTS / "arena" / "cards"])
+    assert len(cards) > 1000 and {key: wrong for key, card in cards.items() if (wrong := verify(card))} == {}

@@ -1,16 +1,16 @@
-"""Pooled TD: a turn is judged by what all attempts of the group have reached from the state that it led to.
+"""Pooled TD: a turn is judged by what the group has reached from the state that it led to.
 
-    A_t  = r_t + γ · V(s_{t+1}) − B(s_t)                                       V is 0 after the end of an attempt
-    V(s) = mean over the N attempts that visited s of their discounted return from s
-    B(s) = (Σ over these attempts of their return from s + κ · μ) / (N + κ)    μ: mean over the other attempts of their whole return
+    A_t  = r_t + γ · V(s_{t+1}) − B(s_t)                       V is 0 after the end of an attempt
+    V(s) = mean over the group's N turns in s of their discounted return
+    B(s) = (N · V(s) + κ · m) / (N + κ)                        m: mean over all turns of the group
 
 GiGPO compares the returns of single attempts from one state: they carry the luck of all later turns. Here a turn's outcome is the pooled
 value of the next state, from which that luck is averaged out if other attempts came through it. Where no state repeats, V(s_{t+1}) is the
-attempt's own return, and A is κ / (1 + κ) times a leave-one-out baseline's.
+attempt's own return, and A is κ / (1 + κ) · (G_t − m).
 
-An attempt that returns to a state counts once in it, with the mean of its visits. B includes the attempt's own return, as the step level
-of GiGPO does: without it, N attempts would give the turns of a rarely visited state credit of pure chance. `prior` is κ. With norm="std"
-credit is divided by its root mean square over the batch: a group in which little differs is not blown up to the size of the others.
+B includes the attempt's own return, as the step level of GiGPO does: without it, N attempts would give the turns of a rarely visited state
+credit of pure chance. `prior` is κ. With norm="std" credit is divided by its root mean square over the batch: a group in which little
+differs is not blown up to the size of the others.
 """
 
 from __future__ import annotations
@@ -27,17 +27,15 @@ from turnwise.credit.segments import (
     Penalty,
     TurnDiscount,
     last_turns,
-    pair,
     reverse_scan,
     segment_count,
-    segment_first,
     segment_sum,
     trajectory_groups,
 )
 from turnwise.data.rollouts import NOISE, Floats, Rollouts
 
 BatchNorm = Annotated[Literal["std", "none"], Help("divide by the root mean square of the batch + 1e-6, or do not divide")]
-Prior = Annotated[float, Help("κ: how many attempts the mean of the others' returns counts for in a state's baseline", low=0)]
+Prior = Annotated[float, Help("κ: how many turns the group's mean return counts for in a state's baseline", low=0)]
 
 
 @register("pooled_td", paper="Turnwise: docs/methods/pooled_td.md", parts={"step": None}, needs=("group.peers",))
@@ -51,23 +49,18 @@ def pooled_td(
     anchors: AnchorRule = "exact",
     threshold: Threshold = 0.95,
 ) -> Floats:
-    """A turn's reward and the value of its next state, minus the value of its own, both pooled over the group's attempts."""
+    """A turn's reward and the value of its next state, minus the value of its own, both pooled over the group."""
     reward = r.reward - invalid_penalty * ~r.valid
     returns = reverse_scan(reward, gamma, r.trajectory)
     state, states = anchor_groups(r, anchors, threshold)
-    visit, visits = pair(r.trajectory, state)  # one for each attempt in each state
-    visit_return = segment_sum(returns, visit, visits) / segment_count(visit, visits)
-    visited = segment_first(state, visit, visits)
-    total, attempts = segment_sum(visit_return, visited, states), segment_count(visited, states)
+    total, visits = segment_sum(returns, state, states), segment_count(state, states)
+    groups = len(r.group_labels)
+    mean = segment_sum(returns, r.group, groups) / np.maximum(segment_count(r.group, groups), 1)
 
-    following = np.append((total / attempts)[state[1:]], 0.0)
+    following = np.append((total / visits)[state[1:]], 0.0)
     target = reward + gamma * np.where(last_turns(r), 0.0, following)
-    group, first = trajectory_groups(r), segment_first(returns, r.trajectory, len(r.trajectory_labels))
-    size = segment_count(group, len(r.group_labels))[group]
-    others = (segment_sum(first, group, len(r.group_labels))[group] - first) / np.maximum(size - 1, 1)
-    baseline = (total[state] + prior * others[r.trajectory]) / (attempts[state] + prior)
-
+    baseline = (total[state] + prior * mean[r.group]) / (visits[state] + prior)
     credit = target - baseline
     credit[np.abs(credit) <= NOISE * (np.abs(target) + np.abs(baseline))] = 0.0
-    credit[size[r.trajectory] == 1] = 0.0
+    credit[segment_count(trajectory_groups(r), groups)[r.group] == 1] = 0.0
     return credit if norm == "none" else credit / (np.sqrt(np.mean(credit**2)) + EPSILON)

@@ -1,5 +1,6 @@
-"""Pooled TD with one of its parts replaced, to see what each part is worth. `turnwise/credit/pooled_td.py` has the whole.
+"""The first form of Pooled TD, and that form with one of its parts replaced. `turnwise/credit/pooled_td.py` has what became of it.
 
+first_form     an attempt counts once in a state, with the mean of its visits; prior: the mean of the others' whole returns
 own_return     a turn's outcome is the attempt's own return, not the pooled value of the next state
 others_alone   a state's baseline leaves out the attempt's own return
 every_visit    every visit of a state counts, not every attempt once
@@ -23,6 +24,14 @@ from turnwise.credit.segments import (
     trajectory_groups,
 )
 from turnwise.data.rollouts import Floats, Rollouts
+
+
+@register("first_form", needs=("group.peers",))
+def first_form(r: Rollouts, *, gamma: TurnDiscount = 0.95, prior: Prior = 1.0) -> Floats:
+    """The next state's value minus that of the turn's state, both pooled over attempts."""
+    returns = discounted_returns(r, gamma)
+    state, total, attempts = by_state(r, returns, pair(r.trajectory, pair(r.group, r.anchor)[0])[0])
+    return scaled(outcome(r, state, total, attempts, gamma) - (total[state] + prior * others(r, returns)) / (attempts[state] + prior), r)
 
 
 @register("own_return", needs=("group.peers",))

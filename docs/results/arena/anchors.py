@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ablation import every_visit, own_return  # registers them
+from ablation import every_visit, first_form, own_return  # registers them
 
 import turnwise as tw
 from turnwise.envs import registry
@@ -23,7 +23,7 @@ from turnwise.envs.base import Env
 from turnwise.util.errors import TurnwiseError
 
 SEED, GAMES, ATTEMPTS, TURNS, SKILL = 3, 24, 8, 50, 0.35
-CREDITS = ("grpo", "gigpo", "hgpo", "graph_gpo", "pooled_td", every_visit.__name__, own_return.__name__)
+CREDITS = ("grpo", "gigpo", "hgpo", "graph_gpo", "pooled_td", first_form.__name__, every_visit.__name__, own_return.__name__)
 NOTHING = "Nothing happens."
 
 

@@ -1,6 +1,6 @@
-"""The tables of docs/results/arena.md, the reports, and the data of `credit.name = "auto"`: all from the cards beside this file.
+"""The tables of docs/results/arena.md, the report, and the data of `credit.name = "auto"`: all from the cards beside this file.
 
-python docs/results/arena/tables.py page     # writes arena.md between its marks, and arena/cpu.html and alfworld.html
+python docs/results/arena/tables.py page     # writes arena.md between its marks, and arena/cpu.html
 python docs/results/arena/tables.py auto     # writes turnwise/credit/auto.json, from tuning runs alone
 """
 
@@ -18,7 +18,7 @@ from turnwise.arena.card import Card, read_all
 from turnwise.arena.page import page
 from turnwise.arena.plan import Arena
 from turnwise.arena.results import BASELINES, LEVEL, results, tuning
-from turnwise.arena.text import sentences, tables
+from turnwise.arena.text import sentences
 from turnwise.credit import auto
 from turnwise.report.tables import NONE, TextTable, as_markdown, percent, points
 from turnwise.util.files import write_text_atomically
@@ -28,8 +28,8 @@ PAGE, DATA = HERE.parent / "arena.md", auto.DATA
 CHOICES = ("grpo", "gigpo", "hgpo", "graph_gpo", "pooled_td")  # credits that need nothing but the batch, of methods that are no more
 
 
-def load(name: str = "cpu") -> tuple[Arena, dict[str, Card]]:
-    return Arena.load(HERE / f"{name}.toml"), read_all([HERE / "cards" / name])
+def load() -> tuple[Arena, dict[str, Card]]:
+    return Arena.load(HERE / "cpu.toml"), read_all([HERE / "cards" / "cpu"])
 
 
 def tuned(arena: Arena, cards: Mapping[str, Card]) -> dict[str, dict[str, float]]:
@@ -109,13 +109,12 @@ def choosing(computed: Mapping[str, Any]) -> TextTable:
 
 def write_page(arena: Arena, cards: Mapping[str, Card]) -> None:
     """The tables between the marks of arena.md, and the whole reports."""
-    computed, alfworld = results(arena, cards), results(*load("alfworld"))
+    computed = results(arena, cards)
     parts = {
         "said": "\n".join(textwrap.fill(f"- {sentence}", 118, subsequent_indent="  ") for sentence in sentences(computed)) + "\n",
         "matrix": as_markdown([matrix(computed)], []),
         "sensitivity": as_markdown([sensitivity(computed)], []),
         "auto": as_markdown([choosing(computed)], []),
-        "alfworld": as_markdown([table for table in tables(alfworld) if table.title.startswith("alfworld")], []),
     }
     text = PAGE.read_text(encoding="utf-8")
     for name, part in parts.items():
@@ -123,8 +122,7 @@ def write_page(arena: Arena, cards: Mapping[str, Card]) -> None:
         before, rest = text.split(begin)
         text = f"{before}{begin}\n{part.strip()}\n\n{end}{rest.split(end)[1]}"
     write_text_atomically(PAGE, text)
-    for name, report in (("cpu", computed), ("alfworld", alfworld)):
-        write_text_atomically(HERE / f"{name}.html", page(report))
+    write_text_atomically(HERE / "cpu.html", page(computed))
 
 
 if __name__ == "__main__":
