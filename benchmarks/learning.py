@@ -5,6 +5,7 @@ python benchmarks/learning.py budget recipes/numberline-tiny.toml --samples 6000
 python benchmarks/learning.py intervals --write                    how often confidence intervals hold the true value (simulated)
 python benchmarks/learning.py seeds --write                        how many seeds it takes to see a difference (simulated)
 python benchmarks/learning.py trl gigpo START --write trl-gigpo    ALFWorld in TRL with our credit; also grpo, and turnwise (needs a GPU)
+python benchmarks/learning.py speedrun START --write               ALFWorld on one GPU: seconds until 85 and 90 % of a panel are won
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import math
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -585,12 +587,66 @@ class Attempt:
             self.context.record(response, parsed, self.seen)
 
 
+# -- the speed run ------------------------------------------------------------------------------------------------------------------------
+
+MARKS = (0.85, 0.90)  # of the 140 games of valid_seen
+
+
+def speedrun_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("start", help="the folder of the common start: turnwise sft alfworld-0.5b-start")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1020, 1021, 1022])
+    parser.add_argument("--iterations", type=int, default=40)
+    parser.add_argument("--out", type=Path, default=Path("runs/speedrun"))
+    parser.add_argument("--change", action="append", default=[], metavar="KEY=VALUE", help="another setting of the recipe")
+
+
+def measure_speedrun(options: argparse.Namespace) -> dict[str, Any]:
+    """ALFWorld with a 0.5B model: seconds from the common start until 85 and 90 of 100 games are won.
+
+    The panel is played after every iteration. Evaluation, start-up and loading are not counted. A record is what the slowest seed takes,
+    so that every seed has to clear the mark."""
+    runs = {seed: speedrun(options, seed) for seed in options.seeds}
+    times = {mark: [run["cleared"].get(mark, {}).get("seconds") for run in runs.values()] for mark in map(str, MARKS)}
+    record = {mark: None if None in of_seeds else max(of_seeds) for mark, of_seeds in times.items()}
+    return {"device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu", "record": record, "runs": runs}
+
+
+def speedrun(options: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """One run, which ends when the last mark is cleared."""
+    name = f"speedrun-{seed}"
+    settings = [f"model.path={options.start}", f"seed={seed}", f"iterations={options.iterations}", f"out={options.out}", f"name={name}"]
+    command = [sys.executable, "-m", "turnwise", "train", GAMES, *settings, "eval.every=1", *options.change]
+    process, lines = subprocess.Popen(command, stdout=subprocess.DEVNULL), []
+    while process.poll() is None:
+        time.sleep(0.5)
+        log = options.out / name / "metrics.jsonl"
+        lines = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")] if log.is_file() else []
+        if str(MARKS[-1]) in cleared(lines):
+            process.send_signal(signal.SIGINT)
+            process.wait()
+    curve = [round(line["eval/success"], 4) for line in lines if "eval/success" in line]
+    return {"cleared": cleared(lines), "curve": curve, "seconds": [round(line["time/iteration"], 3) for line in lines if line["iteration"]]}
+
+
+def cleared(lines: list[dict[str, float]]) -> dict[str, dict[str, float]]:
+    """By mark, the iteration whose evaluation clears it first, and the seconds of all iterations until then."""
+    found: dict[str, dict[str, float]] = {}
+    spent = 0.0
+    for line in lines:
+        spent += line["time/iteration"] if line["iteration"] else 0.0
+        for mark in MARKS:
+            if line.get("eval/success", 0.0) >= mark:
+                found.setdefault(str(mark), {"iteration": line["iteration"], "seconds": round(spent, 2)})
+    return found
+
+
 PARTS = {
     "quickstart": Part(measure_quickstart, quickstart_options),
     "budget": Part(measure_budget, budget_options),
     "intervals": Part(measure_intervals, simulation_options),
     "seeds": Part(measure_seeds, simulation_options),
     "trl": Part(measure_trl, trl_options),
+    "speedrun": Part(measure_speedrun, speedrun_options),
 }
 
 

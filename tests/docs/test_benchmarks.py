@@ -83,3 +83,12 @@ def test_an_iteration_has_the_turns_tokens_and_steps_of_its_shape(context: str) 
     assert result["steps"] == turns // shape.turns_a_step and not result["old_from_engine"]  # the default on a CPU
     assert result["engine_gap"]["max"] < 1e-4  # the engine reports what the learner computes
     assert set(result["share_of_floor"]) == {"rollout", "old_logprobs", "reference", "update", "total"}
+
+
+def test_a_mark_of_the_speed_run_is_cleared_by_the_first_evaluation_above_it() -> None:
+    import learning
+
+    scores = {0: 0.5, 1: 0.86, 2: 0.84, 3: 0.9}
+    lines = [{"iteration": i, "time/iteration": 2.0, "eval/success": score} for i, score in scores.items()]
+    assert learning.cleared(lines) == {"0.85": {"iteration": 1, "seconds": 2.0}, "0.9": {"iteration": 3, "seconds": 6.0}}
+    assert learning.cleared(lines[:1]) == {}
