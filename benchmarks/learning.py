@@ -601,7 +601,7 @@ def speedrun_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure_speedrun(options: argparse.Namespace) -> dict[str, Any]:
-    """ALFWorld with a 0.5B model: seconds from the common start until 85 and 90 of 100 games are won.
+    """ALFWorld with a 0.5B model: seconds from the common start until 85 and 90 per cent of a panel are won.
 
     The panel is played after every iteration. Evaluation, start-up and loading are not counted. A record is what the slowest seed takes,
     so that every seed has to clear the mark."""

@@ -26,7 +26,11 @@ LONGEST = 60  # characters of a value
 HEAD = "| method | what it changes | needs | costs | paper | evidence | result | file | command |\n|---|---|---|---|---|---|---|---|---|\n"
 ARXIV = re.compile(r"\barXiv (\d{4}\.\d{5})")
 HERE = Path(__file__).resolve().parent
-RESULTS = {"results/alfworld": "ALFWorld", "measurements/2026-11-lab-credit": "lab"}  # pages of results, and how the table calls them
+RESULTS = {  # pages of results, and how the table calls them
+    "results/alfworld": "ALFWorld",
+    "results/arena": "arena",
+    "measurements/2026-11-lab-credit": "lab",
+}
 NEEDS: Mapping[str, str] = {"group.peers": "two attempts per task", "env.snapshot": "an environment with `snapshot` and `restore`"}
 
 

@@ -70,7 +70,7 @@ def matrix(computed: Mapping[str, Any]) -> TextTable:
         for base in BASELINES:
             line = computed["differences"][base].get(name)
             cells.append(NONE if line is None else points(line["difference"]) + ("*" if (line.get("holm") or 1.0) < LEVEL else ""))
-        rows.append([name, *cells, f"{costs[name]['tokens_sampled'] / costs['grpo']['tokens_sampled']:.1f}"])
+        rows.append([f"`{name}`", *cells, f"{costs[name]['tokens_sampled'] / costs['grpo']['tokens_sampled']:.1f}"])
     headings = ["method", *means, "mean", "rank (95 %)", *(f"− {base}" for base in BASELINES), "tokens"]
     title = (
         f"Success in per cent, mean of {len(computed['complete_seeds'])} seeds; bold: the best; *: p < 0.05 after Holm; tokens: grpo is 1"
