@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from turnwise.arena.card import card_of, read_all, verify
+from turnwise.arena.card import PACKED, card_of, read_all, verify
 from turnwise.runs.folder import SUMMARY
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
@@ -19,6 +19,8 @@ def test_every_run_behind_a_page_has_a_card_with_the_same_numbers():
         assert verify(cards[name]) == []
 
 
-def test_the_cards_of_the_arenas_are_whole():
-    cards = read_all([RESULTS / "arena" / "cards"])
-    assert len(cards) > 1000 and {key: wrong for key, card in cards.items() if (wrong := verify(card))} == {}
+def test_the_smaller_packs_of_the_arenas_are_whole():
+    """`turnwise card verify docs/results` reads the others, too, in half a minute."""
+    packs = [path for path in RESULTS.rglob(f"*{PACKED}") if path.stat().st_size < 100_000]
+    cards = read_all(packs)
+    assert len(packs) > 1 and {key: wrong for key, card in cards.items() if (wrong := verify(card))} == {}
