@@ -435,8 +435,8 @@ def measure_trl(options: argparse.Namespace) -> dict[str, Any]:
 
     TRL generates with vLLM in its own process. Its rollout function plays with Turnwise's environment and prompts, so that all arms see
     the same tokens."""
-    same = {"model.path": options.start, "seed": options.seed, "iterations": options.iterations, "agent.max_prompt_tokens": 6144}
-    changes = same | {"eval.every": 0} | dict(map(parse_override, options.change))
+    changes = {"model.path": options.start, "seed": options.seed, "iterations": options.iterations, "agent.max_prompt_tokens": 6144}
+    changes |= {"eval.every": 0} | dict(map(parse_override, options.change))
     folder = (options.out / f"{options.arm}-{options.seed}").resolve()
     if options.arm == "turnwise":
         given = [f"{key}={value}" for key, value in changes.items()]
@@ -456,6 +456,16 @@ def measure_trl(options: argparse.Namespace) -> dict[str, Any]:
     outcome = json.loads(_turnwise("eval", GAMES, *panel, "--split", "valid_seen", "--json"))
     kept = {"success": outcome["success"], "attempts": outcome["attempts"], "interval": outcome["interval"]}
     return {"arm": options.arm, "seed": options.seed, "rounds": rounds, "seconds": statistics.median(rounds["iteration"][1:]), "eval": kept}
+
+
+def trl_rows(_: str | None = None) -> list[str]:
+    """The table of docs/performance/one-gpu.md; seconds are medians without the first iteration."""
+    results, rows = read_results("learning"), []
+    for arm, title in {"turnwise": "Turnwise, GiGPO", "gigpo": "TRL with our GiGPO", "grpo": "TRL's own GRPO"}.items():
+        one, ours = results[f"trl-{arm}"], results["trl-turnwise"]["seconds"]
+        cells = (one["seconds"], statistics.median(one["rounds"]["rollout"][1:]), one["seconds"] / ours, 100 * one["eval"]["success"])
+        rows.append(f"| {title} | " + " | ".join(f"{cell:.1f}" for cell in cells) + " |")
+    return rows
 
 
 def _turnwise(*arguments: str) -> str:

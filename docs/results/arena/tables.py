@@ -28,8 +28,8 @@ PAGE, DATA = HERE.parent / "arena.md", auto.DATA
 CHOICES = ("grpo", "gigpo", "hgpo", "graph_gpo", "pooled_td")  # credits that need nothing but the batch, of methods that are no more
 
 
-def load() -> tuple[Arena, dict[str, Card]]:
-    return Arena.load(HERE / "cpu.toml"), read_all([HERE / "cards" / "cpu"])
+def load(name: str = "cpu") -> tuple[Arena, dict[str, Card]]:
+    return Arena.load(HERE / f"{name}.toml"), read_all([HERE / "cards" / name])
 
 
 def tuned(arena: Arena, cards: Mapping[str, Card]) -> dict[str, dict[str, float]]:
@@ -107,10 +107,28 @@ def choosing(computed: Mapping[str, Any]) -> TextTable:
     return TextTable("auto: the regime left out of its data", ["regime", "chosen", "best", "points"], rows)
 
 
+def by_seed(computed: Mapping[str, Any], environment: str) -> TextTable:
+    """All methods on one environment, with the success of every seed."""
+    lines, seeds = computed["by_environment"][environment], [str(seed) for seed in computed["seeds"]]
+    seeds = [seed for seed in seeds if any(int(seed) in line["scores"] for line in lines.values())]
+    rows = []
+    for name in sorted(lines, key=lambda name: -lines[name]["mean"]):
+        line = lines[name]
+        cells = [percent(line["scores"][int(seed)]) if int(seed) in line["scores"] else "" for seed in seeds]
+        for base in BASELINES:
+            found = line.get(f"to_{base}")
+            sure = found is not None and found.get("holm") is not None and found["holm"] < LEVEL
+            cells.append(NONE if found is None else points(found["difference"]) + "*" * sure)
+        rows.append([f"`{name}`", percent(line["mean"]), *cells])
+    title = f"{environment}: success in per cent by seed; differences over the seeds that both have; *: p < 0.05 after Holm"
+    return TextTable(title, ["method", "mean", *seeds, *(f"− {base}" for base in BASELINES)], rows)
+
+
 def write_page(arena: Arena, cards: Mapping[str, Card]) -> None:
     """The tables between the marks of arena.md, and the whole reports."""
     computed = results(arena, cards)
     parts = {
+        "alfworld": as_markdown([by_seed(results(*load("alfworld")), "alfworld")], []),
         "said": "\n".join(textwrap.fill(f"- {sentence}", 118, subsequent_indent="  ") for sentence in sentences(computed)) + "\n",
         "matrix": as_markdown([matrix(computed)], []),
         "sensitivity": as_markdown([sensitivity(computed)], []),
