@@ -33,7 +33,7 @@ class SmallHouse(HouseholdEnv):
 
     def _play(self, action: str) -> Transition:
         verb, _, thing = action.strip().partition(" ")
-        full = {_short(command): command for command in reversed(self.play.actions)}.get(action.strip())
+        full = {_short(command): command for command in reversed(self.play.actions)}.get(action.strip()) if thing else None
         if full is not None and verb == "go":
             self._place = thing
         elif full is not None:
