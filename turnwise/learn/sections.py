@@ -80,7 +80,7 @@ class ValueSettings(Section):
     lr: float = Field(1e-3, gt=0)
     """Learning rate of the head."""
     coef: float = Field(0.5, ge=0)
-    """Weight of the value loss relative to the policy loss."""
+    """Weight of the value loss relative to the policy loss; returns above 1 count in units of their mean square."""
     clip: float | None = Field(None, gt=0)
     """Bound on how far a value may move in one iteration; none: no bound."""
 
