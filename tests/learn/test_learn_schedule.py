@@ -106,13 +106,14 @@ def test_masks_of_the_batch_leave_tokens_out_of_the_loss_and_its_averages(contex
     assert run.metrics["tokens"] == kept.sum() and run.metrics["masked_tokens"] == (~kept).sum()
 
 
-def test_a_critic_learns_only_from_values_that_no_mask_leaves_out() -> None:
+@pytest.mark.parametrize(("target", "loss"), [(0.5, 0.125), (1.0, 0.5), (3.0, 0.5), (30.0, 0.5)])
+def test_a_critic_learns_only_from_values_that_no_mask_leaves_out_and_pulls_no_harder_for_large_returns(target: float, loss: float) -> None:
     learner = Learner(tiny(), LearnerSettings(optimiser=STILL, value=ValueSettings()))
     batch = learner.annotate(Batch.of(trajectories(8)))
-    targets = np.where(np.arange(len(batch)) % 2 == 0, 3.0, 100.0)
+    targets = np.where(np.arange(len(batch)) % 2 == 0, target, 100.0)
     given = credited(batch, np.zeros(len(batch)), targets).with_columns({"turn.mask": np.arange(len(batch)) % 2 == 0})
     metrics = learner.update(given)
-    assert metrics["value_target"] == pytest.approx(3.0) and metrics["value_loss"] == pytest.approx(4.5, rel=1e-5)
+    assert metrics["value_target"] == pytest.approx(target) and metrics["value_loss"] == pytest.approx(loss, rel=1e-5)
 
 
 def test_steps_are_taken_in_their_order_and_each_sees_the_effect_of_the_one_before(schedule: Make) -> None:
