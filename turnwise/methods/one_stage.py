@@ -128,16 +128,15 @@ def dr_grpo(
 @method(
     "rloo",
     paper="Ahmadian et al. 2024, Back to Basics, arXiv 2402.14740",
-    changes="credit, objective",
+    changes="credit",
     costs="nothing",
     evidence="code and paper",
+    former={"objective": ("clip", "set objective.name")},
 )
-def rloo(
-    *, objective: Annotated[Literal["reinforce", "clip"], Help("the paper's REINFORCE, or PPO's clip")] = "reinforce"
-) -> dict[str, Any]:
-    """A return minus the mean of the other attempts at the task, with plain REINFORCE."""
-    own = {"credit.name": "rloo", "credit.norm": "none", "objective.name": objective}
-    return Brings(own, {"objective.aggregation": "trajectory_sum"})
+def rloo() -> dict[str, Any]:
+    """A return minus the mean of the other attempts at the task; the paper's plain REINFORCE with `method.faithful`."""
+    own = {"credit.name": "rloo", "credit.norm": "none"}
+    return Brings(own, {"objective.name": "reinforce", "objective.aggregation": "trajectory_sum"})
 
 
 @method(
