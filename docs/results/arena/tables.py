@@ -129,6 +129,7 @@ def write_page(arena: Arena, cards: Mapping[str, Card]) -> None:
     computed = results(arena, cards)
     parts = {
         "alfworld": as_markdown([by_seed(results(*load("alfworld")), "alfworld")], []),
+        "houses": as_markdown([matrix(results(*load("houses")))], []),
         "said": "\n".join(textwrap.fill(f"- {sentence}", 118, subsequent_indent="  ") for sentence in sentences(computed)) + "\n",
         "matrix": as_markdown([matrix(computed)], []),
         "sensitivity": as_markdown([sensitivity(computed)], []),
