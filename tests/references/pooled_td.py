@@ -12,8 +12,11 @@ def pooled_td(rows: list[Any], gamma: float, prior: float, norm: str, invalid_pe
 
     r' is the reward, less invalid_penalty if the turn is invalid. G_t = r'_t + gamma * G_{t+1}, 0 after the last turn.
     Within a group, N(s) is the number of turns (of any attempt, every visit counted) that act in state s, S(s) the sum
-    of G over them, V(s) = S(s) / N(s). M is the mean of G over all turns of the group's attempts, own attempt included.
-    target = r'_t + gamma * V(next state of the attempt), V = 0 after the last turn.
+    of G over them, V(s) = S(s) / N(s). For an ordered pair of states (s, u), n(s, u) is the number of turns of the group
+    that act in s and whose next turn in the same attempt acts in u, F(s, u) the sum over those turns of the G of that
+    next turn (the return from u on), W(s, u) = (F(s, u) + prior * V(u)) / (n(s, u) + prior).
+    M is the mean of G over all turns of the group's attempts, own attempt included.
+    target = r'_t + gamma * W(s_t, s_{t+1}), W = 0 after the last turn of an attempt.
     baseline = (S(s_t) + prior * M) / (N(s_t) + prior).
     A = target - baseline; 0 for an attempt alone in its group, and 0 where |A| <= 1e-9 * (|target| + |baseline|).
     norm "std" divides every A by sqrt(mean of A^2 over the whole batch) + 1e-6; norm "none" leaves them; another norm
@@ -40,9 +43,14 @@ def pooled_td(rows: list[Any], gamma: float, prior: float, norm: str, invalid_pe
         if len(members) < 2:
             continue
         visits: dict[Hashable, list[float]] = {}  # state -> G of every turn of the group that acts in it
+        steps: dict[tuple[Hashable, Hashable], list[float]] = {}  # (state, next state) -> G of every such next turn
         for attempt in members:
-            for k in turns[attempt]:
+            own = turns[attempt]
+            for n, k in enumerate(own):
                 visits.setdefault(rows[k].anchor, []).append(returns[k])
+                if n + 1 < len(own):
+                    after = own[n + 1]
+                    steps.setdefault((rows[k].anchor, rows[after].anchor), []).append(returns[after])
         pooled = [returns[k] for attempt in members for k in turns[attempt]]
         mean = sum(pooled) / len(pooled)
         for attempt in members:
@@ -50,8 +58,10 @@ def pooled_td(rows: list[Any], gamma: float, prior: float, norm: str, invalid_pe
             for n, k in enumerate(own):
                 target = paid[k]
                 if n + 1 < len(own):
-                    following = visits[rows[own[n + 1]].anchor]
-                    target += gamma * sum(following) / len(following)
+                    there = rows[own[n + 1]].anchor
+                    value = sum(visits[there]) / len(visits[there])
+                    taken = steps[(rows[k].anchor, there)]
+                    target += gamma * (sum(taken) + prior * value) / (len(taken) + prior)
                 here = visits[rows[k].anchor]
                 baseline = (sum(here) + prior * mean) / (len(here) + prior)
                 gap = target - baseline

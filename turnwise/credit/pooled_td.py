@@ -1,12 +1,17 @@
 """Pooled TD: a turn is judged by what the group has reached from the state that it led to.
 
-    A_t  = r_t + γ · V(s_{t+1}) − B(s_t)                       V is 0 after the end of an attempt
-    V(s) = mean over the group's N turns in s of their discounted return
-    B(s) = (N · V(s) + κ · m) / (N + κ)                        m: mean over all turns of the group
+    A_t     = r_t + γ · W(s_t, s_{t+1}) − B(s_t)                  W is 0 after the end of an attempt
+    V(s)    = mean over the group's N turns in s of their discounted return
+    W(s, u) = (n · mean over the n turns in u that came from s + κ · V(u)) / (n + κ)
+    B(s)    = (N · V(s) + κ · m) / (N + κ)                        m: mean over all turns of the group
 
 GiGPO compares the returns of single attempts from one state: they carry the luck of all later turns. Here a turn's outcome is the pooled
-value of the next state, from which that luck is averaged out if other attempts came through it. Where no state repeats, V(s_{t+1}) is the
-attempt's own return, and A is κ / (1 + κ) · (G_t − m).
+value of the next state, from which that luck is averaged out if other attempts came through it. Where no state repeats, W is the attempt's
+own return, and A is κ / (1 + κ) · (G_t − m).
+
+W looks at the state before, too. Anchors that are texts stand for several states ("Nothing happens.", a place where one comes with empty
+hands or with the thing), and V mixes them: a turn from a bad state into such a text would look like a gain. Of those that came from s, V(u)
+is only the prior.
 
 B includes the attempt's own return, as the step level of GiGPO does: without it, N attempts would give the turns of a rarely visited state
 credit of pure chance. `prior` is κ. With norm="std" credit is divided by its root mean square over the batch: a group in which little
@@ -27,6 +32,7 @@ from turnwise.credit.segments import (
     Penalty,
     TurnDiscount,
     last_turns,
+    pair,
     reverse_scan,
     segment_count,
     segment_sum,
@@ -35,7 +41,7 @@ from turnwise.credit.segments import (
 from turnwise.data.rollouts import NOISE, Floats, Rollouts
 
 BatchNorm = Annotated[Literal["std", "none"], Help("divide by the root mean square of the batch + 1e-6, or do not divide")]
-Prior = Annotated[float, Help("κ: how many turns the group's mean return counts for in a state's baseline", low=0)]
+Prior = Annotated[float, Help("κ: how many turns a less exact mean counts for: the group's for a state, a state's for a way to it", low=0)]
 
 
 @register("pooled_td", paper="Turnwise: docs/methods/pooled_td.md", parts={"step": None}, needs=("group.peers",))
@@ -49,7 +55,7 @@ def pooled_td(
     anchors: AnchorRule = "exact",
     threshold: Threshold = 0.95,
 ) -> Floats:
-    """A turn's reward and the value of its next state, minus the value of its own, both pooled over the group."""
+    """A turn's reward and the value of where it led, minus the value of its state, both pooled over the group."""
     reward = r.reward - invalid_penalty * ~r.valid
     returns = reverse_scan(reward, gamma, r.trajectory)
     state, states = anchor_groups(r, anchors, threshold)
@@ -57,8 +63,13 @@ def pooled_td(
     groups = len(r.group_labels)
     mean = segment_sum(returns, r.group, groups) / np.maximum(segment_count(r.group, groups), 1)
 
-    following = np.append((total / visits)[state[1:]], 0.0)
-    target = reward + gamma * np.where(last_turns(r), 0.0, following)
+    last = last_turns(r)
+    following = np.where(last, states, np.append(state[1:], states))  # one more state, of no worth: the end
+    way, ways = pair(state, following)
+    future = np.where(last, 0.0, np.append(returns[1:], 0.0))
+    value = np.append(total / visits, 0.0)[following]
+    value = (segment_sum(future, way, ways)[way] + prior * value) / (segment_count(way, ways)[way] + prior)
+    target = reward + gamma * value
     baseline = (total[state] + prior * mean[r.group]) / (visits[state] + prior)
     credit = target - baseline
     credit[np.abs(credit) <= NOISE * (np.abs(target) + np.abs(baseline))] = 0.0
