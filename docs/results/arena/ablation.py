@@ -1,5 +1,6 @@
-"""The first form of Pooled TD, and that form with one of its parts replaced. `turnwise/credit/pooled_td.py` has what became of it.
+"""Earlier forms of Pooled TD, and the first one with a part replaced. `turnwise/credit/pooled_td.py` has what became of it.
 
+any_way        the second form: the next state's value is that of all who came there, by whatever way
 first_form     an attempt counts once in a state, with the mean of its visits; prior: the mean of the others' whole returns
 own_return     a turn's outcome is the attempt's own return, not the pooled value of the next state
 others_alone   a state's baseline leaves out the attempt's own return
@@ -24,6 +25,15 @@ from turnwise.credit.segments import (
     trajectory_groups,
 )
 from turnwise.data.rollouts import Floats, Rollouts
+
+
+@register("any_way", needs=("group.peers",))
+def any_way(r: Rollouts, *, gamma: TurnDiscount = 0.95, prior: Prior = 1.0) -> Floats:
+    """The value of the next state, minus that of the turn's own; rare states are compared with the mean of all turns."""
+    returns, groups = discounted_returns(r, gamma), len(r.group_labels)
+    state, total, visits = by_state(r, returns, np.arange(len(r)))
+    mean = (segment_sum(returns, r.group, groups) / np.maximum(segment_count(r.group, groups), 1))[r.group]
+    return scaled(outcome(r, state, total, visits, gamma) - (total[state] + prior * mean) / (visits[state] + prior), r)
 
 
 @register("first_form", needs=("group.peers",))

@@ -14,6 +14,7 @@ from turnwise.envs.household.generated import HouseholdEnv
 
 FURNITURE = ("cabinet", "countertop", "fridge", "microwave")
 VERBS = ("go", "take", "move", "heat")
+DONE = {"take": "taken", "heat": "heated", "move": "moved"}
 
 
 class SmallHouse(HouseholdEnv):
@@ -61,6 +62,40 @@ class SmallHouse(HouseholdEnv):
 
     def expert(self, task: Task) -> list[str]:
         return list(map(_short, super().expert(task)))
+
+
+class AliasedHouse(SmallHouse):
+    """The same, where a text tells only what the last command did, as in ALFWorld. The task, and what is held, stand in
+    earlier texts: one text stands for many states."""
+
+    def __init__(self, anchor: Anchor = "observation"):
+        super().__init__(anchor)
+        self._last = ""
+
+    def _begin(self, task: Task, seed: int) -> None:
+        self._last = ""
+        super()._begin(task, seed)
+
+    def _play(self, action: str) -> Transition:
+        self._last = action.strip()
+        return super()._play(action)
+
+    def _see(self) -> Observation:
+        seen = super()._see()
+        goal, text, *_ = seen.text.split(" . ")
+        verb, _, thing = self._last.partition(" ")
+        if not verb:
+            text = f"{goal} . {text}"
+        elif verb in DONE and text != "Nothing happens.":
+            text = f"{DONE[verb]} {thing}"
+        return replace(seen, text=text)
+
+    def _kept(self) -> dict[str, Any]:
+        return super()._kept() | {"last": self._last}
+
+    def _resume(self, task: Task, kept: Mapping[str, Any]) -> None:
+        super()._resume(task, kept)
+        self._last = str(kept["last"])
 
 
 def _goal(task: Task) -> str:
