@@ -2,7 +2,7 @@
 
     A_t     = r_t + γ · W(s_t, s_{t+1}) − B(s_t)                  W is 0 after the end of an attempt
     V(s)    = mean over the group's N turns in s of their discounted return
-    W(s, u) = (n · mean over the n turns in u that came from s + κ · V(u)) / (n + κ)
+    W(s, u) = (n · mean over the n turns in u that came from s + ρ · V(u)) / (n + ρ)
     B(s)    = (N · V(s) + κ · m) / (N + κ)                        m: mean over all turns of the group
 
 GiGPO compares the returns of single attempts from one state: they carry the luck of all later turns. Here a turn's outcome is the pooled
@@ -10,8 +10,9 @@ value of the next state, from which that luck is averaged out if other attempts 
 own return, and A is κ / (1 + κ) · (G_t − m).
 
 W looks at the state before, too. Anchors that are texts stand for several states ("Nothing happens.", a place where one comes with empty
-hands or with the thing), and V mixes them: a turn from a bad state into such a text would look like a gain. Of those that came from s, V(u)
-is only the prior.
+hands or with the thing), and V mixes them: a turn from a bad state into such a text would look like a gain. ρ says whether they do. It is
+estimated in each batch as the variance of returns among attempts that came the same way, over the variance between ways: where states are
+told apart, ways do not matter, ρ is infinite and W is V; where texts mislead, ρ is small.
 
 B includes the attempt's own return, as the step level of GiGPO does: without it, N attempts would give the turns of a rarely visited state
 credit of pure chance. `prior` is κ. With norm="std" credit is divided by its root mean square over the batch: a group in which little
@@ -35,13 +36,15 @@ from turnwise.credit.segments import (
     pair,
     reverse_scan,
     segment_count,
+    segment_first,
     segment_sum,
     trajectory_groups,
 )
-from turnwise.data.rollouts import NOISE, Floats, Rollouts
+from turnwise.data.anchors import dense
+from turnwise.data.rollouts import NOISE, Floats, Ints, Rollouts
 
 BatchNorm = Annotated[Literal["std", "none"], Help("divide by the root mean square of the batch + 1e-6, or do not divide")]
-Prior = Annotated[float, Help("κ: how many turns a less exact mean counts for: the group's for a state, a state's for a way to it", low=0)]
+Prior = Annotated[float, Help("κ: how many turns the group's mean return counts for in a state's baseline", low=0)]
 
 
 @register("pooled_td", paper="Turnwise: docs/methods/pooled_td.md", parts={"step": None}, needs=("group.peers",))
@@ -68,10 +71,33 @@ def pooled_td(
     way, ways = pair(state, following)
     future = np.where(last, 0.0, np.append(returns[1:], 0.0))
     value = np.append(total / visits, 0.0)[following]
-    value = (segment_sum(future, way, ways)[way] + prior * value) / (segment_count(way, ways)[way] + prior)
+    came, times = segment_sum(future, way, ways)[way], segment_count(way, ways)[way]
+    value += (came / times - value) * times / (times + mixture(future[~last], way[~last], following[~last], r.trajectory[~last], prior))
     target = reward + gamma * value
     baseline = (total[state] + prior * mean[r.group]) / (visits[state] + prior)
     credit = target - baseline
     credit[np.abs(credit) <= NOISE * (np.abs(target) + np.abs(baseline))] = 0.0
     credit[segment_count(trajectory_groups(r), groups)[r.group] == 1] = 0.0
     return credit if norm == "none" else credit / (np.sqrt(np.mean(credit**2)) + EPSILON)
+
+
+def mixture(future: Floats, way: Ints, following: Ints, trajectory: Ints, unknown: float) -> float:
+    """ρ: the variance of returns among attempts that came to a state the same way, over that between ways; by an analysis of variance.
+
+    An attempt counts once for a way, with the mean of its returns: its turns share their luck. Infinite where ways do not differ more than
+    chance lets them; `unknown` where no way was taken twice, or no state reached in two ways.
+    """
+    taken, size = pair(way, trajectory)
+    first = np.unique(taken, return_index=True)[1]
+    sample = segment_sum(future, taken, size) / np.maximum(segment_count(taken, size), 1)
+    (names, way), (places, state) = dense(way[first]), dense(following[first])
+    ways, states = len(names), len(places)
+    entered = segment_first(state, way, ways)
+    attempts, visitors = segment_count(way, ways), segment_count(state, states)
+    by_way, by_state = segment_sum(sample, way, ways) / attempts, segment_sum(sample, state, states) / visitors
+    pairs = float(np.sum(visitors - segment_sum(attempts.astype(np.float64) ** 2, entered, states) / visitors))
+    if size == ways or pairs == 0:
+        return unknown
+    within = float(np.sum((sample - by_way[way]) ** 2)) / (size - ways)
+    between = (float(np.sum(attempts * (by_way - by_state[entered]) ** 2)) - (ways - states) * within) / pairs
+    return within / between if between > 0 else np.inf
