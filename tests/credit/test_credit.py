@@ -50,6 +50,16 @@ def test_one_invalid_turn_in_a_group_where_all_fail_does_not_explode() -> None:
     assert exploded[3] < -2  # what the public code does, and why it is not the default
 
 
+def test_pooled_td_sees_whether_a_text_stands_for_two_states() -> None:
+    """From a good and from a bad place one reads the same text. If the place decides, the step from the bad one is no gain; if luck does,
+    it is as good as any."""
+    anchors = ["bad", "text"] * 4 + ["good", "text"] * 4
+    decided = tw.credit.compute("pooled_td", make([2] * 8, [0.0] * 4 + [1.0] * 4, anchors), gamma=1.0, norm="none")
+    assert decided[0] == pytest.approx(-0.1) and decided[8] == pytest.approx(0.1)  # B: (4 · 0 + 0.5) / 5, and (4 · 1 + 0.5) / 5
+    luck = tw.credit.compute("pooled_td", make([2] * 8, [0.0, 1.0] * 4, anchors), gamma=1.0, norm="none")
+    assert (luck[::2] == 0).all() and luck[1::2] == pytest.approx([-0.5, 0.5] * 4)
+
+
 def test_a_group_of_one_trajectory_gets_no_episode_credit() -> None:
     r = make([3], [10.0], valid=[True, False, True])
     for name in ("grpo", "rloo", "dr_grpo", "loop"):
