@@ -1,12 +1,9 @@
 """Auto: the credit that has done best where batches looked like this one.
 
-A batch is described by four numbers: how often states repeat, how long attempts are, how often attempts of a group end differently, and
-how often they succeed. `auto.json` has these numbers for the regimes of an arena, with the score of each credit there. For a new batch,
-each regime counts by exp(−d²/2), d its distance in those numbers, and the credit with the best weighted score is taken. The choice follows
-from the batch alone, so a resumed run chooses as an uninterrupted one.
-
-A regime's scores are taken relative to their mean: some regimes are harder, and that must not matter. `left_out` tells what the choice is
-worth for a regime that had no part in it.
+A batch is described by how often states repeat, how long attempts are, and how often attempts of a group end differently, or succeed.
+`auto.json` has these numbers for the regimes of an arena, with the score of each credit there, which is taken relative to the regime's
+mean. Each regime counts by exp(−d²/2), d its distance in those numbers, and the credit with the best weighted score is taken. The choice
+follows from the batch alone, so a resumed run chooses as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -33,8 +30,7 @@ def auto(r: Rollouts, *, gamma: TurnDiscount = 0.95, norm: Norm = "std", invalid
     """The credit that did best in the arena's regimes that are most like the batch."""
     name = choose(r)
     given = {"gamma": gamma, "norm": norm, "invalid_penalty": invalid_penalty}
-    own = algorithms[name].options
-    options = {key: value for key, value in given.items() if key in own and not (key == "gamma" and name == "graph_gpo")}
+    options = {k: v for k, v in given.items() if k in algorithms[name].options and not (k == "gamma" and name == "graph_gpo")}
     return compute(name, r, **options).astype(np.float64)
 
 
@@ -77,8 +73,7 @@ def best(batch: Floats, known: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def left_out(known: Mapping[str, Mapping[str, Any]], truth: Mapping[str, Mapping[str, float]]) -> dict[str, tuple[str, float]]:
-    """For each regime, the credit that the others choose for it, and its regret: the best score there by `truth`, the scores of other runs,
-    minus that of the chosen credit."""
+    """By regime: the credit that the others choose for it, and its regret against the best there, by `truth`: the scores of other runs."""
     result = {}
     for name, regime in known.items():
         others = {other: values for other, values in known.items() if other != name}

@@ -5,18 +5,12 @@
     W(s, u) = (n · mean over the n turns in u that came from s + ρ · V(u)) / (n + ρ)
     B(s)    = (N · V(s) + κ · m) / (N + κ)                        m: mean over all turns of the group
 
-GiGPO compares the returns of single attempts from one state: they carry the luck of all later turns. Here a turn's outcome is the pooled
-value of the next state, from which that luck is averaged out if other attempts came through it. Where no state repeats, W is the attempt's
-own return, and A is κ / (1 + κ) · (G_t − m).
+The pooled value of the next state carries less of the luck of later turns than the attempt's own return, which GiGPO takes. W looks at the
+state before, too: texts may stand for several states, and V mixes them. ρ says whether they do. Each batch estimates it as the variance of
+returns among attempts that came the same way, over that between ways: if anchors tell states apart, ρ is infinite and W is V.
 
-W looks at the state before, too. Anchors that are texts stand for several states ("Nothing happens.", a place where one comes with empty
-hands or with the thing), and V mixes them: a turn from a bad state into such a text would look like a gain. ρ says whether they do. It is
-estimated in each batch as the variance of returns among attempts that came the same way, over the variance between ways: where states are
-told apart, ways do not matter, ρ is infinite and W is V; where texts mislead, ρ is small.
-
-B includes the attempt's own return, as the step level of GiGPO does: without it, N attempts would give the turns of a rarely visited state
-credit of pure chance. `prior` is κ. With norm="std" credit is divided by its root mean square over the batch: a group in which little
-differs is not blown up to the size of the others.
+B includes the attempt's own return: without it, turns of rarely visited states get credit of pure chance. `prior` is κ. norm="std" divides
+by the root mean square of the whole batch: a group in which little differs is not blown up to the size of the others.
 """
 
 from __future__ import annotations
@@ -82,10 +76,9 @@ def pooled_td(
 
 
 def mixture(future: Floats, way: Ints, following: Ints, trajectory: Ints, unknown: float) -> float:
-    """ρ: the variance of returns among attempts that came to a state the same way, over that between ways; by an analysis of variance.
+    """ρ, by an analysis of variance in which an attempt counts once for a way: its turns share their luck.
 
-    An attempt counts once for a way, with the mean of its returns: its turns share their luck. Infinite where ways do not differ more than
-    chance lets them; `unknown` where no way was taken twice, or no state reached in two ways.
+    Infinite if ways differ no more than by chance; `unknown` if no way was taken twice, or no state reached in two ways.
     """
     taken, size = pair(way, trajectory)
     first = np.unique(taken, return_index=True)[1]
