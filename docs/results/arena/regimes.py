@@ -17,13 +17,16 @@ from turnwise.credit.auto import FEATURES, features
 from turnwise.runs.folder import Run
 
 HERE = Path(__file__).parent
+ARENAS = ("cpu", "houses", "aliased", "further")
+FAMILY = {"slippery": "line", "trails": "walks", "house-state": "house", "aliased": "house", "aliased-state": "house"}  # of the same rules
 SEEDS = (10, 11, 12, 13)
 ONE = {"iterations": 1, "eval.n": 1, "run.keep_rollouts": 1}
 
 
 def main() -> None:
-    arena, result = Arena.load(HERE / "cpu.toml"), {}
-    for name, environment in arena.settings.environments.items():
+    environments = {name: one for arena in ARENAS for name, one in Arena.load(HERE / f"{arena}.toml").settings.environments.items()}
+    result = {}
+    for name, environment in environments.items():
         measured = []
         with tempfile.TemporaryDirectory() as out:
             for seed in SEEDS:
@@ -31,7 +34,8 @@ def main() -> None:
                 rollouts = Run.open(made.folder).columns(1)
                 measured.append([*features(rollouts), len(rollouts) / len(rollouts.trajectory_labels)])
         *values, turns = np.mean(measured, 0).tolist()
-        result[name] = {"features": [round(value, 4) for value in values], "turns": round(turns, 1)}
+        rounded = [round(value, 4) for value in values]
+        result[name] = {"family": FAMILY.get(name, name), "features": rounded, "turns": round(turns, 1)}
     print(json.dumps({"seeds": SEEDS, "names": FEATURES, "regimes": result}, indent=1))
 
 

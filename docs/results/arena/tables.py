@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from regimes import ARENAS
+
 from turnwise.arena.card import Card, read_all
 from turnwise.arena.page import page
 from turnwise.arena.plan import Arena
@@ -25,10 +27,11 @@ from turnwise.util.files import write_text_atomically
 
 HERE = Path(__file__).resolve().parent
 PAGE, DATA = HERE.parent / "arena.md", auto.DATA
+KNOWN = ("cpu", "houses")  # the arenas that `auto` has its data from; the others check it
 CHOICES = ("grpo", "gigpo", "hgpo", "graph_gpo", "pooled_td")  # credits that need nothing but the batch, of methods that are no more
 
 
-def load(name: str = "cpu") -> tuple[Arena, dict[str, Card]]:
+def load(name: str) -> tuple[Arena, dict[str, Card]]:
     return Arena.load(HERE / f"{name}.toml"), read_all([HERE / "cards" / name])
 
 
@@ -46,14 +49,19 @@ def final(computed: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     return {environment: {name: line["mean"] for name, line in lines.items()} for environment, lines in computed["by_environment"].items()}
 
 
-def write_auto(arena: Arena, cards: Mapping[str, Card]) -> None:
+def write_auto() -> None:
     """What the credit `auto` knows."""
-    looks, scores = json.loads((HERE / "regimes.json").read_text())["regimes"], tuned(arena, cards)
+    arenas = {name: load(name) for name in KNOWN}
+    looks = json.loads((HERE / "regimes.json").read_text())["regimes"]
+    scores = {regime: line for arena, cards in arenas.values() for regime, line in tuned(arena, cards).items()}
     known = {
-        name: {"features": regime["features"], "scores": {credit: round(scores[name][credit], 4) for credit in CHOICES}}
+        name: {key: regime[key] for key in ("family", "features")}
+        | {"scores": {credit: round(scores[name][credit], 4) for credit in CHOICES}}
         for name, regime in looks.items()
+        if name in scores
     }
-    text = json.dumps({"arena": arena.hash, "names": auto.FEATURES, "regimes": known}, indent=1)
+    hashes = {name: arena.hash for name, (arena, _) in arenas.items()}
+    text = json.dumps({"arenas": hashes, "names": auto.FEATURES, "regimes": known}, indent=1)
     write_text_atomically(DATA, text + "\n")
 
 
@@ -91,9 +99,10 @@ def sensitivity(computed: Mapping[str, Any]) -> TextTable:
     return TextTable("Tuning: the best of three learning rates, the default, and the worst", ["method", "best", "default", "worst"], rows)
 
 
-def choosing(computed: Mapping[str, Any]) -> TextTable:
-    """What `auto` chooses for a regime that had no part in its data, and what that costs against the best and against fixed choices."""
-    known, truth = auto.regimes(), final(computed)
+def choosing(truth: Mapping[str, Mapping[str, float]]) -> TextTable:
+    """What `auto` chooses for a regime whose family had no part in its data, and what that costs against the best and against fixed
+    choices."""
+    known = auto.regimes()
     rows, sums = [], dict.fromkeys(("auto", *CHOICES), 0.0)
     for name, (chosen, regret) in auto.left_out(known, truth).items():
         best = max(CHOICES, key=lambda credit: truth[name][credit])
@@ -104,7 +113,7 @@ def choosing(computed: Mapping[str, Any]) -> TextTable:
     rows += [
         [f"mean, always {name}" if name != "auto" else "mean of auto", "", "", points(-total / len(known))] for name, total in sums.items()
     ]
-    return TextTable("auto: the regime left out of its data", ["regime", "chosen", "best", "points"], rows)
+    return TextTable("auto: the regime and its family left out of the data", ["regime", "chosen", "best", "points"], rows)
 
 
 def by_seed(computed: Mapping[str, Any], environment: str) -> TextTable:
@@ -124,16 +133,18 @@ def by_seed(computed: Mapping[str, Any], environment: str) -> TextTable:
     return TextTable(title, ["method", "mean", *seeds, *(f"− {base}" for base in BASELINES)], rows)
 
 
-def write_page(arena: Arena, cards: Mapping[str, Card]) -> None:
+def write_page() -> None:
     """The tables between the marks of arena.md, and the whole reports."""
-    computed = results(arena, cards)
+    every = {name: results(*load(name)) for name in (*ARENAS, "alfworld")}
+    computed = every["cpu"]
+    truth = {regime: line for name in KNOWN for regime, line in final(every[name]).items()}
     parts = {
-        "alfworld": as_markdown([by_seed(results(*load("alfworld")), "alfworld")], []),
-        "houses": as_markdown([matrix(results(*load("houses")))], []),
+        "alfworld": as_markdown([by_seed(every["alfworld"], "alfworld")], []),
+        **{name: as_markdown([matrix(every[name])], []) for name in ARENAS if name != "cpu"},
         "said": "\n".join(textwrap.fill(f"- {sentence}", 118, subsequent_indent="  ") for sentence in sentences(computed)) + "\n",
         "matrix": as_markdown([matrix(computed)], []),
         "sensitivity": as_markdown([sensitivity(computed)], []),
-        "auto": as_markdown([choosing(computed)], []),
+        "auto": as_markdown([choosing(truth)], []),
     }
     text = PAGE.read_text(encoding="utf-8")
     for name, part in parts.items():
@@ -145,4 +156,4 @@ def write_page(arena: Arena, cards: Mapping[str, Card]) -> None:
 
 
 if __name__ == "__main__":
-    {"page": write_page, "auto": write_auto}[sys.argv[1]](*load())
+    {"page": write_page, "auto": write_auto}[sys.argv[1]]()
