@@ -5,7 +5,10 @@ from __future__ import annotations
 import gzip
 import math
 import multiprocessing
+import os
 import random
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +37,25 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def corpus(tmp_path: Path) -> Corpus:
     return Corpus(write_corpus(tmp_path / "passages.jsonl"))
+
+
+def test_bm25_leaves_jax_alone_which_would_take_most_of_a_gpu(tmp_path: Path) -> None:
+    """bm25s runs JAX as it is imported, where there is one. A stand-in notes each import of it."""
+    package = tmp_path / "standin" / "jax"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'a').write('jax ')\n")
+    (package / "lax.py").write_text("def top_k(scores, k):\n    return scores, k\n")
+    program = f"""
+import os
+from turnwise.retrieval import make_retriever
+print(len(make_retriever("bm25", {str(write_corpus(tmp_path / "passages.jsonl"))!r}).search(["river"], 1)))
+print(os.path.exists({str(tmp_path / "imported")!r}))
+import jax.lax
+print(os.path.exists({str(tmp_path / "imported")!r}))
+"""
+    known = os.environ | {"PYTHONPATH": os.pathsep.join([str(package.parent), *sys.path])}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=known)
+    assert done.stdout.split() == ["1", "False", "True"], done.stderr  # whoever wants it can still have it
 
 
 def random_corpus(path: Path, seed: int, size: int = 60) -> Corpus:

@@ -7,10 +7,12 @@ scores never depend on a library's sorting; a passage that shares no word with t
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 import numpy as np
 
@@ -27,10 +29,7 @@ class Bm25:
     matters."""
 
     def __init__(self, corpus: Corpus, k1: float = 0.9, b: float = 0.4):
-        try:
-            import bm25s
-        except ImportError:
-            raise MissingExtra("the bm25 retriever", "search") from None
+        bm25s = _library()
         if not (0 <= k1 < 1e6 and 0 <= b <= 1):
             raise TurnwiseError(f"bm25: k1 must be 0 or more and b between 0 and 1, not k1={k1}, b={b}")
         self.corpus = corpus
@@ -66,6 +65,19 @@ class Bm25:
 
     def close(self) -> None:
         """The index is shared with other environments: nothing to do."""
+
+
+def _library() -> Any:
+    """bm25s, imported without JAX. It would try JAX on the GPU as it is imported, and JAX then keeps three quarters of the GPU's memory."""
+    hidden = sys.modules.setdefault("jax", cast(ModuleType, None)) is None  # `import jax` fails
+    try:
+        import bm25s
+    except ImportError:
+        raise MissingExtra("the bm25 retriever", "search") from None
+    finally:
+        if hidden:
+            del sys.modules["jax"]
+    return bm25s
 
 
 def best(scores: np.ndarray[Any, Any], topk: int) -> list[int]:
