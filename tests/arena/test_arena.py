@@ -197,6 +197,17 @@ def test_a_run_arena_leaves_cards_whose_numbers_follow_and_a_second_call_runs_no
     assert json.loads(json.dumps(report, allow_nan=False))
     assert "<script" not in page(report) and all(table.rows for table in tables(report))
 
+    again = running.run(arena, tmp_path / "out", retry=True)
+    assert (again.finished, again.failed, Started.count) == (1, 0, ran + 1)
+    assert running.cards_in(tmp_path / "out")["line-grpo-final-seed101"]["ended"] == "finished"
+
+
+def test_a_missing_model_is_an_error_before_anything_runs(arena, tmp_path):
+    text = FILE.replace('recipe = "numberline-tiny"', 'recipe = "numberline-tiny"\n"model.path" = "nowhere/model"')
+    with pytest.raises(TurnwiseError, match="nowhere/model"):
+        running.run(file(tmp_path, text), tmp_path / "out")
+    assert Started.count == 0 and running.cards_in(tmp_path / "out") == {}
+
 
 def test_a_published_run_is_repeated_from_its_card_alone(arena, tmp_path):
     name = "line-gigpo-final-seed100"

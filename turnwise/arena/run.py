@@ -25,7 +25,7 @@ from turnwise.arena.plan import Arena, Cell
 from turnwise.arena.settings import ArenaSettings
 from turnwise.evaluation.sweep import Job, Sweep, inspect, spawned
 from turnwise.runs.folder import ARENA, read_facts
-from turnwise.setup.early import check_trainable, look_at
+from turnwise.setup.early import check_trainable, look
 from turnwise.util.errors import TurnwiseError
 from turnwise.util.files import write_text_atomically
 from turnwise.util.seeds import derive
@@ -121,16 +121,19 @@ def run(
     threads: int | None = 1,
     part: Part = Part(),
     only: str | None = None,
+    retry: bool = False,
     tell: Tell = lambda job: None,
     say: Say = lambda text: None,
 ) -> Progress:
-    """Run what is missing: `at_once` processes at a time, with `threads` each. `only`: cells whose name contains all of these words."""
+    """Run what is missing: `at_once` processes at a time, with `threads` each. `only`: cells whose name contains all of these words.
+    `retry`: what failed is missing, too."""
     bind(arena, out)
     progress = Progress()
     for stage in ("tuning", "final"):
         cards = cards_in(out)
         chosen = choose(arena, cards)
-        missing = [cell for cell in _cells(arena, stage, chosen) if cell.name not in cards]
+        kept = {name for name, card in cards.items() if not retry or card["ended"] == "finished"}
+        missing = [cell for cell in _cells(arena, stage, chosen) if cell.name not in kept]
         tuned = [cell for cell in missing if cell.tuning or arena.is_tuned(cell, chosen)]
         mine = [cell for cell in tuned if part.has(cell) and all(word in cell.name for word in (only or "").split())]
         waiting = f"; {len(missing) - len(tuned)} wait for the tuning of their method" if len(tuned) < len(missing) else ""
@@ -194,7 +197,7 @@ def _run_cells(
     for cell in cells:
         config = arena.config(cell, out / "runs").trusted()
         check_trainable(config, runs=False)
-        look_at(config)
+        look(config)
         job = Job(cell.name, out / "runs" / cell.name, {}, config)
         inspect(job)
         jobs.append(job)
