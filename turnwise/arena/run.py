@@ -121,19 +121,16 @@ def run(
     threads: int | None = 1,
     part: Part = Part(),
     only: str | None = None,
-    retry: bool = False,
     tell: Tell = lambda job: None,
     say: Say = lambda text: None,
 ) -> Progress:
-    """Run what is missing: `at_once` processes at a time, with `threads` each. `only`: cells whose name contains all of these words.
-    `retry`: what failed is missing, too."""
+    """Run what is missing: `at_once` processes at a time, with `threads` each. `only`: cells whose name contains all of these words."""
     bind(arena, out)
     progress = Progress()
     for stage in ("tuning", "final"):
         cards = cards_in(out)
         chosen = choose(arena, cards)
-        kept = {name for name, card in cards.items() if not retry or card["ended"] == "finished"}
-        missing = [cell for cell in _cells(arena, stage, chosen) if cell.name not in kept]
+        missing = [cell for cell in _cells(arena, stage, chosen) if cell.name not in cards]
         tuned = [cell for cell in missing if cell.tuning or arena.is_tuned(cell, chosen)]
         mine = [cell for cell in tuned if part.has(cell) and all(word in cell.name for word in (only or "").split())]
         waiting = f"; {len(missing) - len(tuned)} wait for the tuning of their method" if len(tuned) < len(missing) else ""

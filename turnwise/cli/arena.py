@@ -49,7 +49,6 @@ def run(
     threads: Annotated[int, typer.Option(min=1, help="Threads per run.")] = 1,
     part: Annotated[str, typer.Option(help="The cells of this machine: 2/4 is the second of four parts.")] = "1/1",
     only: Annotated[str | None, typer.Option(metavar="WORDS", help="Only runs whose name contains all of these words.")] = None,
-    retry: Annotated[bool, typer.Option("--retry", help="Run again what failed: for lack of memory, say. A failure is a result.")] = False,
 ) -> None:
     """Run what is missing; the same command continues. Ctrl-C saves."""
     need_training("turnwise arena run")
@@ -67,7 +66,6 @@ def run(
         threads=threads,
         part=Part.read(part),
         only=only,
-        retry=retry,
         tell=lambda job: say(line_of(job)),
         say=say,
     )

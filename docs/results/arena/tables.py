@@ -14,16 +14,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from regimes import ARENAS
 
 from turnwise.arena.card import Card, read_all
+from turnwise.arena.card import points as curve_of
 from turnwise.arena.page import page
 from turnwise.arena.plan import Arena
 from turnwise.arena.results import BASELINES, LEVEL, results, tuning
+from turnwise.arena.scores import difference
 from turnwise.arena.text import sentences
 from turnwise.credit import auto
 from turnwise.report.tables import NONE, TextTable, as_markdown, percent, points
 from turnwise.util.files import write_text_atomically
+from turnwise.util.statistics import holm
 
 HERE = Path(__file__).resolve().parent
 PAGE, DATA = HERE.parent / "arena.md", auto.DATA
@@ -133,13 +137,38 @@ def by_seed(computed: Mapping[str, Any], environment: str) -> TextTable:
     return TextTable(title, ["method", "mean", *seeds, *(f"− {base}" for base in BASELINES)], rows)
 
 
+def over_time(cards: Mapping[str, Card], base: str = "gigpo") -> TextTable:
+    """How fast methods learn: the mean of each evaluation over seeds, and of all after the first, minus the base's over shared seeds."""
+    curves: dict[str, dict[int, list[float]]] = {}
+    for card in cards.values():
+        curves.setdefault(card["about"]["method"], {})[card["seed"]] = [point["success"] for point in curve_of(card)[1:]]
+    numbers = [point["iteration"] for point in curve_of(next(iter(cards.values())))[1:]]
+    areas = {name: {seed: float(np.mean(curve)) for seed, curve in seeds.items()} for name, seeds in curves.items()}
+    found = {}
+    for name, seeds in areas.items():
+        shared = sorted(set(seeds) & set(areas[base]))
+        pairs = [np.array([[of[seed] for seed in shared]]) for of in (seeds, areas[base])]
+        found[name] = difference(*pairs) if name != base else None
+    tested = [name for name, line in found.items() if line is not None and line.p is not None]
+    sure = {name for name, p in zip(tested, holm([found[name].p for name in tested]), strict=True) if p < LEVEL}
+    rows = []
+    for name in sorted(areas, key=lambda name: -float(np.mean(list(areas[name].values())))):
+        means = np.mean(list(curves[name].values()), 0)
+        minus = NONE if found[name] is None else points(found[name].difference) + "*" * (name in sure)
+        rows.append([f"`{name}`", *map(percent, means.tolist()), percent(float(np.mean(list(areas[name].values())))), minus])
+    title = f"Success in per cent after so many iterations, and their mean; differences over shared seeds; *: p < {LEVEL} after Holm"
+    return TextTable(title, ["method", *map(str, numbers), "mean", f"− {base}"], rows)
+
+
 def write_page() -> None:
     """The tables between the marks of arena.md, and the whole reports."""
-    every = {name: results(*load(name)) for name in (*ARENAS, "alfworld")}
+    every = {name: results(*load(name)) for name in (*ARENAS, "alfworld", "real")}
     computed = every["cpu"]
     truth = {regime: line for name in KNOWN for regime, line in final(every[name]).items()}
     parts = {
         "alfworld": as_markdown([by_seed(every["alfworld"], "alfworld")], []),
+        "speed": as_markdown([over_time(load("alfworld")[1])], []),
+        "boxes": as_markdown([by_seed(every["real"], "sokoban")], []),
         **{name: as_markdown([matrix(every[name])], []) for name in ARENAS if name != "cpu"},
         "said": "\n".join(textwrap.fill(f"- {sentence}", 118, subsequent_indent="  ") for sentence in sentences(computed)) + "\n",
         "matrix": as_markdown([matrix(computed)], []),
