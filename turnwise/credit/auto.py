@@ -73,8 +73,7 @@ def best(batch: Floats, known: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def left_out(known: Mapping[str, Mapping[str, Any]], truth: Mapping[str, Mapping[str, float]]) -> dict[str, tuple[str, float]]:
-    """By regime: the credit that regimes of other families choose for it, and its regret against the best there, by `truth`: the scores of
-    other runs."""
+    """By regime: the credit that other families choose for it, and its regret against the best there, by the scores of other runs."""
     result = {}
     for name, regime in known.items():
         others = {other: values for other, values in known.items() if values["family"] != regime["family"]}

@@ -10,9 +10,9 @@ import re
 import sys
 import unicodedata
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -29,14 +29,13 @@ class Bm25:
     matters."""
 
     def __init__(self, corpus: Corpus, k1: float = 0.9, b: float = 0.4):
-        bm25s = _library()
         if not (0 <= k1 < 1e6 and 0 <= b <= 1):
             raise TurnwiseError(f"bm25: k1 must be 0 or more and b between 0 and 1, not k1={k1}, b={b}")
         self.corpus = corpus
-        self._bm25s, self._k1, self._b = bm25s, k1, b
-        key = key_of(corpus.key, FORM, bm25s.__version__, f"{k1:.9g}", f"{b:.9g}")
+        self._bm25s, self._k1, self._b = _library(), k1, b
+        key = key_of(corpus.key, FORM, self._bm25s.__version__, f"{k1:.9g}", f"{b:.9g}")
         folder = build_once(cache_folder() / "bm25" / key, self._build)
-        self._index: Any = bm25s.BM25.load(str(folder), mmap=True, load_corpus=False, show_progress=False)
+        self._index: Any = self._bm25s.BM25.load(str(folder), mmap=True, load_corpus=False, show_progress=False)
         self._index.backend = "numpy"  # the same summation, regardless of what else is installed
         for name in ("data", "indices", "indptr"):  # still mapped, without the cost of the memmap class at every slice
             self._index.scores[name] = np.asarray(self._index.scores[name])
@@ -68,16 +67,15 @@ class Bm25:
 
 
 def _library() -> Any:
-    """bm25s, imported without JAX. It would try JAX on the GPU as it is imported, and JAX then keeps three quarters of the GPU's memory."""
-    hidden = sys.modules.setdefault("jax", cast(ModuleType, None)) is None  # `import jax` fails
+    """bm25s without JAX, which it would try on the GPU as it is imported, and which then keeps three quarters of the GPU's memory."""
+    hidden = sys.modules.setdefault("jax", None) is None  # type: ignore[arg-type]  # `import jax` fails
     try:
-        import bm25s
+        return import_module("bm25s")
     except ImportError:
         raise MissingExtra("the bm25 retriever", "search") from None
     finally:
         if hidden:
             del sys.modules["jax"]
-    return bm25s
 
 
 def best(scores: np.ndarray[Any, Any], topk: int) -> list[int]:
